@@ -1,6 +1,6 @@
 """Finds schedules: families, bounds, search and exact solvers.
 
-The public names stand in ``__init__.pyi``; each is loaded when it is first used.
+The public names are listed in ``__init__.pyi``; each is loaded when it is first used.
 """
 
 from lazy_loader import attach_stub

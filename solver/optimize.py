@@ -1,4 +1,4 @@
-"""The optimizer: from a problem to its best schedule, with a certified bound."""
+"""The optimizer: finds a schedule for a problem and a proven lower bound on the cost."""
 
 from __future__ import annotations
 
@@ -36,16 +36,20 @@ from .weight_passing import WeightPassingSearch
 
 
 def optimize(problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Schedule:
-    """The best schedule found within the limits of ``options``, and how good it is known to be.
+    """Find the best schedule of ``problem`` within the limits of ``options``.
 
-    ``changes``: fields of :class:`.core.options.SolveOptions`, by keyword.
+    ``changes``: fields of :class:`.core.options.SolveOptions` that replace those of ``options``.
 
-    Stops at once where cost and lower bound meet (``status`` optimal). A keyboard interrupt, or
-    ``should_stop`` turning true, returns the best so far. A thread that does not end within half a
-    second then, or once time is up and a schedule was built, is left to end by itself.
-    Activations are recomputed or offloaded where the profile says how and it pays. Raises
-    InfeasibleError where no schedule keeps the memory limit, or with streamed weights none was
-    found that fits on the devices, InputError for a placement or a solver that is not known.
+    The report of the schedule says how good it is: its lower bound and status. The solve stops as
+    soon as cost and bound are equal (status optimal). On a keyboard interrupt, or when
+    ``should_stop`` returns true, the best schedule so far is returned. A worker thread that is
+    still running half a second later is abandoned; the same holds at the time limit, provided that
+    a schedule was built. Activations are recomputed or offloaded if the profile says how and the
+    cost falls.
+
+    Raises InfeasibleError if no schedule keeps the memory limit or, with streamed weights, if none
+    was found that fits on the devices, and InputError for an unknown solver or a placement that
+    cannot be planned.
     """
     options = replace(options or SolveOptions(), **changes)
     best = _incumbent(problem, options)
@@ -58,12 +62,16 @@ def optimize(problem: Problem, options: SolveOptions | None = None, **changes: A
 
 
 solve = optimize
-"""Its public name: ``pipeloom.optimize`` is the planner's, which chooses the placement, too."""
+"""The public name; ``pipeloom.optimize`` is the planner's function, which also chooses the
+placement."""
 
 
 def _incumbent(problem: Problem, options: SolveOptions) -> Incumbent:
-    """An empty incumbent. Raises InputError where the options do not fit the placement, or
-    microbatches that are unlike the problem."""
+    """Create an incumbent without a schedule.
+
+    Raises InputError if the solver is unknown or too slow for the problem, or if the placement or
+    the microbatches of the problem cannot be planned.
+    """
     passing = problem.placement.passing
     known = [*PORTFOLIOS, *(BACKENDS if passing is Passing.ACTIVATIONS else ())]
     if options.solver not in known:
@@ -84,7 +92,7 @@ def _incumbent(problem: Problem, options: SolveOptions) -> Incumbent:
 
 
 def _may_start(problem: Problem, order: Order, recompute_all: bool) -> bool:
-    """Whether memory holds the order, and it recomputes all that has to be."""
+    """Whether ``order`` fits in memory and, with ``recompute_all``, recomputes all that can be."""
     if not within_memory(problem, simulate(Schedule(problem, order))):
         return False
     stays = (choice_of(problem, order) <= STAYS)[recomputable(problem)]
@@ -92,9 +100,9 @@ def _may_start(problem: Problem, order: Order, recompute_all: bool) -> bool:
 
 
 class Solving:
-    """A solve for activation passing, as of :func:`optimize`, that may be left and taken up again.
+    """A solve with activation passing that can be paused and continued.
 
-    ``done`` where nothing is left to do. Raises the errors of :func:`optimize`.
+    ``done``: nothing is left to do. Raises the same errors as :func:`optimize`.
     """
 
     def __init__(self, best: Incumbent, options: SolveOptions) -> None:
@@ -115,20 +123,23 @@ class Solving:
 
     @classmethod
     def of(cls, problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Self:
-        """A solve that has not begun; its time is that of the calls, not that of ``options``."""
+        """Create a solve. Its time limits are those of each call, not ``options.time_limit``."""
         options = replace(options or SolveOptions(), **changes)
         return cls(_incumbent(problem, replace(options, time_limit=0.0)), options)
 
     def begin(self, seconds: float) -> Schedule:
-        """Builds the first schedules, for so many seconds at most; returns the best of them."""
+        """Build the first schedules within ``seconds``; returns the best of them."""
         return self._go(seconds, 1)
 
     def run(self, seconds: float) -> Schedule:
-        """Goes on for so many seconds, or as far as there is work; returns the best so far."""
+        """Continue for ``seconds`` or until all is done; returns the best schedule so far."""
         return self._go(seconds, None)
 
     def explore(self, seconds: float) -> Schedule:
-        """Does as :meth:`run`, on one core and in any thread; the owner's may :meth:`look`."""
+        """Continue as :meth:`run` does, on one core.
+
+        Any thread may call it, while the thread that created this object calls :meth:`look`.
+        """
         self._best.one_worker = True
         try:
             return self._go(seconds, 1)
@@ -139,13 +150,13 @@ class Solving:
         self._best.interrupted()
 
     def beat(self, cost: float) -> None:
-        """Lets calls end once no schedule can cost less than ``cost``."""
+        """Stop calls once no schedule can cost less than ``cost``, which is known elsewhere."""
         self._best.beat = cost
 
     def _go(self, seconds: float, pieces: int | None) -> Schedule:
         self._best.resume(seconds)
         try:
-            if self._running is None or self._goes_on():  # what was left takes its time first
+            if self._running is None or self._goes_on():  # unfinished work of the last call
                 self._running = in_thread(partial(self._advance, pieces))
                 self._goes_on()
         except KeyboardInterrupt:  # the best so far is what the user asked for
@@ -156,7 +167,7 @@ class Solving:
         return self._best.schedule(self._options.solver, self._options.seed)
 
     def _goes_on(self) -> bool:
-        """Waits for what is running; whether there is time for more."""
+        """Wait for the running work. Returns whether there is more to do, and time for it."""
         assert self._running is not None
         if not has_ended(self._best, self._running):
             return False
@@ -165,7 +176,7 @@ class Solving:
         return not self.done and not self._best.over()
 
     def _advance(self, pieces: int | None) -> bool:
-        """Runs so many pieces, or until it is over; returns whether none is left."""
+        """Run this many pieces (None: all) until the solve is over; whether none is left."""
         for _ in range(pieces) if pieces is not None else count():
             try:
                 next(self._pieces)
@@ -181,7 +192,7 @@ def _without_pairs(problem: Problem, options: SolveOptions) -> Schedule:
 
 
 def pass_weights(best: Incumbent, options: SolveOptions) -> Schedule:
-    """The best schedule with streamed weights, under the bounds in closed form."""
+    """Find the best schedule with streamed weights. Its lower bound is a closed form."""
     search = WeightPassingSearch(best, options.memory, options.by_step)
     search.first()
     if not options.by_step:
@@ -190,7 +201,7 @@ def pass_weights(best: Incumbent, options: SolveOptions) -> Schedule:
     try:
         if has_ended(best, running):
             running.result()
-    except KeyboardInterrupt:  # as for activations
+    except KeyboardInterrupt:  # the best so far is returned, as in Solving
         best.stop()
     search.check_memory()
     bound = lower_bound(best.problem) if options.by_step else None
@@ -198,8 +209,12 @@ def pass_weights(best: Incumbent, options: SolveOptions) -> Schedule:
 
 
 def _search_weights(search: WeightPassingSearch, best: Incumbent, options: SolveOptions) -> None:
-    """By the objective, families come before the search, which looks for less to send in the same
-    time where these are the best there are."""
+    """Try the families, then search.
+
+    With ``by_step`` schedules are compared by their steady step, and families are left out. If a
+    family has the least cost that there is, the search looks for equally fast schedules that send
+    less.
+    """
     if not options.by_step:
         for schedule in streaming_families(best.problem):
             if best.over():

@@ -1,12 +1,14 @@
-"""The portfolios: the order of the optimizer's methods, and those that run side by side.
+"""The portfolios: which methods the optimizer runs, in which order, and which in parallel.
 
 ::
 
-    auto        first schedules; then side by side: construct and improve, prove, improve elsewhere
+    auto        first schedules; then in parallel: construct and improve; prove; improve elsewhere
     heuristic   first schedules, construct, better bounds, improve
     exact       first schedules, construct, better bounds, an exact solver
 
-To improve is to anneal, to construct near the best, and to ask CP-SAT about windows of it.
+*Construct* runs constructive heuristics with many parameter settings. *Improve* runs simulated
+annealing, the constructors with parameters near the best ones, and CP-SAT on windows of the best
+schedule, in turn.
 """
 
 from __future__ import annotations
@@ -45,15 +47,18 @@ from .search.rounds import Round, improve
 from .search.unrolling import SpliceSearch, Unroller, fewer_microbatches
 from .search.window_search import WindowSearch
 
-EXACT_OPS = 400  # up to which ``auto`` tries an exact solver
-FIRST_OPS = 2_000_000  # built in the first schedules, before anything runs side by side
-LEFT = 0.9  # of the time or work, down to which a first periodic schedule is looked for
+EXACT_OPS = 400  # the most ops for which ``auto`` tries an exact solver
+FIRST_OPS = 2_000_000  # total ops of the schedules that are built before anything runs in parallel
+LEFT = 0.9  # share of the time or work left at which the first periodic search ends
 MOVED = {FALLBACK, Method.START, Method.LIST, Method.ANNEAL, Method.FILL, Method.PAIR}
-"""If the best schedule comes from one of these, no family and no repeated piece was as good."""
+"""Methods other than families and repetition of a pattern.
+
+If one of them found the best schedule, no family and no repeated pattern was as good.
+"""
 
 
 def automatically(best: Incumbent, seed: int) -> Pieces:
-    """The first schedules, then a search and the proofs side by side."""
+    """The ``auto`` portfolio: first schedules, then search and proofs in parallel."""
     search = start(best, seed)
     yield
     parts: list[Worker] = [search.pieces, partial(prove_and_search, seed=seed)]
@@ -63,6 +68,7 @@ def automatically(best: Incumbent, seed: int) -> Pieces:
 
 
 def heuristically(best: Incumbent, seed: int) -> Pieces:
+    """The ``heuristic`` portfolio."""
     search = start(best, seed)
     yield
     yield from search.construct(best)
@@ -71,7 +77,7 @@ def heuristically(best: Incumbent, seed: int) -> Pieces:
 
 
 def exactly(best: Incumbent, seed: int, solver: str) -> Pieces:
-    """Constructs, looks for a better bound, then leaves all to an exact solver."""
+    """The portfolio of an exact solver: construct, improve the bound, then run the solver."""
     search = start(best, seed)
     yield
     yield from search.construct(best)
@@ -87,7 +93,7 @@ PORTFOLIOS: Mapping[str, Callable[[Incumbent, int], Pieces]] = {
 
 
 def start(best: Incumbent, seed: int) -> ConstructAndImprove:
-    """Builds the first schedules, takes bounds in closed form, and returns the further search."""
+    """Build first schedules and take closed-form bounds; returns the search to continue with."""
     linear = LinearInstance.of(best.problem)
     if best.order is None:
         best.offer(one_at_a_time(best.problem), FALLBACK)
@@ -111,7 +117,7 @@ def start(best: Incumbent, seed: int) -> ConstructAndImprove:
 
 
 class ConstructAndImprove:
-    """Constructs schedules, then improves them; a thread may go on where another one left it."""
+    """Constructs schedules, then improves them; one thread may continue where another stopped."""
 
     def __init__(self, best: Incumbent, linear: LinearInstance | None, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -130,7 +136,7 @@ class ConstructAndImprove:
         yield from self.improve(best)
 
     def construct(self, best: Incumbent) -> Pieces:
-        """Runs the constructors with the parameters that are left to try."""
+        """Run the constructor with the parameter settings that have not been tried."""
         for parameters in self._left:
             best.work.spend(building(self.ops))
             assert self._constructor is not None
@@ -142,8 +148,11 @@ class ConstructAndImprove:
             yield
 
     def improve(self, best: Incumbent) -> Pieces:
-        """Searches near the orders and near the constructors' parameters in turn; where ranks have
-        several stages and there are many microbatches, fewer of them are searched first."""
+        """Run the local searches on orders and on constructors' parameters in turn.
+
+        If ranks have several stages and there are many microbatches, problems with fewer
+        microbatches are solved first, and their schedules extended.
+        """
         if self._constructor is None:
             for fewer in fewer_microbatches(best.problem)[1:]:
                 yield from unroller(best, fewer, self._rng).first(best)
@@ -171,7 +180,10 @@ class ConstructAndImprove:
 def search_elsewhere(
     best: Incumbent, seed: tuple[int, int], proofs: Sequence[Round] = ()
 ) -> Pieces:
-    """Local search on the orders, also of fewer microbatches, by random numbers of its own."""
+    """Local search with its own random seed, on orders and on problems with fewer microbatches.
+
+    ``proofs`` take turns with it.
+    """
     rng = np.random.default_rng(seed)
     rounds: list[Round] = [
         *overlap_annealers(best, rng),
@@ -190,7 +202,7 @@ def overlap_annealers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
 
 
 def little_memory(problem: Problem) -> bool:
-    """Whether P microbatches of its stages do not fit on some rank, as 1F1B and ZB-V hold them."""
+    """Whether some rank cannot hold P microbatches of its stages, as 1F1B and ZB-V do."""
     costs = Costs.of(problem)
     m_b = np.broadcast_to(costs.m_b.reshape(problem.stages, -1), costs.owner.shape)
     held = np.bincount(costs.owner.ravel(), m_b.ravel(), problem.ranks) / problem.microbatches
@@ -198,7 +210,7 @@ def little_memory(problem: Problem) -> bool:
 
 
 def unrollers(best: Incumbent, rng: np.random.Generator) -> list[Unroller]:
-    """The searches of fewer microbatches, where there are many."""
+    """Create the searches with fewer microbatches; none if there are few microbatches."""
     return [unroller(best, fewer, rng) for fewer in fewer_microbatches(best.problem)]
 
 
@@ -210,9 +222,9 @@ def unroller(best: Incumbent, fewer: int, rng: np.random.Generator) -> Unroller:
 
 
 def prove_and_search(best: Incumbent, seed: int) -> Pieces:
-    """Proves better bounds, by an exact solver where the problem is small; then searches too."""
+    """Improve the bound, with an exact solver if the problem is small, then search."""
     copies = best.problem.placement.kind is PlacementKind.BIDIRECTIONAL
-    if not copies:  # its bound takes long, and comes in turn with the search
+    if not copies:  # their bound is slow: it takes turns with the search below
         yield from tighten(best)
     yield from interleave(best, seed)
     few = 3 * best.problem.stages * best.problem.microbatches <= EXACT_OPS

@@ -1,4 +1,4 @@
-"""Better bounds for an incumbent: in closed form, by relaxations, by exact search."""
+"""Improve the lower bound of an incumbent: closed forms, relaxations, exact search."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from .exact.orders.general_interleaving import Apart
 
 CROSSINGS_SECONDS = 10.0
-FLOW_WORK = 2e7  # simulated ops that the smallest linear programs of a rank count as
-FALL = 0.01  # of the cost, from which on its bound by the moments of ranks is asked for again
+FLOW_WORK = 2e7  # work, in simulated ops, of the smallest linear programs of a rank
+FALL = 0.01  # relative fall of the cost after which the bound by rank moments is computed again
 
 
 def closed_form_bounds(best: Incumbent) -> None:
-    """Takes the bounds in closed form, one by one until one meets the best schedule."""
+    """Compute the closed-form bounds one by one, until one equals the best cost."""
     for found in lower_bounds(best.problem):
         best.work.spend(best.problem.stages**2 * best.problem.microbatches)
         best.raise_bound(found)
@@ -47,7 +47,10 @@ def closed_form_bounds(best: Incumbent) -> None:
 
 
 def tighten(best: Incumbent) -> Pieces:
-    """Searches for a better bound where the first schedules have not met the one there is."""
+    """Compute the bounds by MILP, linear program and crossings search.
+
+    It ends as soon as bound and cost are equal.
+    """
     if best.over():
         return
     linear = LinearInstance.of(least_times(best.problem))
@@ -76,7 +79,10 @@ def tighten(best: Incumbent) -> Pieces:
 
 
 def bound_by_ranks(best: Incumbent) -> None:
-    """Takes the bound by the moments of ranks: the less the best schedule costs, the better."""
+    """Take the bound of the MILP over the moments of ranks.
+
+    The best cost is its ceiling: the lower that is, the tighter the bound.
+    """
     budget = best.budget(1 / 4, SECONDS)
     found = rank_relaxation(best.problem, best.cost, budget)
     best.work.spend(budget.work.used)
@@ -85,7 +91,10 @@ def bound_by_ranks(best: Incumbent) -> None:
 
 
 def bound_by_flow(best: Incumbent) -> None:
-    """Takes the bound by what a rank can have run by when, where it does not take all the work."""
+    """Take the bound of the linear program of a rank's progress over time.
+
+    It is left out if little work is left.
+    """
     budget = best.budget(1 / 4, SECONDS)
     if budget.work.left < FLOW_WORK:
         return
@@ -94,7 +103,7 @@ def bound_by_flow(best: Incumbent) -> None:
 
 
 class RankBounds:
-    """Bounds two copies by the moments of ranks again wherever schedules have become better."""
+    """Computes the bound by rank moments again whenever the cost has fallen enough (two copies)."""
 
     def __init__(self, best: Incumbent) -> None:
         self._best, self._below = best, inf
@@ -109,7 +118,10 @@ class RankBounds:
 
 
 def interleave(best: Incumbent, seed: int) -> Pieces:
-    """Proofs and schedules where memory holds few microbatches, or few are unlike."""
+    """Refute cost targets with CP-SAT, which may also find schedules.
+
+    Applies where memory holds few microbatches, or a few microbatches are unlike.
+    """
     from .exact.orders.rank_windows import bound_by_windows
     from .exact.orders.target_bisection import bisect, climb
 
@@ -123,16 +135,17 @@ def interleave(best: Incumbent, seed: int) -> Pieces:
 
 
 def several_stages(problem: Problem) -> bool:
-    """Whether stages stay on ranks that have several, and are neither recomputed nor offloaded."""
+    """Whether some rank has several stages, each stage has one rank, and there is no remat."""
     passing = problem.placement.passing is Passing.ACTIVATIONS
     return passing and not has_remat(problem) and LinearInstance.of(problem) is None
 
 
 def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
-    """Gives the best schedule to an exact solver and takes the schedules and bounds that it finds.
+    """Run an exact solver from the best schedule; takes the schedules and bounds that it finds.
 
-    It makes no pairs: where these save time, its bounds do not hold. False where it could go
-    on, had it more time, or work before workers compare next.
+    The solver makes no pairs (an F and a BW at once). If pairs save time, its bounds are not valid
+    for the problem and are ignored. Returns False if it could continue with more time or, if work
+    is limited, after the next exchange of workers.
     """
     if best.over():
         return False

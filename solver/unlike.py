@@ -1,13 +1,15 @@
-"""The portfolio where microbatches are unlike: the order in which they enter is a decision too.
+"""The portfolio for unlike microbatches, which differ in times or sizes.
+
+The order in which microbatches enter the pipeline is then a decision, too.
 
 ::
 
-    auto        families and entry orders; then side by side: a list scheduler by priorities that
-                are moved, then in turn with it patterns of the mean microbatch filled in, and ops
-                moved
-    heuristic   the same by one worker
+    auto        families with several entry orders; then in parallel, with different seeds: a list
+                scheduler whose priorities are searched, then in turn with it: patterns of the mean
+                microbatch, filled with the real ones, and annealing
+    heuristic   the same with one worker
 
-Patterns come from the portfolio of microbatches that are alike (:mod:`.portfolio`).
+Patterns come from the portfolio for equal microbatches (:mod:`.portfolio`).
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ SOLVERS = ("auto", "heuristic")
 
 
 def plan_unlike(best: Incumbent, seed: int, solver: str) -> Pieces:
-    """The portfolio's pieces. Raises InputError for a solver that is for equal ones."""
+    """The portfolio, in pieces. Raises InputError for a solver that needs equal microbatches."""
     if solver not in SOLVERS:
         raise InputError(
             f"solver: expected {' or '.join(SOLVERS)} where microbatches are unlike, got {solver!r}"
@@ -61,8 +63,11 @@ def plan_unlike(best: Incumbent, seed: int, solver: str) -> Pieces:
 
 
 def _elsewhere(best: Incumbent, seed: int, number: int) -> Pieces:
-    """The second worker refutes targets too, and searches with the work that an answer takes more
-    than there is until workers compare next."""
+    """A further worker. Worker 1 also refutes cost targets.
+
+    If a proof needs more work than is left until the next exchange of workers, worker 1 uses what
+    is left for the search.
+    """
     search = _search(best, seed, pattern=number % 2 == 0)(best)
     for _ in interleave(best, seed) if number == 1 else ():
         until = best.work.ops
@@ -74,8 +79,10 @@ def _elsewhere(best: Incumbent, seed: int, number: int) -> Pieces:
 
 
 def _search(best: Incumbent, seed: int, *, pattern: bool) -> Worker:
-    """All methods, by random numbers of their own; patterns hold the largest memory, or the
-    mean's."""
+    """All search methods, with one random generator.
+
+    ``pattern``: patterns hold the memory of the largest microbatch, else that of the mean.
+    """
     rng = np.random.default_rng((seed, 0 if pattern else 1))
 
     def mean(small: Incumbent) -> Pieces:
@@ -91,7 +98,9 @@ def _search(best: Incumbent, seed: int, *, pattern: bool) -> Worker:
 
 
 def _list_tuner(problem: Problem, rng: np.random.Generator) -> ListTuner | PriorityTuner:
-    """By priorities where each stage has a rank of its own; else the one that leaves memory for the
-    higher stages of a rank."""
+    """The list scheduler by priorities if each stage has its own rank.
+
+    Otherwise the list scheduler that reserves memory for the later stages of a rank.
+    """
     alone = problem.stages == len(set(Costs.of(problem).owner[:, 0].tolist()))
     return PriorityTuner(problem, rng) if alone else ListTuner(problem, rng)

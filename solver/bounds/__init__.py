@@ -1,9 +1,9 @@
 """Lower bounds on the cost of every schedule of a problem, each with its proof.
 
-The proofs hold for any times that keep the contract's rules, not only for as-soon-as-possible
-ones. They speak of B and W apart: a fused BW is a B with its W right behind it that gives nothing
-away earlier, so splitting it keeps a valid schedule with the same times. None assumes that
-microbatches keep their order from stage to stage.
+The proofs hold for all start times that keep the contract's rules, not only for schedules in which
+each op starts as soon as possible. They treat B and W as separate ops: a BW is a B followed at once
+by its W, with the gradient sent only at the end, so splitting it gives a valid schedule with the
+same times. No proof assumes that microbatches keep their order from stage to stage.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .weight_arrival import weight_arrivals
 def _linear(
     bound: Callable[[LinearInstance, FloatArray], Bound],
 ) -> Callable[[GeneralPlacement], Bound]:
-    """A bound of the linear instance of a placement that has one."""
+    """Convert a bound on linear instances into one on placements that have a linear instance."""
 
     def of(placed: GeneralPlacement) -> Bound:
         assert placed.linear is not None
@@ -45,7 +45,7 @@ def _linear(
 
 
 GENERAL: tuple[Callable[[Problem], Bound], ...] = (work, critical_path, weight_arrivals)
-"""The bounds of any problem."""
+"""Bounds for every problem."""
 LINEAR: tuple[Callable[[GeneralPlacement], Bound], ...] = (
     _linear(head_tail),
     general_placement.through,
@@ -54,7 +54,7 @@ LINEAR: tuple[Callable[[GeneralPlacement], Bound], ...] = (
     _linear(crossings),
     general_placement.last_forward,
 )
-"""The bounds of a placement of each stage on a rank of its own."""
+"""Bounds for placements with each stage on a rank of its own."""
 PLACED: tuple[Callable[[GeneralPlacement], Bound], ...] = (
     general_placement.last_forward,
     general_placement.placed_head_tail,
@@ -62,27 +62,28 @@ PLACED: tuple[Callable[[GeneralPlacement], Bound], ...] = (
     general_placement.throughput,
     general_placement.turnover,
 )
-"""The bounds of any other map of stages to ranks."""
+"""Bounds for all other placements that assign each stage to one rank."""
 BIDIRECTIONAL: tuple[Callable[[Problem], Bound], ...] = (
     general_placement.visits_head_tail,
     general_placement.visits_throughput,
 )
-"""The bounds where microbatches go both ways."""
+"""Bounds for placements in which microbatches go in both directions."""
 REMAT: tuple[Callable[[Problem], Bound], ...] = (recomputed_or_idle, recomputed_or_held)
-"""The bounds where activations may be recomputed or offloaded."""
+"""Bounds for problems with recomputation or offload."""
 
 
 def lower_bound(problem: Problem) -> Bound:
-    """The best of all bounds that apply. Raises InfeasibleError where no schedule is valid."""
+    """The highest of all bounds that apply. Raises InfeasibleError if no schedule is valid."""
     return max(lower_bounds(problem), key=lambda bound: bound.value)
 
 
 def lower_bounds(problem: Problem) -> Iterator[Bound]:
-    """All bounds that apply, one by one in the order of the tables, the slow ones last.
+    """Yield all bounds that apply, in the order of the tables, the slow ones last.
 
-    The first takes no time. Raises InfeasibleError where no schedule is valid. A problem with
-    recomputation or offload is bounded by its relaxations (:mod:`..core.relaxations`) and by
-    :data:`REMAT`, one in which pairs save time by :func:`..core.overlap_relaxation.least_times`.
+    The first one takes almost no time. A problem with recomputation or offload is bounded by its
+    relaxations (:mod:`..core.relaxations`) and by :data:`REMAT`; one in which pairs save time by
+    its relaxation :func:`..core.overlap_relaxation.least_times`. Raises InfeasibleError if no
+    schedule is valid.
     """
     check_feasible(problem)
     if problem.profile.unlike:
@@ -99,9 +100,9 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
 
 
 def _unlike(problem: Problem) -> Iterator[Bound]:
-    """The bounds where microbatches are unlike, and those of the least of them.
+    """The bounds for unlike microbatches, and those of the relaxation :func:`..core.unlike.least`.
 
-    Raises InputError for pairs, about which they say nothing.
+    Raises InputError if the profile allows pairs, for which these bounds do not hold.
     """
     check_unpaired(problem)
     bare = plain(unfused(problem))
@@ -113,18 +114,18 @@ def _unlike(problem: Problem) -> Iterator[Bound]:
 
 
 def work_bound(problem: Problem) -> Bound:
-    """The busiest rank's work: a bound on the objective and on the steady step, found at once.
+    """The work of the busiest rank: a bound on the objective and on the steady step.
 
-    A rank runs all ops of an iteration, one at a time, before it begins the next
-    (:mod:`pipeloom.ir.cost.steady_state`). The other bounds are about the makespan, or about the
-    longest span of all ranks, and need not hold for the step. Raises InfeasibleError as
-    :func:`lower_bounds` does.
+    It takes almost no time. It bounds the steady step because a rank runs all ops of an iteration,
+    one at a time, before it begins the next one (:mod:`pipeloom.ir.cost.steady_state`). The other
+    bounds are about the makespan or the longest span of a rank, and need not hold for the step.
+    Raises InfeasibleError as :func:`lower_bounds` does.
     """
     return next(lower_bounds(problem))
 
 
 def plain_bounds(problem: Problem) -> Iterator[Bound]:
-    """All bounds of a problem without recomputation, offload or pairs."""
+    """All bounds of a problem without recomputation, offload and pairs."""
     for general in GENERAL:
         yield general(problem)
     if problem.placement.passing is not Passing.ACTIVATIONS:

@@ -1,4 +1,4 @@
-"""The memory limits that admit any schedule."""
+"""The smallest memory limits with which a problem has a schedule."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from ..core.tolerances import ROUNDING
 
 
 def needs(problem: Problem) -> FloatArray:
-    """The least limit that each rank can run with, shape (P,).
+    """The smallest memory limit with which each rank can run, shape (P,).
 
-    While B runs on a stage, a rank holds M_B of it, and of the same microbatch's stages before it
-    the least that they can be left with (M_B, without remat), as their B's are yet to come. That
-    much is also enough: microbatches one at a time.
+    Necessary: while a B runs on a stage, its microbatch holds M_B of that stage, and at least
+    :func:`..core.relaxations.least_kept` (M_B, without remat) of each earlier stage on the same
+    rank, as the B's of these stages are still to come. Sufficient: the microbatches run one at a
+    time.
     """
     costs, kept = Costs.of(problem), least_kept(problem)
     columns = np.arange(problem.microbatches)
@@ -32,7 +33,7 @@ def needs(problem: Problem) -> FloatArray:
 
 
 def smallest_limit(problem: Problem) -> tuple[float, int]:
-    """The smallest limit, the same on all ranks, that admits a schedule, and the rank it is for."""
+    """The smallest limit, equal on all ranks, that admits a schedule, and the rank it is for."""
     least = needs(problem)
     rank = int(least.argmax())
     return float(least[rank]), rank
@@ -44,12 +45,12 @@ def is_feasible(problem: Problem) -> bool:
 
 
 def _lacks(problem: Problem) -> FloatArray:
-    """The memory that each rank needs beyond its limit, rounding included, shape (P,)."""
+    """How much each rank needs beyond its limit (tolerance included), shape (P,); else negative."""
     return needs(problem) - np.array(problem.memory_limit) * (1 + ROUNDING)
 
 
 def check_feasible(problem: Problem) -> None:
-    """Raises InfeasibleError, naming the rank that lacks most, where no schedule fits in memory."""
+    """Raise InfeasibleError if no schedule fits in memory. It names the rank that lacks most."""
     lacks = _lacks(problem)
     rank = int(lacks.argmax())
     if lacks[rank] <= 0:

@@ -1,4 +1,4 @@
-"""Bounds that hold anywhere: the busiest rank's work, and one microbatch on its way."""
+"""Bounds for every placement: the work of the busiest rank, and the critical path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..core.tolerances import ROUNDING
 
 
 def work(problem: Problem) -> Bound:
-    """The busiest rank: it runs one op at a time, so it spans at least their summed duration."""
+    """The work of the busiest rank. It runs one op at a time, so its span is at least that."""
     of_ranks = busy(problem)
     rank, most = int(of_ranks.argmax()), float(of_ranks.max())
 
@@ -33,7 +33,7 @@ def work(problem: Problem) -> Bound:
 
 
 def busy(problem: Problem) -> FloatArray:
-    """The summed duration of each rank's ops, shape (P,)."""
+    """The work of each rank, the sum of its op times, shape (P,)."""
     costs = Costs.of(problem)
     of_pairs = costs.durations[:3].sum(axis=0).reshape(problem.stages, -1)
     per_op = np.broadcast_to(of_pairs, costs.owner.shape)
@@ -43,11 +43,12 @@ def busy(problem: Problem) -> FloatArray:
 
 
 def critical_path(problem: Problem) -> Bound:
-    """One microbatch on its way through all stages and back.
+    """The critical path of one microbatch through all stages and back.
 
-    Proof: of microbatch j, F(0) to F(S-1), B(S-1) to B(0) and W(0) run one after the other with
-    the delays between. This is a makespan. It is the span of the rank of (0, j), which runs both
-    the first and the last of them, and so at most the period too.
+    Proof: F(0) to F(S-1), B(S-1) to B(0) and W(0) of a microbatch j run one after the other, with
+    the delays between them. So their sum is a lower bound on the makespan. The rank of (0, j) runs
+    both the first and the last of these ops, so its span, and hence the period, is at least that as
+    well.
     """
     costs = Costs.of(problem)
     delays = (costs.into_f + costs.into_b).sum(axis=0)

@@ -1,10 +1,13 @@
-"""The head and the tail of every rank, chained over the ranks, where every stage has one of its own
+"""The head-tail bound for placements with each stage on a rank of its own.
+
+The *head* of a rank is the time before its first B, the *tail* the time after its last F; a rank
+idles in both if memory is small. The bound chains the heads over the ranks
 (:class:`~..core.linear_instance.LinearInstance`).
 
-Stage i's first op is an F, and for its start S_i: S_i >= S_(i-1) + f_(i-1) + down_(i-1), because
-that F's microbatch passed stage i-1.
-A cost C leaves stage i a span of C (period) or of C - offset_i (makespan: the first op of all is
-stage 0's first F, and S_i is at least offset_i later).
+Let S_i be the start of the first op of stage i, which is an F. Then S_i >= S_(i-1) + f_(i-1) +
+down_(i-1), because the microbatch of that F passed stage i-1. In a schedule of cost C, the span of
+stage i is at most C (period) or C - offset_i (makespan: the first op of all is the first F of stage
+0, and S_i is at least offset_i later).
 """
 
 from __future__ import annotations
@@ -26,21 +29,21 @@ from .several_stages.general_placement import HEAD_TAIL_WORDS
 def head_tail(linear: LinearInstance, lags: FloatArray) -> Bound:
     """Idle time before a rank's first B and after its last F, chained over the ranks.
 
-    *Head.* Before its first B stage i has run F's alone, say n_i: at least one, and at most
-    ``capacity`` as each still holds its M_B. Let x_i be the start of its first B after S_i. Then
-    x_i >= n_i f_i, and the rank idles at least x_i - n_i f_i before that B. The first B's
-    microbatch came back from stage i+1, whose own first B is no later:
-    x_i >= x_(i+1) + f_i + down_i + b_(i+1) + up_i, by S_(i+1) >= S_i + f_i + down_i; on the last
-    stage x >= f. So given an allowed idle time, the least x_i follows from the last stage on: the
-    least n_i with n_i f_i + allowed >= the bound on x_i gives the least x_i, and a smaller x_i
-    never hurts an earlier stage.
+    *Head.* Before its first B stage i runs only F's. Let n_i be their number; 1 <= n_i <=
+    ``capacity``, as each still holds its M_B. Let x_i be the time from S_i to the start of the
+    first B. Then x_i >= n_i f_i, and the rank idles for at least x_i - n_i f_i before that B. The
+    microbatch of the first B came back from stage i+1, whose own first B is no later; with S_(i+1)
+    >= S_i + f_i + down_i this gives x_i >= x_(i+1) + f_i + down_i + b_(i+1) + up_i. On the last
+    stage x >= f. Given the idle time that each stage is allowed, the least x_i follow from the last
+    stage backwards: take the least n_i with n_i f_i + allowed idle time >= the bound on x_i. It
+    gives the least x_i, and a smaller x_i never hurts an earlier stage.
 
-    *Tail.* See :func:`tail_idle`. Where n_i < M, the last F starts after the first B, so that both
-    idle times are apart and add up; where n_i = M only the larger one counts.
+    *Tail.* See :func:`tail_idle`. If n_i < M, the last F starts after the first B, so both idle
+    times are disjoint and add up; if n_i = M only the larger one counts.
 
-    The least C for which every stage's idle time fits into its span less its work is a bound;
-    more C allows more idle time, so bisection finds it. The value returned is one that does not
-    fit, hence never above the least that does.
+    The least C at which the idle time of every stage fits into its span minus its work is a bound.
+    A larger C allows more idle time, so bisection finds it. The value returned is one at which it
+    does not fit, hence never above that least C.
     """
     tail = tail_idle(linear)
     value, stuck = _bisected(linear, lags, tail)
@@ -55,7 +58,7 @@ def head_tail(linear: LinearInstance, lags: FloatArray) -> Bound:
 def _bisected(
     linear: LinearInstance, lags: FloatArray, tail: FloatArray
 ) -> tuple[float, int | None]:
-    """The bound, and the stage that the heads make it; None: work and a tail are enough."""
+    """The bound, and the stage whose head decides it; None if work and tail decide it."""
     low = float((linear.work + tail + lags).max())
     high = low + float(linear.round_trip.max())
     stuck = _heads(linear, low - linear.work - lags, tail).stuck
@@ -71,10 +74,11 @@ def _bisected(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heads:
-    """The heads of :func:`head_tail` in a schedule of some cost, every array by stage.
+    """The heads of :func:`head_tail` in a schedule of a given cost; every array is by stage.
 
-    ``counts``: the least n_i, as many as memory holds where none serves. ``earliest``: the bound on
-    x_i. ``stuck``: the last stage that no n_i serves, so that no schedule has that cost, or None.
+    ``counts``: the least n_i, or the capacity if no n_i is large enough. ``earliest``: the lower
+    bound on x_i. ``stuck``: the last stage with no n_i that is large enough, so that no schedule
+    has this cost; None if there is no such stage.
     """
 
     counts: IntArray
@@ -83,15 +87,15 @@ class Heads:
 
 
 def fewest_forwards(linear: LinearInstance, cost: float, lags: FloatArray) -> IntArray:
-    """The fewest F's before the first B on each stage that a schedule of ``cost`` can have.
+    """The fewest F's before the first B of each stage in any schedule of ``cost``, shape (S,).
 
-    By the argument of :func:`head_tail`; as many as memory holds where ``cost`` is below the bound.
+    Proven by :func:`head_tail`; equal to the capacity if ``cost`` is below that bound.
     """
     return _heads(linear, cost - linear.work - lags, tail_idle(linear)).counts
 
 
 def _heads(linear: LinearInstance, idle: FloatArray, tail: FloatArray) -> Heads:
-    """The heads where no stage idles more than ``idle`` in all, ``tail`` of it after its last F."""
+    """The heads if stages idle at most ``idle`` in total, of which ``tail`` after the last F."""
     counts, earliest = linear.capacity.copy(), np.empty(linear.stages)
     every, stuck, first_b = linear.microbatches, None, float(linear.f[-1])
     for i in range(linear.stages - 1, -1, -1):
@@ -121,10 +125,10 @@ def _fewest(earliest: float, f: float, idle: float, most: int) -> int | None:
 
 
 def tail_idle(linear: LinearInstance) -> FloatArray:
-    """The least idle time of each stage between its last F's start and that microbatch's B.
+    """The least idle time of each stage between its last F's start and the B of its microbatch.
 
-    Proof: the B starts at least R_i after the F. Between, the rank runs this F and otherwise only
-    B's and W's of microbatches that it held when the F started
+    Proof: the B starts at least R_i after the F. Between them, the rank runs this F and otherwise
+    only B's and W's of microbatches that it held when the F started
     (:func:`.rank_model.beside_one_stage`).
     """
     c, left = linear, linear.limit - linear.m_b
@@ -176,7 +180,7 @@ def _tail(linear: LinearInstance, i: int, idle: float) -> str:
 
 
 def _forced(linear: LinearInstance, lags: FloatArray, value: float, stuck: int) -> list[str]:
-    """A line on the last rank that needs one F more at a lower cost, as it may idle less."""
+    """A line about the last rank that needs one more F before its first B if the cost is lower."""
     shares = 1 - ROUNDING, 1 + ROUNDING
     below, at = (fewest_forwards(linear, value * share, lags) for share in shares)
     later = [k for k in range(stuck + 1, linear.stages) if below[k] > at[k]]

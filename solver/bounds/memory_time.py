@@ -1,19 +1,24 @@
-"""The memory that microbatches hold on a stage with a rank of its own, times their time, has room.
+"""Memory-time constraints for a stage with a rank of its own.
 
-Memory is measured by *weights*: numbers phi(M_B), phi(M_W), ... of the sizes that sum to at most 1
-for any that fit into the limit together. The sizes themselves, in limits, are such; so are, for any
-whole n, floor((n + 1) x) / n of sizes x in limits (x where (n + 1) x is whole): dual feasible
-functions, Fekete and Schepers, Math. Program. 91 (2001).
+*Memory-time* is the memory that microbatches hold times how long they hold it. It is at most memory
+limit times span.
 
-The places for whole M_B's alone are counted, too: there are fewer while a W runs, whose M_W is held
-beside them, or the F of a microbatch that will be recomputed, beside what it keeps. One op runs at
-a time, so each of them weighs what it takes of the places.
+Memory is measured by *weights*: numbers phi(M_B), phi(M_W), ... for the sizes, such that those of
+any set that fits into the limit sum to at most 1. One choice is the size divided by the limit, x.
+Others are the dual feasible functions floor((n + 1) x) / n for any integer n (and x itself if (n +
+1) x is an integer): Fekete and Schepers, Math. Program. 91 (2001).
 
-A microbatch that stays holds M_B from its F's start to its B's end, turn + b at least; one that is
-recomputed m_r, then M_B for t_r + b; one that is offloaded M_B for f + t_o, m_o, M_B for t_o + b;
-then each M_W for w. Up to the end of the last B the M_W's of the W's to come are left out. What is
-held t after the start is at most M_B and t M_B / f, rounded; t before the end, what is to run
-until then needs its time, too.
+A further measure counts the places for whole M_B's. Fewer places are left while a W runs, which
+holds M_W, or the F of a microbatch that will be recomputed, which holds what is kept of it. Only
+one op runs at a time, so such an op weighs, while it runs, the places that it takes.
+
+A microbatch that stays holds M_B from the start of its F to the end of its B, at least turn + b.
+One that is recomputed holds m_r, then M_B for t_r + b. One that is offloaded holds M_B for f + t_o,
+then m_o, then M_B for t_o + b. Each then holds M_W for w. In the constraint that ends with the last
+B, the M_W of later W's are left out.
+
+The ramps at both ends are lost: at time t after the start, the memory held is at most M_B (1 + t /
+f), rounded; at time t before the end, whatever is held must still run its B and W in that time.
 """
 
 from __future__ import annotations
@@ -31,16 +36,16 @@ from ..core.linear_instance import LinearInstance
 from ..core.tolerances import counts_within
 from .rank_model import ramp, rate, steps
 
-WEIGHTS = 16  # n of the weights, at most
+WEIGHTS = 16  # the largest n of the dual feasible functions
 WHOLE = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ways:
-    """The ways of a microbatch of a stage between F and B, (N,): first to stay.
+    """The choices for a microbatch of a stage between F and B, shape (N,); the first is to stay.
 
-    ``again``: time of its R; ``kept``: memory that it holds while it waits; ``wire``: time of its
-    copy, each way. 0 where there is none.
+    ``again``: time of the R; ``kept``: memory held while the microbatch waits; ``wire``: time of a
+    copy in each direction. Times are 0 if the choice has no R or no copies.
     """
 
     again: FloatArray
@@ -59,8 +64,10 @@ class Ways:
         return cls(again[there], costs.kept[there, stage], wire[there])
 
     def within(self, time: float) -> Self:
-        """Without those that take longer than ``time``, or keep no less than what stays does,
-        which no bound needs: their numbers are beyond what a solver takes."""
+        """The choices without those that take longer than ``time`` or keep no less than M_B.
+
+        No bound needs them, and their numbers may be outside the range of a solver.
+        """
         use = (self.kept < self.kept[0]) & (self.again <= time) & (self.wire <= time)
         use[0] = True
         return type(self)(self.again[use], self.kept[use], self.wire[use])
@@ -68,9 +75,12 @@ class Ways:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryTime:
-    """From the rank's start to its end, or to that of its last B, at least the sum of ``needed``,
-    by way, of its microbatches, ``early`` of each W until then, and ``lost`` passes. Times are in a
-    unit."""
+    """One constraint on the span from a rank's start to its end, or to the end of its last B.
+
+    The span is at least the sum of ``needed[choice]`` over the microbatches, plus ``early`` for
+    each W that runs until then, plus ``lost``, the loss at both ramps. Times are in the unit of the
+    MILP.
+    """
 
     needed: list[float]
     early: float
@@ -80,8 +90,10 @@ class MemoryTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Measure:
-    """Weights of M_B, M_W and of what ways keep, (N,); ``run_f``, (N,), ``run_w``: what an F and a
-    W weigh more while they run."""
+    """Weights of M_B, of M_W and of what each choice keeps, ``kept``, shape (N,).
+
+    ``run_f``, (N,), and ``run_w``: the additional weight of an F and of a W while it runs.
+    """
 
     m_b: float
     m_w: float
@@ -93,7 +105,7 @@ class _Measure:
 def memory_times(
     linear: LinearInstance, stage: int, ways: Ways, unit: float
 ) -> Iterator[MemoryTime]:
-    """One for each measure of memory, and each end."""
+    """Yield the constraints, one for each measure of memory and each end (last op, last B)."""
     c, i = linear, stage
     limit, turn = float(c.limit[i]), float(c.round_trip[i])
     f, b, w = (float(each[i]) for each in (c.f, c.b, c.w))
@@ -119,7 +131,7 @@ def memory_times(
 
 
 def _measures(sizes: FloatArray, ways: Ways) -> Iterator[_Measure]:
-    """The measures of sizes in limits: of M_B, of M_W and of what ways keep."""
+    """The measures of ``sizes``: M_B, M_W and what each choice keeps, divided by the limit."""
     nothing = np.zeros(len(ways.kept))
     places = float(counts_within(1.0, sizes[0], np.inf)) if sizes[0] > 0 else 0.0
     if places:

@@ -1,20 +1,24 @@
-"""A lower bound from a small MILP: four moments on each stage, and what must happen between them.
+"""A lower bound from a small MILP over the moments of each stage (one stage per rank).
 
-Stronger than the bounds in closed form where stages differ, as it weighs the head of one stage
-against the tail of another. It has a handful of integers a stage, whatever M is.
+If stages differ, it is stronger than the closed forms, as it weighs the head of one stage against
+the tail of another. It has a few integers per stage, whatever M is.
 
-Moments of stage i: S_i its first op starts (an F), y_i its first B starts, t_i its last F starts,
-V_i its last B ends, and e_i its last op ends (a W)::
+Moments of stage i: S_i, its first op starts (an F); y_i, its first B starts; t_i, its last F
+starts; V_i, its last B ends; e_i, its last op ends (a W)::
 
     S_i ── n_i F's ── y_i ── F's, B's, W's ── t_i ── one F, a_i B's, r_i W's ── V_i ── W's ── e_i
 
-Proof that every schedule of cost C below the ceiling gives a solution. Of a stage's microbatches
-c_k become what way k says (:class:`.memory_time.Ways`): R_k is the time of its R. Take n_i F's
-before the first B, and at t_i: a_i microbatches with B to come, the last F's own among them, and
-q_i with W alone, which the memory holds together. At y_i and at t_i a microbatch whose B has not
-run holds M_B, its R having run, or what its way keeps, its R to come; one at least holds M_B at
-y_i. So with A = sum c_k R_k, A_y the time of R's before y_i, A_t of those after t_i, known from
-these numbers, what the diagram names has to fit between its moments:
+Proof that every schedule of cost C <= ceiling gives a solution of the MILP:
+
+*Counts.* A microbatch stays, is recomputed or is offloaded on stage i; choice k
+(:class:`.memory_time.Ways`) is made for c_k of them, and R_k is the time of its R, or 0. n_i F's
+run before the first B. At t_i the B's of a_i microbatches are still to come, that of the last F
+included, and only the W's of q_i others; memory holds all of these together. At y_i and at t_i, a
+microbatch whose B has not run holds M_B if its R has run, otherwise what its choice keeps. At y_i
+at least one holds M_B.
+
+*Within a stage.* Let A = sum c_k R_k, A_y the time of the R's before y_i and A_t that of the R's
+after t_i; the counts determine all three. The ops in the diagram must fit between its moments:
 
     y_i >= S_i + n_i f_i + A_y
     t_i >= y_i + (M - 1 - n_i) f_i + (M - a_i) b_i + (M - a_i - q_i) w_i + A - A_y - A_t   (n_i < M)
@@ -22,25 +26,27 @@ these numbers, what the diagram names has to fit between its moments:
     e_i >= V_i + (a_i + q_i - r_i) w_i
     M_B + (a_i + q_i - r_i - 1) M_W <= limit, as the last B runs
 
-(of the a_i W's whose B's end after t_i, the last B's comes after V_i). Where n_i = M (z_i = 1) all
-B's are to come at t_i; in either case
+Here r_i < a_i + q_i because the W of the last B comes after V_i. If n_i = M (z_i = 1), all B's are
+to come at t_i. In either case
 
     V_i >= y_i + (M - n_i) f_i + M b_i + (M - a_i - q_i + r_i) w_i + A - A_y.
 
-Copies out take their turns on one channel from the end of the first F, those that are out by y_i
-have passed it; and what microbatches hold, each for as long as its way says, has room
-(:mod:`.memory_time`).
+Copies to the host use one channel, one after the other, from the end of the first F on; those of
+microbatches that are offloaded at y_i have ended by then. Finally, what microbatches hold, times
+how long they hold it, fits into memory limit times span (:mod:`.memory_time`).
 
-The first F, the last F, the first B and the last B of a stage each passed the next one, or goes on
-to it:
+*Between stages.* The microbatches of the first F, last F, first B and last B of a stage have passed
+the neighbouring stage, or go on to it; turn_i is R_i of
+:class:`..core.linear_instance.LinearInstance`:
 
     S_(i+1) >= S_i + f_i + down_i          y_i >= y_(i+1) + b_(i+1) + up_i
     t_(i+1) >= t_i + f_i + down_i          V_i >= V_(i+1) + up_i + b_i
     y_i >= S_i + turn_i                    V_i >= t_i + turn_i + b_i
 
-and e_i - S_i <= C (period) or e_i - S_0 <= C (makespan). So the least C of the MILP, or the ceiling
-where that is less, is a bound. Times are in units of the ceiling; the solver's tolerance is
-taken off.
+*Cost.* e_i - S_i <= C (period) or e_i - S_0 <= C (makespan).
+
+So the least C of the MILP, or the ceiling if that is less, is a lower bound. Times are in units of
+the ceiling; the solver's tolerance is subtracted.
 """
 
 from __future__ import annotations
@@ -66,33 +72,36 @@ from ..core.tolerances import counts_within
 from .memory_time import Ways, memory_times
 from .stage_moments import StageMoments
 
-TOLERANCE = 5e-7  # relative; the solver's own are a hundredth of it or less
+TOLERANCE = 5e-7  # relative; the solver's own tolerances are at most a hundredth of it
 SCALE = 1024.0
-"""Units of the objective in a ceiling. SCIP solves again with a thousandth of its dual tolerance
-where an LP is doubtful, and SoPlex, which keeps none below 1e-10 and says so on standard error, is
-asked for no less: 1e-7 of so large an objective is a tenth of 1e-9 of the ceiling."""
+"""The ceiling in units of the objective.
+
+If an LP is doubtful, SCIP solves it again with a thousandth of its dual tolerance. SoPlex supports
+no tolerance below 1e-10 and prints a warning, so the dual tolerance is 1e-7. Of an objective of
+this scale that is 1e-10 of the ceiling.
+"""
 SECONDS = 3.0
 REMAT_WORDS = (
     "what microbatches hold has room, or they are recomputed or copied, between four moments on "
     "each stage, as a small MILP"
 )
-POLL = 0.05  # seconds between two looks at whether to stop
-NODE, ITERATION = 2000, 5000  # ops that a node (a stage squared) and a step of the simplex count
+POLL = 0.05  # seconds between two checks whether to stop
+NODE, ITERATION = 2000, 5000  # work in ops: of a node, times stages squared; of a simplex iteration
 
 
 def relaxation(
     linear: LinearInstance, objective: Objective, ceiling: float, budget: Budget | None = None
 ) -> float:
-    """A bound on the cost of every schedule, none of which recomputes or offloads.
+    """A lower bound on the cost of every schedule without recomputation and offload.
 
-    ``ceiling`` is the cost of one, and at least that.
+    ``ceiling``: the cost of some schedule, or more; the bound is never above it.
     """
     ways = [Ways.staying(float(size)) for size in linear.m_b]
     return _solved(linear, objective, ceiling, budget or Budget(), ways)[0]
 
 
 def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound | None:
-    """The bound with what each microbatch may become; None where a rank has several stages."""
+    """The bound with recomputation and offload; None if a rank has several stages."""
     bare = least_times(unfused(problem))
     linear, costs = LinearInstance.of(bare), Costs.of(bare)
     if linear is None:
@@ -120,7 +129,7 @@ def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound 
 
 
 def _binding(linear: LinearInstance, i: int, chosen: IntArray, ways: Ways) -> list[str]:
-    """The fate of the microbatches of a stage at best."""
+    """Lines about the binding stage: how many microbatches are recomputed and offloaded."""
     copied = int(chosen[ways.wire > 0].sum())
     again, room = int(chosen[1:].sum()) - copied, int(linear.capacity[i])
     return [
@@ -138,7 +147,7 @@ def _solved(
     budget: Budget,
     ways: Sequence[Ways],
 ) -> tuple[float, list[StageMoments]]:
-    """The bound, and the stages where a solution was found."""
+    """The bound, and the stages with their solution; no stages if none was found."""
     solver = new_solver()
     if solver is None or ceiling <= 0.0:
         return 0.0, []
@@ -156,16 +165,17 @@ def _solved(
 
 
 def new_solver() -> Any:
-    """SCIP, or None: it is left out of some builds of ortools."""
+    """A new SCIP solver, or None if this build of OR-Tools lacks it."""
     from ortools.linear_solver import pywraplp
 
     return pywraplp.Solver.CreateSolver("SCIP")
 
 
 def least_of(solver: Any, cost: Any, budget: Budget, size: int) -> tuple[float, bool]:
-    """A bound on ``cost``, in units of the ceiling, and whether a solution was found.
+    """Minimize ``cost``, in units of the ceiling: a lower bound, and whether a solution was found.
 
-    ``size``: the number of stages or ranks, whose square a node takes about as long as.
+    ``size``: the number of stages or ranks; a node of the search takes time proportional to its
+    square.
     """
     solver.Minimize(SCALE * cost)
     status = _solve(solver, _parameters(solver, size, budget), budget)
@@ -178,17 +188,17 @@ def least_of(solver: Any, cost: Any, budget: Budget, size: int) -> tuple[float, 
 
 
 def _parameters(solver: Any, size: int, budget: Budget) -> Any:
-    """The parameters of a solve within the budget; SCIP's own are set."""
+    """The parameters of a solve within the budget. SCIP's own parameters are set on ``solver``."""
     from ortools.linear_solver import pywraplp
 
-    # constraints are kept far better than TOLERANCE asks for; epsilon must be far smaller still, or
-    # presolving finds feasible models infeasible; Ctrl-C is Python's
+    # constraints are kept far more precisely than TOLERANCE; epsilon must be smaller still, or
+    # presolving declares feasible models infeasible; Python handles Ctrl-C
     parameters = "numerics/epsilon = 1e-11\nnumerics/feastol = 1e-9\nnumerics/dualfeastol = 1e-7\n"
     parameters += "misc/catchctrlc = FALSE\n"
     if isfinite(budget.work.ops):
         parameters += f"limits/totalnodes = {1 + int(budget.work.ops / (NODE * size**2))}\n"
     if isfinite(budget.time.left):
-        solver.SetTimeLimit(1 + int(1000 * budget.time.left))  # 0 would mean none
+        solver.SetTimeLimit(1 + int(1000 * budget.time.left))  # 0 would mean no limit
     solver.SetSolverSpecificParametersAsString(parameters)
     exact = pywraplp.MPSolverParameters()
     exact.SetDoubleParam(exact.RELATIVE_MIP_GAP, 0.0)
@@ -196,13 +206,14 @@ def _parameters(solver: Any, size: int, budget: Budget) -> Any:
 
 
 def _solve(solver: Any, parameters: Any, budget: Budget) -> int:
-    """SCIP's status; solves in a thread of its own, as it looks at no flag."""
+    """Run SCIP in a thread of its own, as it checks no flag; returns its status."""
     with ThreadPoolExecutor(1) as thread:
         solving = thread.submit(solver.Solve, parameters)
         try:
             while not wait([solving], POLL).done and not budget.interrupt():
                 pass
         finally:
-            while not wait([solving], POLL).done:  # an interrupt before SCIP has begun is lost
+            # repeatedly, as SCIP ignores an interrupt that comes before it has begun
+            while not wait([solving], POLL).done:
                 solver.InterruptSolve()
         return int(solving.result())

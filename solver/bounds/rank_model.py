@@ -1,6 +1,7 @@
-"""The ops that one rank can have run, or left to run, by what its memory holds and for how long.
+"""Bounds on the ops that one rank can run at some moment, given its memory.
 
-The bounds are tighter for a rank with one stage, which holds whole numbers of one size.
+*Memory-time* is the memory held, integrated over time. The bounds are tighter for a rank with one
+stage, which holds whole multiples of one size.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from ..core.tolerances import counts_within
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RankModel:
-    """The kinds that a rank runs ``count`` times, with their T_F, T_B, T_W, M_B, M_W, shape (K,).
+    """A rank that runs K kinds of (F, B, W), each ``count`` times; all arrays have shape (K,).
 
-    A kind is a stage, ``count`` the number of microbatches; or a stage of one microbatch, each once
-    (:mod:`.several_stages.general_placement`). ``turn``: from the start of its F to the start
-    of its B, at least. ``limit``: of the rank's memory, rounding included.
+    A kind is a stage, ``count`` being the number of microbatches, or a pair of stage and
+    microbatch, ``count`` being 1 (:mod:`.several_stages.general_placement`). ``f``, ``b``, ``w``,
+    ``m_b``, ``m_w``: its T_F, T_B, T_W, M_B, M_W. ``turn``: the least time from the start of its F
+    to the start of its B. ``limit``: the rank's memory limit, including the tolerance.
     """
 
     f: FloatArray
@@ -39,13 +41,13 @@ class RankModel:
         return self.count * float((self.f + self.b + self.w).sum())
 
     def forwards(self) -> float:
-        """The most time of F's that the rank can run before its first B ends: all hold M_B."""
+        """Upper bound on the total time of F's before the first B ends; all hold their M_B."""
         return most(self.f, self.m_b, self.limit, self.count)
 
     def early_weights(self) -> float:
-        """The least time of W's that have run when the last B ends: M_W of the others is held.
+        """Lower bound on the time of the W's that have run when the last B ends.
 
-        Of one stage the last B's own M_B is held until then.
+        The M_W of all other W's are held then; with one stage also the M_B of the last B.
         """
         if len(self.f) == 1:
             late = 1 + counts_within(self.limit - self.m_b[0], self.m_w[0], self.count - 1)
@@ -55,21 +57,22 @@ class RankModel:
 
     @property
     def held(self) -> float:
-        """Memory times time: M_B from F's start to B's end at least, M_W while W runs."""
+        """The least memory-time of all kinds: M_B from F's start to B's end, M_W while W runs."""
         return self.count * float((self.m_b * (self.turn + self.b) + self.m_w * self.w).sum())
 
     @property
     def room(self) -> float:
-        """The most that the rank ever holds."""
+        """The most memory that the rank ever holds."""
         return min(self.limit, self.count * float(self.m_b.sum()))
 
     def area(self) -> Callable[[float], float]:
-        """The most memory times time in a span, by the length of its half.
+        """Upper bound on the memory-time in a span, as a function of half the span.
 
-        The rank holds t after its start at most what F's can have taken: the largest M_B and t
-        times the largest M_B / f more, on one stage 1 + t / f M_B's (floor). It holds t before its
-        end at most the largest M_B and t times the larger of the largest M_B / (b + w) and M_W / w,
-        as all but the op that runs then needs its B and W, or its W, before the end.
+        At time t after its start, the rank holds at most what F's can have taken: the largest M_B,
+        plus t times the largest M_B / f; with one stage, 1 + floor(t / f) M_B's. At time t before
+        its end, it holds at most the largest M_B, plus t times the largest of all M_B / (b + w) and
+        M_W / w: all that is held, except by the op that runs then, still needs its B and W, or its
+        W, before the end.
         """
         room, largest, f = self.room, float(self.m_b.max()), float(self.f[0])
         fall = max(*map(rate, self.m_b, self.b + self.w), *map(rate, self.m_w, self.w))
@@ -80,21 +83,21 @@ class RankModel:
 
     @property
     def rise(self) -> float:
-        """The most memory that F's fill in a unit of time."""
+        """The highest rate at which F's take memory, per unit of time."""
         return max(map(rate, self.m_b, self.f))
 
     def holding_span(self) -> float:
-        """The least span in which what microbatches hold, for as long as they hold it, fits."""
+        """Lower bound on the rank's span: the least one with enough memory-time for ``held``."""
         return span_that_holds(self.held, self.room, self.work, self.area())
 
 
 def beside_one_stage(  # noqa: PLR0917
     b: float, w: float, m_b: float, m_w: float, left: float, count: int
 ) -> float:
-    """The most time of B's and W's left when the last of ``count`` F's starts, its own apart.
+    """Upper bound on the time that the other microbatches have left when the last F starts.
 
-    a microbatches have B and W to come and z have W alone: a M_B + z M_W <= ``left``, a + z <
-    ``count``.
+    For a rank with one stage and ``count`` microbatches. If a microbatches have B and W to come,
+    and z have only W, then a M_B + z M_W <= ``left`` and a + z < ``count``.
     """
     a = np.arange(int(counts_within(left, m_b, count - 1)) + 1)
     z = np.minimum(count - 1 - a, counts_within(left - a.astype(np.float64) * m_b, m_w, count))
@@ -102,9 +105,9 @@ def beside_one_stage(  # noqa: PLR0917
 
 
 def most(times: FloatArray, sizes: FloatArray, room: float, count: float | FloatArray) -> float:
-    """No choice of at most ``count`` of each kind, within ``room``, takes more time than this.
+    """Upper bound on the total time of at most ``count`` items of each kind that fit in ``room``.
 
-    The value is that of the best fractional choice, whole in sum where all sizes are equal.
+    It is the fractional knapsack; if all sizes are equal, the total number of items is an integer.
     """
     if room < 0:
         return 0.0
@@ -114,7 +117,10 @@ def most(times: FloatArray, sizes: FloatArray, room: float, count: float | Float
 def best_fraction(
     times: FloatArray, sizes: FloatArray, room: float, count: float | FloatArray
 ) -> float:
-    """The most time of at most ``count`` of each kind, or parts of them, within ``room``."""
+    """The optimum of the fractional knapsack.
+
+    The most total time of at most ``count`` items of each kind, fractions allowed, within ``room``.
+    """
     counts, free = np.broadcast_to(count, times.shape), sizes <= 0
     total = float((counts * times)[free].sum())
     times, sizes, counts = times[~free], sizes[~free], counts[~free]
@@ -126,7 +132,7 @@ def best_fraction(
 
 
 def filled(sizes: FloatArray, room: float) -> float:
-    """The part of ``room`` that ``sizes`` can fill: a whole number of them where all are equal."""
+    """The part of ``room`` that items can fill: whole multiples of the size if all are equal."""
     if len(set(sizes.tolist())) == 1 and sizes[0] > 0:
         return float(counts_within(room, sizes[0], inf) * sizes[0])
     return room
@@ -135,10 +141,10 @@ def filled(sizes: FloatArray, room: float) -> float:
 def span_that_holds(
     needed: float, limit: float, work: float, area: Callable[[float], float]
 ) -> float:
-    """The least span T with ``area(T / 2)`` >= ``needed``, or a hair less.
+    """The least span T with ``area(T / 2)`` >= ``needed``, or slightly less, by bisection.
 
-    ``area``: the most memory times time in both halves of a span, by the length of a half;
-    ``limit`` is the most memory at any moment, ``work`` what the rank computes.
+    ``area``: upper bound on the memory-time in both halves of a span, as a function of the length
+    of a half. ``limit``: the most memory held at any moment. ``work``: the rank's work.
     """
     if needed == 0:
         return 0.0
@@ -153,13 +159,13 @@ def span_that_holds(
 
 
 def held_until_last_backward(model: RankModel) -> float:
-    """The least span from the rank's start to the end of its last B, by memory times time.
+    """Lower bound on the time from the rank's start to the end of its last B, by memory-time.
 
-    Each kind holds M_B for its turn and T_B at least. The rank holds at most ``room`` of that, a
-    whole number of M_B's where all are equal, and less while a W runs, beside whose M_W fewer may
-    fit. Moreover, it holds t after its start at most what :meth:`RankModel.area` says, and t before
-    the end of its last B at most the largest M_B and t times the largest M_B / b: there W's count
-    as if they took the place of nothing.
+    Each kind holds M_B for at least its turn and T_B. The M_B's held are at most ``room`` (a whole
+    number of M_B's if all are equal), and fewer while a W runs if its M_W takes the place of some.
+    At time t after the start, they are at most what :meth:`RankModel.area` says. At time t before
+    the end of the last B, they are at most the largest M_B plus t times the largest M_B / b. In
+    both of these ramps the W's are assumed to take no place.
     """
     needed = model.count * float((model.m_b * (model.turn + model.b)).sum())
     largest = float(model.m_b.max())
@@ -189,12 +195,12 @@ def steps(limit: float, size: float, every: float, time: float) -> float:
     """The integral of min(limit, size (1 + floor(t / every))) over t in 0..time."""
     if every == 0 or size == 0:
         return limit * time
-    most_held = limit / size  # every is spent with 1, then 2, ... held
+    most_held = limit / size  # a time of ``every`` with 1 held, then with 2, ...
     steps = int(most_held if most_held * every <= time else time / every)
     area = size * every * steps * (steps + 1) / 2
     return area + (time - steps * every) * min(limit, size * (steps + 1))
 
 
 def rate(size: float, time: float) -> float:
-    """Memory taken or given back in a unit of time."""
+    """Memory taken or released per unit of time; infinite if ``time`` is 0."""
     return size / time if time > 0 else inf if size > 0 else 0.0

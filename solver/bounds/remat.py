@@ -1,16 +1,14 @@
-"""Lower bounds where activations may be recomputed or offloaded: its cost in time or copies.
+"""Lower bounds if activations may be recomputed or offloaded, which takes time or copies.
 
-The terms are those of :mod:`.several_stages.general_placement`: rank r begins at S_r, its span is
-at most the cost, turn(s, s) is the least time from the start of F(s) to that of B(s) of one
-microbatch. R's are work: a rank works as much longer as its R's take. t_o is how long a copy takes,
-each way.
+Notation as in :mod:`.several_stages.general_placement`: rank r begins at S_r, its span is at most
+the cost, and turn(s, s) is the least time from the start of F(s) to the start of B(s) of a
+microbatch. R's are work: they add to the busy time of a rank. t_o is the time of a copy in each
+direction. Each microbatch stays, is recomputed in t_r with m_r kept, or is offloaded with m_o kept.
+A bound holds for the best combination of these choices.
 
-Each microbatch stays, is recomputed in t_r with m_r kept, or is offloaded, and a bound is about the
-best that all could take together.
-
-Both bounds are the least of a small linear program, bounded from below by its dual: any prices of
-memory and of the copy channels, at least 0, give a bound, so that it is enough to try those at
-which some stage's ways cost the same.
+Each bound is the optimum of a small linear program, bounded from below by LP duality: any prices >=
+0 of memory and of the copy channels give a valid bound. It is enough to try the prices at which two
+choices of some stage cost the same.
 """
 
 from __future__ import annotations
@@ -32,13 +30,15 @@ from .rank_model import span_that_holds
 from .several_stages.general_placement import GeneralPlacement
 from .several_stages.host_model import HostModel
 
-MOST_COUNTED = 1000  # F's before a rank's first B; of more, its bound is that of several stages
+MOST_COUNTED = 1000  # with more F's before the first B, the bound for several stages is used
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rank:
-    """A rank's K stages: ``t_r``, ``m_r``, ``t_o``, ``m_o``, (K,); times are infinite where there
-    is no remat."""
+    """A rank's K stages: ``t_r``, ``m_r``, ``t_o``, ``m_o``, shape (K,).
+
+    Times are infinite for stages that cannot be recomputed or offloaded.
+    """
 
     placed: GeneralPlacement
     host: HostModel
@@ -66,21 +66,23 @@ def _over_ranks(problem: Problem, span: Callable[[_Rank], float], name: str, wor
 
 
 def recomputed_or_idle(problem: Problem) -> Bound:
-    """Before its first B a rank idles, or makes room for F's at the cost of R's or copies.
+    """Before its first B a rank idles, or makes room for F's by recomputation or copies.
 
-    Say the first B of rank r starts x after S_r, x >= turn(l_r, h_r), and let each pair of stage
-    and microbatch whose F has run by then be a (all of M_B is held), r (its R is to come, m_r is
-    held) or o (it is out, m_o is held). What they hold is within the limit, and the channel out has
-    carried those that are out, after the first F ended: the sum of their t_o is at most x - min
-    T_F. Until then the rank has run these F's and some R's, so it idled x - sum T_F less these R's;
-    besides these and the R's of all r the rank has its work. So it spans at least
+    Let the first B of rank r start at time x after S_r, so x >= turn(l_r, h_r), l_r and h_r being
+    the lowest and highest stage of the rank. Assign each pair of stage and microbatch whose F has
+    run by then to a set: *a* if M_B is held, *r* if its R is still to come and m_r is held, *o* if
+    it is offloaded and m_o is held. All that is held fits into the limit. The channel to the host
+    has carried the pairs in o after the first F ended, so the sum of their t_o is at most x - min
+    T_F. By then the rank has run these F's and possibly some R's, so it has idled for x - sum T_F
+    minus these R's. It also has to run its work and the R's of all pairs in r. So its span is at
+    least
 
         work + x - sum over a, o of T_F - sum over r of (T_F - t_r).
 
-    With prices p of memory and q of the channel, q <= 1, the sums are at most p limit + q (x - min
-    T_F) and, for each pair, the largest of 0, T_F - p M_B, T_F - t_r - p m_r and T_F - p m_o - q
-    t_o. What is left grows with x. Where the rank has one stage, :func:`_head_of_one` tries whole
-    numbers.
+    By duality, for prices p of memory and q <= 1 of the channel, the two sums are at most p limit +
+    q (x - min T_F) plus, for each pair, the largest of 0, T_F - p M_B, T_F - t_r - p m_r and T_F -
+    p m_o - q t_o. The resulting bound grows with x, so the least x is used. If the rank has one
+    stage, :func:`_head_of_one` tries integers instead.
     """
     words = (
         "before its first B a rank idles, or makes room for F's by recomputing later or by copies, "
@@ -115,16 +117,17 @@ def _head_span(rank: _Rank) -> float:
 
 
 def _head_of_one(rank: _Rank, x: float) -> float:
-    """The least time that a rank's only stage idles before its first B, or recomputes later.
+    """The least time that a rank with one stage idles before its first B or recomputes later.
 
-    All numbers r and o that may serve are tried. With a more that hold M_B, one at least, the first
-    B's own, what the r keep has room beside these and the o. The idle time falls as a rises, so it
-    is least next to where it ends, or where a is as large as memory allows.
+    All useful sizes of the sets r and o (:func:`recomputed_or_idle`) are tried. The set a has at
+    least one element, the microbatch of the first B, and all that a, r and o hold fits in memory.
+    The idle time falls as a grows. So the optimum is next to the a at which the idle time ends, or
+    at the largest a that fits.
     """
     host, f = rank.host, float(rank.host.f[0])
     m_b, t_o, m_o = float(host.m_b[0]), float(rank.t_o[0]), float(rank.m_o[0])
     t_r, m_r = float(rank.t_r[0]), float(rank.m_r[0])
-    counts = np.arange(min(host.count, int(x / f) + 2) + 1)  # more F's are in nobody's way
+    counts = np.arange(min(host.count, int(x / f) + 2) + 1)  # more F's are no help
     again = counts if np.isfinite(t_r) else counts[:1]
     out = counts[:1] if not np.isfinite(t_o) else counts
     r, o = again[:, None], out[None, :]
@@ -143,15 +146,16 @@ def _head_of_one(rank: _Rank, x: float) -> float:
 
 
 def recomputed_or_held(problem: Problem) -> Bound:
-    """The memory that microbatches hold, times their time, fits, or costs R's or copies.
+    """Memory-time that microbatches need must fit, or they are recomputed or copied.
 
-    On stage s a microbatch that stays holds M_B for turn(s, s) + b at least and M_W for w; one that
-    is recomputed M_B for t_r + b and m_r for the rest of that time; one that is offloaded M_B for
-    f + t_o and for t_o + b, m_o for the rest. A rank's span is at least its work and its R's; it
-    holds what :meth:`.RankModel.area` says at most, recomputed or not: R and L take no more than
-    their F did. Each channel is free until the first F has ended, and carries no more than one copy
-    at a time. A span is too short where with some prices of R's time and of the channel the
-    cheapest ways of all microbatches cost more than what the span has of both and its memory.
+    On stage s a microbatch that stays holds M_B for at least turn(s, s) + b, and M_W for w. One
+    that is recomputed holds M_B for t_r + b, and m_r for the rest of that time. One that is
+    offloaded holds M_B for f + t_o and for t_o + b, and m_o for the rest. The span of a rank is at
+    least its work plus its R's. The memory-time in the span is at most :meth:`.RankModel.area`,
+    with remat too: R and L take no more memory than the F did. Each copy channel is unused until
+    the first F ends, and then carries one copy at a time. By duality, a span is too short if, for
+    some prices of the time of R's and of the channel, the cheapest choices of all microbatches cost
+    more than the span offers of memory-time and both.
     """
     words = (
         "what microbatches hold, for as long as they hold it, fits in memory times span, or is "
@@ -187,7 +191,7 @@ def _held_span(rank: _Rank) -> float:
 
 
 def _remat_ways(rank: _Rank) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Memory times time, work and copies of each choice for a microbatch, by stage, (3, K)."""
+    """Memory-time, work and copy time of each choice for a microbatch, by stage: (3, K) each."""
     host, stays = rank.host, rank.host.turn
     after = host.m_b * host.b + host.m_w * host.w
     zero = np.zeros_like(stays)
@@ -202,12 +206,12 @@ def _remat_ways(rank: _Rank) -> tuple[FloatArray, FloatArray, FloatArray]:
 
 
 def _prices(of: FloatArray, most: float = np.inf) -> list[float]:
-    """0, and those of the quotients that are prices."""
+    """0 and the positive finite entries of ``of``, limited to ``most``, sorted."""
     good = of[np.isfinite(of) & (of > 0)]
     return sorted({0.0, *np.minimum(good, most).tolist()})
 
 
 def _times(price: float, amounts: FloatArray) -> FloatArray:
-    """The cost of amounts; infinite where an amount is, even at no price."""
+    """``price * amounts``, but infinite where an amount is, even if the price is 0."""
     with np.errstate(invalid="ignore"):
         return np.where(np.isfinite(amounts), price * amounts, np.inf)

@@ -1,4 +1,4 @@
-"""The moments and counts of one stage of :mod:`.milp_relaxation`, with their constraints."""
+"""The variables and constraints of one stage in the MILP of :mod:`.milp_relaxation`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from .memory_time import MemoryTime, Ways
 
 @dataclass(frozen=True, slots=True)
 class WaitingCounts:
-    """Numbers of microbatches whose F has run and whose B has not: those that hold M_B, by way, and
-    those that hold less, by way from the second on."""
+    """Numbers of microbatches between F and B, as variables.
+
+    ``full``: those that hold M_B, one count per choice of :class:`.memory_time.Ways`; ``least``:
+    those that hold what their choice keeps, one count per choice from the second on.
+    """
 
     full: list[Any]
     least: list[Any]
@@ -27,7 +30,8 @@ class WaitingCounts:
 class StageMoments:
     """The moments and counts of one stage, and the constraints on them.
 
-    Counts of microbatches are by way (:class:`.memory_time.Ways`), that they stay the first.
+    Counts of microbatches are by choice (:class:`.memory_time.Ways`); the first choice is to stay.
+    Times are in units of the ceiling, sizes in units of the limit.
     """
 
     def __init__(
@@ -38,7 +42,7 @@ class StageMoments:
         self.f, self.b, self.w, self.down, self.up, self.round_trip = (
             float(time[i]) / unit for time in times
         )
-        most = 2.0 * linear.microbatches * float(linear.m_b[i])  # more is as good as no limit
+        most = 2.0 * linear.microbatches * float(linear.m_b[i])  # a larger limit is as good as none
         limit = min(float(linear.limit[i]), most) or 1.0
         self.m_b, self.m_w = float(linear.m_b[i]) / limit, float(linear.m_w[i]) / limit
         self.again, self.wire = (
@@ -59,7 +63,7 @@ class StageMoments:
         return self.solver.IntVar(0, self.m, "")
 
     def _held(self) -> WaitingCounts:
-        """The counts of those that wait for their B's, by way."""
+        """Create the counts of microbatches between F and B."""
         waits = [self._count() for _ in self.kept[1:]]
         held = WaitingCounts([self._count() for _ in self.kept], waits)
         self.solver.Add(held.number >= 1)
@@ -82,7 +86,7 @@ class StageMoments:
         add(self.first_b >= self.starts + self.round_trip)
         add(self.first_b >= self.starts + f + sum(map(mul, self.wire[1:], self.ahead.least)))
         add(self.last_f >= self.starts + f * (m - 1) + again - later)
-        # a span is at most the ceiling, 1 in our unit, so z lifts the constraint
+        # big-M: no span exceeds the ceiling, 1 in this unit, so z = 1 lifts the constraint
         between = f * (m - 1 - ahead) + b * done + w * (done - self.weights)
         add(self.last_f >= self.first_b + between + again - before - later - 2 * self.all_ahead)
         add(ahead <= m - 1 + self.all_ahead)
@@ -109,7 +113,7 @@ class StageMoments:
         add(self.ends >= self.starts + f + b + w + sum(map(mul, self.wire, self.chosen)))
 
     def fit(self, limits: Iterable[MemoryTime]) -> None:
-        """Keeps what microbatches hold, for as long as they hold it, within memory."""
+        """Add the constraints that the memory-time needed fits into memory limit times span."""
         late = self.pending.number + self.weights - self.early
         for limit in limits:
             needed = sum(map(mul, limit.needed, self.chosen)) + limit.lost
@@ -120,7 +124,7 @@ class StageMoments:
                 self.solver.Add(self.ends - self.starts >= needed + self.m * limit.early)
 
     def found(self) -> list[int]:
-        """The solution's numbers of microbatches, by way."""
+        """The number of microbatches of each choice in the solution."""
         if len(self.chosen) == 1:
             return [self.m]
         return [round(number.solution_value()) for number in self.chosen]

@@ -1,9 +1,10 @@
-"""Bounds for microbatches that are unlike: work is summed over them, and of what any of them may be
-the first or the last to do the least counts.
+"""Bounds for unlike microbatches.
 
-All hold for schedules that pass activations, and for every order of microbatches. ``R_ij`` is the
-round trip of microbatch j: the least time from its F's start on stage i to its B's start there,
-f_ij + sum over k > i of f_kj + b_kj and the delays between.
+Work is summed over all microbatches. If any microbatch may be the first or the last to do
+something, the least time counts. All bounds hold for schedules that pass activations, and for every
+order of the microbatches. ``R_ij`` is the round trip of microbatch j: the least time from the start
+of its F on stage i to the start of its B there, f_ij + sum over k > i of (f_kj + b_kj) and the
+delays between.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ def unlike_bounds(problem: Problem) -> Iterator[Bound]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Figures:
-    """The figures of all microbatches, (S, M) where not said otherwise.
+    """Times and sizes of all microbatches, shape (S, M) unless noted otherwise.
 
     ``into_f``, ``into_b``: the delays before F and B. ``down``: the least time from the start of a
-    microbatch's F on stage 0 to that on the stage; ``up``: from the end of its B on the stage to
-    that on stage 0.
-    ``trip``: R. ``owner``: (S,). ``limit``: (P,), rounding included. ``makespan``: the objective.
+    microbatch's F on stage 0 to the start of its F on the stage. ``up``: the least time from the
+    end of its B on the stage to the end of its B on stage 0. ``trip``: R. ``owner``: the rank of
+    each stage, (S,). ``limit``: (P,), including the tolerance. ``makespan``: whether that is the
+    objective.
     """
 
     f: FloatArray
@@ -74,23 +76,33 @@ class Figures:
 
 
 def through_some(of: Figures) -> Bound:
-    """Some microbatches pass a later stage one after the other, with all others in their way.
+    """Some microbatches pass a stage one after the other, and all others get in their way.
 
-    Proof, for any set of microbatches, stage i and a stage k from i on: let a be the first of the
-    set whose F runs on stage k, z the last whose B runs there. Follow a from its F on stage i to
-    stage k, then stage k, on which all F's and B's of the set run one at a time from a's F to z's
-    B, then z from there to its B on stage i, and its W. Of any other microbatch, either (1) the F
-    on stage i runs before a's, or (2) the B, and so the W, runs there after z's, or (3) on stage k,
-    F and B run between a's F and z's B, or (4) it comes from behind a and is before it on stage k,
-    or from behind z, on the way back, before it on stage i. Then there is a first op, x, in which
-    it is before a (or z), having been behind it in the op before, y. The other's y has ended then,
-    its own y runs after that and then its x: all of x is time for which the other waits, where the
-    other's message takes no longer than its own does together with its y; what is longer is taken
-    off. Ops of several for which one waits run one after the other. So the span of the rank of
-    stage i is at least the ways of a and z without a wait, each at least the least of the set, the
-    F's and B's of the set on stage k, and of every other microbatch the least of the four.
+    *Claim.* For any set of microbatches and stages i <= k, the span of the rank of stage i is at
+    least the sum of: the least time in which a microbatch of the set gets from stage i to stage k;
+    the F's and B's of the set on stage k; the least time in which one gets back from stage k to
+    stage i, with its W there; and for every other microbatch the least of the times in 1 to 4
+    below.
 
-    The sets tried are those of the microbatches with the longest ways to stage k and back.
+    *Proof.* Let a be the first microbatch of the set whose F runs on stage k, and z the last one
+    whose B runs there. Follow a from its F on stage i to stage k; then stage k, which runs all F's
+    and B's of the set, one at a time, between a's F and z's B; then z from there to its B and W on
+    stage i. For every other microbatch u at least one of four cases holds, and adds the time in
+    brackets:
+
+    1. The F of u on stage i runs before a's [its F].
+    2. The B of u on stage i, hence also its W, runs after z's [its B and W].
+    3. On stage k, F and B of u run between a's F and z's B [its F and B].
+    4. u overtakes a between stages i and k, or z on the way back [one of its ops, as follows]. Let
+       x be the first op in which u is ahead and y the op before it. The y of the one overtaken ends
+       before u's y starts, and u's x follows u's y. So the one overtaken waits during all of u's x,
+       provided that its message from y to x takes no longer than u's y and message together. The
+       excess, if any, is subtracted.
+
+    If several microbatches overtake in the same op, these ops run one after the other, so all times
+    add up.
+
+    The sets tried contain the microbatches with the longest times to stage k and back.
     """
     value, i, k, chosen = longest_pass(of)
     words = "microbatches pass a later stage one after the other, with all others in their way"
@@ -107,8 +119,10 @@ def through_some(of: Figures) -> Bound:
 
 
 class Pass(NamedTuple):
-    """``microbatches`` pass stage ``by``, and one of them each comes from and goes back to
-    ``stage``; ``span``: what it takes at least."""
+    """A result of :func:`through_some`: ``microbatches`` pass stage ``by`` one after the other.
+
+    ``stage``: the stage where they come from and go back to; ``span``: the lower bound on its span.
+    """
 
     span: float
     stage: int
@@ -117,7 +131,7 @@ class Pass(NamedTuple):
 
 
 def longest_pass(of: Figures) -> Pass:
-    """The one of most time that :func:`through_some` proves."""
+    """The highest bound that :func:`through_some` proves."""
     waited, best = _waited(of), Pass(0.0, 0, 0, (0,))
     for first in range(len(of.f)):
         least = np.minimum(of.f[first], of.b[first] + of.w[first])
@@ -134,8 +148,11 @@ def longest_pass(of: Figures) -> Pass:
 def _longest(
     down: FloatArray, up: FloatArray, own: FloatArray, least: FloatArray
 ) -> tuple[float, tuple[int, ...]]:
-    """The largest sum, over sets of the longest microbatches, of the least ``down`` and the least
-    ``up`` in the set, its ``own`` and the ``least`` of all others; and the set."""
+    """The prefix of the microbatches, sorted by falling ``down + up``, with the largest sum.
+
+    The sum is the least ``down`` and the least ``up`` in the set, the ``own`` of its members, and
+    the ``least`` of all others. Returns the sum and the set.
+    """
     order = np.argsort(-(down + up), kind="stable")
     ways = np.minimum.accumulate(down[order]) + np.minimum.accumulate(up[order])
     spans = ways + np.maximum(0.0, own - least)[order].cumsum() + least.sum()
@@ -143,8 +160,7 @@ def _longest(
 
 
 def _waited(of: Figures) -> tuple[FloatArray, FloatArray]:
-    """How long another microbatch waits at least for each F, and each B, of one that passes it
-    there."""
+    """How long a microbatch that is overtaken waits at least for each F and each B, (S, M) each."""
     before_f = np.concatenate([np.zeros((1, of.f.shape[1])), of.f[:-1]])
     before_b = np.concatenate([of.b[1:], of.f[-1:]])
     rows = (of.f, before_f, of.into_f), (of.b, before_b, of.into_b)
@@ -156,11 +172,11 @@ def _waited(of: Figures) -> tuple[FloatArray, FloatArray]:
 
 
 def memory_time(of: Figures) -> Bound:
-    """Memory that microbatches hold, times how long, fits into a rank's limit times its span.
+    """The memory-time of the microbatches on a rank is at most its limit times its span.
 
-    Proof: microbatch j holds M_B of stage i from its F's start to its B's end, R_ij and its B at
-    least, and then M_W while W runs. All of that is within the span of the stage's rank, which
-    never holds more than its limit.
+    Proof: microbatch j holds M_B of stage i from the start of its F to the end of its B, at least
+    R_ij plus its B, and then M_W while its W runs. All of that is within the span of the stage's
+    rank, which never holds more than its limit.
     """
     areas = (of.m_b * (of.trip + of.b) + of.m_w * of.w).sum(axis=1)
     of_ranks = np.bincount(of.owner, areas, len(of.limit))
@@ -174,22 +190,22 @@ def memory_time(of: Figures) -> Bound:
 def heads_and_tails(of: Figures) -> Bound:
     """Idle time before a rank's first B and after its last F, each stage on a rank of its own.
 
-    *Head.* The first B of stage i is of a microbatch j whose F ran there before, so that it starts
-    R_ij after the stage began at least. Until then the rank runs F's alone, j's and those that fit
-    into memory beside it; they take no longer than the best fractional choice.
+    *Head.* The first B of stage i is of a microbatch j whose F ran there before, so it starts at
+    least R_ij after the stage began. Until then the rank runs only F's: that of j, and others whose
+    M_B fit into memory beside it. The fractional knapsack bounds their time.
 
     *Tail.* From the start of the last F, of microbatch j, its B is R_ij away. Until then the rank
     runs that F, and B's and W's of microbatches that it holds, which fit into memory beside j
     (:func:`_choice`).
 
-    Where not all M_B fit at once, the last F comes after the first B: both idle times add up.
+    If not all M_B fit at once, the last F comes after the first B, so both idle times add up.
     """
     work = (of.f + of.b + of.w).sum(axis=1)
     spans, idles = np.zeros(len(work)), np.zeros((2, len(work)))
     for i in range(len(work)):
         limit = of.limit[of.owner[i]]
         left = limit - of.m_b[i]
-        # what runs beside j: j itself is among the choices, which makes the bound no higher
+        # the knapsack may choose j itself once more; that can only lower the bound
         beside = _choice([(of.m_b[i], of.f[i])], left)
         head = max(0.0, float((of.trip[i] - of.f[i] - beside).min()))
         kinds = [(of.m_w[i], of.w[i]), (of.m_b[i] - of.m_w[i], of.b[i])]
@@ -211,11 +227,11 @@ def heads_and_tails(of: Figures) -> Bound:
 
 
 def _choice(kinds: list[tuple[FloatArray, FloatArray]], rooms: FloatArray) -> FloatArray:
-    """No choice of ops within each room takes longer than this: that of the best fractional one.
+    """Upper bound on the time of ops that fit into each of ``rooms`` (fractional knapsack).
 
-    ``kinds``: sizes and times of what each microbatch may add, the later ones on top of the
-    earlier: M_W for its W, and what M_B is more for its B. Where a later one is worth more for its
-    size than the earlier, taking it alone makes the choice no worse.
+    ``kinds``: pairs of sizes and times of what each microbatch may add, later ones on top of
+    earlier ones: M_W for its W, then M_B - M_W for its B. The knapsack may take a later one without
+    the earlier one, which can only raise the result.
     """
     sizes, times = (np.concatenate(column) for column in zip(*kinds, strict=True))
     free = sizes <= 0

@@ -1,34 +1,37 @@
-"""Lower bounds on the makespan of streamed weights: no rank can begin before weights have come.
+"""Lower bounds on the makespan with streamed weights: a rank waits for its first weights.
 
-For the placement by microbatches, where every rank has some, and for every schedule in which each
-stage has one owner (a replicated stage waits for nothing: data parallelism is another instance) and
-whose ops wait for nothing but what they need: then the owner of stage 0, whichever rank it is,
-starts an F at time 0, when the first weights set out, and the makespan is the time at which the
-last op ends.
+They apply if microbatches are placed on ranks and every rank has some. They hold for every schedule
+in which each stage has one owner (with replicated stages nothing is awaited: that is data
+parallelism, another problem) and no op waits for anything that it does not need. Then the owner of
+stage 0, whichever rank it is, starts an F at time 0, when the first weights are sent, and the
+makespan is the time at which the last op ends.
 
-Of its n microbatches, a rank runs no op of stage k or a later one, nor any B or W, before the
-weights of the stages 0 .. k have come to it. Let A be when the last of them has. What it can have
-run by then are F's of the stages below the one that came last. All of them are n times the sum of
-T_F below k; and as no B has given memory back, those of a microbatch that has come to stage a hold
-the sum of M_B below a, so that they are at most the memory limit times the largest ratio of a sum
-of T_F to a sum of M_B below any a <= k. With E_k the lesser of the two, the rank ends no earlier
-than A + n T - E_k, T the sum of T_F + T_B + T_W.
+A rank has n microbatches. Before the weights of the stages 0 .. k have arrived it runs no op of
+stage k or later, and no B or W. Let A be the time when the last of them arrives. By then it can
+have run only F's of stages below the one that arrived last. Let E_k be an upper bound on their
+time, the smaller of two: n times the sum of T_F below k; and the memory limit times the largest
+ratio, over a <= k, of the sum of T_F below a to the sum of M_B below a (as no B has released
+memory, a microbatch that has reached stage a holds the latter). Then the rank ends no earlier than
+A + n T - E_k, where T is the sum of all T_F + T_B + T_W.
 
-Messages that leave (or reach) a rank at one time occupy different wires: ``ways`` is the size of a
-set of wires of which each of them occupies one, hence at least their number. A transfer of the
-weights of stage s takes at least d(s), the least between any two ranks.
+The arrival times A are bounded as follows. Messages that leave (or reach) a rank at the same time
+occupy different wires. ``ways`` is the size of a set of wires such that each of these messages
+occupies one of them, so at most ``ways`` messages leave (or reach) a rank at the same time. A
+transfer of the weights of stage s takes at least d(s), the least time between any two ranks.
 
-- *Distance.* Stage 0's weights take at least the shortest way, over other ranks or not, from their
-  owner to each rank; the owner may be the one from which the farthest rank is nearest.
-- *Spread.* Copies of stage 0 set out from the owner and go on from rank to rank. Cut the time
-  before t in spans of d(0), backwards. In each at most ``ways`` copies make their first arrival, as
-  a wire carries one message at a time; one that does so in the i-th span before t has arrived i
-  times at most by t. The first span with an arrival begins at time 0 or later. So by t < k d(0) at
-  most ways (1 + 2 + ... + (k - 1)) ranks beside the owner have the weights.
+- *Distance.* The weights of stage 0 take at least the length of the shortest path, possibly over
+  other ranks, from their owner to each rank. The bound uses the owner whose farthest rank is
+  nearest.
+- *Spread.* Copies of the weights of stage 0 are sent by the owner, then from rank to rank. Divide
+  the time before t into intervals of length d(0), backwards from t. Each wire carries one message
+  at a time, so in each interval at most ``ways`` copies arrive for the first time; a copy that does
+  so in the i-th interval before t has arrived at most i times by t. The first interval with an
+  arrival begins at time 0 or later. So at t < k d(0), at most ways (1 + 2 + ... + (k - 1)) ranks
+  other than the owner have the weights.
 - *Receiving.* A rank receives the weights of those of the stages 0 .. k that it does not own over
-  at most ``ways`` wires at a time. As each stage has one owner, the times of Q ranks sum up to at
-  least the sum over stages of d(s) to each of them but the farthest, over ``ways``; the worst rank
-  ends no earlier than their mean.
+  at most ``ways`` wires at a time. As each stage has one owner, the sum of the arrival times of Q
+  ranks is at least the sum over stages of d(s) to each of them except the farthest, divided by
+  ``ways``. The last rank ends no earlier than the mean.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ from .general import busy
 
 
 def weight_arrivals(problem: Problem) -> Bound:
-    """The best of the three arguments; 0 where they do not apply."""
+    """The highest of the three bounds; 0 if they do not apply."""
     value = _latest(problem)
 
     def numbers() -> list[str]:
@@ -81,7 +84,10 @@ def _latest(problem: Problem) -> float:
 
 
 def _last_end(problem: Problem, chosen: IntArray, least: int) -> float:
-    """The least end of the last ``chosen`` rank, each with ``least`` microbatches or more."""
+    """Lower bound on the end of the last of the ``chosen`` ranks.
+
+    Each of them has at least ``least`` microbatches.
+    """
     ranks = np.flatnonzero(chosen)
     costs = Costs.of(problem)
     rest = least * costs.durations[:3].sum() - _early(costs, least, float(costs.limit[ranks].max()))
@@ -90,7 +96,7 @@ def _last_end(problem: Problem, chosen: IntArray, least: int) -> float:
 
 
 def _early(costs: Costs, microbatches: int, limit: float) -> FloatArray:
-    """The most time that F's of the stages below k can take before any B, shape (S,)."""
+    """Upper bound on the time of F's of stages below k before any B (E_k), shape (S,)."""
     times, held = (np.append(0.0, np.cumsum(row)[:-1]) for row in (costs.durations[0], costs.m_b))
     everything: FloatArray = microbatches * times
     if np.isinf(limit):
@@ -110,7 +116,7 @@ def _distance(problem: Problem, ranks: IntArray) -> float:
 
 
 def _spread(problem: Problem, number: int) -> float:
-    """The least time until ``number`` ranks, one the owner, have the first stage's weights."""
+    """The least time until ``number`` ranks, the owner included, have the weights of stage 0."""
     ways = _most_wires(problem, leaving=True)
     spans = 0 if number == 1 else 1
     while number - 1 > ways * spans * (spans + 1) / 2:
@@ -119,14 +125,14 @@ def _spread(problem: Problem, number: int) -> float:
 
 
 def _received(problem: Problem, ranks: IntArray) -> FloatArray:
-    """The mean time at which one of ``ranks`` has all stages up to k, shape (S,)."""
+    """The mean time at which one of ``ranks`` has the weights of all stages up to k, shape (S,)."""
     times = [_least_delay(problem, stage)[ranks] for stage in range(problem.stages)]
     sums = np.cumsum([time.sum() - time.max() for time in times])
     return sums / (_most_wires(problem, leaving=False) * len(ranks))
 
 
 def _least_delay(problem: Problem, stage: int) -> FloatArray:
-    """The least time that the stage's weights take to each rank from any other, shape (P,)."""
+    """The least time of the stage's weights to each rank from any other rank, shape (P,)."""
     delays = delay_matrix(problem.profile, TransferKind.WEIGHT, stage).copy()
     np.fill_diagonal(delays, np.inf)
     least: FloatArray = delays.min(axis=0)
@@ -134,7 +140,7 @@ def _least_delay(problem: Problem, stage: int) -> FloatArray:
 
 
 def _most_wires(problem: Problem, leaving: bool) -> float:
-    """The most messages that can leave, or else reach, any rank at one time."""
+    """The most messages that can leave any rank at the same time, or else reach it."""
     if problem.profile.links is None:
         return np.inf
     everyone = range(problem.ranks)
@@ -145,7 +151,10 @@ def _most_wires(problem: Problem, leaving: bool) -> float:
 
 
 def _cover(messages: Iterable[tuple[str, ...]]) -> int:
-    """The size of a set of wires of which each message occupies one: the most used one first."""
+    """The size of a set of wires of which every message occupies one.
+
+    Greedy: the most used wire first.
+    """
     left, size = list(messages), 0
     while left:
         wire = Counter(wire for wires in left for wire in wires).most_common(1)[0][0]

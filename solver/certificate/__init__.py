@@ -1,4 +1,4 @@
-"""Certificates of lower bounds: arguments that others can check without this solver."""
+"""Certificates of lower bounds: arguments that can be checked without this solver."""
 
 from .certify import Certified as Certified
 from .certify import Refutation as Refutation

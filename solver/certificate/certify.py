@@ -1,11 +1,9 @@
 """The best bound that has a certificate, and its argument.
 
-:mod:`pipeloom.ir.verify.certificate` has the arguments, and checks them. Those of inequalities are
-found here, by branch and bound over counts (:class:`Refutation`): each leaf is a linear program,
-and its dual values are the multipliers. The numbers of arguments in closed form the checker finds
-by itself.
-
-Trees that refute lower costs: branch and bound over counts, by linear programs.
+:mod:`pipeloom.ir.verify.certificate` defines the arguments and checks them. For closed forms the
+checker finds the numbers itself. Arguments by inequalities are found here, by branch and bound over
+counts (:class:`Refutation`): each leaf of the tree is a linear program, and its dual values are the
+multipliers of the inequalities.
 """
 
 from __future__ import annotations
@@ -35,22 +33,26 @@ from ..core.stopping import NEVER, FirstOf, StoppingCriterion, TimeLimit
 from ..core.tolerances import CLOSED
 
 MARGIN = CLOSED / 2
-"""Relative: how far below the known bound the certified one is, room for rounding."""
+"""By how much, relative, the certified bound is below the known one, to allow for rounding."""
 NODES = 1_000
-NEAR = 0.998  # of the bound: a relaxation as good is what is refuted where the tree is too large
+# if the tree is too large, a root relaxation above this share of the bound is certified
+NEAR = 0.998
 _WHOLE = 1e-6
-_PENALTIES = 1e3, 30.0, 3.0  # of an inequality that is not kept, so that leaves have dual values
-_MOST = 4.0  # of the cost, in units of the bound
+_PENALTIES = 1e3, 30.0, 3.0  # of violated inequalities, so that infeasible leaves have dual values
+_MOST = 4.0  # largest cost, in units of the bound
 _ORDER = "cnozapqr"
-"""What is recomputed, then F's before the first B decide most."""
+"""Branching order of the counts: recomputation and F's before the first B decide most."""
 _Node = dict[str, Any]
 
 
 def refuted(
     instance: LinearFacts, value: float, stop: StoppingCriterion = NEVER
 ) -> tuple[Refutation, list[_Node] | None]:
-    """A tree that exact arithmetic takes as well: smaller penalties make for smaller multipliers,
-    by which less of what rows miss by rounding is multiplied."""
+    """A refutation and its tree, if exact arithmetic accepts the tree.
+
+    Smaller penalties lead to smaller multipliers, which amplify the rounding errors of inequalities
+    less.
+    """
     for penalty in _PENALTIES:
         refutation = Refutation(instance, value, penalty)
         nodes = refutation.nodes(stop)
@@ -66,10 +68,11 @@ def refuted(
 
 
 class Refutation:
-    """Refutes that a schedule costs less than ``value``: a tree of ranges of the counts.
+    """Branch and bound to refute that a schedule costs less than ``value``.
 
-    ``left``: where it cannot, less than what may be refuted next, in units of ``value``: the cost
-    of a solution, or half of the way to ``root``, that of the relaxation.
+    The tree branches on ranges of the counts. If it fails, ``left`` is a smaller cost to try next,
+    in units of ``value``: the cost of a solution, or halfway to ``root``, the cost of the root
+    relaxation.
     """
 
     def __init__(self, instance: LinearFacts, value: float, penalty: float = _PENALTIES[0]) -> None:
@@ -101,7 +104,7 @@ class Refutation:
             yield name, i, row
 
     def nodes(self, stop: StoppingCriterion = NEVER) -> list[_Node] | None:
-        """The tree, each node before its branches; None where a leaf cannot be refuted in time."""
+        """The tree, each node before its branches; None if a leaf cannot be refuted in time."""
         found: list[_Node] = []
         open_ = [{v: (self._variables[v].lb(), self._variables[v].ub()) for v in self._counts}]
         while open_ and len(found) < NODES and not stop():
@@ -150,13 +153,13 @@ def _branch(
 
 
 ATTEMPTS = 20
-ENOUGH = 1 - 0.9 * CLOSED  # of the bound: proves it
-CLOSE = 3e-4  # of the bound: no nearer are lower ones tried
+ENOUGH = 1 - 0.9 * CLOSED  # share of the bound that counts as the whole
+CLOSE = 3e-4  # the bisection ends at this distance, relative to the bound
 
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """``lower_bound``: no schedule costs less, by ``argument``, a JSON object."""
+    """No schedule costs less than ``lower_bound``, by ``argument``, a JSON object."""
 
     lower_bound: float
     argument: dict[str, Any]
@@ -165,8 +168,9 @@ class Certified:
 def certify(
     schedule: Schedule, seconds: float = inf, should_stop: StoppingCriterion = NEVER
 ) -> Certified | None:
-    """The best bound on the cost of all schedules of the instance that has a certificate, at most
-    the one of the schedule's report. None where no argument speaks of the instance.
+    """The best certified bound on the cost of all schedules of the instance.
+
+    It is at most the bound in the schedule's report. None if no argument applies to the instance.
     """
     known = schedule.report.lower_bound if schedule.report else None
     if known is None or not isfinite(known):
@@ -207,13 +211,13 @@ def _by_moments(facts: Facts, known: float, stop: StoppingCriterion) -> Certifie
             best = _of_moments(value, nodes)
         else:
             failed = value
-        if best is not None:  # between that and what could not be refuted
+        if best is not None:  # bisect between the best and what could not be refuted
             if stop() or failed - best.lower_bound <= CLOSE * known:
                 break
             value = (best.lower_bound + failed) / 2
             continue
         value *= (refutation.root if stop() else refutation.left) * (1 - MARGIN)
-        if stop():  # what the relaxation refutes takes no time
+        if stop():  # refuting by the root relaxation takes almost no time
             nodes = refuted(instance, value)[1] if 0 < value < known else None
             return _of_moments(value, nodes) if nodes else None
         if value <= 0:
@@ -230,12 +234,12 @@ _OF_RANK, _OF_STAGE = ("memory-time", "head-tail"), ("slots", "crossings")
 
 
 def simple_arguments(ranks: int) -> list[_Argument]:
-    """The arguments of any problem, which take no time."""
+    """The arguments for every problem, which take almost no time."""
     return [*({"kind": "work", "rank": rank} for rank in range(ranks)), {"kind": "critical-path"}]
 
 
 def closed_forms(problem: Problem, least: float) -> Iterator[_Argument]:
-    """The arguments of the bounds in closed form above ``least``, that of the best bound first."""
+    """The arguments of closed-form bounds above ``least``, that of the best bound first."""
     with suppress(InfeasibleError, InputError):
         bounds = [bound for bound in lower_bounds(problem) if bound.value > least]
         for bound in sorted(bounds, key=lambda bound: -bound.value):

@@ -1,1 +1,1 @@
-"""Schedules from nothing, by heuristics."""
+"""Constructive heuristics: they build schedules from nothing."""

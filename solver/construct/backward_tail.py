@@ -1,14 +1,14 @@
-"""The end of a schedule built again, from its last ops backwards in time.
+"""Builds the end of a schedule again, backwards in time from its last ops.
 
-Where memory is small a rank's last F is late, and the cost is at least the way of its microbatch
-from there to the end (:func:`..bounds.several_stages.general_placement.last_forward`). A schedule
-meets that bound where nothing is in that microbatch's way. Forwards any op may turn out to be;
-backwards that way is known before all else, and the other ops go around it.
+If memory is small, a rank's last F is late, and the cost is at least the time of its microbatch
+from there to the end (the bound :func:`..bounds.several_stages.general_placement.last_forward`). A
+schedule attains that bound if the microbatch never waits on this path. Forwards in time it is not
+known which op will be on it. Backwards the path is placed first, and the other ops go around it.
 
-Backwards a microbatch runs W and B from the first stage to the last, then F's: W takes M_W, B the
-rest of M_B, and F gives M_B back. A free rank takes the last op, in the order that there was, whose
-turn has come. It leaves alone what would be in the way, and what would put off a later op that
-comes soon: within ``patience`` times as long as it takes.
+Backwards a microbatch runs W and B from the first stage to the last, then its F's: W takes M_W, B
+the rest of M_B, and F releases M_B. A free rank runs the last op of the old order that is ready. It
+skips an op that would delay one on the path, or one that comes later in the old order and will be
+ready within ``patience`` times the duration of the skipped op.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from ..core.methods import Method
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 PATIENCE = 0.75
-AHEAD = 200  # ops of a rank among which one is chosen
-SAME = 1e-9  # of the cost: times as near as this are the same, whatever was rounded
-BACKWARDS_OP = 20  # simulated ops that an op built backwards counts
+AHEAD = 200  # ops of a rank that are candidates
+SAME = 1e-9  # relative to the cost: closer times count as equal
+BACKWARDS_OP = 20  # work of an op built backwards, in simulated ops
 
 
 @kernel
 def _choose(  # noqa: PLR0917
     order: IntArray,
-    first: int,  # the ops first..last are those of the rank that may be left
+    first: int,  # first..last: the rank's ops, some of which may have run
     last: int,
     used: npt.NDArray[np.bool_],
-    done: FloatArray,  # (3, S, M) the time of each op, infinite where it has not run
+    done: FloatArray,  # (3, S, M) the time of each op, infinite if it has not run
     now: float,
     begins: float,  # the time of the rank's end
-    clear: float,  # the time of the rank's next op on the way
+    clear: float,  # the time of the rank's next op on the path
     held: float,
     limit: float,
     way: FloatArray,
@@ -61,7 +61,7 @@ def _choose(  # noqa: PLR0917
     patience: float,
     same: float,
 ) -> tuple[int, float]:
-    """The place of the op to run now, or -1; and when the rank has to choose again."""
+    """The index in ``order`` of the op to run now, or -1; and when the rank has to choose again."""
     durations, _, into_f, into_b, m_b, m_w, _ = costs
     later, sooner, seen = clear if clear > now + same else np.inf, np.inf, 0
     for i in range(last, first - 1, -1):
@@ -71,7 +71,7 @@ def _choose(  # noqa: PLR0917
         if seen > AHEAD:
             break
         kind, s, j = fields(order[i])
-        ready, needed = begins, of_pair(m_b, s, j)  # a W leaves room for its B
+        ready, needed = begins, of_pair(m_b, s, j)  # a W must leave room for its B
         if kind == _B:
             ready, needed = done[_W, s, j], needed - of_pair(m_w, s, j)
             if s > 0:
@@ -100,24 +100,25 @@ def _choose(  # noqa: PLR0917
 @kernel
 def build_backwards(  # noqa: PLR0917
     order: IntArray,  # (N,) packed ops, rank after rank
-    first: IntArray,  # (P,) the place on each rank from which on it is built again
-    stop: IntArray,  # (P,) and where it ends
+    first: IntArray,  # (P,) index on each rank from which it is built again
+    stop: IntArray,  # (P,) end of the rank's ops
     begins: FloatArray,  # (P,) the time of each rank's end
-    way: FloatArray,  # (N,) the least time of ops on the way; infinite: of the others
+    way: FloatArray,  # (N,) least time of the ops on the path; infinite for the others
     costs: CostArrays,
     patience: float,
     same: float,
-    out: IntArray,  # (N,) the order; changed from `first` to `stop`
+    out: IntArray,  # (N,) out: the order, changed from `first` to `stop`
 ) -> bool:
-    """Puts ops in order; False where memory lets none of those that are left run.
+    """Order the ops from ``first`` to ``stop``; False if memory lets none of the rest run.
 
-    Time runs backwards: it is minus that of the schedule.
+    Time runs backwards: it is minus the time in the schedule.
     """
     durations, owner, into_f, into_b, m_b, m_w, limit = costs
     ranks = len(first)
     clock, free, held = begins.copy(), begins.copy(), np.zeros(ranks)
     done, used = np.full((3, *owner.shape), np.inf), np.zeros(len(order), dtype=np.bool_)
-    last, near, at = stop - 1, stop - 1, stop.copy()  # next in order, on the way, and free in `out`
+    # indices: next in order, next on the path, free in `out`
+    last, near, at = stop - 1, stop - 1, stop.copy()
     left = int((stop - first).sum())
     while left > 0:
         r = int(np.argmin(clock))
@@ -157,8 +158,11 @@ def build_backwards(  # noqa: PLR0917
 
 
 class TailBuilder:
-    """Builds the end of the best order again: from the last F of each rank on, and where that has
-    been done from others, with a patience of its own each."""
+    """Rebuilds the end of the best order backwards, once per rank and round.
+
+    It starts from the last F of each rank. If the best cost has not changed since, it starts from
+    random F's with a random patience.
+    """
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
         self._costs, self._rng = Costs.of(problem), rng
@@ -170,7 +174,7 @@ class TailBuilder:
         return True
 
     def round(self, best: Incumbent) -> None:
-        """One try a rank."""
+        """Rebuild once per rank."""
         assert best.order is not None
         rows = tuple(map(split_backwards, best.order))
         self._order, self._offsets = np.concatenate(rows), offsets_of(rows)
@@ -187,7 +191,7 @@ class TailBuilder:
                 return
 
     def _last_forwards(self) -> Iterator[tuple[int, float]]:
-        """The last F of each rank, the earliest first."""
+        """The last F of each rank, the earliest first, with the default patience."""
         forwards = self._order & KIND_MASK == _F
         rows = [a + np.flatnonzero(forwards[a:b]) for a, b in pairwise(self._offsets)]
         last = np.array([row[-1] for row in rows if len(row)])
@@ -200,7 +204,7 @@ class TailBuilder:
             yield int(self._rng.choice(forwards)), self._rng.uniform()
 
     def _built(self, place: int, patience: float, best: Incumbent) -> IntArray | None:
-        """The order, built again from all that starts with this F on."""
+        """The order with all ops rebuilt from the F at ``place`` on; None if stuck."""
         starts, built = self._starts, self._order.copy()
         rows = [(a, starts[a:b]) for a, b in pairwise(self._offsets)]
         first = np.array([a + np.searchsorted(row, starts[place]) for a, row in rows])
@@ -214,8 +218,11 @@ class TailBuilder:
         return built if done else None
 
     def _way(self, place: int, begins: FloatArray) -> FloatArray:
-        """The least time of each op from this F up to the last stage and back, where all ranks
-        begin then; infinite for all others."""
+        """The least backward time of each op on the path, from the F at ``place`` on.
+
+        The path goes up to the last stage and back to the first. Ranks start at ``begins``; the
+        times of all other ops are infinite.
+        """
         c, way = self._costs, np.full(len(self._order), np.inf)
         kinds, stages, microbatches = fields_of(self._order)
         stage, j = int(stages[place]), int(microbatches[place])

@@ -1,4 +1,4 @@
-"""Constructors of the order in which microbatches that are unlike enter."""
+"""Orders in which unlike microbatches may enter the pipeline."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from pipeloom.ir.model.problem import Problem
 
 
 def entry_orders(problem: Problem) -> Iterator[IntArray]:
-    """Orders of entry, (M,) each: the microbatch that enters first, second and so on.
+    """Yield orders of entry, shape (M,): the microbatch that enters first, second, and so on.
 
-    As given; the shortest first; the longest first; the longest in the middle, or at both ends; a
-    long and a short one in turn; and by Johnson's rule (1954) for two machines, exact where F's
-    follow each other on one and B's on the other: first those whose F's are shorter than their
-    B's, by their F's, then the others by their B's, the longest first.
+    As given; shortest first; longest first; longest in the middle; longest at both ends; a long and
+    a short one in turn (both ways); and by Johnson's rule (1954). That rule is optimal for two
+    machines, if F's run on one and B's on the other: first the microbatches whose F's are shorter
+    than their B's, by rising F time, then the others by falling B time.
     """
-    times = Costs.of(problem).durations[:3].sum(axis=1).reshape(3, -1)  # one where all are alike
+    # one column if all are equal
+    times = Costs.of(problem).durations[:3].sum(axis=1).reshape(3, -1)
     f, b, w = np.broadcast_to(times, (3, problem.microbatches))
     given = np.arange(problem.microbatches)
     ascending = np.argsort(f + b + w, kind="stable")

@@ -1,9 +1,10 @@
-"""Schedules of one stage a rank from nothing: two constructors with their heuristic parameters.
+"""Two constructive heuristics for one stage per rank, and the parameters to try with them.
 
-:mod:`.round_based` goes microbatch by microbatch, :mod:`.list_scheduler_linear` follows the clock.
-Both need to know how many microbatches each stage takes in before its first B. The bound's own
-argument gives the warm-up that matters: the fewest F's that let every first B come in time for a
-given cost (:func:`bounds.fewest_forwards`). Fewer would exceed that cost; more only hold memory.
+:mod:`.round_based` works microbatch by microbatch, :mod:`.list_scheduler_linear` follows the clock.
+Both need the *warm-up*: how many microbatches each stage takes in before its first B. The head-tail
+bound gives the best warm-up for a target cost: the fewest F's with which every first B can come in
+time (:func:`..bounds.linear.fewest_forwards`). With fewer the cost is exceeded; more only hold
+memory.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ from ..core.options import Order
 from .list_scheduler_linear import linear_list_parameters
 from .round_based import round_parameters
 
-EXCESS = (1e-9, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # above the bound, relative: costs to warm up for
-SLOPES = (2.0, 1.0, 0.7, 1.5, 3.0, 2.5)  # F's of a warm-up that a stage has more than the next one
-SHARES = (1.0, 0.9, 1.1, 0.75, 1.25)  # further slopes, by the one that just fills stage 0's memory
+EXCESS = (1e-9, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # costs to warm up for, relative to the bound
+SLOPES = (2.0, 1.0, 0.7, 1.5, 3.0, 2.5)  # F's in a warm-up more than on the next stage
+SHARES = (1.0, 0.9, 1.1, 0.75, 1.25)  # further slopes; 1: just fills stage 0's memory
 
 
 class HeuristicParameters(Protocol):
-    """The numbers that one constructor leaves open, which a search may turn."""
+    """The parameters of a constructive heuristic, which a search may change."""
 
     def build(
         self, linear: LinearInstance, order: IntArray, f_end: FloatArray, b_end: FloatArray
     ) -> bool:
-        """Fills ``order``, shape (S, 3M), with each stage's packed ops; False where it gets stuck.
+        """Fill ``order``, shape (S, 3M), with each stage's packed ops; False if it gets stuck.
 
-        ``f_end``, ``b_end``: (S, M) scratch.
+        ``f_end``, ``b_end``: scratch, shape (S, M).
         """
         ...
 
 
 class Constructor:
-    """Runs either constructor on one problem of one stage per rank, its arrays made once."""
+    """Runs either heuristic on a problem with one stage per rank; it allocates its arrays once."""
 
     def __init__(self, problem: Problem, linear: LinearInstance) -> None:
         self.linear = linear
@@ -55,7 +56,7 @@ class Constructor:
         self._b_end = np.empty_like(self._f_end)
 
     def build(self, parameters: HeuristicParameters) -> Order | None:
-        """Packed ops, one array a rank; None where the parameters get stuck."""
+        """The packed ops of each rank, one array per rank; None if the heuristic gets stuck."""
         c = self.linear
         order = np.empty((c.stages, 3 * c.microbatches), dtype=np.int64)
         complete = parameters.build(c, order, self._f_end, self._b_end)
@@ -65,7 +66,7 @@ class Constructor:
         return self._simulator.cost(np.concatenate(rows))
 
     def by_rank(self, order: IntArray) -> Order:
-        """The rows of ``order``, shape (S, 3M), each at its stage's rank."""
+        """Convert ``order``, one row per stage, shape (S, 3M), to one array per rank."""
         rows = [np.empty(0, dtype=np.int64)] * self._ranks
         for stage, rank in enumerate(self.linear.ranks.tolist()):
             rows[rank] = order[stage]
@@ -75,7 +76,7 @@ class Constructor:
 def settings(
     linear: LinearInstance, bound: float, lags: FloatArray
 ) -> Iterator[HeuristicParameters]:
-    """The parameters to try of each constructor, those that the bound suggests first."""
+    """The parameters to try of both heuristics; those that the bound suggests come first."""
     warms = [fewest_forwards(linear, bound * (1 + excess), lags) for excess in EXCESS]
     full = (float(linear.capacity[0]) - 1) / max(1, linear.stages - 1)
     warms += [_slope(linear, slope) for slope in SLOPES]

@@ -1,4 +1,4 @@
-"""Inputs of the list schedulers: the stages' arrays, and the parameters that a search turns."""
+"""Inputs of the list schedulers: arrays of the stages, and parameters that a search changes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from ..core.tolerances import ROUNDING
 from ..core.unlike import typical
 from .list_scheduler_linear import ANY
 
-STRICT = 1000.0  # an offset that no microbatch's number makes up for: a strict priority
-CROWDED = 0.6  # memory is small where it takes this share of the work's time to hold a microbatch
+STRICT = 1000.0  # an offset larger than any microbatch's place: a strict priority
+# memory is small if the memory-time of a microbatch needs more than this share of limit times work
+CROWDED = 0.6
 
 
 class Stages(NamedTuple):
-    """The arrays that the kernel reads: by stage (S,), by rank (P,); times, sizes and delays also
-    by microbatch, (S, M), where these are unlike.
+    """Arrays of the stages, for kernels: by stage (S,) or by rank (P,).
 
-    ``own[offsets[r]:offsets[r + 1]]`` are the stages of rank r; ``level`` is a stage's number among
-    those of its rank. ``into_f``, ``into_b``: the delays of what F and B wait for. ``work``: of
-    each rank. ``meeting``: T_F + T_B and the delays of both, of most stages: microbatches that
-    start a multiple of it apart meet without waiting. 0 where memory is far from slowing them down.
-    ``names``: (1 or 2, M), the microbatches of each direction, which has as many of the stages.
+    ``S`` counts the stages of each direction. If microbatches are unlike, times, sizes and delays
+    have shape (S, M). ``own[offsets[r]:offsets[r + 1]]``: the stages of rank r; ``level``: a
+    stage's index among the stages of its rank. ``into_f``, ``into_b``: the delay before F and
+    before B. ``work``: of each rank. ``meeting``: the median over the stages of T_F + T_B and both
+    delays; microbatches that start a multiple of it apart meet without waiting. It is 0 unless
+    memory is so small that it slows microbatches down. ``names``: the microbatches of each
+    direction, shape (1 or 2, M).
     """
 
     f: FloatArray
@@ -93,13 +95,13 @@ class Stages(NamedTuple):
 class ListParameters(NamedTuple):
     """The heuristic parameters of the list scheduler.
 
-    ``key``: (2, S), the offsets of F's and B's, in microbatches. ``ahead``: (S,), how many
-    microbatches may be between F and B. ``reserve``: (S,), the memory that an F leaves. ``defer``:
-    (P,), how many W's may wait while something else can run. ``fill``: (P,), a W runs where the
-    next arrival is at least ``fill`` x T_W away. ``patience``: (S,), a rank waits for an op with a
-    lesser key that comes within it. ``gap``: (streams, M), the least time from the start of the F
-    before to this one's, on a first stage. ``entry``: (M,), the order in which they enter, by place
-    in ``names``.
+    ``key``: offsets of F's and B's, in microbatches, (2, S). ``ahead``: the most microbatches
+    between F and B, (S,). ``reserve``: the memory that an F must leave free, (S,). ``defer``: the
+    most W's that wait while something else can run, (P,). ``fill``: a W runs if the next input
+    arrives no earlier than ``fill`` x T_W from now, (P,). ``patience``: a rank waits up to this
+    long for an op with a lower key, (S,). ``gap``: on a first stage, the least time from the start
+    of one F to the start of the next, (streams, M). ``entry``: the order in which microbatches
+    enter, as positions in ``names``, (M,).
     """
 
     key: FloatArray
@@ -118,17 +120,18 @@ class ListParameters(NamedTuple):
 def list_parameters(
     stages: Stages, rng: np.random.Generator, entries: Sequence[IntArray] = ()
 ) -> Iterator[ListParameters]:
-    """Random parameters, without end: which kinds go first, how W's fill gaps, the space of F's.
+    """Yield random parameters without end.
 
-    ``stages``: of the mean microbatch. Microbatches enter as they are numbered, or by each of
-    ``entries`` in turn. Where memory is small, every other one lets all kinds wait their turn and
-    spaces F's by whole meetings, about as many as it takes for the work.
+    They determine which ops go first, how W's fill gaps and how F's are spaced. ``stages``: of the
+    mean microbatch. Microbatches enter in their given order, or in that of each of ``entries`` in
+    turn. If memory is small, every second one has no offsets and spaces the F's by whole
+    ``meeting`` times, about as many as the work takes.
     """
     number, ranks = len(stages.f), len(stages.limit)
     streams, microbatches = stages.names.shape
     turns = cycle(entries or (np.arange(microbatches),))
     levels = int(stages.level.max()) + 1
-    higher = np.empty(number)  # M_B of the higher stages of the same rank
+    higher = np.empty(number)  # M_B of the later stages on the same rank
     for s in range(number):
         same = stages.owner == stages.owner[s]
         higher[s] = stages.m_b[same & (stages.level > stages.level[s])].sum()

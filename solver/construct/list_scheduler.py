@@ -1,21 +1,21 @@
-"""The list scheduler for any map of stages to ranks: time runs forward over all ranks at once.
+"""The list scheduler for any map of stages to ranks: simulates all ranks forward in time.
 
-Two copies are one map of twice as many stages: those that the microbatches of one direction pass,
-then those of the other. Here *stage* means one of these.
+Two copies of the weights are treated as one map with twice as many stages: first those of one
+direction's microbatches, then those of the other. *Stage* here means one of these.
 
-A free rank takes, of the F's and B's whose input has come, the one with the least key: its place in
-the order of entry and an offset of its stage and kind. An F has to find room in memory, and leave
-some for the F's of higher stages on its rank. A W runs where an F lacks memory, where more than
-``defer`` of them wait, or where the next arrival is far enough away. A first stage may let some
-time pass between two F's. Every stage runs F's, B's and W's in the order of entry, which is moved,
-too, where microbatches are unlike.
+A free rank runs the F or B with the lowest key among those whose input has arrived. The key is the
+microbatch's place in the order of entry plus an offset of the stage and kind. An F must find room
+in memory, and leave some for the F's of later stages on its rank. A W runs if an F lacks memory,
+more than ``defer`` W's wait, or the next input arrives late enough. A first stage may let some time
+pass between two F's. Every stage runs its F's, B's and W's in the order of entry, which is a
+parameter, too, if microbatches are unlike.
 
 The best offsets and gaps depend on the placement and on memory, so they are drawn at random and
-annealed: :func:`tune_list`.
+optimized by simulated annealing: :func:`tune_list`.
 
-Apart from :mod:`.list_scheduler_linear`, which takes about 12 ns an op where this one takes 65: a
-choice among stages costs that. The kernel takes its arrays out of their tuples, and the choice is
-inlined: each read of a tuple counts references, which took 4 to 7 times as long in all.
+It is separate from :mod:`.list_scheduler_linear`, which takes about 12 ns per op and this one 65,
+because of the choice among stages. The kernel takes its arrays out of their tuples and inlines the
+choice: each read from a tuple counts references, which made the whole 4 to 7 times slower.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from ..core.tolerances import ROUNDING
 from .list_parameters import ListParameters, Stages
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
-METRED = 0.5  # fraction of gap mutations that move by one full meeting time
-UNEVEN = 0.5  # weight, beside the cost, of idle time, in which the ranks that idle most count most
+METRED = 0.5  # share of the changes of gaps that are one whole ``meeting``
+UNEVEN = 0.5  # weight of the 4-norm of the ranks' idle times, added to the cost
 
 
 @kernel
@@ -45,9 +45,9 @@ def list_schedule(  # noqa: PLR0917
     ends: FloatArray,
     spans: FloatArray,
 ) -> float:
-    """Fills ``order`` and ``spans``, one per rank; returns the order's cost.
+    """Fill ``order``, and ``spans`` with the span of each rank; returns the order's cost.
 
-    Infinite where no op can start any more, for lack of memory.
+    The cost is infinite if no op can start any more, for lack of memory.
     """
     f, b, w, m_b, m_w, into_f, into_b, owner, _, own, offsets, limit = stages[:12]
     keys, ahead, reserve, defer, fill, patiences, gap, entry = parameters
@@ -55,12 +55,12 @@ def list_schedule(  # noqa: PLR0917
     ranks, names = len(limit), stages.names
     depth = number // len(names)
     ends[:] = np.inf
-    clock = np.full(ranks, np.inf)  # when a rank decides next; infinite: asleep
+    clock = np.full(ranks, np.inf)  # when a rank decides next; infinite: until it is woken
     free, first, held = np.zeros(ranks), np.full(ranks, -1.0), np.zeros(ranks)
     done = np.zeros((3, number), dtype=np.int64)
     at = 3 * microbatches * offsets[:-1]
     clock[owner[::depth]] = 0.0
-    entered = np.full(len(names), -np.inf)  # when a first stage started its last F
+    entered = np.full(len(names), -np.inf)  # when each first stage started its latest F
     left = 3 * number * microbatches
     while left > 0:
         r = earliest(clock)
@@ -136,11 +136,14 @@ def _choose(  # noqa: PLR0917
     done: IntArray,
     ends: FloatArray,
 ) -> tuple[int, int, float]:
-    """The kind and stage that rank r runs now; with kind -1 none before the time that is third."""
+    """The kind and stage of the op that rank r runs now, and the time.
+
+    If none can run, kind is -1 and the time is that of the next arrival.
+    """
     number, microbatches = ends.shape[1:]
     depth = number // len(entered)
     best, best_kind, best_stage = np.inf, -1, -1
-    soon, comes = np.inf, np.inf  # the least key of those worth a wait; the next arrival
+    soon, comes = np.inf, np.inf  # lowest key among ops worth waiting for; the next arrival
     weight, weight_key, waiting, full = -1, np.inf, 0, False
     for at in range(offsets[r], offsets[r + 1]):
         s = own[at]
@@ -171,7 +174,7 @@ def _choose(  # noqa: PLR0917
                     best, best_kind, best_stage = key, kind, s
                 continue
             comes = min(comes, came)
-            # the first of all passes without any wait
+            # the first microbatch passes without waiting
             waits = place > 0 or s in (0, depth)
             patience = patiences[s] if waits else of_pair(f, s, j) * (1 - ROUNDING)
             if came <= now + patience:
@@ -192,20 +195,20 @@ def _choose(  # noqa: PLR0917
 @kernel
 def tune_list(  # noqa: PLR0917
     stages: Stages,
-    parameters: ListParameters,  # changed
+    parameters: ListParameters,  # changed in place
     makespan: bool,
-    best: IntArray,  # the best order met, where it beats best_cost
+    best: IntArray,  # the best order found, if it costs less than best_cost
     best_cost: float,
-    hot: float,  # temperature of the first and of the last move, in units of cost
+    hot: float,  # temperature of the first move, in units of cost; `cold`: of the last
     cold: float,
     moves: int,
     order: IntArray,
     ends: FloatArray,
     spans: FloatArray,
-    state: State,  # changed
-    stopped: npt.NDArray[np.bool_],  # (1,) ends the search once it is set
+    state: State,  # changed in place
+    stopped: npt.NDArray[np.bool_],  # (1,), ends the search when set
 ) -> tuple[float, float]:
-    """Tries ``moves`` moves; returns the costs of ``best`` and of ``parameters`` in the end."""
+    """Simulated annealing, ``moves`` moves; returns the costs of ``best`` and ``parameters``."""
     key, ahead, reserve = parameters.key.copy(), parameters.ahead.copy(), parameters.reserve.copy()
     defer, fill = parameters.defer.copy(), parameters.fill.copy()
     patience, gap = parameters.patience.copy(), parameters.gap.copy()
@@ -240,8 +243,7 @@ def tune_list(  # noqa: PLR0917
 
 @kernel
 def _change_one(stages: Stages, parameters: ListParameters, state: State) -> None:
-    """Changes one number on a rank, or on some stages of one level, or the spacing of F's, or the
-    order of entry."""
+    """Random move: a number of a rank, of stages of one level, the gaps, or the order of entry."""
     if _moves_entry(stages.m_b, parameters.entry, state):
         return
     number, ranks, microbatches = len(stages.f), len(stages.limit), stages.names.shape[1]
@@ -285,8 +287,10 @@ def _change_one(stages: Stages, parameters: ListParameters, state: State) -> Non
 
 @kernel
 def _moves_entry(table: FloatArray, entry: IntArray, state: State) -> bool:
-    """Half of the moves give one of unlike microbatches another place: it exchanges places with the
-    one there, or those between make room."""
+    """Half of the time, if microbatches are unlike, change the order of entry; returns whether.
+
+    One microbatch is exchanged with another, or moved, and those in between are shifted.
+    """
     if table.ndim == 1 or random(state) < 0.5:
         return False
     last = len(entry) - 1
@@ -305,7 +309,7 @@ def _moves_entry(table: FloatArray, entry: IntArray, state: State) -> bool:
 
 @kernel
 def _change_gaps(gap: FloatArray, turn: float, meeting: float, state: State) -> None:
-    """Changes one gap, or some of those from there on; ``turn``: about as long as one may be."""
+    """Change one gap, or several from there on; ``turn``: about the longest useful change."""
     microbatches = len(gap)
     first = int(random(state) * microbatches)
     if meeting > 0 and random(state) < METRED:

@@ -1,12 +1,12 @@
-"""The list scheduler: time runs forward over all ranks at once.
+"""The list scheduler for one stage per rank: simulates all ranks forward in time.
 
-A free rank takes, in this order: a B that has come; an F that has come, where warm-up and memory
-allow; a W, where F lacks memory, where more than ``defer`` of them wait, or where the next arrival
-is far enough away. Otherwise it waits. Stage 0 may let some time pass between two F's (``gap``):
-below P x M_B how microbatches are spaced decides where those on their way down meet those on their
-way up.
+A free rank runs the first of these that is possible: a B whose input has arrived; an F whose input
+has arrived, if warm-up and memory allow; a W, if an F lacks memory, more than ``defer`` W's wait,
+or the next input arrives late enough. Otherwise it waits. Stage 0 may let some time pass between
+two F's (``gap``). If memory holds fewer than P microbatches, that spacing decides where
+microbatches on their way down meet those on their way up.
 
-:func:`tune_linear_list` anneals all of these numbers.
+:func:`tune_linear_list` optimizes all parameters by simulated annealing.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from ..core.linear_instance import LinearInstance
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 FILLS = (0.0, 0.5, 1.0)
 PATIENCE = (0.0, 0.3, 1.0)
-SAMPLES = 300  # of spaced microbatches, whose gaps are
+SAMPLES = 300  # samples of parameters with gaps
 SHARES, EXTRA, PERIODS = (0.0, 0.95, 1.0, 1.05), (0.5, 1.0), (1, 2, 3, 4, 5, 6, 7)
-"""shares of :func:`meeting`, and once a period some more of it."""
-ANY = 1 << 40  # no cap
+"""A gap is a share of :func:`meeting`, plus an extra share of it once per period."""
+ANY = 1 << 40  # no limit
 
 
 class LinearListParameters(NamedTuple):
-    """The heuristic parameters of the list scheduler: by stage, but ``gap`` by microbatch.
+    """The heuristic parameters of the list scheduler, by stage; ``gap`` by microbatch.
 
-    ``warm``: how many microbatches may be between F and B. ``defer``: how many W's may wait while
-    an F could run. ``fill``: a W runs where the next arrival is at least ``fill`` x T_W away.
-    ``patience``: an F yields to a B that comes within ``patience`` x T_F. ``gap``: the least time
-    from the start of the F before to this one's, on stage 0.
+    ``warm``: the most microbatches between F and B. ``defer``: the most W's that wait while an F
+    could run. ``fill``: a W runs if the next input arrives no earlier than ``fill`` x T_W from now.
+    ``patience``: an F does not start if a B arrives within ``patience`` x T_F. ``gap``: on stage 0,
+    the least time from the start of one F to the start of the next.
     """
 
     warm: IntArray
@@ -68,10 +68,11 @@ class LinearListParameters(NamedTuple):
 def linear_list_parameters(
     linear: LinearInstance, warms: list[IntArray]
 ) -> Iterator[LinearListParameters]:
-    """The parameters to try, given warm-ups; spaced ones first where memory holds few.
+    """The parameters to try with each of the warm-ups ``warms``.
 
-    Microbatches that meet without waiting for one another are a multiple of one stage's F and B and
-    the delays apart (:mod:`..bounds.low_memory.crossings`), so gaps are about as long.
+    Those with gaps come first if memory holds few microbatches. Two microbatches meet without
+    waiting if they are a multiple of one stage's F, B and both delays apart
+    (:mod:`..bounds.low_memory.crossings`), so gaps are about that long.
     """
     if linear.capacity.min() < linear.stages:
         yield from _spaced(linear)
@@ -94,7 +95,7 @@ def _spaced(linear: LinearInstance) -> Iterator[LinearListParameters]:
 
 
 def meeting(linear: LinearInstance) -> float:
-    """The longest that any stage takes for an F and a B with the delays to the next one."""
+    """The longest time of F, B and both delays to the next stage, over all stages."""
     return float((linear.f + linear.b + linear.down + linear.up).max())
 
 
@@ -107,16 +108,16 @@ def linear_list_schedule(  # noqa: PLR0917
     f_end: FloatArray,  # (S, M) scratch
     b_end: FloatArray,  # (S, M) scratch
 ) -> tuple[float, float]:
-    """Fills ``order``; returns its cost and the stages' mean span.
+    """Fill ``order``; returns its cost and the mean span of the stages.
 
-    Infinite where no op can start any more (``warm`` or memory too small).
+    Both are infinite if no op can start any more: ``warm`` or memory is too small.
     """
     f, b, w, m_b, m_w, limit, down, up = linear[:8]
     warm, defer, fill, patience, gap = parameters
     stages, microbatches = f_end.shape
     f_end[:] = np.inf
     b_end[:] = np.inf
-    clock = np.full(stages, np.inf)  # when a rank decides next; infinite: asleep
+    clock = np.full(stages, np.inf)  # when a rank decides next; infinite: until it is woken
     free, first = np.zeros(stages), np.zeros(stages)
     clock[0] = 0.0
     held = np.zeros(stages)
@@ -193,18 +194,18 @@ def linear_list_schedule(  # noqa: PLR0917
 @kernel
 def tune_linear_list(  # noqa: PLR0917
     linear: LinearInstance,
-    parameters: LinearListParameters,  # changed
+    parameters: LinearListParameters,  # changed in place
     makespan: bool,
-    best: IntArray,  # (S, 3M) out: the best order met, where it beats best_cost
+    best: IntArray,  # (S, 3M) out: the best order found, if it costs less than best_cost
     best_cost: float,
-    unit: float,  # gaps move by about as much, or by shares of it
-    hot: float,  # temperature of the first and of the last move, in units of cost
+    unit: float,  # size of the changes of a gap
+    hot: float,  # temperature of the first move, in units of cost; `cold`: of the last
     cold: float,
     moves: int,
-    state: State,  # changed
+    state: State,  # changed in place
     stopped: npt.NDArray[np.bool_],  # (1,) ends the search once it is set
 ) -> float:
-    """Tries ``moves`` moves; returns the cost of ``best``."""
+    """Simulated annealing of ``parameters`` with ``moves`` moves; returns the cost of ``best``."""
     warm, defer, fill, patience, gap = parameters
     capacity, stages, microbatches = linear.capacity, len(warm), len(gap)
     order = np.empty_like(best)
@@ -225,7 +226,7 @@ def tune_linear_list(  # noqa: PLR0917
                 if kind < 0.55:
                     change_gaps(gap, capacity[0], unit, state)
                     continue
-                reach = random(state)  # one stage, it and all later ones, or all
+                reach = random(state)  # one stage, this and all later ones, or all stages
                 last = i + 1 if reach < 0.6 else stages
                 more = 1 if random(state) < 0.5 else -1
                 by = 0.3 * normal(state)
@@ -239,7 +240,7 @@ def tune_linear_list(  # noqa: PLR0917
                     else:
                         patience[k] = max(0.0, patience[k] + by)
         cost, mean = linear_list_schedule(linear, parameters, makespan, order, f_end, b_end)
-        # what stages span on average tells apart the many settings of equal cost
+        # the mean span distinguishes the many settings of equal cost
         value = cost + 0.05 * mean
         if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
             current = value
@@ -254,7 +255,7 @@ def tune_linear_list(  # noqa: PLR0917
 
 @kernel
 def change_gaps(gap: FloatArray, turn: int, unit: float, state: State) -> None:
-    """Changes one gap; or from there on each, every ``turn``-th, or as often as chance has it."""
+    """Change one gap, or from there on every gap, every ``turn``-th one, or at a random step."""
     microbatches = len(gap)
     at = int(random(state) * microbatches)
     way = random(state)

@@ -1,14 +1,15 @@
-"""The list scheduler where stages, each on a rank of its own, may be recomputed.
+"""The list scheduler with recomputation, for one stage per rank.
 
-As :mod:`.list_scheduler_linear`; besides, an F that has no place for its M_B runs all the same, its
-microbatch to be recomputed. A free rank takes, in this order: a B whose input and activations are
-there, that of the microbatch that has waited longest; the R of one whose input is there, or comes
-within ``lead`` x T_R; an F, as above; a W. So a microbatch that stays overtakes those that wait to
-be recomputed, and gives up its place in memory as soon as can be.
+It works as :mod:`.list_scheduler_linear`, but an F that finds no room for its M_B may run all the
+same, if its microbatch is to be recomputed. A free rank runs the first of these that is possible: a
+B whose input and activations are there, of the microbatch that has waited longest; the R of a
+microbatch whose B's input is there or arrives within ``lead`` x T_R; an F as there; a W. So a
+microbatch that stays overtakes those that wait to be recomputed, and releases its memory as soon as
+possible.
 
-One place is left for what is recomputed, or no B of those could run, but where a microbatch that
-stays may take it: its own B gives it back. So a rank may fill its memory with such while others are
-on their way down, and recompute these afterwards.
+Room for one M_B is reserved for recomputed microbatches, as otherwise none of their B's could run.
+A microbatch that stays may take that room, because its own B releases it. So a rank may fill its
+memory with such microbatches while others are on their way down, and recompute those afterwards.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from ..core.linear_instance import LinearInstance
 from .list_scheduler_linear import change_gaps
 
 _F, _B, _W, _R = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.R))
-_STAYS, _GONE, _BACK, _DONE, _FILLS = range(5)  # what became of a microbatch's activations
-IDLE = 50  # decisions of each stage without an op, after which none comes any more
+_STAYS, _GONE, _BACK, _DONE, _FILLS = range(5)  # the state of a microbatch's activations
+IDLE = 50  # after this many decisions per stage without an op the schedule is stuck
 _NEVER, _BESIDE, _EVER = range(3)  # whether a microbatch may stay
 
 
 class WholeRemat(NamedTuple):
-    """By stage, (S,): T_R, infinite where it is not recomputed, and what is kept until R."""
+    """By stage, (S,): T_R (infinite if it cannot be recomputed), and what is kept until the R."""
 
     t_r: FloatArray
     kept: FloatArray
 
 
 class RematListParameters(NamedTuple):
-    """The heuristic parameters: by stage, but ``gap`` by microbatch and ``stay`` by both.
+    """The heuristic parameters, by stage; ``gap`` by microbatch and ``stay`` by both.
 
-    ``keep``: how many microbatches may stay between F and B at once, ``again``: how many may wait
-    to be recomputed; ``lead``: how much before a B's input comes its R runs, in T_R's; ``stay``: 0
-    where a microbatch is recomputed wherever it can be, 1 where it may stay if the place of what is
-    recomputed is left, 2 where it may take that; the others as in
+    ``keep``: the most microbatches that may stay between F and B at once. ``again``: the most that
+    may wait for their R. ``lead``: how long before the input of B arrives the R may start, in
+    T_R's. ``stay``: 0 if a microbatch is recomputed whenever possible, 1 if it may stay provided
+    that the reserved room is left free, 2 if it may take the reserved room. The others are those of
     :class:`.list_scheduler_linear.LinearListParameters`.
     """
 
@@ -60,7 +61,7 @@ class RematListParameters(NamedTuple):
 
     @classmethod
     def drawn(cls, linear: LinearInstance, rng: np.random.Generator) -> Self:
-        """Random ones, the same for all stages."""
+        """Random parameters, equal on all stages."""
         every, m = np.ones(linear.stages), linear.microbatches
         most = np.maximum(1, linear.capacity)
         unit = float((linear.f + linear.b + linear.down + linear.up).max())
@@ -96,14 +97,14 @@ def remat_list_schedule(  # noqa: PLR0917
     parameters: RematListParameters,
     makespan: bool,
     order: IntArray,  # (S, 4M) out: packed ops
-    number: IntArray,  # (S,) out: how many of them
+    number: IntArray,  # (S,) out: number of ops
     f_end: FloatArray,  # (S, M) scratch
-    comes: FloatArray,  # (S, M) scratch: when the input of B is there
+    comes: FloatArray,  # (S, M) scratch: when the input of B arrives
     fate: npt.NDArray[np.int8],  # (S, M) scratch
 ) -> tuple[float, float]:
-    """Fills ``order``; returns its cost and the stages' mean span.
+    """Fill ``order``; returns its cost and the mean span of the stages.
 
-    Infinite where no op can start any more.
+    Both are infinite if no op can start any more.
     """
     f, b, w, m_b, m_w, limit, down, up = linear[:8]
     t_r, kept = remat
@@ -118,9 +119,10 @@ def remat_list_schedule(  # noqa: PLR0917
     forwards, low = np.zeros(stages, dtype=np.int64), np.zeros(stages, dtype=np.int64)
     backwards, weights = np.zeros(stages, dtype=np.int64), np.zeros(stages, dtype=np.int64)
     staying, away = np.zeros(stages, dtype=np.int64), np.zeros(stages, dtype=np.int64)
-    fills = np.zeros(stages, dtype=np.int64)  # those that took the place of what is recomputed
-    behind = np.empty((stages, microbatches), dtype=np.int64)  # microbatches whose B has run
-    back = np.full(stages, -1, dtype=np.int64)  # the microbatch that was recomputed and waits
+    fills = np.zeros(stages, dtype=np.int64)  # microbatches that took the reserved room
+    # microbatches in the order of their B's
+    behind = np.empty((stages, microbatches), dtype=np.int64)
+    back = np.full(stages, -1, dtype=np.int64)  # the recomputed microbatch that waits for its B
     entered = -np.inf
     left, idle = 3 * stages * microbatches, 0
     while left > 0:
@@ -215,7 +217,7 @@ def remat_list_schedule(  # noqa: PLR0917
         clock[i] = end
         if wakes >= 0 and clock[wakes] > max(arrival, free[wakes]):
             clock[wakes] = max(arrival, free[wakes])
-            if kind == _B and t_r[wakes] < np.inf:  # an R may run before
+            if kind == _B and t_r[wakes] < np.inf:  # an R may run before that
                 clock[wakes] = max(free[wakes], min(clock[wakes], now))
     spans = free - first
     return free.max() if makespan else spans.max(), spans.mean()
@@ -225,8 +227,10 @@ def remat_list_schedule(  # noqa: PLR0917
 def _first_there(
     comes: FloatArray, fate: npt.NDArray[np.int8], first: int, last: int
 ) -> tuple[int, float, int, float]:
-    """The microbatch whose B could run first and when, and the first to be recomputed; -1 where
-    there is none."""
+    """The microbatch that stays, or is recomputed already, whose B can run first, and when.
+
+    Then the first that is still to be recomputed, and when the input of its B arrives. -1 if none.
+    """
     ready = gone = -1
     ready_at = gone_at = np.inf
     for j in range(first, last):
@@ -245,11 +249,11 @@ def _kind(  # noqa: PLR0911, PLR0917
     ready_at: float,
     gone_at: float,
     b_comes: float,
-    enters: bool,  # an F has a place, or is to be recomputed
-    soon: bool,  # so few are between F and B that an F goes first
-    early: bool,  # an R may run
-    fits: bool,  # it has a place
-    owed: int,  # W's
+    enters: bool,  # an F finds room, or is to be recomputed
+    soon: bool,  # fewer than `ahead` are between F and B: an F goes first
+    early: bool,  # an R may start
+    fits: bool,  # it finds room
+    owed: int,  # number of W's that wait
     defer: int,
     patience: float,
     fill: float,
@@ -257,7 +261,7 @@ def _kind(  # noqa: PLR0911, PLR0917
     w: float,
     t_r: float,
 ) -> int:
-    """The kind of op that a rank runs now; -1 where none."""
+    """The kind of op that a rank runs now; -1 if none."""
     f_there = f_comes <= now
     if f_there and enters and soon:
         return _F
@@ -278,7 +282,7 @@ def _kind(  # noqa: PLR0911, PLR0917
 def _next_event(
     now: float, f_comes: float, ready_at: float, r_starts: float, b_comes: float
 ) -> float:
-    """The time at which a rank that runs nothing now decides again."""
+    """When a rank that runs nothing now decides again."""
     event = min(ready_at, max(r_starts, 0.0), f_comes if f_comes > now else b_comes)
     if event > now:
         return event
@@ -289,19 +293,19 @@ def _next_event(
 def tune_remat_list(  # noqa: PLR0917
     linear: LinearInstance,
     remat: WholeRemat,
-    parameters: RematListParameters,  # changed
+    parameters: RematListParameters,  # changed in place
     makespan: bool,
-    best: IntArray,  # (S, 4M) out: the best order met, where it beats best_cost
+    best: IntArray,  # (S, 4M) out: the best order found, if it costs less than best_cost
     best_number: IntArray,  # (S,) out
     best_cost: float,
-    unit: float,  # gaps move by about as much, or by shares of it
-    hot: float,  # temperature of the first and of the last move, in units of cost
+    unit: float,  # size of the changes of a gap
+    hot: float,  # temperature of the first move, in units of cost; `cold`: of the last
     cold: float,
     moves: int,
-    state: State,  # changed
-    stopped: npt.NDArray[np.bool_],  # (1,) ends the search once it is set
+    state: State,  # changed in place
+    stopped: npt.NDArray[np.bool_],  # (1,), ends the search when set
 ) -> tuple[float, float]:
-    """Tries ``moves`` moves; returns the cost of ``best``, and that of the parameters left."""
+    """Simulated annealing, ``moves`` moves; returns the costs of ``best`` and ``parameters``."""
     keep, again, ahead, defer, fill, patience, lead, gap, stay = parameters
     capacity, (stages, microbatches) = linear.capacity, stay.shape
     order, number = np.empty_like(best), np.empty_like(best_number)
@@ -324,7 +328,7 @@ def tune_remat_list(  # noqa: PLR0917
                 if kind < 0.3:
                     change_gaps(gap, capacity[0], unit, state)
                     continue
-                reach = random(state)  # one stage, it and all later ones, or all
+                reach = random(state)  # one stage, this and all later ones, or all stages
                 last = i + 1 if reach < 0.6 else stages
                 more = 1 if random(state) < 0.5 else -1
                 by = 0.3 * normal(state)

@@ -1,4 +1,4 @@
-"""The schedule that every problem has: one microbatch after the other."""
+"""The trivial schedule: one microbatch after the other. Every problem has it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..core.options import Order
 
 
 def one_at_a_time(problem: Problem) -> Order:
-    """The schedule that needs the least memory: each microbatch alone, there and back."""
+    """The schedule that runs each microbatch to its end before the next; it needs least memory."""
     owner = problem.owner
     stages = np.arange(problem.stages)
     back = np.repeat(stages[::-1], 2)

@@ -1,21 +1,21 @@
-"""V schedules that repeat: each microbatch does what the one before did, an interval T later.
+"""Periodic V schedules: each microbatch repeats what the one before did, an interval T later.
 
-On a rank the six ops of a microbatch, F, B and W of both stages, then follow each other in a
-*cycle* of length T; what does not fill it is idle time in one place. A cycle fixes the four times
-at which the microbatch passes the rank, modulo T: down and up with F, down and up with B. From one
-rank to the next a microbatch waits until the cycle there has come to its op, and is held for as
-long. So the cycles of all ranks that hold the least memory for a given T are a shortest path, rank
-by rank, from the one where the microbatch turns::
+On a rank the six ops of a microbatch, F, B and W of both stages, then form a *cycle* of length T;
+the rest of T is idle time in one place. A cycle fixes, modulo T, the four times at which a
+microbatch passes the rank: down and up with F, down and up with B. From one rank to the next a
+microbatch waits until the cycle of that rank reaches its op, and holds memory meanwhile. So for a
+given T, the cycles of all ranks that hold least memory are a shortest path, rank by rank, from the
+rank where the microbatch turns::
 
     rank 0      x0 . . . y0 u0 . . . . v0        x, y: F of the stage on the way down, and up
     rank 1         x1 . y1    u1 . . v1          u, v: B of the stage on the way up, and down
     rank 2            x2 y2      u2 v2
 
-V-Min (Qi et al., 2024) is what comes out where memory is least, V-Half where nothing idles, for
-equal times; in between, and for unequal ones, there is no published shape.
+With equal times this gives V-Min (Qi et al., 2024) for the least memory, and V-Half if T equals the
+work, without idle time. For other limits and for unequal times there is no published schedule.
 
-What a rank may hold is a limit of its own, and its most is held at some moment of the cycle. So
-memory is weighed by rank: ranks that hold too much weigh more the next time, as in a Lagrangian
+Each rank has a limit of its own, on the peak over the cycle. So the memory of each rank has a
+weight: ranks that exceed their limit get a higher weight in the next iteration, as in a Lagrangian
 relaxation.
 """
 
@@ -37,16 +37,16 @@ from ..core.options import Order
 
 _KINDS = tuple(map(int, (OpKind.F, OpKind.F, OpKind.B, OpKind.B, OpKind.W, OpKind.W)))
 _CYCLES = np.array([(0, *rest) for rest in permutations(range(1, 6))])
-_SAME = 1e-6  # of T: times as near as this are the same, whatever was rounded
+_SAME = 1e-6  # relative to T: closer times count as equal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeriodicV:
-    """The arrays of a V, by rank.
+    """The arrays of a V, by rank; x, y, u, v are the ops in the module's diagram.
 
-    ``lengths``, (P, 6): of the ops x, y, u, v and of the W's of u and v. ``ways``, (P, 4): when a
-    microbatch that never waits starts x, y, u and v, from its start. ``m_b``, ``m_w``, (P, 2): of
-    the stage on the way down, and up.
+    ``lengths``: durations of x, y, u, v and of the W's of u and v, (P, 6). ``ways``: when a
+    microbatch that never waits starts x, y, u and v, from its entry on, (P, 4). ``m_b``, ``m_w``:
+    of the stage on the way down and of that on the way up, (P, 2).
     """
 
     lengths: FloatArray
@@ -69,12 +69,15 @@ class PeriodicV:
 
     @property
     def work(self) -> float:
-        """The least T."""
+        """The work of the busiest rank per microbatch, which is the least T."""
         return float(self.lengths.sum(axis=1).max())
 
     def starts(self, interval: float, weights: FloatArray) -> tuple[FloatArray, int]:
-        """When microbatch 0 starts the six ops on each rank, (P, 6), such that what ranks hold,
-        weighed by ``weights``, (P,), is least; and the pairs of cycles that were compared."""
+        """The start times of the six ops of microbatch 0 on each rank, (P, 6), by shortest path.
+
+        They minimize the memory-time of all ranks, weighted by ``weights``, (P,). Also returns how
+        many pairs of cycles were compared.
+        """
         ranks = len(self.ways)
         down, up = (weights[:, None] * self.m_b).T
         near, far = down.cumsum(), down.sum() + up.sum() - up.cumsum()
@@ -101,13 +104,13 @@ class PeriodicV:
         return self._followed(every[::-1], steps[::-1], first, float(wait[first]), interval), pairs
 
     def held(self, starts: FloatArray) -> FloatArray:
-        """Memory that each rank holds of a microbatch, times time, (P,)."""
+        """The memory-time of a microbatch on each rank, (P,)."""
         ends = starts + self.lengths
         until_b, until_w = ends[:, [3, 2]] - starts[:, :2], (ends[:, 4:] - ends[:, 2:4])[:, ::-1]
         return np.asarray((self.m_b * until_b + self.m_w * until_w).sum(axis=1))
 
     def peaks(self, starts: FloatArray, interval: float) -> FloatArray:
-        """The most that each rank holds at a time, of microbatches without end, (P,)."""
+        """The peak memory of each rank in the steady state, (P,)."""
         together = 2 + int((starts.max() - starts.min()) / interval)
         changes = np.hstack([self.m_b, (self.m_w - self.m_b)[:, ::-1], -self.m_w[:, ::-1]])
         found = np.empty(len(starts))
@@ -123,8 +126,10 @@ class PeriodicV:
         wait: float,
         interval: float,
     ) -> FloatArray:
-        """The starts on the path that ends with the cycle ``chosen`` of rank 0, where F's that have
-        come up wait for so long before B's go down."""
+        """The starts on the shortest path that ends with the cycle ``chosen`` of rank 0.
+
+        ``wait``: how long the microbatch waits on rank 0 between its last F and its first B there.
+        """
         ranks = len(cycles)
         waits, own = np.zeros((ranks, 4)), np.zeros((ranks, 6))
         turn = np.zeros(2)
@@ -135,8 +140,9 @@ class PeriodicV:
                 waits[rank], chosen = found, int(came[chosen])
             else:
                 turn = found
-        below = np.vstack([np.zeros(4), waits[:-1].cumsum(axis=0)])  # on the way down from rank 0
-        above = waits[::-1].cumsum(axis=0)[::-1]  # on the way up from the last
+        # summed on the way down from rank 0
+        below = np.vstack([np.zeros(4), waits[:-1].cumsum(axis=0)])
+        above = waits[::-1].cumsum(axis=0)[::-1]  # summed on the way up from the last rank
         starts = np.concatenate([self.ways, np.zeros((ranks, 2))], axis=1)
         starts[:, 0] += below[:, 0]
         starts[:, 1] += below[-1, 0] + turn[0] + above[:, 1]
@@ -148,7 +154,7 @@ class PeriodicV:
 
 
 def periodic_order(starts: FloatArray, interval: float, microbatches: int) -> Order:
-    """The packed ops of each rank."""
+    """The packed ops of each rank for ``microbatches`` repetitions."""
     ranks, every = len(starts), np.arange(microbatches)[:, None] << MICROBATCH_SHIFT
     rows = []
     for rank, order in enumerate(_in_order(starts, interval, microbatches)):
@@ -159,16 +165,23 @@ def periodic_order(starts: FloatArray, interval: float, microbatches: int) -> Or
 
 
 def _in_order(starts: FloatArray, interval: float, microbatches: int) -> Iterator[IntArray]:
-    """Yields the places of each rank's ops, six of each microbatch, by when they start: in whole
-    numbers, such that ops of no length follow each other in every interval as in the first."""
+    """Yield for each rank the permutation that sorts its ops, six per microbatch, by start time.
+
+    Times are rounded to integers, so that ops of zero duration have the same order in every
+    interval.
+    """
     later = np.rint(1 / _SAME) * np.arange(microbatches)[:, None]
     for own in np.rint(starts / (_SAME * interval)):
         yield np.argsort((own + later).ravel(), kind="stable")
 
 
 def _cycles(lengths: FloatArray, interval: float, m_w: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The starts of the six ops in each cycle, (N, 6), that of x being 0, and what W's hold until
-    they run, times time, (N,). Of those with the same four times the one where that is least."""
+    """All cycles of a rank.
+
+    Returns the start times of the six ops in each cycle, x at 0, (N, 6), and the memory-time of W's
+    that wait, (N,). Of cycles with the same times of x, y, u and v only the one with the least
+    memory-time is kept.
+    """
     idle = max(0.0, interval - float(lengths.sum()))
     taken = lengths[_CYCLES][:, None] + idle * np.eye(6)
     ends = np.cumsum(taken, axis=2).reshape(-1, 6)
@@ -182,32 +195,32 @@ def _cycles(lengths: FloatArray, interval: float, m_w: FloatArray) -> tuple[Floa
 
 
 def _until(times: FloatArray, interval: float) -> FloatArray:
-    """How long it is until ``times``, modulo the interval."""
+    """The time until ``times``, modulo the interval."""
     found: FloatArray = np.mod(times + _SAME * interval, interval) - _SAME * interval
     return np.maximum(found, 0.0)
 
 
 def _turn(cycles: FloatArray, ways: FloatArray, interval: float) -> FloatArray:
-    """The waits of F's and of B's on the rank where they turn, (N, 2)."""
+    """The waits between the two F's and between the two B's on the last rank, (N, 2)."""
     own = cycles[:, [1, 3]] - cycles[:, [0, 2]] - ways[[1, 3]] + ways[[0, 2]]
     return _until(own, interval)
 
 
 @kernel
 def _step(  # noqa: PLR0917
-    costs: FloatArray,  # (N,) of the cycles on the next rank, rising
-    last: FloatArray,  # (N, 6) these
-    cycles: FloatArray,  # (N', 6) those of this rank
-    ways: FloatArray,  # (4,) by how much sooner a microbatch passes this rank without waits
+    costs: FloatArray,  # (N,) costs of the next rank's cycles, ascending
+    last: FloatArray,  # (N, 6) these cycles
+    cycles: FloatArray,  # (N', 6) the cycles of this rank
+    ways: FloatArray,  # (4,) times of this rank minus those of the next, without waits
     interval: float,
-    near: float,  # what waits of x and v cost
-    far: float,  # and those of y and u
+    near: float,  # cost per unit of waiting of x and v
+    far: float,  # cost per unit of waiting of y and u
 ) -> tuple[FloatArray, IntArray, FloatArray, int]:
-    """The least cost of each cycle, the next rank's, the waits of x, y, u and v between them, and
-    the pairs that were compared.
+    """One step of the shortest path, from the next rank's cycles to each cycle of this rank.
 
-    Where x waits the other three are nearer by as much. The sum is least where one of the four
-    waits is 0.
+    Returns the least cost, the cycle of the next rank that attains it, the waits of x, y, u and v
+    between the two, and the number of pairs that were compared. A longer wait of x shortens the
+    other three waits by as much, modulo T. So the sum is least where one of the four waits is 0.
     """
     number, same, pairs = len(cycles), _SAME * interval, 0
     found, came = np.full(number, np.inf), np.zeros(number, dtype=np.int64)

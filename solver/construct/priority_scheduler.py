@@ -1,16 +1,17 @@
-"""A list scheduler for microbatches that are unlike: each has priorities of its own.
+"""A list scheduler for unlike microbatches, each with priorities of its own; one stage per rank.
 
-Each stage has a rank of its own; where ranks have several, :mod:`.list_scheduler` leaves memory for
-the higher ones.
+If ranks have several stages, :mod:`.list_scheduler` is used, which reserves memory for later
+stages.
 
-Time runs forward over all ranks at once. A free rank takes, of the ops whose input has come, the
-one with the least key: that of its microbatch for F, B or W, and an offset of its kind and stage.
-So microbatches may come back in another order than they enter, and overtake each other. An F has to
-find room in memory; where the next one lacks it, W's take its turn. An op does not start where one
-with a lesser key is on its way and would have to wait for more than ``yields`` of it: a long
-microbatch, for which all others wait, passes the ranks without a wait of its own.
+All ranks are simulated forward in time. A free rank runs the op with the lowest key among those
+whose input has arrived. The key is the microbatch's key for F, B or W plus an offset of the kind
+and stage. So microbatches may overtake each other and come back in another order than they entered.
+An F must find room in memory; if the next F lacks it, W's run instead. An op does not start if
+another one with a lower key is about to arrive and would wait for more than the share ``yields`` of
+it. So a long microbatch, for which all others wait, passes the ranks without waiting itself.
 
-The keys are annealed (:func:`tune_priorities`): half of the moves give microbatches other places.
+The keys are optimized by simulated annealing (:func:`tune_priorities`); more than half of the moves
+change the places of microbatches.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 
 
 class Priorities(NamedTuple):
-    """``key``: (3, M), of F, B and W, in places. ``offset``: (3, S), on top of it. ``yields``:
-    (3, S), the share of an op that one with a lesser key may wait for it. ``strict``: (1,), 1 where
-    no F passes another that lacks memory.
+    """The parameters of the scheduler.
+
+    ``key``: of each microbatch for F, B and W, in places, (3, M). ``offset``: added to the key by
+    kind and stage, (3, S). ``yields``: the largest share of an op that an op with a lower key may
+    have to wait for it, (3, S). ``strict``: 1 if no F may overtake one that lacks memory, (1,).
     """
 
     key: FloatArray
@@ -47,9 +50,12 @@ class Priorities(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """``waiting``, ``known``, ``counts``: of each rank the ops whose input is there or on its way,
-    (P, 3 M), packed, and their keys, the least last; how many. ``comes``: (3, S, M), when inputs
-    are there. ``spans``: (P,), out."""
+    """Working arrays of the scheduler.
+
+    ``waiting``: the packed ops of each rank whose input has arrived or is on its way, sorted by
+    falling key, (P, 3 M); ``known``: their keys; ``counts``: their number, (P,). ``comes``: when
+    inputs arrive, (3, S, M). ``spans``: the span of each rank, an output, (P,).
+    """
 
     waiting: IntArray
     known: FloatArray
@@ -67,8 +73,10 @@ class Scratch(NamedTuple):
 def random_priorities(
     stages: int, rng: np.random.Generator, entries: Sequence[IntArray]
 ) -> Iterator[Priorities]:
-    """Random priorities, without end: microbatches enter by one of ``entries``, and come back by
-    the same or another one."""
+    """Yield random priorities without end.
+
+    Microbatches enter in the order of one of ``entries`` and come back in the same or another one.
+    """
     microbatches = len(entries[0])
     while True:
         key = np.tile(np.argsort(entries[int(rng.integers(len(entries)))]).astype(float), (3, 1))
@@ -91,9 +99,9 @@ def priority_schedule(  # noqa: PLR0917
     scratch: Scratch,
     most: float = np.inf,
 ) -> float:
-    """Fills ``order``, rank after rank, and the spans; returns the order's cost.
+    """Fill ``order``, rank after rank, and the spans; returns the order's cost.
 
-    Infinite where no op can start any more, for lack of memory, or the cost is above ``most``.
+    The cost is infinite if no op can start any more for lack of memory, or if it exceeds ``most``.
     """
     f, b, w, m_b, m_w, into_f, into_b, owner, _, _, offsets, limit, work = stages[:13]
     key, offset, yields, strict = priorities
@@ -103,7 +111,7 @@ def priority_schedule(  # noqa: PLR0917
     count[:] = 0
     for j in range(microbatches):
         _add(waiting, known, count, comes, first, _F, 0, j, 0.0, key, offset)
-    free, clock = np.zeros(ranks), np.full(ranks, np.inf)  # clock: when a rank decides next
+    free, clock = np.zeros(ranks), np.full(ranks, np.inf)  # clock: when each rank decides next
     clock[first] = 0.0
     held, opened, left = np.zeros(ranks), np.full(ranks, -1.0), work.copy()
     at = 3 * microbatches * offsets[:-1]
@@ -172,7 +180,7 @@ def _add(  # noqa: PLR0917
     key: FloatArray,
     offset: FloatArray,
 ) -> None:
-    """Rank r gets to know when the input of an op comes."""
+    """Insert an op into the list of rank ``r``; its input arrives at ``when``."""
     at, least = count[r], key[kind, j] + offset[kind, s]
     while at > 0 and known[r, at - 1] <= least:
         waiting[r, at], known[r, at] = waiting[r, at - 1], known[r, at - 1]
@@ -196,8 +204,12 @@ def _choose(  # noqa: PLR0917
     yields: FloatArray,
     strict: float,
 ) -> tuple[int, float]:
-    """Which of its waiting ops a rank runs, and when; -1 where none before that time."""
-    soonest, following, lacking = np.inf, np.inf, False  # soonest: of those with a lesser key
+    """The index of the waiting op that a rank runs, and when.
+
+    If none can run, -1 and the time of the next arrival.
+    """
+    # soonest: earliest arrival among ops with a lower key
+    soonest, following, lacking = np.inf, np.inf, False
     for at in range(count - 1, -1, -1):
         op = waiting[at]
         kind, s, j = fields(op)
@@ -208,7 +220,7 @@ def _choose(  # noqa: PLR0917
             if not full:
                 soonest = min(soonest, when)
         elif full:
-            if not lacking:  # W's take its turn
+            if not lacking:  # W's run instead
                 for k in range(at - 1, -1, -1):
                     if kind_of(waiting[k]) == _W:
                         _, s, j = fields(waiting[k])
@@ -225,19 +237,19 @@ def _choose(  # noqa: PLR0917
 @kernel
 def tune_priorities(  # noqa: PLR0917
     stages: Stages,
-    priorities: Priorities,  # changed
+    priorities: Priorities,  # changed in place
     makespan: bool,
-    best: IntArray,  # the best order met, where it beats best_cost
+    best: IntArray,  # the best order found, if it costs less than best_cost
     best_cost: float,
-    hot: float,  # temperature of the first and of the last move, in units of cost
+    hot: float,  # temperature of the first move, in units of cost; `cold`: of the last
     cold: float,
     moves: int,
     order: IntArray,
     scratch: Scratch,
-    state: State,  # changed
-    stopped: npt.NDArray[np.bool_],  # (1,) ends the search once it is set
+    state: State,  # changed in place
+    stopped: npt.NDArray[np.bool_],  # (1,), ends the search when set
 ) -> tuple[float, float]:
-    """Tries ``moves`` moves; returns the costs of ``best`` and of ``priorities`` in the end."""
+    """Simulated annealing, ``moves`` moves; returns the costs of ``best`` and ``priorities``."""
     key, offset = priorities.key.copy(), priorities.offset.copy()
     yields = priorities.yields.copy()
     cooling = (cold / hot) ** (1.0 / max(moves, 1))
@@ -265,8 +277,7 @@ def tune_priorities(  # noqa: PLR0917
 
 @kernel
 def _change_one(priorities: Priorities, state: State) -> None:
-    """Gives a microbatch another place, for some kinds of op, or changes the offset of a kind, or
-    what its ops make others wait, on some stages."""
+    """Random move: keys of one or two microbatches, or ``offset`` or ``yields`` of some stages."""
     key, offset, yields, _ = priorities
     number, microbatches = offset.shape[1], key.shape[1]
     chance, kind = random(state), int(3 * random(state))

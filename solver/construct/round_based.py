@@ -1,18 +1,18 @@
-"""Schedules built round by round: in round k every stage takes some F's, then runs B(k).
+"""Schedules built in rounds: in round k every stage takes some F's, then runs B(k).
 
-The F's of a round go down the pipeline and the B's come up, so that when an op is placed the one it
-waits for has its time already: how long the rank would idle is known before anything is chosen,
-which a scheduler that follows the clock cannot know. W's fill the gaps that they fit in; where the
-gap is too short for one, the rank idles as long as its budget lasts, and after that runs a W all
-the same, which delays the other op.
+The F's of a round are placed from the first stage to the last, the B's from the last to the first.
+So when an op is placed, the end of the op that it waits for is known, and with it how long the rank
+would idle; a scheduler that follows the clock cannot know that. W's fill the gaps that they fit in.
+If a gap is too short for a W, the rank idles as long as its budget allows; after that it runs a W
+anyway, which delays the other op.
 
-In round 0 a stage takes ``warm`` F's, later one or none. It takes none where ``warm`` microbatches
-are between its F and its B already; where it ``yields``, the next stage has an F in stock and would
-send its B before this F is done, if the budget lasts until then; in ``lockstep``, where the next
-stage takes none.
+In round 0 a stage takes ``warm`` F's, later one or none. It takes none in three cases: if ``warm``
+microbatches are already between its F and its B; if it ``yields``, the next stage has an F in stock
+and would send its B before this F is done, and the budget allows to wait for that B; with
+``lockstep``, if the next stage takes none.
 
-The budget, and yielding, follow the heuristic of Qi et al., "Zero Bubble Pipeline Parallelism"
-(ICLR 2024, section 3.1): a stage may idle as long as the one that has idled most.
+The budget and ``yields`` follow the heuristic of Qi et al., "Zero Bubble Pipeline Parallelism"
+(ICLR 2024, section 3.1): a stage may idle as long as the stage that has idled most.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from ..core.kernels import packed
 from ..core.linear_instance import LinearInstance
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
-TIE = 1e-9  # a W fits into a gap where rounding alone tells their lengths apart
-SCALE = 0.3  # mean T_W's that a mutation moves a budget by
+TIE = 1e-9  # relative tolerance up to which a W fits into a gap
+SCALE = 0.3  # standard deviation of a budget's change, in mean T_W's
 
 
 class RoundParameters(NamedTuple):
-    """The heuristic parameters of the rounds; arrays by stage.
+    """The heuristic parameters of the rounds; arrays are by stage.
 
-    ``budget``: how long a stage may idle after its first F. ``shared``: it may in any case idle as
-    long as the stage that has idled most. ``warm``, ``yields``, ``lockstep``: see the module.
+    ``budget``: how long a stage may idle after its first F. ``shared``: it may always idle as long
+    as the stage that has idled most. ``warm``, ``yields``, ``lockstep``: see the module.
     """
 
     warm: IntArray
@@ -54,7 +54,7 @@ class RoundParameters(NamedTuple):
         return bool(round_schedule(linear, self, order, f_end, b_end))
 
     def mutated(self, linear: LinearInstance, rng: np.random.Generator) -> RoundParameters:
-        """Parameters that differ in one number or a few."""
+        """A copy with one to three random changes."""
         parameters = self
         for _ in range(1 + int(rng.integers(3))):
             parameters = parameters._one_changed(linear, rng)
@@ -81,7 +81,7 @@ class RoundParameters(NamedTuple):
         return self._replace(warm=np.clip(warm, 1, linear.capacity))
 
 
-# what one mutation changes, the likelier ones more often; "warm up to": of all stages up to one
+# what a mutation changes, repeated by its chance; "warm up to" changes all stages up to one
 _MUTATIONS = (
     *("warm", "warm", "warm up to"),
     *("budget", "budget", "budget", "yields", "shared", "lockstep"),
@@ -91,7 +91,10 @@ _MUTATIONS = (
 def round_parameters(
     linear: LinearInstance, warms: list[IntArray], idle: FloatArray
 ) -> Iterator[RoundParameters]:
-    """The parameters to try, given warm-ups; ``idle``: of a good schedule, by stage."""
+    """The parameters to try with each of ``warms``.
+
+    ``idle``: the idle time of each stage in a good schedule.
+    """
     none, every = np.zeros(linear.stages, dtype=bool), np.ones(linear.stages, dtype=bool)
     budgets = ((np.zeros_like(idle), True), (np.zeros_like(idle), False), (idle, False))
     shapes = [shape for warm in warms for shape in _shapes(warm)]
@@ -102,7 +105,7 @@ def round_parameters(
 
 
 def _shapes(warm: IntArray) -> tuple[IntArray, ...]:
-    """``warm`` itself, and less where needed for every stage to take fewer than the one before."""
+    """``warm``, and before it a variant that falls from stage to stage, if different."""
     falling = warm.copy()
     for i in range(1, len(warm)):
         falling[i] = max(1, min(falling[i], falling[i - 1] - 1))
@@ -117,7 +120,7 @@ def round_schedule(
     f_end: FloatArray,  # (S, M) scratch
     b_end: FloatArray,  # (S, M) scratch
 ) -> bool:
-    """Fills ``order``; False where an F that a B waits for is not there or does not fit."""
+    """Fill ``order``; False if an F that a B waits for has not been placed or does not fit."""
     f, b, w, m_b, m_w, limit, down, up = linear[:8]
     warm, budget, yields, shared, lockstep = parameters
     stages, microbatches = f_end.shape
@@ -125,8 +128,8 @@ def round_schedule(
     forwards = np.zeros(stages, dtype=np.int64)
     weights = np.zeros(stages, dtype=np.int64)
     takes = np.zeros(stages, dtype=np.int64)
-    most = 0.0  # that any stage has idled
-    for k in range(microbatches):  # also how many B's each stage has run
+    most = 0.0  # longest idle time of any stage
+    for k in range(microbatches):  # k is also the number of B's that each stage has run
         for i in range(stages):
             takes[i] = 0
             if k == 0:

@@ -1,9 +1,9 @@
-"""Warm starts of the 1F1B kin that fit any memory limit: good schedules without any search.
+"""Warm starts: schedules similar to 1F1B, for any memory limit, without a search.
 
-They are made at once, however many ops there are. A stage keeps ``ahead`` microbatches between F
-and B, fewer the fewer stages are left, in proportion where memory holds fewer than there are
-stages; or as many as memory holds, which is best where messages take long. Three stages, 2, 2 and 1
-ahead, W's right after their B's::
+They are built at once, even for very many ops. A stage keeps ``ahead`` microbatches between F and
+B: the fewer, the fewer stages follow it, and in proportion to the memory if that holds fewer
+microbatches than there are stages. Other warm starts keep as many as fit in memory, which is best
+if messages take long. Three stages with 2, 2 and 1 ahead, each W right after its B::
 
     stage 0  F0 F1 .  .  .  B0 W0 F2 .  B1 W1 .  .  .  B2 W2
     stage 1  .  F0 F1 .  B0 W0 .  .  B1 W1 F2 .  B2 W2
@@ -28,7 +28,7 @@ _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 
 
 def warm_starts(problem: Problem, linear: LinearInstance) -> Iterator[tuple[IntArray, ...]]:
-    """Orders of packed ops, one array a rank, each within the memory limit."""
+    """Yield orders, one array of packed ops per rank; all keep the memory limit."""
     stages = range(linear.stages)
     fit = int(linear.capacity.min())
     waits = (list(stages), [0] * linear.stages, [linear.microbatches] * linear.stages)
@@ -43,10 +43,11 @@ def warm_starts(problem: Problem, linear: LinearInstance) -> Iterator[tuple[IntA
 
 
 def warm_up_counts(linear: LinearInstance, slope: float) -> list[int]:
-    """The microbatches that each stage keeps between F and B: 1 on the last, then ``slope`` more.
+    """The number of microbatches that each stage keeps between F and B.
 
-    Never more than a stage before it has room for: that one would wait for a B of this one, which
-    waited for an F of that one.
+    It is 1 on the last stage and grows by ``slope`` per stage before it. It never exceeds the
+    capacity of an earlier stage: that stage would wait for a B of this one, which would wait for an
+    F of that one.
     """
     later = np.arange(linear.stages)[::-1]
     ahead = 1 + np.floor(slope * later + 1e-9).astype(np.int64)
@@ -54,9 +55,10 @@ def warm_up_counts(linear: LinearInstance, slope: float) -> list[int]:
 
 
 def alternating_row(linear: LinearInstance, stage: int, ahead: int, wait: int) -> IntArray:
-    """``ahead`` F's, then B and F in turn; at most ``wait`` W's are left, fewer where F needs room.
+    """The packed ops of a stage: ``ahead`` F's, then B and F in turn, then the remaining B's.
 
-    Packed ops. ``ahead`` M_B fit in the stage's memory.
+    At most ``wait`` W's are deferred, fewer if an F needs the memory. ``ahead`` M_B must fit in the
+    stage's memory.
     """
     ops = np.empty(3 * linear.microbatches, dtype=np.int64)
     _fill(ops, stage, ahead, wait, linear.m_b[stage], linear.m_w[stage], linear.limit[stage])
@@ -67,7 +69,7 @@ def alternating_row(linear: LinearInstance, stage: int, ahead: int, wait: int) -
 def _fill(  # noqa: PLR0917
     ops: IntArray, stage: int, ahead: int, wait: int, m_b: float, m_w: float, limit: float
 ) -> None:
-    """The packed ops of :func:`alternating_row`."""
+    """Write the ops of :func:`alternating_row` to ``ops``."""
     microbatches = len(ops) // 3
     at = forwards = weights = 0
     for k in range(microbatches):

@@ -10,10 +10,11 @@ from pipeloom.ir.units import duration
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """No valid schedule costs less than ``value``; ``words`` is the reason in one line.
+    """A proven lower bound: no valid schedule costs less than ``value``.
 
-    ``rank`` binds; None where it is no single one. ``numbers`` says the reason with its numbers,
-    when asked: bounds are taken by the thousand.
+    ``words``: the reason in one line. ``rank``: the rank that binds, or None if it is not a single
+    one. ``numbers``: a function that returns the reason with its numbers, in lines; it is called on
+    request only, as bounds are computed by the thousand.
     """
 
     value: float
@@ -27,5 +28,5 @@ class Bound:
 
 
 def starts_later(lag: float) -> list[str]:
-    """A line on a rank whose first op comes ``lag`` after the first of all."""
+    """A line about a rank whose first op comes ``lag`` after the first op of all; none if 0."""
     return [f"it starts at least {duration(lag)} after the first rank"] if lag > 0 else []

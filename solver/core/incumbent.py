@@ -1,4 +1,4 @@
-"""The state of one solve: the best schedule so far, the bound, the clock, and who listens."""
+"""The state of one solve: the best schedule so far, the bound, the clock and the listener."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ from .stopping import OPS_A_SECOND, Budget, Interrupt, TimeLimit, WorkLimit, clo
 from .tolerances import CLOSED
 
 Pairs = tuple[tuple[int, ...], ...]
-"""The places in each rank's order where an F and a BW run at once."""
-SLICE = 10_000_000  # simulated ops of a slice of a round of search, about 0.2 s
-SLICES = 16  # that limited work has room for at least
-MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # shares of limited work at which workers exchange schedules
+"""For each rank, the positions in its order where an F and a BW begin that run at once."""
+SLICE = 10_000_000  # simulated ops of one slice of search, about 0.2 s
+SLICES = 16  # least number of slices in a work limit
+MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # shares of the work limit at which workers exchange schedules
 
 
 class Incumbent:
-    """The best order offered. ``over`` says when to stop: proven, out of time or told to.
+    """The best order offered so far, and the best bound.
 
-    Any thread may offer orders and bounds and ask whether it is over. ``progress`` and
-    ``should_stop`` are called in the thread alone that made the incumbent. ``interrupt`` is one
-    flag for kernels to look at: it is raised when all is over.
+    :meth:`over` says when to stop: the order is proven optimal, time or work is used up, or the
+    user asked to stop. Any thread may offer orders and bounds and call :meth:`over`. ``progress``
+    and ``should_stop`` of the options are called only in the thread that created the incumbent.
+    ``interrupt`` is a flag that kernels read; it is set when the solve is over.
 
-    With a ``work_limit`` everything is to be repeatable: nothing depends on the clock
-    (``time_limit`` does not count), each worker has a copy of its own, and these are compared where
-    they have done the same work. Only an interrupt ends it elsewhere.
+    With a ``work_limit`` a solve is repeatable: nothing depends on the clock (``time_limit`` is
+    ignored), and each worker has its own copy of the incumbent. The copies are compared after equal
+    amounts of work. Only an interrupt ends the solve in between.
 
-    ``slice``: the simulated ops of a slice of a round of search: fewer where all work is little, so
-    that other methods have their turns. ``beat``: a cost that is known elsewhere: once the bound
-    reaches it, time ends.
+    ``slice``: simulated ops of one slice of search, fewer if the work limit is small, so that all
+    methods have their turns. ``beat``: the cost of a schedule known elsewhere; once the bound
+    reaches it, the solve ends.
     """
 
     def __init__(self, problem: Problem, bound: Bound, options: SolveOptions) -> None:
@@ -84,15 +85,15 @@ class Incumbent:
 
     @property
     def beaten(self) -> bool:
-        """Whether there is a schedule, and none can cost less than what is known elsewhere."""
+        """Whether there is a schedule, and none can cost less than ``beat``."""
         return self.order is not None and self.bound.value >= self.beat * (1 - CLOSED)
 
     def over(self) -> bool:
-        """Whether to stop; tells the listener what is new, and about once a second."""
+        """Whether to stop. Also notifies the listener of changes, and about once a second."""
         return self.interrupted() or self.closed or self.work()
 
     def interrupted(self) -> bool:
-        """Whether to stop at once, even in the middle of limited work."""
+        """Whether to stop at once, even if the current share of a work limit is not used up."""
         if get_ident() == self._owner:
             if self._news or monotonic() - self._told >= 1.0:
                 self._tell()
@@ -105,17 +106,17 @@ class Incumbent:
 
     @property
     def exhausted(self) -> bool:
-        """Out of time or work, or told to stop; whether proven or not."""
+        """Whether time or work is used up or the user asked to stop, even if nothing is proven."""
         self.interrupted()
         return self._told_to_stop or self.time() or self.work()
 
     @property
     def ended(self) -> bool:
-        """Whether to leave whatever is still going on; limited work only where told to.
+        """Whether to abandon work that is still running; with a work limit only on request.
 
-        Time that is up is not enough where nothing but :data:`.progress.FALLBACK` is there: at
-        their first use kernels are compiled for seconds, and many ops take long to put in any
-        order.
+        The time limit alone is no reason while the only schedule is :data:`.progress.FALLBACK`:
+        compiling kernels takes seconds at their first use, and it takes long to order very many
+        ops.
         """
         self.interrupted()
         timed_out = not self.limited and self.interrupt()
@@ -123,23 +124,26 @@ class Incumbent:
 
     @property
     def share_left(self) -> float:
-        """The share left of the time or the work that is limited; 1 where neither is."""
+        """The share of the time or work limit that is left, 0 to 1; 1 if there is no limit."""
         return min(self.time.share_left, 1 - self.work.used / self._options.ops)
 
     def resume(self, seconds: float) -> None:
-        """Goes on for so many more seconds; limited work goes on as it is."""
+        """Continue for ``seconds`` more. A work limit is not extended."""
         if not self.limited:
             self.time = TimeLimit(seconds)
             self.interrupt.put(self._told_to_stop)
 
     def stop(self) -> None:
-        """Ends the solve for all threads, until it is resumed."""
+        """End the solve for all threads, until it is resumed."""
         self.interrupt.put()
         for view in self._views:
             view.interrupt.put()
 
     def budget(self, share: float = 1.0, seconds: float = inf) -> Budget:
-        """A share of what is left until the end, or of the work until workers compare next."""
+        """A budget with a share of the time left, at most ``seconds``.
+
+        If work is limited, it has a share of the work left until the next exchange of workers.
+        """
         if self.limited:
             ops = min(seconds * OPS_A_SECOND, share * self.work.left)
             return Budget(ops=ops, interrupt=self.interrupt)
@@ -153,7 +157,10 @@ class Incumbent:
     def offer(
         self, order: Order, method: str, cost: float | None = None, pairs: Pairs = ()
     ) -> bool:
-        """Takes ``order``, one array of packed ops per rank, and its pairs where they cost less."""
+        """Store ``order`` and ``pairs`` if they cost less than the best. Returns whether they do.
+
+        ``order``: one array of packed ops per rank.
+        """
         cost = self._cost(order, pairs) if cost is None else cost
         if not cost < self.cost:
             return False
@@ -166,9 +173,9 @@ class Incumbent:
         return True
 
     def take(self, schedule: Schedule, cost: float) -> None:
-        """Takes a schedule with streamed weights, even where the best so far costs the same.
+        """Store a schedule with streamed weights, even if the best so far costs the same.
 
-        ``cost``: by the objective, or by the step where the bound is on that.
+        ``cost``: by the objective, or by the steady step if ``bound`` is about that.
         """
         assert schedule.report is not None
         with self._lock:
@@ -184,9 +191,9 @@ class Incumbent:
         self._changed()
 
     def schedule(self, solver: str, seed: int, bound: Bound | None = None) -> Schedule:
-        """The best schedule with its times and its report.
+        """The best schedule with simulated times and a report.
 
-        ``bound``: the objective's, where schedules were not compared by that.
+        ``bound``: the bound on the objective, if schedules were compared by another cost.
         """
         with self._lock:
             order, method, known = self.order, self.method, bound or self.bound
@@ -194,8 +201,7 @@ class Incumbent:
         assert order is not None
         found = timed(Schedule(self.problem, order, transfers, pairs=pairs))
         cost = objective_cost(found)
-        # rounding may put a proven bound a hair above a cost that meets it; more would be a wrong
-        # proof
+        # rounding may put a valid bound slightly above an equal cost; more means a wrong proof
         assert known.value <= cost * (1 + CLOSED), f"{known} above {cost}"
         report = Report(
             objective=self.problem.objective,
@@ -211,7 +217,7 @@ class Incumbent:
         return replace(found, report=report)
 
     def views(self, number: int) -> Sequence[Incumbent]:
-        """The incumbents of so many workers: this one, or copies of it where work is limited."""
+        """The incumbents of ``number`` workers: this one, or a copy for each if work is limited."""
         if not self.limited:
             return [self] * number
         self._views = [
@@ -224,7 +230,10 @@ class Incumbent:
         return self._views
 
     def marks(self, views: Sequence[Incumbent]) -> Iterator[None]:
-        """How often the workers set out: once, or from mark to mark, exchanging the best."""
+        """Yield whenever the workers are to start: once, or once per share of a work limit.
+
+        After each share the copies exchange the best schedule and bound.
+        """
         if not self.limited:
             yield
             return
@@ -245,7 +254,7 @@ class Incumbent:
 
     def _adopt(self, other: Incumbent) -> None:
         self.raise_bound(other.bound)
-        with other._lock:  # its worker may still go on
+        with other._lock:  # its worker may still be running
             order, pairs, cost, method = other.order, other.pairs, other.cost, other.method
         if cost < self.cost:
             with self._lock:
@@ -255,11 +264,11 @@ class Incumbent:
     def _cost(self, order: Order, pairs: Pairs = ()) -> float:
         if any(pairs) or pulled(order):
             return objective_cost(Schedule(self.problem, order, pairs=pairs))
-        # arrays of its own: other threads offer as well
+        # with arrays of its own, as other threads offer orders too
         return Simulator(self.problem, offsets_of(order), self._costs).cost(np.concatenate(order))
 
     def _changed(self) -> None:
-        """Tells the listener, or leaves that to the owner's thread."""
+        """Notify the listener, or leave that to the owner's thread."""
         if get_ident() == self._owner:
             self._tell()
         else:

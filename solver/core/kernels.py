@@ -1,6 +1,6 @@
-"""Parts of kernels: random numbers, packed ops, whose turn it is, and the arrays of costs.
+"""Building blocks of kernels: random numbers, packed ops, the earliest rank, arrays of costs.
 
-Random numbers are those of xorshift64*, whose state a kernel carries.
+Random numbers come from xorshift64*, whose state a kernel passes around.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from pipeloom.ir.model.ops import (
 
 from .tolerances import ROUNDING
 
-inlined = partial(kernel, inline="always")  # a call of such a loop's parts takes a fifth of it
+inlined = partial(kernel, inline="always")  # calls would cost a fifth of a kernel's time
 State = npt.NDArray[np.uint64]
-"""(1,), changed with every number."""
+"""State of xorshift64*, shape (1,); each number drawn changes it."""
 
 
 class CostArrays(NamedTuple):
-    """Arrays of :class:`~pipeloom.ir.cost.cost_tables.Costs` for kernels; ``limit`` with what
-    rounding may add."""
+    """Arrays of :class:`~pipeloom.ir.cost.cost_tables.Costs` in a form that kernels accept.
+
+    ``limit`` includes the tolerance for rounding.
+    """
 
     durations: FloatArray
     owner: IntArray
@@ -53,7 +55,7 @@ def seeded(rng: np.random.Generator) -> State:
 
 @kernel
 def random(state: State) -> float:
-    """The next of xorshift64*: uniform in [0, 1)."""
+    """The next number of xorshift64*, uniform in [0, 1)."""
     x = state[0]
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -64,7 +66,7 @@ def random(state: State) -> float:
 
 @kernel
 def normal(state: State) -> float:
-    """About standard normal: the sum of twelve uniform numbers."""
+    """A number that is approximately standard normal: the sum of twelve uniform ones, minus 6."""
     total = -6.0
     for _ in range(12):
         total += random(state)
@@ -89,7 +91,7 @@ def packed(kind: int, stage: int, microbatch: int) -> int:
 
 @inlined
 def earliest(clock: FloatArray) -> int:
-    """The first rank of those that decide next."""
+    """The rank with the earliest clock; of equal ones, the first."""
     rank = 0
     for other in range(1, len(clock)):
         if clock[other] < clock[rank]:

@@ -1,4 +1,4 @@
-"""The arrays that bounds and search work on where every stage has a rank of its own."""
+"""The arrays of a problem in which every stage has a rank of its own, for bounds and search."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from .tolerances import ROUNDING, counts_within
 
 
 class LinearInstance(NamedTuple):
-    """S stages, each on a rank of its own; every array is by stage, shape (S,). Kernels take it.
+    """S stages, each on a rank of its own. Kernels accept it; all arrays are by stage, shape (S,).
 
-    ``f``, ``b``, ``w``: T_F, T_B, T_W. ``limit``: of the stage's rank, rounding included.
-    ``capacity``: how many microbatches' M_B fit in it, at most M.
-    ``down[i]``: delay of an activation from stage i to i+1; ``up[i]``: of a gradient from i+1 to i
-    (both 0 at the last stage).
-    ``round_trip``: R_i, the least time from a microbatch's F starting on stage i to its B starting
-    there: f_i + sum over k > i of f_k + b_k and the delays between.
-    ``offset``: the earliest start of a stage's first op after stage 0's.
+    ``f``, ``b``, ``w``: T_F, T_B, T_W. ``limit``: memory limit of the stage's rank, including the
+    tolerance for rounding. ``capacity``: the number of M_B that fit in the limit, at most M.
+    ``down[i]``: delay of an activation from stage i to i+1; ``up[i]``: delay of a gradient from i+1
+    to i (both 0 at the last stage). ``round_trip``: R_i, the least time from the start of a
+    microbatch's F on stage i to the start of its B there: f_i + sum over k > i of (f_k + b_k) and
+    the delays between. ``offset``: the earliest start of the stage's first op, relative to that of
+    stage 0. ``ranks``: the rank of each stage.
     """
 
     f: FloatArray
@@ -42,7 +42,7 @@ class LinearInstance(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem) -> LinearInstance | None:
-        """None where a rank has several stages, or a stage several ranks."""
+        """The instance of ``problem``; None unless each stage is on one rank of its own."""
         owners = problem.placement.owners
         if problem.placement.passing is not Passing.ACTIVATIONS or len(set(owners)) < len(owners):
             return None
@@ -73,7 +73,10 @@ class LinearInstance(NamedTuple):
         return len(self.f)
 
     def lags(self, objective: Objective) -> FloatArray:
-        """The cost less the span that it leaves each stage: 0, or ``offset`` for a makespan."""
+        """By how much the span of each stage must be shorter than the cost, shape (S,).
+
+        0 for the period, ``offset`` for the makespan: a stage cannot begin before its offset.
+        """
         return self.offset if objective is Objective.MAKESPAN else np.zeros(self.stages)
 
     @property

@@ -1,4 +1,4 @@
-"""The methods that find orders: the labels that results carry as ``method``."""
+"""The methods that find orders. Results carry them as ``method``."""
 
 from __future__ import annotations
 
@@ -8,53 +8,52 @@ from pipeloom.ir.model.schedule import OPTIMIZED
 
 
 class Method(StrEnum):
-    """How an order was found. That of a family has the family's name as its method."""
+    """How an order was found. The method of a family's order is the family's name."""
 
     ONE_AT_A_TIME = "one-at-a-time"
-    """One op after the other: always there, never good."""
+    """One microbatch after the other: every problem has this schedule."""
     START = "start"
-    """Given by the caller."""
+    """An order that the caller passed."""
     WARM_START = "warm-start"
     ROUNDS = "rounds"
-    """Built in rounds, or by a list with fixed parameters (:mod:`..construct.linear`)."""
+    """Built in rounds, or by a list scheduler with fixed parameters (:mod:`..construct.linear`)."""
     LIST = "list"
     """A list scheduler whose parameters are searched."""
     PERIODIC = "periodic"
-    """One step that all microbatches repeat."""
+    """A pattern that all microbatches repeat at equal intervals."""
     TAIL = "tail"
-    """The ends built backwards (:mod:`..construct.backward_tail`)."""
+    """The end of a schedule built backwards in time (:mod:`..construct.backward_tail`)."""
     ANNEAL = "anneal"
-    """Moves of ops in an order."""
+    """Simulated annealing: moves of ops in an order."""
     FILL = "fill"
-    """Moves of F's and B's, W's where there is time between them."""
+    """Simulated annealing of F's and B's; W's fill the idle time between them."""
     PAIR = "pair"
-    """Moves of ops and of pairs of F and BW that run at once."""
+    """Simulated annealing of ops and of pairs, an F and a BW that run at once."""
     UNROLL = "unroll"
-    """A schedule of fewer microbatches made longer."""
+    """A schedule of fewer microbatches, extended by repeating a period."""
     SPLICE = "splice"
-    """A piece of a schedule left out, another one repeated."""
+    """One piece of a schedule is removed and another one repeated."""
     PATTERN = "pattern"
-    """A schedule of the mean microbatch, filled in with unlike ones."""
+    """A schedule of the mean microbatch, filled with the unlike ones."""
     WINDOW = "window"
-    """CP-SAT on what runs within some time, the rest fixed."""
+    """Large neighbourhood search: CP-SAT on the ops in a time window, the others fixed."""
     CP_SAT = "cp-sat"
     MILP = "milp"
     WHOLE_STAGES = "whole-stages"
-    """Recomputation or offload on whole stages."""
+    """Recomputation or offload of all microbatches of chosen stages."""
     FUSE = "fuse"
-    """B's and W's that are cheaper as one op, joined on whole stages."""
+    """B and W joined to one op on whole stages where that is faster."""
     REPAIR = "repair"
     """A schedule for more memory, made to fit by recomputation or offload."""
     STREAM = "stream"
-    """Parameters of weight passing, searched by descent."""
+    """Coordinate descent on the parameters of weight passing."""
     CARRY = "carry"
-    """The order of another cut of the layers."""
+    """The order of a schedule for another cut of the layers."""
 
 
 _LABELS = frozenset(Method)
 
 
 def family_of(method: str) -> str:
-    """The family of a schedule that ``method`` found: a method that is none of :class:`Method` is a
-    family's name."""
+    """The family of a schedule; a method that is not in :class:`Method` is a family's name."""
     return OPTIMIZED if method in _LABELS else method

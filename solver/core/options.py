@@ -1,4 +1,4 @@
-"""How a problem is solved: the options of the optimizer, and its type."""
+"""The options of the optimizer, and the types of its arguments."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .progress import Listener
 from .stopping import NEVER, Budget, StoppingCriterion
 
 THREADS = "PIPELOOM_THREADS"
-"""The environment variable with the cores that this process is to use."""
+"""The environment variable with the number of cores that this process may use."""
 LEAST_WORKERS = 2
-"""Worker threads of a solve at least."""
+"""The least number of worker threads of a solve."""
 Order: TypeAlias = tuple[IntArray, ...]
-"""Packed ops, one array a rank."""
+"""The packed ops of each rank in order, one array per rank."""
 Memory: TypeAlias = Callable[[Schedule], Sequence[float]]
-"""The most that each rank has to hold in all, in the profile's unit."""
+"""The peak of all that each rank has to hold in a schedule, in the profile's unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,18 +31,20 @@ class SolveOptions:
     """The options of :func:`pipeloom.solver.optimize.optimize`.
 
     ``solver``: ``auto``, ``heuristic``, ``cp-sat`` or ``milp``. ``time_limit``: seconds.
-    ``work_limit``: millions of simulated ops (about a hundred of them take a second on a core);
-    with it the same ``seed`` gives the same schedule on every run, and ``time_limit`` does not
-    count, nor does the number of cores: every worker has that much work, other work counts as what
-    takes about as long. ``progress`` is called soon after an improvement and about once a second;
-    ``should_stop`` turning true ends the solve, which returns the best so far.
+    ``work_limit``: millions of simulated ops; a hundred of them take about a second on one core.
+    With a work limit the same ``seed`` gives the same schedule in every run: ``time_limit`` and the
+    number of cores have no influence, every worker may do that much work, and other work is
+    converted to simulated ops by its usual duration. ``progress`` is called soon after an
+    improvement and about once a second. When ``should_stop`` returns true, the solve ends and
+    returns the best schedule so far.
 
-    ``recompute_all``: whatever may be recomputed is. ``start``: an order to begin with, of the same
-    stages on the same ranks, left out where memory does not hold it. ``memory``: what a schedule
-    holds in all, which streamed weights hold against ``device_memory``. ``by_step``: schedules with
-    streamed weights are compared by their step where iterations follow each other
-    (:func:`pipeloom.ir.cost.steady_state.send_points.step_between_ops`), not by the objective;
-    ``progress`` is about the step then and its bound, the report about the objective all the same.
+    ``recompute_all``: recompute whatever can be recomputed. ``start``: an order to begin with, for
+    the same stages on the same ranks; ignored if it does not fit in memory. ``memory``: computes
+    all that a schedule holds, which is compared with ``device_memory`` if weights are streamed.
+    ``by_step``: compare schedules with streamed weights by their steady step, iterations following
+    each other (:func:`pipeloom.ir.cost.steady_state.send_points.step_between_ops`), instead of the
+    objective. ``progress`` then receives the step and its bound; the report is about the objective
+    in any case.
     """
 
     solver: str = "auto"
@@ -58,12 +60,12 @@ class SolveOptions:
 
     @property
     def ops(self) -> float:
-        """The limit on work in simulated ops; infinite where there is none."""
+        """The work limit in simulated ops; infinite if there is none."""
         return inf if self.work_limit is None else self.work_limit * 1e6
 
     @property
     def budget(self) -> Budget:
-        """The budget from now on: work alone where that is limited."""
+        """A budget that starts now, with the work limit if there is one, else the time limit."""
         return Budget(self.time_limit if self.work_limit is None else inf, self.ops)
 
     def share(self, share: float) -> SolveOptions:
@@ -71,7 +73,7 @@ class SolveOptions:
         return replace(self, time_limit=self.time_limit * share, work_limit=work)
 
     def part(self, budget: Budget, should_stop: StoppingCriterion) -> SolveOptions:
-        """The same solver and seed for a part of the problem, within ``budget``."""
+        """Options with the same solver and seed, for a subproblem within ``budget``."""
         return SolveOptions(
             solver=self.solver,
             time_limit=budget.time.left,
@@ -85,7 +87,7 @@ Optimizer: TypeAlias = Callable[[Problem, SolveOptions], Schedule]
 
 
 def cores() -> int:
-    """The cores to use: all, or as many as :data:`THREADS` says. Raises InputError."""
+    """The number of cores to use: :data:`THREADS` if set, else all. Raises InputError."""
     given = os.environ.get(THREADS)
     if given is not None:
         if not (given.isascii() and given.isdigit() and 0 < len(given) < 7 and int(given)):

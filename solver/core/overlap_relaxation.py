@@ -1,11 +1,16 @@
-"""Relaxations of forward/backward overlap (:mod:`pipeloom.ir.cost.overlap`) as shorter ops.
+"""Relaxations that replace pairs (:mod:`pipeloom.ir.cost.overlap`) by shorter ops.
 
-Let W of a stage take less by what its pair saves, and B where that is more than T_W. A pair takes
-its F, B and W less the smaller of two stages' savings at least, and that of the BW's stage is no
-smaller; so these three fit into the pair one after the other. None begins earlier or ends later
-than the pair: all that waits for them may go on, and no more is held. So a schedule with pairs is
-one without them of the problem with these times (:func:`least_times`), of no higher cost, and what
-bounds those bounds it.
+A pair is an F and a BW that a rank runs at once. The *saving* of a stage is the time that a pair of
+its own F and BW saves; a pair of two stages saves at most the smaller of their savings. Let the
+relaxed problem have no pairs and shorter ops (:func:`least_times`): T_W is reduced by the stage's
+saving, and T_B by the part of the saving that exceeds T_W.
+
+Claim: every schedule with pairs is a schedule of the relaxed problem, of no higher cost. Proof: a
+pair takes at least the time of its F, B and W, minus the smaller of the two savings, which is at
+most the saving of the BW's stage. So F, the shorter B and the shorter W fit into the pair one after
+the other. None of them starts before the pair or ends after it, so every op that waits for one of
+them can keep its time, and no more memory is held. Hence each lower bound of the relaxed problem
+holds for the original.
 """
 
 from __future__ import annotations
@@ -24,12 +29,12 @@ from .relaxations import with_stages
 
 
 def without_overlap(problem: Problem) -> Problem:
-    """The same where no pair saves anything."""
+    """The problem without the option to make pairs."""
     return with_stages(problem, lambda stage: replace(stage, t_fb=None))
 
 
 def least_times(problem: Problem) -> Problem:
-    """The problem whose schedules without pairs are no more costly: see above."""
+    """The relaxed problem of the module's docstring: no pairs, shorter B and W."""
     return with_stages(problem, least_times_of) if overlap_saves(problem) else problem
 
 
@@ -42,11 +47,12 @@ def least_times_of(stage: StageProfile) -> StageProfile:
 
 
 def overlap_work(problem: Problem) -> float:
-    """The work of the busiest rank, at least, where F's and BW's run at once.
+    """Lower bound on the work of the busiest rank, if an F and a BW may run at once.
 
-    Proof: a pair saves no more than that of its BW's stage does, nor than that BW takes. Where each
-    stage is on one rank, the microbatch of a rank's last F has all its BW's there behind it, one of
-    each stage, which no F runs beside.
+    Proof: a pair saves at most the saving of its BW's stage, and at most the duration of that BW,
+    so each microbatch takes at least its times of :func:`least_times`. If each stage is on one
+    rank, one microbatch saves nothing there: consider the rank's last F. All BW's of its microbatch
+    on the rank, one per stage, run after that F, so no F runs at the same time.
     """
     costs, least = Costs.of(problem), Costs.of(least_times(problem)).durations[:3].sum(axis=0)
     times = np.repeat(least[:, None], problem.microbatches, axis=1)

@@ -1,4 +1,4 @@
-"""The progress of a solve, as it is told while it runs."""
+"""The progress that a running solve reports."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from .methods import Method
 
 FALLBACK = Method.ONE_AT_A_TIME
-"""The method of the schedule that is always there."""
+"""The method of the trivial schedule that every solve has."""
 
 
 def is_built(method: str | None) -> bool:
-    """Whether a schedule of this method is more than :data:`FALLBACK`."""
+    """Whether there is a schedule, and its method is not :data:`FALLBACK`."""
     return method not in {None, FALLBACK}
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The state ``seconds`` after the start. ``gap`` is (incumbent - bound) / incumbent; ``method``
-    found the incumbent. All three are None before the first schedule.
+    """The state of a solve, ``seconds`` after its start.
+
+    ``incumbent``: the cost of the best schedule; ``method`` found it. ``gap``: (incumbent - bound)
+    / incumbent. All three are None as long as there is no schedule.
     """
 
     seconds: float

@@ -1,7 +1,7 @@
-"""Relaxations that drop or cheapen recomputation and offload, *remat* in short
-(:mod:`pipeloom.ir.cost.remat`).
+"""Relaxations that drop recomputation and offload, or make them cheaper.
 
-Both are possible where a profile has their times, and activations alone are passed.
+*Remat* is short for both (:mod:`pipeloom.ir.cost.remat`). They are possible if the profile has
+their times and only activations are passed.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ Mask = npt.NDArray[np.bool_]
 def with_stages(
     problem: Problem, change: Callable[..., StageProfile], *columns: Iterable[Any]
 ) -> Problem:
-    """The problem with ``change`` of each stage, given the stage's value of each column too; the
-    same of every microbatch where they are unlike."""
+    """The problem with each stage replaced by ``change(stage, *values)``.
+
+    ``columns``: the further arguments of ``change``, each with one value per stage. If microbatches
+    are unlike, ``change`` is applied to the stage's figures of every microbatch.
+    """
     rows = zip(problem.profile.stages, *columns, strict=True)
     stages = tuple(s.changed(lambda one, own=own: change(one, *own)) for s, *own in rows)
     return replace(problem, profile=replace(problem.profile, stages=stages))
 
 
 def recomputable(problem: Problem) -> Mask:
-    """The stages that may be recomputed, shape (S,)."""
+    """Which stages may be recomputed, shape (S,)."""
     return _possible(problem, OpKind.R)
 
 
 def offloadable(problem: Problem) -> Mask:
-    """The stages that may be offloaded, shape (S,)."""
+    """Which stages may be offloaded, shape (S,)."""
     return _possible(problem, OpKind.O)
 
 
@@ -52,7 +55,7 @@ def _possible(problem: Problem, kind: OpKind) -> Mask:
 
 
 def fusible(problem: Problem) -> Mask:
-    """The stages whose B and W take less as one op, shape (S,)."""
+    """Which stages run BW faster than B and W one after the other, shape (S,)."""
     if problem.placement.passing is not Passing.ACTIVATIONS:
         return np.zeros(problem.stages, dtype=np.bool_)
     every = [stage.each or (stage,) for stage in problem.profile.stages]
@@ -73,7 +76,7 @@ def without_offloading(profile: Profile) -> Profile:
 
 
 def recomputing(problem: Problem) -> Problem:
-    """The same where no stage that may be recomputed may be offloaded."""
+    """The problem without offload on the stages that may be recomputed."""
 
     def change(stage: StageProfile) -> StageProfile:
         return replace(stage, m_o=None, offload_bytes=None) if stage.t_r is not None else stage
@@ -82,17 +85,17 @@ def recomputing(problem: Problem) -> Problem:
 
 
 def plain(problem: Problem) -> Problem:
-    """The same without remat: a fused BW takes T_B + T_W."""
+    """The problem without remat; BW takes T_B + T_W."""
     profile = without_offloading(without_recomputing(problem.profile))
     return with_stages(replace(problem, profile=profile), lambda stage: replace(stage, t_bw=None))
 
 
 def unfused(problem: Problem) -> Problem:
-    """A relaxation of ``problem`` in which no BW takes less than its B and W.
+    """A relaxation of ``problem`` in which BW is not faster than B and W.
 
-    Where BW takes less, B takes no longer than that and W what is left of it. Split any BW so: the
-    B leaves its gradient earlier and the W ends with the BW, so that there is a schedule of the
-    same cost. The B's and W's apart take no longer than they did.
+    On stages with T_BW < T_B + T_W, B takes min(T_B, T_BW) and W the rest of T_BW. Proof: split
+    each BW into this B and W. The gradient of B leaves earlier and W ends when BW did, so the cost
+    is the same. B's and W's that already were two ops take no longer than before.
     """
 
     def change(stage: StageProfile) -> StageProfile:
@@ -105,12 +108,16 @@ def unfused(problem: Problem) -> Problem:
 
 
 def least_kept(problem: Problem) -> FloatArray:
-    """The least that a microbatch holds of each stage in some best schedule while it waits for its
-    B, shape (S,).
+    """The least memory that a microbatch holds on each stage between F and B, shape (S,).
 
-    On a rank with one stage, which is not recomputed, that is M_B where M_B and the least exceed
-    the limit: while a microbatch is out, no other's F or B has room for its M_B, so that the memory
-    held only falls until it is back. Without its O and L no op comes later, and all fits.
+    The least over the choices of a stage: M_B if the microbatch stays, less if it is recomputed or
+    offloaded. It holds in some optimal schedule, not in all.
+
+    It is M_B on a stage that is the only one of its rank, is not recomputable, and where M_B plus
+    the least exceeds the rank's limit. Proof: while a microbatch is offloaded and holds the least,
+    no F or B of another one has room for its M_B. So the memory held can only fall until the
+    microbatch is loaded back, and offload makes room for nothing. Removing its O and L delays no
+    op, and memory is still sufficient.
     """
     costs, owners = Costs.of(problem), problem.placement.owners
     if problem.placement.passing is not Passing.ACTIVATIONS:
@@ -123,13 +130,13 @@ def least_kept(problem: Problem) -> FloatArray:
 
 
 def relaxed(problem: Problem) -> Problem:
-    """A relaxation without remat: its best schedule costs no more than any of ``problem``.
+    """A relaxation without remat: its optimum is no higher than that of ``problem``.
 
-    M_B is :func:`least_kept`, and M_W no more than that. Take any schedule of ``problem`` and leave
-    out its R's, O's and L's, all other ops at their times: ranks are free where ops ran, inputs
-    come as they did, and every microbatch holds no more than before, as it held at least that much
-    from F to B whatever became of it. So it is a schedule of the relaxed problem with the same
-    cost. Times are those of :func:`unfused`.
+    M_B is :func:`least_kept`, M_W is at most that, and times are those of :func:`unfused`. Proof:
+    remove all R, O and L from a schedule of ``problem`` and keep the times of all other ops. Ranks
+    are still free when ops run, and inputs arrive as before. Every microbatch held at least
+    :func:`least_kept` from F to B, whatever was chosen for it, so no rank holds more than before.
+    This is a schedule of the relaxed problem with the same cost.
     """
 
     def change(stage: StageProfile, m_b: float) -> StageProfile:
@@ -139,19 +146,22 @@ def relaxed(problem: Problem) -> Problem:
 
 
 def relaxed_at_backwards(problem: Problem) -> Problem:
-    """Another relaxation: M_B is :func:`least_kept`, M_W nothing, and each rank's limit is less.
+    """A second relaxation without remat: M_B is :func:`least_kept`, M_W is 0, limits are reduced.
 
-    At the start of a B its own M_B is held, and :func:`least_kept` of all others whose F has run
-    and whose B has not. So these and its own together leave free what its M_B is more than what is
-    least kept of it, on the rank's stage where that is least. That holds at any other time too:
-    those between F and B then are still there when the rank's next B starts.
+    The limit of each rank is reduced by min over its stages of M_B - :func:`least_kept`. Proof:
+    when a B starts, its microbatch holds M_B, and each other microbatch between F and B at least
+    :func:`least_kept`. So the sum of :func:`least_kept` over all of them, this one included, is at
+    most the limit minus M_B - :func:`least_kept` of this stage. The same holds at any other time:
+    microbatches that are between F and B then are still between F and B when the rank's next B
+    starts.
     """
     least = least_kept(problem)
     bare = plain(unfused(problem))
     rest = Costs.of(problem).m_b - least
     own = map(problem.placement.stages_of, range(problem.ranks))
     free = [min(rest[list(stages)].tolist(), default=0.0) for stages in own]
-    whole = np.array(problem.memory_limit) * (1 + ROUNDING)  # of what is left that would be less
+    # the tolerance is relative to the whole limit, so it is added before the reduction
+    whole = np.array(problem.memory_limit) * (1 + ROUNDING)
     limit = tuple(np.maximum(0.0, whole - free).tolist())
     held = with_stages(bare, lambda stage, m_b: replace(stage, m_b=m_b, m_w=0.0), least.tolist())
     return replace(held, memory_limit=limit)

@@ -1,4 +1,4 @@
-"""The cost of a schedule, its status under a lower bound, and whether it keeps its limits."""
+"""The cost of a schedule, its status given a lower bound, and whether it keeps memory limits."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ from .tolerances import CLOSED, ROUNDING
 
 
 def objective_cost(schedule: Schedule) -> float:
-    """The cost by the problem's objective, without averaging over replicas."""
+    """The cost by the problem's objective, without averaging of gradients over replicas."""
     timing = schedule.timing or simulate(schedule)
     return timing.cost(schedule.problem.objective)
 
 
 def iteration_time(schedule: Schedule) -> float:
-    """The cost by the problem's objective with averaging over replicas, of a timed schedule."""
+    """The cost by the problem's objective, with averaging of gradients over replicas.
+
+    The schedule must have its timing.
+    """
     return schedule.known_timing.iteration_time(schedule.problem.objective)
 
 
 def cost_and_memory(schedule: Schedule) -> tuple[float, float]:
-    """The iteration time, rounded so that equal ones are equal, then the largest peak memory: the
-    order of timed schedules from the best on."""
+    """A key that sorts timed schedules from the best on: (iteration time, largest peak memory).
+
+    The iteration time is rounded to nine digits, so that rounding errors do not decide.
+    """
     return float(f"{iteration_time(schedule):.9g}"), max(schedule.known_timing.peak_memory)
 
 
 def status_under(bound: float, cost: float) -> Status:
-    """The status of a schedule of ``cost`` where none costs less than ``bound``."""
+    """The status of a schedule with this ``cost`` if ``bound`` is a lower bound."""
     return Status.OPTIMAL if cost - bound <= CLOSED * cost else Status.FEASIBLE
 
 

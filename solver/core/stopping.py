@@ -1,4 +1,4 @@
-"""Stopping criteria: time, work, an interrupt, and the budget of one piece of work."""
+"""Stopping criteria: time, work, an interrupt; and budgets for parts of a solve."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ OPS_A_SECOND = 1e8  # roughly what the simulator does on one core
 
 
 class StoppingCriterion(Protocol):
-    """Whether to stop; asked many times per second."""
+    """Whether to stop; called many times per second."""
 
     def __call__(self) -> bool: ...
 
 
 def clock() -> float:
-    """Seconds since some moment, but for those in which kernels are compiled."""
+    """A monotonic clock in seconds that stands still while kernels are compiled."""
     return monotonic() - seconds_compiling()
 
 
 class TimeLimit:
-    """``seconds`` by :func:`clock` from the moment it is made."""
+    """A limit of ``seconds``, measured by :func:`clock` from its creation on."""
 
     def __init__(self, seconds: float = inf) -> None:
         self.seconds = seconds
@@ -41,14 +41,17 @@ class TimeLimit:
 
     @property
     def share_left(self) -> float:
-        """1 where time is unlimited, 0 where there is none."""
+        """The share of the time that is left; 1 if time is unlimited, 0 if the limit is 0."""
         if self.seconds <= 0.0:
             return 0.0
         return self.left / self.seconds if self.seconds < inf else 1.0
 
 
 class WorkLimit:
-    """``ops`` simulated ops, as they are spent; other work counts as what takes about as long."""
+    """A limit of ``ops`` simulated ops.
+
+    :meth:`spend` counts them; other work counts as the ops that take about as long.
+    """
 
     def __init__(self, ops: float = inf) -> None:
         self.ops = ops
@@ -66,7 +69,7 @@ class WorkLimit:
 
 
 class Interrupt:
-    """A flag that any thread may raise; kernels read the array, shape (1,)."""
+    """A flag that any thread may set. Kernels read ``flag``, shape (1,)."""
 
     def __init__(self, *, raised: bool = False) -> None:
         self.flag: npt.NDArray[np.bool_] = np.array([raised])
@@ -79,7 +82,7 @@ class Interrupt:
 
 
 class FirstOf:
-    """Whichever of its criteria comes first."""
+    """Stops when any of its criteria does."""
 
     def __init__(self, *criteria: StoppingCriterion) -> None:
         self._criteria = criteria
@@ -89,9 +92,9 @@ class FirstOf:
 
 
 class Budget(FirstOf):
-    """``time`` runs from the moment it is made, ``work`` is counted as it is spent.
+    """A limit on time and work. It is over if either is used up or ``interrupt`` is set.
 
-    The budget is over where either has come to its end, or ``interrupt`` is raised.
+    ``time`` runs from the creation of the budget; ``work`` is counted by its ``spend``.
     """
 
     def __init__(
@@ -102,16 +105,16 @@ class Budget(FirstOf):
         super().__init__(self.time, self.work, self.interrupt)
 
     def share(self, share: float = 1.0) -> Budget:
-        """A budget of a share of this one as it was at first, from now on."""
+        """A budget that starts now, with a share of what this one had at its creation."""
         return Budget(share * self.time.seconds, share * self.work.ops, self.interrupt)
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until its time or its work is used up."""
+        """Seconds until time or work is used up, work converted by :data:`OPS_A_SECOND`."""
         return min(self.time.left, self.work.left / OPS_A_SECOND)
 
     def part(self, number: int) -> Budget:
-        """A budget of one of ``number`` equal parts of what is left of this one, from now on."""
+        """A budget that starts now, with one of ``number`` equal parts of what is left."""
         return Budget(self.time.left / number, self.work.left / number, self.interrupt)
 
 

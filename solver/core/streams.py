@@ -1,7 +1,8 @@
-"""Streams: microbatches that run each stage on the same ranks.
+"""Streams: groups of microbatches that run each stage on the same ranks.
 
-There is one, or one of each direction; where weights are passed, one per rank. Its microbatches are
-alike, so that they can be named in the order of any class of ops, a kind of op of one stage.
+There is one stream, or one per direction if microbatches go both ways, or one per rank if weights
+are passed. The microbatches of a stream are alike. A *class* is all ops of one kind, stage and
+stream; its microbatches may be numbered in the order in which the ops of any class run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .options import Order
 
 
 def streams_of(problem: Problem) -> list[list[int]]:
-    """The microbatches that run each stage on the same ranks, in groups."""
+    """The streams, each as a list of microbatches."""
     found: dict[tuple[int, ...], list[int]] = {}
     for j, owners in enumerate(problem.owner.T.tolist()):
         found.setdefault(tuple(owners), []).append(j)
@@ -24,7 +25,7 @@ def streams_of(problem: Problem) -> list[list[int]]:
 
 
 def stream_numbers(problem: Problem) -> IntArray:
-    """The number in :func:`streams_of` of each microbatch's group, (M,)."""
+    """The index in :func:`streams_of` of each microbatch's stream, shape (M,)."""
     numbers = np.empty(problem.microbatches, dtype=np.int64)
     for number, own in enumerate(streams_of(problem)):
         numbers[own] = number
@@ -32,20 +33,25 @@ def stream_numbers(problem: Problem) -> IntArray:
 
 
 def as_many_each_way(problem: Problem) -> bool:
-    """Whether activations are passed, and as many microbatches go each way."""
+    """Whether activations are passed and, if in two directions, as many microbatches in each."""
     if problem.placement.kind is PlacementKind.BIDIRECTIONAL:
         return len(set(map(len, streams_of(problem)))) == 1
     return problem.placement.passing is Passing.ACTIVATIONS
 
 
 def class_of(stream: IntArray, ops: IntArray) -> IntArray:
-    """Kind, stage and stream of packed ops as a number, ``stream`` being :func:`stream_numbers`."""
+    """The class of each packed op as a number: kind, stage and stream.
+
+    ``stream``: the result of :func:`stream_numbers`.
+    """
     return np.asarray((ops & CLASS_MASK) + (stream[ops >> MICROBATCH_SHIFT] << MICROBATCH_SHIFT))
 
 
 def by_turns(problem: Problem, order: Order) -> Order:
-    """The order with each BW as B and W, and the ops of a kind, stage and stream by microbatch:
-    these are alike, so that the same times do."""
+    """The order with each BW split into B and W, and each class sorted by microbatch.
+
+    As the microbatches of a class are alike, the order takes the same time.
+    """
     stream, rows = stream_numbers(problem), []
     for row in map(split_backwards, order):
         of_class = class_of(stream, row)

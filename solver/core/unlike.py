@@ -1,4 +1,7 @@
-"""Problems whose microbatches are unlike, as problems of microbatches that are alike."""
+"""Unlike microbatches: checks, and problems in which one microbatch stands for all.
+
+Microbatches are *unlike* if the profile has lists of times or sizes, one per microbatch.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,11 @@ _WHY = "where microbatches are unlike (lists of one number per microbatch)"
 
 
 def check_planned(problem: Problem) -> None:
-    """Raises InputError where microbatches are unlike, and something is asked for that is planned
-    for those that are alike alone."""
+    """Raise InputError if microbatches are unlike and the problem is not planned for such.
+
+    Recomputation, offload, fused backwards, pairs and two copies are planned only for equal
+    microbatches.
+    """
     if not problem.profile.unlike:
         return
     if problem.placement.passing is Passing.MIXED:
@@ -38,7 +44,7 @@ def check_planned(problem: Problem) -> None:
 
 
 def check_unpaired(problem: Problem) -> None:
-    """Raises InputError where microbatches are unlike, and pairs of them may be made."""
+    """Raise InputError if microbatches are unlike and the profile allows pairs."""
     known = [s for s, stage in enumerate(problem.profile.stages) if stage.t_fb is not None]
     if known and problem.profile.unlike:
         raise InputError(f"stages[{known[0]}]: t_fb: expected none {_WHY}")
@@ -50,11 +56,11 @@ def typical(problem: Problem) -> Problem:
 
 
 def least(problem: Problem) -> Problem:
-    """A relaxation of ``problem``: every microbatch is as short and as small as the least is.
+    """A relaxation of ``problem``: each figure of a stage is the least of all microbatches.
 
-    Take any schedule of ``problem`` and end its ops and its messages earlier, all starts as they
-    are: inputs come no later, ranks are free no later and hold no more. So it is a schedule of the
-    relaxed problem that costs no more, whatever is recomputed, offloaded or fused in it.
+    Proof: in a schedule of ``problem``, keep all starts and let ops and messages end earlier.
+    Inputs arrive no later, ranks are free no later, and no rank holds more. So this is a schedule
+    of the relaxed problem of no higher cost, whatever it recomputes, offloads or fuses.
     """
     return _alike(problem, _least)
 

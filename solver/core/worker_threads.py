@@ -1,7 +1,8 @@
-"""Worker threads: parts of a portfolio, each in a thread of its own, that work on one incumbent.
+"""Worker threads: the parts of a portfolio run in parallel and share one incumbent.
 
-Kernels and solvers let go of Python's lock, so that threads are enough to use several cores. The
-caller's thread only waits: it alone calls the listener, asks whether to stop and hears Ctrl-C.
+Kernels and solvers release Python's global lock, so threads suffice to use several cores. The
+caller's thread only waits. It is the only one that calls the listener, asks whether to stop and
+receives Ctrl-C.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ from .options import LEAST_WORKERS, cores
 Result = TypeVar("Result")
 
 MOST_WORKERS = 8
-POLL = 0.05  # seconds between two looks at the clock
-GRACE = 0.5  # seconds that work has to end once time is up, before it is left alone
+POLL = 0.05  # seconds between two checks of the clock
+GRACE = 0.5  # seconds that work has to end after the time limit, before it is abandoned
 
 Pieces = Iterator[None]
-"""Work in pieces: between two of them it may be left."""
+"""Work in pieces; it can be paused after each."""
 Worker = Callable[[Incumbent], Pieces]
 
 
 def workers_abreast(best: Incumbent | None = None) -> int:
-    """The number of workers side by side: one a core, two at least, and where work is limited."""
+    """The number of parallel workers: one per core and at least two; two if work is limited."""
     if best is not None and best.limited:
         return LEAST_WORKERS
     return max(LEAST_WORKERS, min(cores(), MOST_WORKERS))
 
 
 def run_workers(best: Incumbent, workers: Sequence[Worker]) -> None:
-    """Runs the workers until it is over, or all have come to their end.
+    """Run the workers until the solve is over, or all of them have finished.
 
-    What one of them raises is raised here, once the others have stopped.
+    An exception of a worker is raised here, once the others have stopped.
     """
     views = best.views(len(workers))
     work = [worker(view) for worker, view in zip(workers, views, strict=True)]
@@ -50,14 +51,16 @@ def run_workers(best: Incumbent, workers: Sequence[Worker]) -> None:
                         best, {threads.submit(run_pieces, pieces, view) for pieces, view in pairs}
                     )
             finally:
-                best.stop()  # before the threads are waited for
+                best.stop()  # before leaving the pool, which waits for its threads
     finally:
-        best.gather()  # where a worker raised or the user interrupts
+        best.gather()  # also if a worker raised or the user interrupted
 
 
 def side_by_side(best: Incumbent, workers: Sequence[Worker]) -> Pieces:
-    """The workers side by side, or the first alone on one core, until all have come to their end;
-    each goes on where it was when this is taken up again."""
+    """Run the workers in parallel, or only the first if one core is allowed, until all finish.
+
+    Each continues where it was when this is resumed.
+    """
     resumed: list[Worker] = [cache(worker) for worker in workers]
     while True:
         run_workers(best, resumed[:1] if best.one_worker else resumed)
@@ -67,7 +70,7 @@ def side_by_side(best: Incumbent, workers: Sequence[Worker]) -> Pieces:
 
 
 def in_thread(work: Callable[[], Result]) -> Future[Result]:
-    """``work`` in a thread of its own, which nobody has to wait for before Python ends."""
+    """Run ``work`` in a thread that Python does not wait for at exit."""
     threads = ThreadPoolExecutor(1, "solve")
     future = threads.submit(work)
     threads.shutdown(wait=False)
@@ -75,11 +78,11 @@ def in_thread(work: Callable[[], Result]) -> Future[Result]:
 
 
 def has_ended(best: Incumbent, work: Future[Result]) -> bool:
-    """Waits for ``work``; False where it goes on though it was to stop, or time is up and it has
-    built a schedule.
+    """Wait for ``work``. Returns False if it is still running :data:`GRACE` seconds after the end.
 
-    Not all of it looks at the clock: a kernel is compiled at its first use, an order of very many
-    ops is built, and where other processes have the cores a moment's work takes long.
+    The end is when the user asked to stop, or when time is up and a schedule was built. Some work
+    cannot check the clock: compiling a kernel, or building an order of very many ops; on a busy
+    machine even short work takes long.
     """
     leave = math.inf
     while not wait([work], POLL).done:
@@ -87,7 +90,7 @@ def has_ended(best: Incumbent, work: Future[Result]) -> bool:
             leave = monotonic() + GRACE
         if monotonic() >= leave:
             return False
-    best.over()  # tells the listener what is new
+    best.over()  # notifies the listener
     return True
 
 

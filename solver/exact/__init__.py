@@ -1,8 +1,8 @@
-"""Exact backends of one formulation: CP-SAT, and a MILP by CBC.
+"""Exact solvers: CP-SAT and a MILP (CBC) solve one formulation (:mod:`.formulation`).
 
-Beside them: all orders of ops as CP-SAT models (:mod:`.orders`).
+:mod:`.orders` has further CP-SAT models, of all orders of ops.
 
-Importing this imports neither ortools nor pulp; a backend's first use does.
+Importing this package imports neither ortools nor pulp; the first use of a solver does.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ..core.options import SolveOptions
 
 @dataclass(frozen=True, slots=True)
 class ExactResult:
-    """``schedule``: the best found, timed; the incumbent where nothing better was; None if neither.
+    """``schedule``: the best schedule found, timed, or the incumbent; None if there is neither.
 
-    ``lower_bound``: no valid schedule costs less; ``inf`` where none is valid at all.
-    ``complete``: the solver came to its end, so that more time would be in vain.
+    ``lower_bound``: no valid schedule costs less; ``inf`` if none is valid. ``complete``: the
+    solver has finished, so more time would not help.
     """
 
     schedule: Schedule | None
@@ -32,15 +32,15 @@ class ExactResult:
 
 
 class Backend(Protocol):
-    """Solves a problem to optimality, or as far as it gets.
+    """Solves a problem to optimality, or as far as the limits allow.
 
-    ``incumbent``: the best schedule known; only better ones are looked for. ``lower_bound``: one
-    that is known to hold. ``on_solution`` is given every better schedule, timed, and ``on_bound``
-    every better bound that comes up on the way, in the caller's thread; ``should_stop`` is asked
+    ``incumbent``: the best schedule known; only better ones are searched. ``lower_bound``: a bound
+    known to be valid. ``on_solution`` receives every better schedule, timed, and ``on_bound`` every
+    better bound found on the way; both are called in the caller's thread. ``should_stop`` is called
     several times per second. Ctrl-C ends the solver and raises KeyboardInterrupt. Of ``options``
-    the limits, the seed and ``should_stop`` count: with a ``work_limit`` the same question has the
-    same answer, unless one of the others ends it. Raises InputError for other passing than
-    activations'.
+    only the limits, the seed and ``should_stop`` are used. With a ``work_limit`` the result is
+    repeatable, unless something else ends the solver. Raises InputError if the placement does not
+    pass activations.
     """
 
     def __call__(
@@ -65,4 +65,4 @@ def _load(module: str) -> Backend:
 
 BACKENDS: Mapping[str, Backend] = {"cp-sat": _load("cp_sat"), "milp": _load("milp.model")}
 MOST_OPS = 12_000
-"""Ops that a backend takes: the matrix of their order has a byte for each pair."""
+"""The most ops that a solver accepts: the matrix of their order has one byte per pair of ops."""

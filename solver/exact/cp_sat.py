@@ -1,13 +1,12 @@
-"""The formulation solved by CP-SAT (ortools).
+"""The formulation solved by CP-SAT (OR-Tools): integer times, and one literal per open pair.
 
-In the model times in whole ticks, one literal an open pair.
-
-Rounding: with times rounded down to ticks, the start times of any valid schedule, rounded down too,
-satisfy every dependency and no-overlap constraint, because floor(x + y) >= floor(x) + floor(y).
-A rank's span grows by less than one tick by it, a makespan (from 0) by none, and an op that starts
-at the end of another may then start up to one tick later than that, or two with a delay between
-(``Ticks.exact``: none of this). So the model's optimum, less that tick, is a lower bound for real
-times. Schedules are never read off the ticks: their orders are timed by the simulator.
+Rounding: times are rounded down to ticks. The start times of a valid schedule, rounded down as
+well, satisfy every dependency and no-overlap constraint, because floor(x + y) >= floor(x) +
+floor(y). Rounding lengthens a rank's span by less than one tick, and a makespan (from 0) not at
+all. An op that starts at the end of another one may then start up to one tick later than that end,
+or two with a delay in between (with ``Ticks.exact`` none of this happens). So the optimum of the
+model minus one tick is a lower bound for the true times. The times of schedules are not taken from
+the model: its orders are timed by the simulator.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from .integer_time import Ticks
 
 @dataclass
 class CpSatModel:
-    """The CP-SAT model under construction; CONSTRAINTS below fill it in."""
+    """The CP-SAT model under construction; CONSTRAINTS fill it in."""
 
     formulation: Formulation
     ticks: Ticks
@@ -75,13 +74,13 @@ class CpSatModel:
 
     @property
     def rounding(self) -> int:
-        """The ticks that a real cost may be below the model's."""
+        """By how many ticks a true cost may be below that of the model."""
         period = self.formulation.problem.objective is Objective.PERIOD
         return int(period and not self.ticks.exact)
 
     @property
     def slack(self) -> float:
-        """The error of times read off the model, at most, in the profile's unit."""
+        """The largest error of times in a solution, in the profile's unit."""
         return 1e-9 if self.ticks.exact else 4 / self.ticks.per_unit
 
     def end(self, op: int) -> cp_model.LinearExpr:
@@ -95,7 +94,10 @@ class CpSatModel:
 
 
 def _order(model: CpSatModel) -> None:
-    """One literal a pair. Orders are transitive by their times, but for ops that take none."""
+    """Add a literal for each open pair.
+
+    Start times make the orders transitive, except for ops of zero duration.
+    """
     cp = model.cp
     for a, b in model.formulation.adjacent:
         cp.add(model.start[b] >= model.end(a))
@@ -203,7 +205,7 @@ def solve(
     on_solution: Callable[[Schedule], None] | None = None,
     on_bound: Callable[[float], None] | None = None,
 ) -> ExactResult:
-    """See :class:`pipeloom.solver.exact.Backend`; where work is limited one thread searches."""
+    """See :class:`pipeloom.solver.exact.Backend`; if work is limited, one thread searches."""
     time = TimeLimit(options.time_limit)
     model = CpSatModel.of(Formulation.of(problem), incumbent, lower_bound)
     best = incumbent
@@ -239,7 +241,7 @@ def _bound(
 
 
 def _proven(model: CpSatModel, bound: float, best: Schedule | None, known: float) -> float:
-    """The bound that CP-SAT's ``bound`` in ticks proves, in the profile's unit."""
+    """The lower bound, in the profile's unit, that CP-SAT's ``bound`` in ticks proves."""
     proven = (bound - model.rounding) / model.ticks.per_unit
     return min(max(known, proven), math.inf if best is None else objective_cost(best))
 

@@ -1,4 +1,4 @@
-"""A CP-SAT solve in a thread of its own, so that the caller's stays open to Ctrl-C."""
+"""Runs CP-SAT in a thread of its own, so that the caller's thread can receive Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from ortools.sat.python import cp_model
 
 from ..core.stopping import StoppingCriterion
 
-_POLL = 0.05  # seconds between two looks at should_stop
+_POLL = 0.05  # seconds between two calls of should_stop
 _Read = TypeVar("_Read")
 
 
 class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[_Read]):
-    """Solves ``cp`` while its context lasts; ``parameters`` are those of CP-SAT.
+    """Solves ``cp`` as long as its context lasts; ``parameters`` are those of CP-SAT.
 
-    :meth:`next` returns solutions as ``read`` takes them. Once the thread has ended, ``status``
-    holds, ``work``, in seconds as CP-SAT counts them, and ``bound``, the best proven or None.
+    :meth:`next` returns solutions, converted by ``read``, and bounds. After the end of the thread,
+    ``status`` is CP-SAT's, ``work`` its deterministic time in seconds, and ``bound`` the best bound
+    proven, or None.
     """
 
     def __init__(
@@ -39,7 +40,8 @@ class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[_Read]):
         self.bound: float | None = None
         self.work = 0.0
         self._solver.parameters.catch_sigint_signal = False
-        # ortools 9.15 with it proves bounds above the cost of a schedule that its own model accepts
+        # with it, ortools 9.15 proves bounds above the cost of a schedule that is a solution of the
+        # model
         self._solver.parameters.presolve_inclusion_work_limit = 0
         for name, value in parameters.items():
             setattr(self._solver.parameters, name, value)
@@ -64,7 +66,7 @@ class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[_Read]):
         self._news.put(self._read(self))
 
     def next(self, should_stop: StoppingCriterion) -> _Read | float | None:
-        """The next solution, or bound in ticks; None once the search has ended."""
+        """The next solution, or a bound in ticks; None after the end of the search."""
         while True:
             try:
                 news = self._news.get(timeout=_POLL)

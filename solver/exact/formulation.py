@@ -1,48 +1,52 @@
-"""The problem as variables, constraints and an objective, once for every exact backend.
+"""The problem as variables, constraints and an objective, for all exact solvers.
 
 Variables
-    ``start[i]``, the start of op i; and for any two ops of one rank whose order nothing fixes,
+    ``start[i]``, the start of op i; and for any two ops of one rank whose order is not fixed,
     whether the first runs before the second.
 Constraints
     *dependencies*: ``start[after] >= end[before] + delay``.
-    *no overlap*: of two ops of a rank, the later starts at the earlier one's end or after it;
-    which is the later is fixed for some (``adjacent``) and open for others (``open_pairs``).
-    *memory*: at the start of every F, what the ops before it on its rank have left held, and its
-    own M_B, are within the rank's limit. Memory grows at F's alone, so this is enough.
-    *spans*: no rank's span (objective: period), or no end (makespan), exceeds the cost.
-    *packing* (follows from the others; it lifts relaxations): an op starts no earlier after its
-    rank's first than the ops before it take, and ends no later before the rank's span does than
-    the ops after it take.
-    *earliest* (period only): ops before a rank's first B start no later than they must.
+    *no overlap*: of two ops of a rank, the later one starts no earlier than the other ends. Which
+    one is later is fixed for some pairs (``adjacent``) and open for others (``open_pairs``).
+    *memory*: at the start of every F, what the earlier ops on its rank have left held, plus its own
+    M_B, is within the rank's limit. Memory grows only at F's, so this is sufficient.
+    *spans*: the span of no rank (objective: period), or no end (makespan), exceeds the cost.
+    *packing* (implied; it tightens relaxations): from the start of the rank's first op to the start
+    of an op, there is time for all ops before it; from its end to the end of the rank's allowed
+    span, there is time for all ops after it.
+    *earliest* (period only): ops before a rank's first B start as early as they can.
 Objective
-    the cost, minimised. B and W are separate ops: a fused BW is never better, because B, then W at
-    once, sends the input gradient earlier, gives memory back no later and moves no first start.
+    The cost, minimized. B and W are separate ops. A fused BW is never better: a B followed at once
+    by its W sends the gradient earlier, releases memory no later and changes no first start.
 
-Activation passing only, with any number of stages per rank. Three facts keep it small and exact.
+It applies to activation passing with any number of stages per rank. Three facts keep it small and
+exact.
 
-**Microbatches are positions.** The k-th F (B, W) of a stage to run is called F(s, k) (B(s, k),
-W(s, k)), which fixes the order within each stage and kind. Take any valid schedule and rename its
-ops so, keeping all times. Every dependency still holds: when the k-th F of stage s starts, k + 1
-microbatches have passed F(s-1, .), so the k-th of those to end has ended a delay ago; likewise B
-after the next stage's B, B after F, and W after B. Durations, delays and sizes depend on the stage
-alone, so nothing else changes. This holds with several stages per rank, stage by stage.
+**Microbatches are positions.** Let F(s, k), B(s, k), W(s, k) be the k-th F, B and W that stage s
+runs; this fixes the order within each stage and kind. Take any valid schedule and rename its ops in
+this way, keeping all times. Every dependency still holds: when the k-th F of stage s starts, k + 1
+microbatches have passed F(s-1, .), so the k-th of those to end has ended at least a delay ago. The
+same holds for B after the B of the next stage, B after F, and W after B. Durations, delays and
+sizes depend only on the stage, so nothing else changes. With several stages per rank, the argument
+applies to each stage.
 
-**First starts.** Renaming keeps times, but the contract's times are the earliest of an *order*,
-and the period counts from each rank's first start. For the makespan earlier is only better. For
-the period it is not: a rank whose first op is F of the second microbatch to come starts later, and
-may span less (``tests/unit/support/test_oracle.py`` holds an instance). What the contract allows is
-that every op before a rank's first B, all of them F's, starts exactly when the op before it on the
-rank ends or some F of the stage before arrives: *earliest*. Conversely, times that obey it belong
-to an order of real microbatches (:func:`to_schedule` names them): sort a stage's F's by start;
-those that start on an arrival take the microbatch that arrives just then, all others the first that
-is there. As the sets that have arrived only grow, none runs short. First starts depend on F's
-alone, because a B anywhere comes after an F on every rank. So the optimum here is the optimum over
-all valid schedules, other microbatches first included.
+**First starts.** Renaming keeps times. But the contract's times are the earliest of an *order*, and
+the period counts from each rank's first start. For the makespan, earlier is never worse. For the
+period it can be: a rank whose first op is the F of the second microbatch to arrive starts later,
+and may have a shorter span (``tests/unit/support/test_oracle.py`` has an example). In the
+contract's times, every op before a rank's first B (all of them are F's) starts exactly when the
+previous op on the rank ends or some F of the previous stage arrives: *earliest*. Conversely, times
+that satisfy this belong to an order of real microbatches (:func:`to_schedule` finds it): sort a
+stage's F's by start. Those that start at an arrival take the microbatch that has just arrived, all
+others the first one that is available. As the sets of arrived microbatches only grow, one is always
+available. First starts depend only on F's, because a B on any rank comes after an F on every rank.
+So the optimum here is the optimum over all valid schedules, including those in which another
+microbatch is first.
 
-**First and last ops.** A rank's first op is the first F of its lowest stage, which all its other
-ops come after; its last is the last W of one of its stages.
+**First and last ops.** A rank's first op is the first F of its lowest stage, which precedes all its
+other ops. Its last op is the last W of one of its stages.
 
-Schedules of real microbatches as solutions of the formulation, which has positions, and back.
+The file also converts schedules of real microbatches to solutions of the formulation, which has
+positions, and back.
 """
 
 from __future__ import annotations
@@ -71,7 +75,10 @@ T = TypeVar("T", int, float)
 
 @dataclass(frozen=True, slots=True)
 class MemoryRule:
-    """At the start of F ``op``: ``held`` run before it for certain, ``open`` may."""
+    """The memory constraint at the start of the F ``op``.
+
+    ``held``: ops that always run before it; ``open``: ops that may run before it.
+    """
 
     op: int
     rank: int
@@ -81,8 +88,11 @@ class MemoryRule:
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """Op ``op`` starts when one of ``after``, ops with delays, has ended and its delay has passed,
-    unless one of ``unless`` runs before ``op``."""
+    """The constraint *earliest* of op ``op``.
+
+    It starts when one of ``after`` (ops with delays) has ended and its delay has passed, unless one
+    of ``unless`` runs before it.
+    """
 
     op: int
     unless: tuple[int, ...]
@@ -91,9 +101,10 @@ class Earliest:
 
 @dataclass(frozen=True, eq=False)
 class Formulation:
-    """Ops by index: ``(kind * S + stage) * M + k`` for the k-th of its kind and stage.
+    """Ops by index: ``(kind * S + stage) * M + k`` for the k-th op of its kind and stage.
 
-    ``rank_of``, ``duration``: (N,). ``precedes``: (N, N), orders that hold in every solution.
+    ``rank_of``: rank of each op; ``duration``: (N,). ``precedes``: the orders that hold in every
+    solution, (N, N).
     """
 
     problem: Problem
@@ -106,7 +117,7 @@ class Formulation:
 
     @classmethod
     def of(cls, problem: Problem) -> Formulation:
-        """Raises InputError for other passing than activations'."""
+        """The formulation of ``problem``. Raises InputError if activations are not passed."""
         if problem.placement.passing is not Passing.ACTIVATIONS:
             raise InputError(
                 "exact solvers place stages on ranks: passing is "
@@ -138,7 +149,7 @@ class Formulation:
 
     @cached_property
     def open_pairs(self) -> tuple[tuple[int, int], ...]:
-        """The pairs of ops of one rank whose order is to be decided."""
+        """The pairs of ops of one rank whose order is not fixed."""
         fixed = self.precedes | self.precedes.T
         return tuple(
             (a, b) for ops in self.rank_ops for a in ops for b in ops if a < b and not fixed[a, b]
@@ -146,7 +157,7 @@ class Formulation:
 
     @cached_property
     def adjacent(self) -> tuple[tuple[int, int], ...]:
-        """The pairs of ops of one rank in a fixed order, less those that follow from others."""
+        """The pairs of ops of one rank in a fixed order, without those implied by others."""
         found = []
         for ops in self.rank_ops:
             fixed = self.precedes[np.ix_(ops, ops)].astype(np.int64)
@@ -155,7 +166,7 @@ class Formulation:
         return tuple(found)
 
     def ordered(self, first: Mapping[tuple[int, int], bool]) -> tuple[tuple[int, ...], ...]:
-        """Each rank's ops in order, given of each open pair whether its first op runs first."""
+        """Each rank's ops in order; ``first``: for open pairs, whether the first op runs first."""
         before = np.zeros(len(self.ops), dtype=np.int64)
         for ops in self.rank_ops:
             before[list(ops)] = self.precedes[np.ix_(ops, ops)].sum(axis=0)
@@ -167,8 +178,8 @@ class Formulation:
     def implications(self) -> tuple[tuple[tuple[int, int], tuple[int, int]], ...]:
         """Pairs ``(a, b), (c, d)``: if a runs before b, then c runs before d.
 
-        All that follow from one open order and one of ``adjacent``; no constraint needs them, but
-        solvers see further with them.
+        These are all that follow from one open pair and one of ``adjacent``. They are redundant,
+        but help solvers to propagate.
         """
         after: dict[int, list[int]] = {}
         for a, b in self.adjacent:
@@ -178,9 +189,9 @@ class Formulation:
         return tuple(((a, b), (a, c)) for a, b in both for c in after.get(b, ()) if not fixed[a, c])
 
     def cycles(self, instant: Collection[int]) -> Iterator[tuple[int, int, int]]:
-        """The ops a, b, c of one rank that could run a before b before c before a, all at once.
+        """The triples a, b, c of ops of one rank whose orders could form a cycle a < b < c < a.
 
-        Times make orders transitive but for ops that take none: those of ``instant``.
+        Start times exclude such cycles, except among ops of zero duration, ``instant``.
         """
         fixed = self.precedes | self.precedes.T
         for ops in self.rank_ops:
@@ -190,7 +201,7 @@ class Formulation:
 
     @cached_property
     def heads(self) -> FloatArray:
-        """The earliest start of each op, by the ops that must come before it, shape (N,)."""
+        """The earliest start of each op: the longest path over preceding ops, shape (N,)."""
         head = np.zeros(len(self.ops))
         for i in self._sequence:
             for j, gap in self._followers[i]:
@@ -199,7 +210,7 @@ class Formulation:
 
     @cached_property
     def tails(self) -> FloatArray:
-        """The least time from each op's start to the end of all it must come before, (N,)."""
+        """The longest path from the start of each op over all following ops, shape (N,)."""
         tail = self.duration.copy()
         for i in reversed(self._sequence):
             for j, gap in self._followers[i]:
@@ -208,13 +219,13 @@ class Formulation:
 
     @cached_property
     def _sequence(self) -> list[int]:
-        """All ops, each after those that must precede it."""
+        """All ops in topological order."""
         before: IntArray = self.precedes.sum(axis=0)
         return [int(i) for i in np.argsort(before, kind="stable")]
 
     @cached_property
     def _followers(self) -> list[list[tuple[int, float]]]:
-        """The ops that start later than each op, with the least time between the starts."""
+        """For each op, those that start later, with the least time between both starts."""
         followers: list[list[tuple[int, float]]] = [[] for _ in self.ops]
         for d in self.dependencies:
             followers[d.before].append((d.after, float(self.duration[d.before]) + d.delay))
@@ -224,7 +235,7 @@ class Formulation:
 
     @cached_property
     def first(self) -> tuple[int | None, ...]:
-        """Each rank's first op; None where it has none."""
+        """The first op of each rank; None if it has no ops."""
         lowest = [self.problem.placement.stages_of(r)[:1] for r in range(self.problem.ranks)]
         return tuple(self.index(OpKind.F, s[0], 0) if s else None for s in lowest)
 
@@ -238,14 +249,14 @@ class Formulation:
 
     @property
     def packings(self) -> Iterator[tuple[int, int, list[int]]]:
-        """Each op with the first op of its rank and the rank's other ops, for *packing*."""
+        """Yield each op, the first op of its rank and the rank's other ops, for *packing*."""
         for first, ops in zip(self.first, self.rank_ops, strict=True):
-            if first is not None:  # else the rank has none
+            if first is not None:  # otherwise the rank has no ops
                 yield from ((i, first, [j for j in ops if j != i]) for i in ops)
 
     @cached_property
     def memory_rules(self) -> tuple[MemoryRule, ...]:
-        """The rules of each F of a rank whose limit can be reached at all."""
+        """The memory constraints of the F's of all ranks whose limit can be exceeded."""
         rules = []
         for rank, ops in enumerate(self.rank_ops):
             forwards = [i for i in ops if self.ops[i].kind is OpKind.F]
@@ -255,7 +266,7 @@ class Formulation:
         return tuple(rules)
 
     def memory_change(self, m_b: Sequence[T], m_w: Sequence[T], op: int) -> T:
-        """The memory that op ``op`` takes, or gives back, given M_B and M_W by stage."""
+        """The memory that ``op`` takes or, if negative, releases, given M_B and M_W by stage."""
         s = self.ops[op].stage
         return (m_b[s], m_w[s] - m_b[s], -m_w[s])[self.ops[op].kind]
 
@@ -266,7 +277,7 @@ class Formulation:
 
     @cached_property
     def earliest(self) -> tuple[Earliest, ...]:
-        """The rules of each F that may run before its rank's first B; none for the makespan."""
+        """The constraint of each F that may run before its rank's first B; none for makespan."""
         if self.problem.objective is Objective.MAKESPAN:
             return ()
         forwards = [i for i, op in enumerate(self.ops) if op.kind is OpKind.F]
@@ -293,14 +304,15 @@ class Formulation:
 
     @cached_property
     def horizon(self) -> float:
-        """No op of any valid schedule ends later: every op once, and what it waits for."""
+        """Upper bound on all ends in any valid schedule: the sum of all durations and delays."""
         return float(self.duration.sum() + sum(d.delay for d in self.dependencies))
 
     def horizon_below(self, cost: float) -> float:
-        """No op ends later in any schedule of at most ``cost``.
+        """Upper bound on all ends in any schedule of cost at most ``cost``.
 
-        The rank of stage 0 starts at 0 and ends by ``cost``; its last B comes after every rank's
-        first op, so for the period all ranks start by ``cost`` and end by twice that.
+        The rank of stage 0 starts at 0 and ends by ``cost``. Its last B comes after the first op of
+        every rank. So with the period as objective, all ranks start by ``cost`` and end by twice
+        that.
         """
         times = 2 if self.problem.objective is Objective.PERIOD else 1
         return min(self.horizon, times * cost)
@@ -308,7 +320,7 @@ class Formulation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Positions:
-    """A solution: ``start`` of each op, (N,), and each rank's ops in the order of their starts."""
+    """A solution: the ``start`` of each op, (N,), and each rank's ops in order of their starts."""
 
     start: FloatArray
     order: tuple[tuple[int, ...], ...]
@@ -319,9 +331,9 @@ class Positions:
 
 
 def to_positions(formulation: Formulation, schedule: Schedule) -> Positions:
-    """``schedule`` with its earliest times as a solution; a fused BW becomes B, then W.
+    """``schedule``, with its earliest times, as a solution; a fused BW becomes B and W.
 
-    Raises ValueError where it exceeds a memory limit, for then it is no solution.
+    Raises ValueError if it exceeds a memory limit, as it is then no solution.
     """
     timing = schedule.timing or simulate(schedule)
     if not within_memory(schedule.problem, timing):
@@ -347,11 +359,11 @@ def to_positions(formulation: Formulation, schedule: Schedule) -> Positions:
 def to_schedule(
     formulation: Formulation, positions: Positions, report: Report, slack: float
 ) -> Schedule | None:
-    """The better of two schedules of ``positions``, timed by the simulator; None if neither holds.
+    """The better of two schedules of ``positions``, timed by the simulator, or None.
 
-    One takes positions for microbatches, the other names microbatches so that every rank starts as
-    late as it does in ``positions`` (see *first starts* in :mod:`.formulation`). ``slack``: by how
-    much times may be off.
+    One uses positions as microbatches. The other names microbatches such that every rank starts as
+    late as in ``positions`` (see *first starts* above). Either may be invalid. ``slack``: the
+    largest error of the times.
     """
     stages, microbatches = formulation.costs.owner.shape
     plain = np.tile(np.arange(microbatches), (stages, 1))
@@ -364,7 +376,7 @@ def to_schedule(
 
 
 def _microbatches(formulation: Formulation, positions: Positions, slack: float) -> IntArray:
-    """The microbatch of the k-th F of each stage, (S, M)."""
+    """The microbatch of the k-th F of each stage, shape (S, M)."""
     stages, microbatches = formulation.costs.owner.shape
     end = positions.start + formulation.duration
     free = {b: end[a] for row in positions.order for a, b in pairwise(row)}
@@ -386,7 +398,7 @@ def _microbatches(formulation: Formulation, positions: Positions, slack: float) 
 
 
 def _pick(arrival: Sequence[float], left: list[int], by: float, waits: bool) -> int:
-    """The F to take of those left: the last to arrive ``by`` then if one waits, else the first."""
+    """The index of the F to take of ``left``: the last arrived if it waits, else the first."""
     there = [k for k in left if arrival[k] <= by] or left[:1]
     return there[-1] if waits else there[0]
 
@@ -394,7 +406,10 @@ def _pick(arrival: Sequence[float], left: list[int], by: float, waits: bool) -> 
 def _named(
     formulation: Formulation, positions: Positions, names: IntArray, report: Report
 ) -> Schedule | None:
-    """B's and W's take the microbatches in the order in which the last stage runs their F's."""
+    """The schedule in which F's have the microbatches ``names``; None if it is not valid.
+
+    B's and W's take the microbatches in the order in which the last stage runs their F's.
+    """
     problem = formulation.problem
 
     def op(i: int) -> Op:

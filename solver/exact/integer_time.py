@@ -1,4 +1,4 @@
-"""Real amounts as integers: exactly where they are decimals, else rounded down."""
+"""Amounts as integers: exact if they are decimals, else rounded down."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ _SUMS = 1e-12  # relative error of a cost that floats were summed to
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """``per_unit`` ticks make one unit; ``exact`` where every amount it was made for is whole."""
+    """A unit for integers: ``per_unit`` ticks are one unit.
+
+    ``exact``: all amounts for which it was made are whole ticks.
+    """
 
     per_unit: float
     exact: bool
 
     @classmethod
     def of(cls, amounts: Iterable[float], largest: float, *, bits: int = 30) -> Ticks:
-        """Ticks for ``amounts``, of which up to ``largest`` add up.
+        """The ticks for ``amounts``, whose sums are at most ``largest``.
 
-        Exact where all are multiples of up to the sixth decimal (the largest common tick), and
-        ``largest`` then is below 2^(bits + 8); else 2^bits ticks make ``largest``.
+        They are exact, with the largest common tick, if all amounts are decimals with up to six
+        digits and ``largest`` is then below 2^(bits + 8). Otherwise ``largest`` is 2^bits ticks.
         """
         values = [value for value in amounts if value > 0]
         for denominator in _DENOMINATORS:
@@ -33,19 +36,19 @@ class Ticks:
         return cls(2**bits / largest, False)
 
     def down(self, amount: float) -> int:
-        """``amount`` in ticks, rounded down, or to the nearest where ticks are exact."""
+        """``amount`` in ticks, rounded down; rounded to the nearest if ticks are exact."""
         ticks = amount * self.per_unit
         return round(ticks) if self.exact else math.floor(ticks)
 
     def least(self, cost: float) -> int:
-        """The least cost in ticks of schedules that really cost ``cost`` or more."""
+        """The least cost in ticks of schedules whose true cost is ``cost`` or more."""
         ticks = cost * self.per_unit * (1 - _SUMS)
         return math.ceil(ticks - 1e-6) if self.exact else math.floor(ticks)
 
     def most(self, cost: float) -> int:
-        """The greatest cost in ticks of schedules that really cost ``cost`` or less.
+        """The greatest cost in ticks of schedules whose true cost is ``cost`` or less.
 
-        Rounding down all starts lengthens a span by less than one tick.
+        Rounding all starts down lengthens a span by less than one tick.
         """
         ticks = math.floor(cost * self.per_unit * (1 + _SUMS) + 1e-6)
         return ticks if self.exact else ticks + 1

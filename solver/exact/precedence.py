@@ -1,4 +1,4 @@
-"""The orders of ops that hold in every solution: by dependencies, positions and memory."""
+"""Precedences: the orders of two ops that hold in every solution of the formulation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = (OpKind.F, OpKind.B, OpKind.W)
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """``start[after] >= end[before] + delay``; ops by index, the delay in the profile's unit."""
+    """``start[after] >= end[before] + delay``: indices of ops, the delay in the profile's unit."""
 
     before: int
     after: int
@@ -34,7 +34,7 @@ def index(costs: Costs, kind: OpKind, stage: int, k: int) -> int:
 
 
 def dependencies_of(costs: Costs) -> tuple[Dependency, ...]:
-    """The order of F, B and W of a microbatch, and their inputs from the stages beside."""
+    """The dependencies of all ops: within a microbatch, and on neighbouring stages."""
     stages, microbatches = costs.owner.shape
     found = []
     for s in range(stages):
@@ -51,7 +51,7 @@ def dependencies_of(costs: Costs) -> tuple[Dependency, ...]:
 
 
 def precedes_of(problem: Problem, costs: Costs, dependencies: tuple[Dependency, ...]) -> BoolArray:
-    """(N, N): the orders of two ops that hold in every solution, transitively closed."""
+    """All precedences as a matrix, (N, N), transitively closed: the row's op comes first."""
     stages, microbatches = costs.owner.shape
     matrix = np.zeros((3 * stages * microbatches,) * 2, dtype=np.bool_)
     for dependency in dependencies:
@@ -69,7 +69,7 @@ def precedes_of(problem: Problem, costs: Costs, dependencies: tuple[Dependency, 
 
 
 def _one_at_a_time(costs: Costs) -> list[int]:
-    """All ops, one microbatch after the other: an order that keeps all precedences."""
+    """The indices of all ops, one microbatch after the other: it keeps all precedences."""
     stages, microbatches = costs.owner.shape
     return [
         index(costs, kind, s, k)
@@ -80,10 +80,10 @@ def _one_at_a_time(costs: Costs) -> list[int]:
 
 
 def _add_memory(matrix: BoolArray, costs: Costs, stage: int, limit: float) -> None:
-    """B(s, l) and W(s, l) that must run before F(s, k), where the rank has one stage.
+    """Add the B(s, l) and W(s, l) that must run before F(s, k) for memory (one stage on the rank).
 
-    With b B's and w <= b W's before it, F(s, k) holds (k + 1) M_B - b (M_B - M_W) - w M_W: so b is
-    at least what b = w needs, and w at least what b = k needs.
+    If b B's and w <= b W's run before F(s, k), the rank holds (k + 1) M_B - b (M_B - M_W) - w M_W.
+    So b is at least what is needed with w = b, and w at least what is needed with b = k.
     """
     room = limit * (1 + 2 * ROUNDING)
     m_b, m_w = float(costs.m_b[stage]), float(costs.m_w[stage])
@@ -97,5 +97,5 @@ def _add_memory(matrix: BoolArray, costs: Costs, stage: int, limit: float) -> No
 
 
 def _fewest_freed(most: int, held: float, freed: float, room: float) -> int:
-    """The least n <= ``most`` with ``held - n * freed <= room``; ``most`` where there is none."""
+    """The least n <= ``most`` with ``held - n * freed <= room``; ``most`` if there is none."""
     return next((n for n in range(most) if held - n * freed <= room), most)

@@ -1,4 +1,4 @@
-"""Schedule families, one file each: a family is a fixed shape that fills in the IR."""
+"""Schedule families, one file each. A family is a published schedule that fits any profile."""
 
 from .base import Family as Family
 from .registry import ASYNCHRONOUS as ASYNCHRONOUS

@@ -1,4 +1,4 @@
-"""The families that a problem's placement and memory allow."""
+"""The families that fit a problem's placement and memory."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from .registry import synchronous
 from .v_shape.zb_v import ZBV
 from .weights.fsdp import FSDP, PREFETCHES
 
-MANY_OPS = 100_000  # a family takes seconds to build from here on
+MANY_OPS = 100_000  # with more ops a family takes seconds to build
 
 
 def build_families(best: Incumbent) -> None:
-    """Builds every family that has this placement and keeps the memory limit."""
+    """Build and offer every family that has this placement and keeps the memory limit."""
     for family in families_of(best.problem):
         if best.over() and best.built:
             return
         if family.supports(best.problem) is None:
-            with suppress(InfeasibleError):  # this shape needs more memory; others may not
+            with suppress(InfeasibleError):  # this family needs more memory; others may not
                 schedule = family.build(best.problem)
                 best.offer(schedule.order, family.name, pairs=schedule.pairs)
 
 
 def families_of(problem: Problem) -> list[Family]:
-    """The families in the order in which they are built: of many ops ZB-V, the slowest, last."""
+    """The families in building order; with many ops the slowest, ZB-V, is last."""
     found = [*synchronous(), *_sized(problem)]
     if 3 * problem.stages * problem.microbatches > MANY_OPS:
         found.sort(key=lambda family: isinstance(family, ZBV))
@@ -41,7 +41,7 @@ def families_of(problem: Problem) -> list[Family]:
 
 
 def streaming_families(problem: Problem) -> Iterator[Schedule]:
-    """Schedules of the families that stream the weights of this placement, within memory."""
+    """Yield the schedules of families that stream weights and fit this placement and memory."""
     for family in (*synchronous(), *map(FSDP, PREFETCHES)):
         if family.supports(problem) is None:
             with suppress(InfeasibleError):
@@ -49,7 +49,7 @@ def streaming_families(problem: Problem) -> Iterator[Schedule]:
 
 
 def _sized(problem: Problem) -> Iterator[Family]:
-    """ZB-V with as many chunks as fit, and Chimera with fewer microbatches than of its own."""
+    """ZB-V with as many chunks as fit, and Chimera with fewer microbatches than usual."""
     largest = max(stage.m_b for stage in problem.profile.stages)
     if largest > 0 and problem.limited:
         chunks = int(counts_within(min(problem.memory_limit) * (1 + ROUNDING), largest, inf))

@@ -1,4 +1,4 @@
-"""The base of all families: the instance that one solves, and the schedule that it builds."""
+"""The base classes of all families."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from ..core.tolerances import ROUNDING
 
 
 class Family(ABC):
-    """A named shape of schedule; ``summary`` is one line for people.
+    """A named kind of schedule; ``summary`` is one line for users.
 
-    ``by_times``: its order depends on the stages' times and sizes.
+    ``by_times``: whether the order depends on the times and sizes of the stages.
     """
 
     name: str
@@ -35,23 +35,23 @@ class Family(ABC):
 
     @abstractmethod
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
-        """The profile as this family cuts it, and the ranks of its stages.
+        """The profile as this family cuts it, and the placement of its stages.
 
-        Raises InputError where the profile has no such cut.
+        Raises InputError if the profile cannot be cut that way.
         """
 
     @abstractmethod
     def supports(self, problem: Problem) -> str | None:
-        """None where :meth:`build` can serve ``problem``, else the reason why not."""
+        """None if :meth:`build` supports ``problem``, otherwise the reason why not."""
 
     @abstractmethod
     def schedule(self, problem: Problem) -> Schedule:
-        """The schedule, timed, of a problem that the family supports."""
+        """The timed schedule of a problem that the family supports."""
 
     def problem(
         self, profile: Profile, microbatches: int, memory_limit: float | None, objective: Objective
     ) -> Problem:
-        """The instance that this family solves. Raises InputError where there is none."""
+        """The problem that this family solves. Raises InputError if there is none."""
         cut, placement = self.placed(profile)
         most = max(1, min(MOST_STAGES, MOST_PAIRS // microbatches))
         if cut.num_stages > most:
@@ -64,7 +64,7 @@ class Family(ABC):
         return problem
 
     def build(self, problem: Problem) -> Schedule:
-        """The schedule, timed. Raises InputError where unsupported, InfeasibleError over memory."""
+        """The timed schedule. Raises InputError, or InfeasibleError if memory is too small."""
         self._require(problem)
         return self.schedule(problem)
 
@@ -75,9 +75,9 @@ class Family(ABC):
 
 @dataclass(frozen=True)
 class ParametrizedFamily(Family):
-    """A family whose name may carry a whole number, as in ``interleaved-1f1b:3``.
+    """A family whose name may contain an integer, as in ``interleaved-1f1b:3``.
 
-    ``parameter`` is the number's name in messages, ``least`` and ``most`` are its limits.
+    ``parameter`` is its name in messages, ``least`` and ``most`` are its limits.
     """
 
     number: int | None = None
@@ -120,7 +120,7 @@ class LinearFamily(Family):
 
 
 class RoundRobinFamily(Family):
-    """A family with microbatch j on rank j mod P, to which the weights of all stages are sent."""
+    """A family that sends the weights of all stages: microbatch j is on rank j mod P."""
 
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
         return profile, Placement.round_robin(profile.ranks)
@@ -147,11 +147,11 @@ def finished(
     transfers: Sequence[Transfer] = (),
     pairs: tuple[tuple[int, ...], ...] = (),
 ) -> Schedule:
-    """The timed schedule of a family's order, ops of each rank, packed or not.
+    """The timed schedule of a family. ``order``: the ops of each rank, packed or not.
 
-    Where the profile has links, its transfers are listed in the order in which the wires can
-    carry them first come, first served.
-    Raises InfeasibleError, naming the rank that needs most, where it exceeds the memory limit.
+    If the profile has links, the transfers are listed in the order in which the wires can carry
+    them, first come, first served. Raises InfeasibleError, which names the rank that needs most, if
+    the memory limit is exceeded.
     """
     listed = replace(Schedule.of(problem, order, name), transfers=tuple(transfers), pairs=pairs)
     schedule = timed(in_sending_order(listed))
@@ -174,13 +174,13 @@ def finished(
 def alternate(
     stage: int, microbatches: int, *, ahead: int, backward: OpKind, delay: int = 0
 ) -> IntArray:
-    """One rank of the 1F1B kin, packed: ``ahead`` F's, then backward and F in turn, microbatches in
-    order.
+    """The packed ops of one rank of a family similar to 1F1B.
 
-    Where ``backward`` is B, the W's trail it by ``delay`` microbatches: W(k - delay) comes right
-    after B(k), and what is left comes last.
+    ``ahead`` F's, then ``backward`` ops and F's in turn, then the remaining backwards; microbatches
+    are in order. If ``backward`` is B, W's follow it with a ``delay`` in microbatches: W(k - delay)
+    comes right after B(k), and the remaining W's come last.
     """
-    turn = 3 * np.arange(microbatches)  # of each microbatch's backward
+    turn = 3 * np.arange(microbatches)  # sort key of each microbatch's backward
     places = {OpKind.F: turn + 2 - 3 * min(ahead, microbatches), backward: turn}
     if backward is OpKind.B:
         places[OpKind.W] = turn + 1 + 3 * delay
@@ -189,6 +189,6 @@ def alternate(
 
 
 def in_turn(rows: Sequence[IntArray], places: Sequence[IntArray]) -> IntArray:
-    """The packed ops of all ``rows``, those of the least place first."""
+    """The packed ops of all ``rows``, sorted by ``places``."""
     ordered: IntArray = np.concatenate(rows)[np.argsort(np.concatenate(places), kind="stable")]
     return ordered

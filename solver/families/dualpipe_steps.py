@@ -1,21 +1,22 @@
-"""The steps that DualPipe and DualPipeV share: two chunks a rank, F's and BW's in pairs.
+"""The steps that DualPipe and DualPipeV share: two chunks per rank, F's and BW's in pairs.
 
-Of the ``turns`` ranks that a microbatch passes before it turns round or meets the others, the one
-at ``place``, with h = turns - 1 - place below it; F, B of the first chunk, f, b of the second:
+A microbatch passes ``turns`` ranks before it turns round or meets the other direction. The rank at
+``place`` among these has h = turns - 1 - place ranks after it. It runs, with F, B for the first
+chunk and f, b for the second:
 
-1. 2 h F's
+1. 2 h times F
 2. place + 1 times F f
-3. h times: b apart from its W, W, f
+3. h times b as two ops, W, f
 4. count - turns - h times the pairs F b and f B
 5. h times b and the pair f B
-6. place + 1 times b B; from the middle on B and W are apart and W's wait
+6. place + 1 times b B; from the middle on, B and W are two ops, and W's wait
 7. h times W B
-8. W's
+8. the remaining W's
 
-``count`` microbatches pass each chunk, in their order. The steps want count >= 2 turns; with fewer
-the order is that of 2 turns without those that are not there, which asks for nothing new. The first
-pair where h = 0 runs one after the other: the microbatch's F is what its own b on the other chunk
-waits for.
+``count`` microbatches pass each chunk in order. The steps need count >= 2 turns; with fewer
+microbatches, the order is that of 2 turns without the missing ones, which adds no dependencies. If
+h = 0, the first pair runs one op after the other, because its b on one chunk needs its F of the
+same microbatch on the other.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ Row: TypeAlias = tuple[list[Op], tuple[int, ...]]  # a rank's ops, and where its
 
 @dataclass(frozen=True, slots=True)
 class DualPipeStep:
-    """An op of the ``index``-th microbatch on a chunk; it ``overlaps`` with the step after."""
+    """An op of the ``index``-th microbatch on a chunk.
+
+    ``overlaps``: it forms a pair with the next step.
+    """
 
     kind: OpKind
     chunk: int
@@ -45,7 +49,7 @@ class DualPipeStep:
 
 
 class DualPipeSteps:
-    """The steps of one rank: the one at ``place`` of ``turns``."""
+    """The steps of the rank at ``place`` among ``turns`` ranks."""
 
     def __init__(self, place: int, turns: int, count: int) -> None:
         self._passed: Counter[tuple[bool, int]] = Counter()  # by whether it is F, and chunk
@@ -109,13 +113,14 @@ def ops_and_pairs(
     microbatch: Callable[[int, int], int],
     count: int,
 ) -> Row:
-    """The ops of ``steps`` on a rank's two ``stages``, and the places where pairs begin.
+    """The ops of ``steps`` on a rank's two ``stages``, and the positions where pairs begin.
 
-    ``microbatch(chunk, index)``: its number; from ``count`` on it is not there.
+    ``microbatch(chunk, index)``: the number of the microbatch; those from ``count`` on do not
+    exist.
     """
     ops: list[Op] = []
     pairs = []
-    whole = False  # whether the step before is there and overlaps with this one
+    whole = False  # whether the previous step exists and overlaps with this one
     for step in steps:
         number = microbatch(step.chunk, step.index)
         there = number < count
@@ -128,6 +133,6 @@ def ops_and_pairs(
 
 
 def overlapped(problem: Problem, rows: list[Row], name: str) -> Schedule:
-    """The schedule of all ranks' rows, with pairs where the profile knows how long they take."""
+    """The schedule of all ranks' rows; with pairs if the profile has the times of pairs."""
     pairs = tuple(pairs for _, pairs in rows) if problem.profile.pairs_known else ()
     return finished(problem, [ops for ops, _ in rows], name, pairs=pairs)

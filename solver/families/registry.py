@@ -1,4 +1,4 @@
-"""All families by name, and the schedules that they build."""
+"""All families by name, and the function that builds their schedules."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FAMILIES: dict[str, Family] = {
     )
 }
 
-# families whose optimizer steps within an iteration, which serve for none of the others
+# families whose optimizer steps within an iteration; they cannot replace other families
 ASYNCHRONOUS = ("pipedream",)
 
 
@@ -51,9 +51,9 @@ def synchronous() -> list[Family]:
 
 
 def find_family(name: str) -> Family:
-    """The family called ``name``, which may carry a parameter: ``interleaved-1f1b:3``.
+    """The family called ``name``, which may have a parameter, as in ``interleaved-1f1b:3``.
 
-    Raises InputError, saying what there is, for an unknown name or a bad parameter.
+    Raises InputError, which lists the families, if the name is unknown or the parameter is invalid.
     """
     base, colon, parameter = name.partition(":")
     family = FAMILIES.get(base)
@@ -85,10 +85,11 @@ def build_family(
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
 ) -> Schedule:
-    """The schedule of family ``name``, timed; its memory limit is the profile's unless given.
+    """Build the timed schedule of the family ``name``.
 
-    Raises InputError where the family cannot be made of this profile, InfeasibleError where its
-    memory exceeds the limit: a family is a fixed shape, which no limit changes.
+    ``memory_limit``: by default that of the profile. Raises InputError if the family does not fit
+    the profile, and InfeasibleError if its memory exceeds the limit: a family does not adapt to
+    limits.
     """
     if not is_count(microbatches) or microbatches < 1:
         raise InputError(f"microbatches: expected a whole number >= 1, got {microbatches}")

@@ -1,1 +1,1 @@
-"""The partition of a model into stages, together with their placement and schedule."""
+"""The partition of a model into stages, together with placement and schedule."""

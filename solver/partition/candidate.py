@@ -1,6 +1,6 @@
-"""A cut under comparison, with its bound and its schedules.
+"""A cut with its bound and its schedules.
 
-The quick schedule of a cut is the best of a few that are built without any search.
+The *quick schedule* of a cut is the best of a few that are built without a search.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ..search.constructor_search import building
 from ..search.list_search import LIST_OP
 from .cuts import Cut
 
-DRAWN = 40  # parameters of the list scheduler that are tried
-BUILT = 400  # orders that the constructors of one stage per rank build
+DRAWN = 40  # number of parameters of the list scheduler to try
+BUILT = 400  # number of orders to build by the constructors for one stage per rank
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuickSchedule:
-    """The cost of an order, infinite where none was found."""
+    """An order and its cost, infinite if none was found."""
 
     cost: float = math.inf
     rows: Order | None = None
@@ -43,7 +43,7 @@ class QuickSchedule:
 def quick_schedule(
     problem: Problem, bound: float, seed: int, spent: StoppingCriterion = NEVER
 ) -> QuickSchedule:
-    """The best of some schedules; of fewer once ``spent`` turns true."""
+    """The best of some schedules; of fewer if ``spent`` returns true in between."""
     linear = LinearInstance.of(problem)
     if linear:
         return _constructed(problem, linear, bound, spent)
@@ -51,7 +51,7 @@ def quick_schedule(
 
 
 def effort(problem: Problem) -> float:
-    """The simulated ops that a bound and a quick schedule count."""
+    """The work of a bound and a quick schedule, in simulated ops."""
     size = 3 * problem.stages * problem.microbatches
     if len(set(problem.placement.owners)) == problem.stages:
         return BUILT * building(size)
@@ -96,9 +96,9 @@ NONE = QuickSchedule()
 
 @dataclass(slots=True, eq=False)
 class CutCandidate:
-    """A cut with a placement: ``bound`` on all its schedules, ``quick_schedule``: one of these.
+    """A cut with a placement. ``bound``: on all its schedules. ``quick_schedule``: one of them.
 
-    ``schedule``: the best one found, None where it was not searched.
+    ``schedule``: the best one that a search found; None if it was not searched.
     """
 
     problem: Problem
@@ -114,18 +114,18 @@ class CutCandidate:
 
     @property
     def promise(self) -> tuple[float, float, float]:
-        """The order in which cuts are worth more time: the least first."""
+        """Sort key of cuts, the most promising first."""
         return min(self.cost, self.quick_schedule.cost), self.bound, self.quick_schedule.cost
 
     @property
     def name(self) -> str:
-        """The placement and how many layers each stage has."""
+        """The placement and the number of layers of each stage."""
         number = sum(len(stage.layers) for stage in self.problem.profile.stages)
         sizes = "+".join(str(b - a) for a, b in pairwise((*self.cut, number)))
         return f"{self.problem.placement.name} {sizes}"
 
     def may_cost_less(self, cost: float) -> bool:
-        """Whether a schedule that is better than ``cost`` and its own best one is not ruled out."""
+        """Whether its bound allows a schedule better than ``cost`` and than its own best one."""
         return self.bound < min(cost, self.cost) * (1 - CLOSED)
 
     @property
@@ -133,7 +133,7 @@ class CutCandidate:
         return math.inf if self.schedule is None else iteration_time(self.schedule)
 
     def take(self, schedule: Schedule) -> None:
-        """Keeps the schedule if it is better, and the bound that came with it."""
+        """Keep the schedule if it is better, and the bound in its report if that is higher."""
         known = self.schedule or schedule
         best = schedule if iteration_time(schedule) <= self.cost else known
         proven = max((schedule, known), key=_proven)
@@ -146,7 +146,7 @@ def _proven(schedule: Schedule) -> float:
 
 
 def _with_bound(schedule: Schedule, proven: Schedule) -> Schedule:
-    """``schedule`` under the bound that came with another one of the same problem."""
+    """``schedule`` with the bound of another schedule of the same problem."""
     if schedule is proven or schedule.report is None or proven.report is None:
         return schedule
     cost = objective_cost(schedule)
@@ -157,7 +157,7 @@ def _with_bound(schedule: Schedule, proven: Schedule) -> Schedule:
 
 
 def carry_order(candidate: CutCandidate, order: Order) -> Schedule | None:
-    """The order of another cut's schedule with this one's times; None where memory is too small."""
+    """Use the order of another cut's schedule on this cut; None if memory is too small."""
     problem = candidate.problem
     report = Report(
         problem.objective,

@@ -1,4 +1,4 @@
-"""The candidate pool of one placement: its cuts that were looked at, and those to look at next."""
+"""The cuts of one placement that have been examined, and those to examine next."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .cut_bounds import CutBounds
 from .cuts import Cut
 from .min_memory import MinMemory, of_cut, smallest
 
-MOST_LEFT = 400  # cuts that are bounded one by one in the end
-LOOKED_AT = 100  # simulated ops that a cut's bounds count, by stages squared and microbatches
+MOST_LEFT = 400  # most cuts that are bounded one by one at the end
+LOOKED_AT = 100  # work of a cut's bounds, in simulated ops, times stages squared times microbatches
 
 
 class Way(Enum):
-    """How the cut is chosen: with the schedule, or before it."""
+    """How the cut is chosen: together with the schedule, or before it."""
 
     JOINT = "joint"
     BALANCED = "balanced"
@@ -36,7 +36,7 @@ class Way(Enum):
 
 @dataclass(eq=False)
 class CandidatePool:
-    """The cuts of one placement that have been looked at, and those to look at next."""
+    """The cuts of one placement that have been examined, and those to examine next."""
 
     cut_bounds: CutBounds
     seed: int
@@ -51,9 +51,9 @@ class CandidatePool:
     _near_to: CutCandidate | None = None
 
     def open(self, way: Way, spent: StoppingCriterion = NEVER) -> bool:
-        """Takes the first cuts; False where none fits and no other is to be tried.
+        """Examine the first cuts. Returns False if none fits and no others are to be tried.
 
-        :attr:`lacking` then says why. ``spent``: whether there is time for no more than one cut.
+        The reason is then in :attr:`lacking`. ``spent``: whether time is left for only one cut.
         """
         cutter = self.cut_bounds.cutter
         even, balanced = cutter.even(), cutter.balanced(self.cut_bounds.fitting())
@@ -82,7 +82,7 @@ class CandidatePool:
         return lacking is not None and lacking.proven and (lacking.device or lacking.limit > most)
 
     def _lacking(self, cut: Cut | None) -> MinMemory:
-        """The memory that ``cut`` lacks, or the cut that needs least where there is none."""
+        """The memory that ``cut`` needs; if it is None, the least that any cut needs."""
         cutter, placement = self.cut_bounds.cutter, self.cut_bounds.placement
         return smallest(cutter, placement) if cut is None else of_cut(cutter, placement, cut)
 
@@ -104,8 +104,10 @@ class CandidatePool:
         return None if best is None else best.schedule
 
     def look(self, cut: Cut, cost: float, spent: StoppingCriterion = NEVER) -> float:
-        """Bounds a cut and, where it may cost less than ``cost``, builds a quick schedule; returns
-        the work done."""
+        """Bound a cut and, if it may cost less than ``cost``, build a quick schedule.
+
+        Returns the work done, in simulated ops.
+        """
         self._queued.add(cut)
         problem = self._problem(cut)
         for near in self.cut_bounds.cutter.neighbours(cut):
@@ -122,7 +124,7 @@ class CandidatePool:
         return work
 
     def candidate(self, cut: Cut) -> CutCandidate | None:
-        """The cut with its bound; None where it does not fit in memory."""
+        """The cut with its bound; None if it does not fit in memory."""
         if cut in self.candidates or cut in self._refused:
             return self.candidates.get(cut)
         problem = self._problem(cut)
@@ -139,10 +141,10 @@ class CandidatePool:
         return len(self.candidates) + len(self._refused)
 
     def certified(self, cost: float, looking: Budget) -> float:
-        """A bound on the schedules of all cuts, at most ``cost``.
+        """A lower bound on the schedules of all cuts, at most ``cost``.
 
-        It is the least of the cuts whose ranks each alone allow less than ``cost``, or
-        :attr:`bound` where these are too many.
+        It is the least bound of all cuts for which the bounds of single ranks are below ``cost``,
+        or :attr:`bound` if there are too many of these.
         """
         left = None if self.bound >= cost else self.cut_bounds.below(cost * (1 - CLOSED), MOST_LEFT)
         least = cost
@@ -157,7 +159,7 @@ class CandidatePool:
         return min(self.bound, cost) if left is None else max(self.bound, least)
 
     def by_bound(self) -> Cut | None:
-        """The next cut in the order of bounds that look at one rank alone."""
+        """The next cut by rising bound of single ranks."""
         while self._queue:
             _, cut = heapq.heappop(self._queue)
             if cut not in self.candidates:
@@ -165,7 +167,7 @@ class CandidatePool:
         return None
 
     def near_the_best(self) -> Cut | None:
-        """A neighbour of the best cut that has not been looked at."""
+        """A neighbour of the best cut that has not been examined."""
         best = self.best
         if best is None:
             return None

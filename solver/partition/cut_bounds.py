@@ -1,17 +1,18 @@
-"""Lower bounds that hold for every cut at once: no schedule of any of them costs less.
+"""Lower bounds that hold for all cuts at once: no schedule of any cut costs less.
 
-With one stage per rank, the bounds of :mod:`pipeloom.solver.bounds.linear` that look at a stage
-alone (:func:`head_tail` without its chain over the stages, :func:`through` from stage 0) depend on
-nothing of a cut but the stage's number k, its first layer a and its end b: its times and sizes are
-sums over a..b, the way of a microbatch before it and after it is that of the layers before a and
-from b on and the delays between, of which there are k and S-1-k. Messages may differ in size: a
-delay counts as the least that any allowed boundary gives. So with g(k, a, b) the best of those
-bounds, no cut costs less than the least over all cuts of the largest g of its stages, which goes
-stage by stage.
+One stage per rank: the bounds that look at a single stage (:func:`head_tail` of
+:mod:`pipeloom.solver.bounds.linear` without its chain over the stages, and the bound *through* from
+stage 0) depend only on the stage's index k, its first layer a and its end b. Its times and sizes
+are sums over the layers a..b. The time of a microbatch before and after the stage is that of the
+layers before a and from b on, plus the delays in between, of which there are k and S-1-k. Messages
+may differ in size, so a delay counts as the least over all allowed boundaries. Let g(k, a, b) be
+the best of these bounds. Then no cut costs less than the minimum over all cuts of the largest g of
+its stages, which dynamic programming over the stages finds.
 
-On a V the two stages of rank r are [i, i') and [j', j), where i and j are what the ranks before it
-leave: the same, from the outside inwards. Elsewhere the ranks share whole layers at best as evenly
-as these can be (:func:`least_load`), and one microbatch passes all layers.
+On a V, the two stages of rank r are the layers [i, i') and [j', j), where [i, j) is what the ranks
+before it leave: dynamic programming from the outside inwards. On other placements, the work of
+whole layers is shared by the ranks at best (:func:`least_load`), and one microbatch passes all
+layers.
 """
 
 from __future__ import annotations
@@ -37,19 +38,19 @@ from ..core.tolerances import ROUNDING, counts_within
 from ..placement.replication import KEPT
 from .cuts import Cut, Cutter
 
-MOST_PENDING = 256  # microbatches in memory up to which a tail is looked for
-NEAR = 0.9  # how much shorter pieces may be that count as equal
-OTHERS = 6  # pieces that are tried on all ranks
-STEPS = 50  # beginnings of cuts that are looked at for each cut that is asked for
-MOST_V_LAYERS = 80  # all pairs of runs are compared on a V: a fourth power
+MOST_PENDING = 256  # with more microbatches in memory no tail is computed
+NEAR = 0.9  # pieces within this factor of the median count as equal
+OTHERS = 6  # other pieces that are enumerated
+STEPS = 50  # partial cuts to examine per cut asked for
+MOST_V_LAYERS = 80  # with more layers no V bound, whose time grows with the fourth power
 
 
 def least_load(pieces: Sequence[float], ranks: int) -> float:
-    """A time that the busiest of ``ranks`` computes at least, however ``pieces`` are shared out.
+    """Lower bound on the work of the busiest of ``ranks``, however ``pieces`` are assigned.
 
-    Pieces near the median count as the shortest of these; equal pieces are best given one by one to
-    the rank with the least load. The largest of the others are tried on all ranks, and the rest
-    counts nothing.
+    Pieces near the median count as the shortest of them; equal pieces are assigned optimally one by
+    one to the rank with the least load. All assignments of the largest other pieces are enumerated;
+    the remaining pieces count as 0.
     """
     middle, rows = median_low(pieces), sorted(pieces)
     first, end = bisect_left(rows, NEAR * middle), bisect_right(rows, middle / NEAR)
@@ -63,7 +64,7 @@ def least_load(pieces: Sequence[float], ranks: int) -> float:
 
 
 def _shared_out(pieces: Sequence[float], loads: list[float]) -> Iterator[list[float]]:
-    """The loads of ranks for each way to share out the pieces, ranks being alike."""
+    """Yield the ranks' loads for each assignment of the pieces, up to permutation of ranks."""
     if not pieces:
         yield list(loads)
         return
@@ -76,7 +77,7 @@ def _shared_out(pieces: Sequence[float], loads: list[float]) -> Iterator[list[fl
 class CutBounds:
     """The bounds on all cuts of one placement.
 
-    ``limit``: of the activations of each rank; they have no more than what the weights, gradients
+    ``limit``: for the activations of each rank. They must also fit in what the weights, gradients
     and optimizer state of its stage leave of the profile's ``device_memory``.
     """
 
@@ -87,7 +88,7 @@ class CutBounds:
     objective: Objective
 
     def bound(self) -> float:
-        """No schedule of any cut costs less; infinite where no cut fits in memory."""
+        """Lower bound on the schedules of all cuts; infinite if no cut fits in memory."""
         shared = max(self._evenly_shared(), self._way())
         if self._linear:
             return max(shared, self.cutter.best_value(self._prices.__getitem__, np.maximum))
@@ -96,13 +97,13 @@ class CutBounds:
         return max(shared, self.microbatches * least_load(self._whole, len(self.limit)))
 
     def first(self) -> Cut | None:
-        """A cut that has the least bound of all, with one stage per rank; None for others."""
+        """A cut with the least bound of all; None unless there is one stage per rank."""
         if not self._linear:
             return None
         return self.cutter.best_path(self._prices.__getitem__, np.maximum)
 
     def of(self, cut: Cut) -> tuple[float, ...]:
-        """The order in which cuts are looked at: the bound of the worst rank, then the others'."""
+        """Sort key of cuts: the bounds of the ranks in falling order."""
         ends = (*cut[1:], self.cutter.number)
         if self._linear:
             found = [
@@ -116,9 +117,9 @@ class CutBounds:
         return tuple(sorted(found, reverse=True))
 
     def below(self, cost: float, most: int) -> list[Cut] | None:
-        """The cuts each of whose ranks alone allows less than ``cost``.
+        """The cuts for which the bound of each single rank is less than ``cost``.
 
-        None where they are more than ``most``, or not all their beginnings were looked at.
+        None if there are more than ``most``, or the enumeration was not completed.
         """
         number, found, steps = self.cutter.number, list[Cut](), [most * STEPS]
         ahead = self._reachable(cost)
@@ -146,14 +147,17 @@ class CutBounds:
         return found if ahead[0][0] and extend((0,)) else ([] if not ahead[0][0] else None)
 
     def _fits(self, stage: int, first: int, end: int, before: float, cost: float) -> bool:
-        """Whether the stage's rank, with the stages ``before``, may cost less than ``cost``."""
+        """Whether the bound of the stage's rank is below ``cost``.
+
+        ``before``: the work of the rank's earlier stages.
+        """
         if self._linear:
             return bool(self._prices[stage][first, end] < cost)
         work = before + self.microbatches * self._times[first, end]
         return bool(self._penalty[first, end] + work < cost)
 
     def _reachable(self, cost: float) -> list[npt.NDArray[np.bool_]]:
-        """Whether the stages from each one on, the first of them from each layer, may cost less."""
+        """By stage and first layer, whether the stages from there on may all be below ``cost``."""
         end = np.zeros(self.cutter.number + 1, dtype=bool)
         end[-1] = True
         found = [end]
@@ -163,16 +167,16 @@ class CutBounds:
         return found[::-1]
 
     def fitting(self) -> FloatArray:
-        """0 for a run of layers that may be a stage and fits in memory with a microbatch, else inf.
+        """0 for runs of layers that may be a stage and fit with one microbatch, else infinite.
 
-        A rank's stages may still not fit together.
+        The stages of a rank may still not fit together.
         """
         rooms = [self._room(rank) for rank in set(self.placement.owners)]
         room = np.min(rooms, axis=0) * (1 + ROUNDING)
         return np.where(self.cutter.runs("m_b") <= room, self._penalty, np.inf)
 
     def least_full(self) -> Cut | None:
-        """The cut, if any, with the least fullest stage, holding as many microbatches as ranks."""
+        """The cut whose fullest stage holds least, with P microbatches; None if there is none."""
         kept = sum(self.cutter.runs(key) for key in KEPT)
         held = self.cutter.runs("m_b") * min(self.microbatches, len(self.limit)) + kept
         return self.cutter.balanced(self._penalty, np.asarray(held))
@@ -184,11 +188,12 @@ class CutBounds:
 
     @cached_property
     def _least(self) -> Cutter:
-        """The layers with the times that bounds count: less where pairs save time.
+        """The layers with the times that bounds use: shorter if pairs save time.
 
-        B and W of each layer take less by its saving, or nothing on all layers where one saves
-        more: the proof in :mod:`..core.overlap_relaxation` needs no more than that B and W of a
-        stage take no longer than theirs, and F, B and W no longer than a pair.
+        B and W of each layer are shortened by its saving; on all layers they take no time if one
+        layer saves more than its B and W take. The proof in :mod:`..core.overlap_relaxation` only
+        needs that B and W of a stage take no longer than before, and F, B and W together no longer
+        than a pair.
         """
         layers = self.cutter.profile.layers
         if all(layer.saving <= 0 for layer in layers):
@@ -205,7 +210,7 @@ class CutBounds:
 
     @cached_property
     def _delays(self) -> tuple[FloatArray, FloatArray]:
-        """The least delay down to stage k, and from it back up, 0 for stage 0; shape (S,) each."""
+        """The least delays down to stage k and from stage k back up, 0 for stage 0, (S,) each."""
         cluster, owners = self.cutter.profile.cluster, self.placement.owners
         sent = {
             self.cutter.profile.layers[end - 1].activation_bytes for end in self._boundaries[1:]
@@ -222,7 +227,7 @@ class CutBounds:
 
     @cached_property
     def _prices(self) -> list[FloatArray]:
-        """g(k, a, b) by k; infinite for a run that may not be a stage or does not fit."""
+        """g(k, a, b) by k; infinite for runs that may not be a stage or do not fit."""
         return [self._penalty + self._alone(stage) for stage in range(self.cutter.stages)]
 
     def _alone(self, stage: int) -> FloatArray:
@@ -241,11 +246,12 @@ class CutBounds:
         return np.where(run.fits, np.maximum(spans, through), np.inf)
 
     def _room(self, rank: int) -> FloatArray:
-        """The room of each run of layers for activations on ``rank``."""
+        """The memory on ``rank`` for the activations of each run of layers."""
         if any(
             layer.t_r is not None or layer.m_o is not None for layer in self.cutter.profile.layers
         ):
-            return np.full((self.cutter.number + 1,) * 2, np.inf)  # M_B need not be held
+            # with remat, M_B need not be held
+            return np.full((self.cutter.number + 1,) * 2, np.inf)
         limit, device = self.limit[rank], self.cutter.profile.cluster.device_memory
         if device is None:
             return np.full((self.cutter.number + 1,) * 2, limit)
@@ -253,12 +259,12 @@ class CutBounds:
         return np.asarray(np.clip(device[rank] - kept, 0.0, limit))
 
     def _evenly_shared(self) -> float:
-        """A rank's share of all work, or the work of layers that are never divided."""
+        """The mean work of the ranks, or the work of layers that must stay together if larger."""
         return self.microbatches * max(float(self._times[0, -1]) / len(self.limit), *self._whole)
 
     @cached_property
     def _whole(self) -> list[float]:
-        """The times of layers, or of those together that are never cut apart."""
+        """The times of layers, or of groups of layers that must stay together."""
         return [float(self._times[a, b]) for a, b in pairwise(self._boundaries)]
 
     @cached_property
@@ -266,13 +272,13 @@ class CutBounds:
         return [0, *(i + 1 for i, tied in enumerate(self.cutter.profile.tied) if not tied)]
 
     def _way(self) -> float:
-        """One microbatch there and back, and the W of its first layer."""
+        """The time of one microbatch through all layers and back, and the W of its first layer."""
         down, up = self._delays
         way = self._least.sums("t_f")[-1] + self._least.sums("t_b")[-1] + (down + up).sum()
         return float(way + self._least.profile.layers[0].t_w)
 
     def _v(self) -> float:
-        """The least bound of all cuts on a V, by work and by the way to and from each rank."""
+        """The least bound of all cuts on a V, by the work and by the time to and from each rank."""
         number, ranks = self.cutter.number, len(self.limit)
         allowed, work = self._penalty, self.microbatches * self._times
         down, up = self._delays
@@ -299,7 +305,7 @@ class CutBounds:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Every run of layers as one stage of a rank, by first layer and end."""
+    """Every run of layers as a stage of a rank; arrays by first layer and end."""
 
     f: FloatArray
     b: FloatArray
@@ -325,7 +331,7 @@ class _Run:
         return self.microbatches * (self.f + self.b + self.w)
 
     def idle(self, after: FloatArray) -> FloatArray:
-        """Head and tail, as in :func:`..bounds.through`; ``after``: the way behind a run's end."""
+        """Head and tail (:mod:`..bounds.linear`); ``after``: the time behind a run and back."""
         trip = self.f + after
         head = np.maximum(0.0, trip - self.capacity * self.f)
         few = self.capacity <= MOST_PENDING
@@ -334,7 +340,7 @@ class _Run:
         return np.where(apart, head + tail, np.maximum(head, tail))
 
     def _busy(self) -> FloatArray:
-        """The most that a rank can run between its last F and that microbatch's B."""
+        """Upper bound on what a rank can run between its last F and the B of that microbatch."""
         most = np.zeros_like(self.f)
         for pending in range(min(int(self.capacity.max()), MOST_PENDING)):
             room = self.limit - (1 + pending) * self.m_b
@@ -344,7 +350,10 @@ class _Run:
         return most
 
     def until_last_b(self, idle: FloatArray) -> FloatArray:
-        """The least time from the first F to the last B's end: W's wait where memory holds M_W."""
+        """The least time from the first F to the end of the last B.
+
+        As many W's come later as memory holds M_W.
+        """
         late = 1 + counts_within(self.limit - self.m_b, self.m_w, self.microbatches - 1)
         early = self.microbatches - late
         return np.asarray(self.microbatches * (self.f + self.b) + early * self.w + idle)

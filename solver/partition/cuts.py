@@ -1,8 +1,8 @@
-"""Cuts of layers into stages: those allowed, the even one, the balanced one, and neighbours.
+"""Cuts of layers into stages: allowed cuts, the even cut, the balanced cut, and neighbours.
 
-A cut is the first layer of each stage, ``(0, 3, 7)`` for three stages. The best of all cuts by a
-sum or a maximum over stages is found stage by stage, from the last one on
-(:meth:`Cutter.best_path`).
+A cut is given by the first layer of each stage, such as ``(0, 3, 7)`` for three stages. Dynamic
+programming over the stages, from the last one backwards, finds the cut with the least sum or
+maximum of a price per stage (:meth:`Cutter.best_path`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pipeloom.ir.model.ops import FloatArray
 Cut: TypeAlias = tuple[int, ...]
 """The first layer of each stage."""
 Price: TypeAlias = Callable[[int], FloatArray]
-"""The cost of each run of layers as stage k: (L + 1, L + 1) by first layer and end."""
+"""The price of each run of layers as stage k, by first layer and end, (L + 1, L + 1)."""
 Combine: TypeAlias = Callable[[FloatArray, FloatArray], FloatArray]
-"""The sum or the maximum over stages."""
+"""How the prices of stages are combined: their sum or their maximum."""
 
 TIE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The numbers of layers that a stage may have; ``most``: any where None."""
+    """The least and the most layers of a stage; ``most``: None means any number."""
 
     least: int = 1
     most: int | None = None
@@ -38,7 +38,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cutter:
-    """The cuts of ``profile`` into ``stages`` that keep ``rules`` and divide no tied layers."""
+    """The cuts of ``profile`` into ``stages`` that keep ``rules`` and separate no tied layers."""
 
     profile: LayeredProfile
     stages: int
@@ -50,7 +50,7 @@ class Cutter:
         return len(self.profile.layers)
 
     def penalty(self) -> FloatArray:
-        """0 for a run of layers that may be a stage, else infinite, by first layer and end."""
+        """0 for runs of layers that may be a stage, else infinite, by first layer and end."""
         at = np.arange(self.number + 1)
         length = at[None, :] - at[:, None]
         most = self.number if self.rules.most is None else self.rules.most
@@ -66,19 +66,20 @@ class Cutter:
         )
 
     def sums(self, key: str) -> FloatArray:
-        """The sums of ``key`` up to each layer, shape (L + 1,); unknown counts as 0."""
+        """The prefix sums of ``key`` over the layers, shape (L + 1,); unknown values count as 0."""
         values = [getattr(layer, key) or 0.0 for layer in self.profile.layers]
         return np.array([0.0, *accumulate(values)])
 
     def runs(self, key: str) -> FloatArray:
-        """The sum of ``key`` over each run of layers, by first layer and end; 0 for no run."""
+        """The sum of ``key`` over each run of layers, by first layer and end; 0 if end <= first."""
         sums = self.sums(key)
         return np.maximum(0.0, sums[None, :] - sums[:, None])
 
     def even(self) -> Cut | None:
-        """The cut with as many blocks a stage, the first ones one more, other layers at the ends.
+        """The cut with equally many blocks per stage; the first stages have one more if necessary.
 
-        Where a rule forbids that, it is the allowed cut that is the fewest layers away.
+        Other layers are at the ends. If a rule forbids this cut, the allowed cut that is the fewest
+        layers away.
         """
         target = self._even()
         penalty, at = self.penalty(), np.arange(self.number + 1)
@@ -104,10 +105,11 @@ class Cutter:
     def balanced(
         self, penalty: FloatArray | None = None, sizes: FloatArray | None = None
     ) -> Cut | None:
-        """The cut with the least longest stage, and of those the one with the most equal stages.
+        """The cut with the least longest stage; on ties, the one with the least sum of squares.
 
-        ``penalty``: also infinite for runs that do not fit in memory; None where no cut is left.
-        ``sizes``: of each run of layers, to be equal instead of times.
+        ``penalty``: by default :meth:`penalty`; it may also be infinite for runs that do not fit in
+        memory. None if no cut is left. ``sizes``: what to balance instead of times, for each run of
+        layers.
         """
         penalty = self.penalty() if penalty is None else penalty
         if sizes is None:
@@ -121,7 +123,7 @@ class Cutter:
         return self.best_path(lambda _: squares, np.add)
 
     def neighbours(self, cut: Cut) -> Iterator[Cut]:
-        """The cuts with one layer moved over a boundary, or over several that follow each other."""
+        """The cuts in which one boundary, or several successive ones, move by one layer."""
         for first in range(1, self.stages):
             for last in range(first, self.stages):
                 for by in (-1, 1):
@@ -133,7 +135,7 @@ class Cutter:
                         yield jump
 
     def _over_tied(self, cut: Cut, stage: int, by: int) -> Cut | None:
-        """The cut with the boundary of ``stage`` moved past layers that are not cut apart."""
+        """The cut with the boundary of ``stage`` moved past layers that must stay together."""
         start = cut[stage] + by
         while 0 < start < self.number and self.profile.tied[start - 1]:
             start += by
@@ -141,11 +143,11 @@ class Cutter:
         return moved if start < self.number and self.allowed(moved) else None
 
     def best_value(self, price: Price, combine: Combine) -> float:
-        """The least sum, or maximum, of the prices of a cut's stages; infinite without any cut."""
+        """The least sum, or maximum, of the prices of a cut's stages; infinite if there is none."""
         return float(self._ahead(price, combine)[0][0])
 
     def best_path(self, price: Price, combine: Combine) -> Cut | None:
-        """A cut of the best value; of equal ones the one with the shortest first stages."""
+        """A cut with the least value; on ties the one with the shortest first stages."""
         ahead = self._ahead(price, combine)
         if not np.isfinite(ahead[0][0]):
             return None

@@ -1,4 +1,4 @@
-"""The smallest memory with which any cut of a placement has a schedule at all."""
+"""The smallest memory with which some cut of a placement has a schedule."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from ..placement.replication import KEPT
 from ..placement.search import kept
 from .cuts import Cut, Cutter
 
-MOST_CUTS = 2000  # that are tried where the least cannot be computed
+MOST_CUTS = 2000  # cuts tried at most if the least cannot be computed
 
 
 @dataclass(frozen=True, slots=True)
 class MinMemory:
-    """``limit``: of activations, the same on all ranks, or with ``device`` of all memory.
+    """``limit``: for activations, equal on all ranks; with ``device``, for everything held.
 
-    ``rank``: the one that needs it in ``cut``; ``proven``: whether every cut needs as much. With
-    ``alone`` the others do not count.
+    ``rank``: the one that needs it in ``cut``; ``proven``: whether no cut needs less. With
+    ``alone``, only ``cut`` was considered.
     """
 
     limit: float
@@ -47,7 +47,7 @@ class MinMemory:
 
 
 def of_cut(cutter: Cutter, placement: Placement, cut: Cut) -> MinMemory:
-    """The smallest limit of this cut alone, or the smallest device where none is small enough."""
+    """The smallest limit for this cut; the smallest device memory if no limit is small enough."""
     for device in (False, True):
         over, needed = _Needs(cutter, placement, device).of(cut)
         if not over:
@@ -56,10 +56,10 @@ def of_cut(cutter: Cutter, placement: Placement, cut: Cut) -> MinMemory:
 
 
 def smallest(cutter: Cutter, placement: Placement) -> MinMemory:
-    """The smallest limit of all cuts, or the smallest device where that holds none of them.
+    """The smallest limit of all cuts; the smallest device memory if no cut fits on the devices.
 
-    With one stage per rank a cut that needs least is found stage by stage; elsewhere layers are
-    moved while that helps.
+    With one stage per rank, dynamic programming finds an optimal cut. Otherwise local search moves
+    layers.
     """
     for device in (False, True):
         found = _Needs(cutter, placement, device).least()
@@ -70,14 +70,14 @@ def smallest(cutter: Cutter, placement: Placement) -> MinMemory:
 
 @dataclass(frozen=True)
 class _Needs:
-    """The memory that ranks need, with ``device`` for weights and optimizer state too."""
+    """The memory that ranks need for activations or, with ``device``, for everything."""
 
     cutter: Cutter
     placement: Placement
     device: bool
 
     def least(self) -> MinMemory | None:
-        """The least of all cuts; None where none was found that the devices hold."""
+        """The least of all cuts; None if no cut was found that fits on the devices."""
         start = self.cutter.best_path(self._price, np.maximum)
         if start is None:
             return None
@@ -92,7 +92,7 @@ class _Needs:
         return MinMemory(limit, int(needed.argmax()), cut, proven, self.device)
 
     def of(self, cut: Cut) -> tuple[float, FloatArray]:
-        """The memory that the worst device lacks, and the needs of each rank, shape (P,)."""
+        """How much the worst device lacks, and the needs of each rank, shape (P,)."""
         profile, placement = self.cutter.profile.cut(cut), self.placement
         free = (float("inf"),) * profile.ranks
         needed = needs(Problem(profile, 1, placement, free))
@@ -108,7 +108,7 @@ class _Needs:
         return max(0.0, float(lacks.max())), needed
 
     def _price(self, stage: int) -> FloatArray:
-        """The needs of each run of layers as this stage; infinite where its device is too small."""
+        """The needs of each run of layers as this stage; infinite if its device is too small."""
         needed = self.cutter.runs("m_b") + self.cutter.penalty()
         if self.device:
             return np.asarray(needed + self._stays)
@@ -124,7 +124,7 @@ class _Needs:
         return np.asarray(sum(self.cutter.runs(key) for key in KEPT))
 
     def _shared(self) -> float:
-        """The least need of the fullest rank; 0 where not all of a microbatch is held at once."""
+        """Lower bound on the need of the fullest rank; 0 with remat, as M_B need not be held."""
         layers = self.cutter.profile.layers
         if any(layer.t_r is not None or layer.m_o is not None for layer in layers):
             return 0.0
@@ -132,7 +132,10 @@ class _Needs:
         return held / self.cutter.profile.ranks
 
     def _descended(self, starts: Sequence[Cut]) -> Cut:
-        """The best of ``starts``, then of neighbours, until none is better or enough were tried."""
+        """Local search from the best of ``starts`` over neighbours, until none is better.
+
+        At most :data:`MOST_CUTS` cuts are tried.
+        """
         tried = 0
         best = min(starts, key=self._rating)
         rating, found = self._rating(best), True

@@ -1,19 +1,19 @@
-"""Cut, placement and schedule together: many cuts at a glance, few searched, one to the end.
+"""Joint search for cut, placement and schedule.
 
-1. Every placement has a bound on all its cuts (:mod:`.cut_bounds`), and first cuts: the one of the
+Many cuts are examined, few are searched, one of them to the end.
+
+1. Every placement has a bound on all its cuts (:mod:`.cut_bounds`) and first cuts: the one with the
    least bound, those that balance time and memory, and the even one.
-2. From there cuts are looked at by turns in two orders: the next by its bound, and the neighbours
-   of the best so far. A look takes the bounds of that cut and, where they allow it to win, a
-   schedule built without search.
-3. The best and the balanced one are searched for a moment, then a few, then one for the rest of the
-   time; orders are tried on other cuts in between (:class:`Refinement`). A cut that its bound
-   proves no better is left out.
+2. From there, cuts are examined in two orders alternately: the next one by bound, and the
+   neighbours of the best so far. Each gets its bounds and, if they allow it to win, a schedule
+   built without a search.
+3. The best cut and the balanced one are searched for a short time, then a few, then one for the
+   rest of the time. In between, orders are tried on other cuts (:class:`Refinement`). A cut whose
+   bound proves that it is no better is left out.
 
-The best of the cuts that were looked at are searched, and their orders tried on the others.
-
-An order of ops is one of every cut with the same placement, where memory holds it. So the best
-order found is carried to all cuts that may still win, and from the best of them to cuts near by for
-as long as that helps; a search begins with the best order of all.
+An order of ops is valid for every cut with the same placement, if it fits in memory. So the best
+order found is tried on all cuts that may still win, and from the best of them on neighbouring cuts
+as long as that helps. A search starts from the best order of all.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ from .cuts import Cutter, Rules
 from .min_memory import MinMemory
 
 CutSolver: TypeAlias = Callable[[Problem, str, float, Order | None], Schedule]
-"""The optimizer, given a problem, its name, its share of the time, and an order to begin with."""
+"""The optimizer: called with a problem, its name, a share of the time, and an order to start
+from."""
 
-# shares of the time in which
-LOOKING = 0.12  # cuts are looked at before any is searched
-CARRYING = 0.03  # a schedule is tried on other cuts, after each round
-CERTIFYING = 0.05  # the cuts that are left are bounded in the end
-ROUNDS = ((3, 0.24), (4, 0.2))  # so many of the best cuts are searched, all together
-HURRY = 1e-3  # a search is left to build its first schedules
-CARRIED_OP = 20  # simulated ops that trying an order counts for each of its ops
+# shares of the time to
+LOOKING = 0.12  # examine cuts before any is searched
+CARRYING = 0.03  # try a schedule on other cuts, after each round
+CERTIFYING = 0.05  # bound the remaining cuts at the end
+ROUNDS = ((3, 0.24), (4, 0.2))  # search this many of the best cuts, in total
+HURRY = 1e-3  # build the first schedules of a search
+CARRIED_OP = 20  # work to try an order on another cut, in simulated ops per op
 
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """Searches the cuts of ``pools``; ``budget``: of the whole, which began before."""
+    """Searches the cuts of ``pools``. ``budget``: that of the whole run, which began before."""
 
     pools: Sequence[CandidatePool]
     search: CutSolver
@@ -61,8 +62,7 @@ class Refinement:
     should_stop: StoppingCriterion
 
     def joint(self) -> list[CutCandidate]:
-        """Searches a few cuts, then one, and others where that leaves time; returns all that were
-        searched, the best first."""
+        """Search a few cuts, then one, then others if time is left; returns these, best first."""
         left = 1.0 - LOOKING - CERTIFYING
         for number, share in ROUNDS:
             best = self._ranked()[:number] if self.searched() else self._first(number)
@@ -84,22 +84,21 @@ class Refinement:
         return self.searched()
 
     def _look_on(self, share: float) -> bool:
-        """Looks at more cuts for a share of the time, as none that were looked at may win; returns
-        whether there are more."""
+        """Examine more cuts for a share of the time; returns whether there were any."""
         seen = sum(pool.seen for pool in self.pools)
         look(self.pools, self.budget, self.should_stop, share)
         return sum(pool.seen for pool in self.pools) > seen
 
     def _may_win(self, done: Sequence[CutCandidate]) -> list[CutCandidate]:
-        """The cuts but for those ``done`` that may have the best schedule, the likeliest first."""
+        """The cuts not in ``done`` that may have the best schedule, the most promising first."""
         ranked = self._ranked()
         cost = min(candidate.cost for candidate in ranked)
         return [one for one in ranked if one.may_cost_less(cost) and one not in done]
 
     def _first(self, number: int) -> list[CutCandidate]:
-        """The best by quick schedule, its placement's balanced cut in place of the last of them.
+        """The best cuts by quick schedule, with the balanced cut of the best placement as the last.
 
-        The best of many quick schedules is also the luckiest one.
+        The best of many quick schedules may be so by chance.
         """
         ranked = self._ranked()
         balanced = self._pool_of(ranked[0]).balanced
@@ -111,13 +110,13 @@ class Refinement:
         return next(pool for pool in self.pools if pool.candidates.get(candidate.cut) is candidate)
 
     def each(self) -> list[CutCandidate]:
-        """Searches all cuts, each for an equal share; returns them, the best first."""
+        """Search all cuts, each for an equal share of the time; returns them, the best first."""
         candidates = self._ranked()
         self._round(candidates, 1 / len(candidates))
         return self.searched()
 
     def searched(self) -> list[CutCandidate]:
-        """The cuts with a schedule, the best first."""
+        """The cuts that have a schedule, the best first."""
         return [candidate for candidate in self._ranked() if candidate.schedule]
 
     def _ranked(self) -> list[CutCandidate]:
@@ -125,7 +124,7 @@ class Refinement:
         return sorted(candidates, key=lambda candidate: candidate.promise)
 
     def _round(self, candidates: Sequence[CutCandidate], share: float) -> float:
-        """Searches each for a share of the time unless it cannot win; returns the shares' sum."""
+        """Search each cut that may win for a share of the time; returns the sum of the shares."""
         had = 0.0
         for candidate in candidates:
             best = min(each.cost for each in self._ranked())
@@ -134,7 +133,7 @@ class Refinement:
                 break
             if not candidate.may_cost_less(best):
                 continue
-            # before anything was found the first schedules come at once, whatever is left
+            # the very first search always gets time for its first schedules
             part = max(HURRY, min(share, left))
             start = self._best_order(candidate)
             candidate.take(self.search(candidate.problem, candidate.name, part, start))
@@ -148,7 +147,7 @@ class Refinement:
         return candidate.order or next((each.order for each in same), None)
 
     def _carry(self) -> None:
-        """Tries the best schedule on the cuts that may still win, then on those near the best."""
+        """Try the best schedule on the cuts that may still win, then on neighbours of the best."""
         carrying = self.budget.share(CARRYING)
         searched = self.searched()
         if not searched:
@@ -166,7 +165,7 @@ class Refinement:
     def _nearer(
         self, pool: CandidatePool, current: CutCandidate, carrying: Budget
     ) -> CutCandidate | None:
-        """A cut near by, if any, on which the schedule of ``current`` costs less."""
+        """A neighbouring cut on which the schedule of ``current`` costs less, or None."""
         below = current.cost * (1 - CLOSED)
         for cut in pool.cut_bounds.cutter.neighbours(current.cut):
             if carrying() or self.should_stop():
@@ -179,7 +178,7 @@ class Refinement:
         return None
 
     def _try(self, candidate: CutCandidate, other: CutCandidate, carrying: Budget) -> float:
-        """The cost of ``candidate`` once the schedule of ``other`` was tried on it."""
+        """Try the schedule of ``other`` on ``candidate``; returns its best cost."""
         if candidate is not other and candidate.may_cost_less(math.inf) and other.order is not None:
             carrying.work.spend(sum(map(len, other.order)) * CARRIED_OP)
             schedule = carry_order(candidate, other.order)
@@ -190,11 +189,11 @@ class Refinement:
 
 @dataclass(frozen=True, slots=True)
 class Partitioned:
-    """``best``: None where nothing fits; ``tried``: one a placement, the best first.
+    """``best``: the best cut, None if nothing fits. ``tried``: one per placement, the best first.
 
     No schedule of any cut with any of the placements costs less than ``bound``. ``searched``: the
-    best first; ``seen``: how many cuts were looked at. ``smallest``: the memory that would do,
-    where no cut fits; None too where the layers cannot be cut for any of the placements.
+    cuts searched, the best first. ``seen``: the number of cuts examined. ``smallest``: the memory
+    that would suffice, if no cut fits; also None if the layers cannot be cut for any placement.
     """
 
     best: CutCandidate | None
@@ -225,8 +224,8 @@ def best_partition(
 ) -> Partitioned:
     """The best cut, placement and schedule within ``budget``.
 
-    ``search`` is the optimizer, given shares of that. Activations keep the memory limit, and the
-    part of ``device_memory`` that a rank's weights, gradients and optimizer state leave.
+    ``search``: the optimizer, called with shares of the budget. Activations must fit in the memory
+    limit, and in what a rank's weights, gradients and optimizer state leave of ``device_memory``.
     """
     budget = budget or Budget()
     limit = profile.cluster.limit_from(memory_limit)
@@ -277,9 +276,9 @@ def look(
     should_stop: StoppingCriterion,
     share: float = LOOKING,
 ) -> None:
-    """Looks at cuts of all placements by turns, until all are seen or a share of the time is up.
+    """Examine cuts of all placements alternately, for a share of the time.
 
-    Where nothing fits so far it goes on for nearly all of it.
+    As long as nothing fits, nearly all of the time may be used.
     """
     open_ = list(pools)
     looking, longest = budget.share(share), budget.share(1.0 - LOOKING - CERTIFYING)
@@ -303,7 +302,7 @@ def look(
 
 
 def _no_cut(cutter: Cutter) -> str | None:
-    """Why there is no cut; None where there is one."""
+    """Why there is no cut; None if there is one."""
     if cutter.even() is not None:
         return None
     pieces = cutter.number - sum(cutter.profile.tied)

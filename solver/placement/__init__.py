@@ -1,1 +1,1 @@
-"""The search among placements."""
+"""The search for the best placement."""

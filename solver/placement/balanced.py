@@ -1,4 +1,4 @@
-"""A placement of several stages per rank that shares out their work as evenly as it can."""
+"""A placement with several stages per rank that balances the ranks' work."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.profile import Profile
 
 MOST_STAGES = 64
-"""Stages up to which moves and swaps are tried: each look takes their square."""
+"""With more stages no moves and swaps are tried, as their number is quadratic."""
 
 
 def balanced(profile: Profile, slow: Mapping[int, float], limit: Sequence[float]) -> Placement:
-    """Any stage on any rank, the busiest of which computes as little as is found.
+    """Assign stages to ranks such that the busiest rank has little work.
 
-    The longest stage is first, each on the rank that ends it earliest (LPT; Graham, 1969); then
-    stages move, or change places, while that helps the busiest rank. ``slow``: by rank, how many
-    times as long it takes. ``limit``: memory of each rank; of ranks that are alike, those with the
-    most have the stages that hold the most.
+    Longest processing time first: stages by falling time, each to the rank that finishes it
+    earliest (LPT; Graham, 1969). Then local search moves or swaps stages while that helps the
+    busiest rank. ``slow``: by rank, the factor of its times. ``limit``: memory of each rank; if
+    ranks are equally fast, those with the largest limit get the stages that hold most.
     """
     pace = [slow.get(rank, 1.0) for rank in range(profile.ranks)]
     work = [stage.t_f + stage.fused for stage in profile.stages]
@@ -31,7 +31,7 @@ def balanced(profile: Profile, slow: Mapping[int, float], limit: Sequence[float]
 
 
 def _longest_first(work: Sequence[float], pace: Sequence[float]) -> list[int]:
-    """The rank of each stage; of ranks that end it at the same time the one with fewer stages."""
+    """The rank of each stage by LPT; on ties the rank with fewer stages."""
     owners, loads, counts = [0] * len(work), [0.0] * len(pace), [0] * len(pace)
     for stage in sorted(range(len(work)), key=lambda stage: -work[stage]):
         rank = min(range(len(pace)), key=lambda r: (loads[r] + work[stage] * pace[r], counts[r], r))
@@ -42,8 +42,7 @@ def _longest_first(work: Sequence[float], pace: Sequence[float]) -> list[int]:
 
 
 def _better(owners: list[int], work: Sequence[float], pace: Sequence[float]) -> list[int] | None:
-    """The best of ``owners`` with a stage of the busiest rank moved, or changed for another; None
-    where none helps."""
+    """The best move of a stage of the busiest rank, or swap with another; None if none helps."""
     loads = _loads(owners, work, pace)
     busiest = max(range(len(pace)), key=loads.__getitem__)
     least, best = loads[busiest] * (1 - 1e-9), None
@@ -76,8 +75,11 @@ def _loads(owners: Sequence[int], work: Sequence[float], pace: Sequence[float]) 
 
 
 def _renumbered(owners: Sequence[int], profile: Profile, limit: Sequence[float]) -> list[int]:
-    """The same groups of stages on other ranks: the group that holds most memory on the rank with
-    the largest limit. A stage holds the more microbatches the earlier it is."""
+    """The same groups of stages on other ranks, by memory.
+
+    The group that holds most is put on the rank with the largest limit. The earlier a stage is, the
+    more microbatches it holds.
+    """
     groups = list(dict.fromkeys(owners))
     groups += [rank for rank in range(profile.ranks) if rank not in groups]
     if len(set(limit)) > 1:

@@ -1,4 +1,4 @@
-"""Two copies of the weights: whether ``--placement auto`` tries them, and its words about them."""
+"""Two copies of the weights: whether ``--placement auto`` tries them, and the notes on them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.units import counted
 
 BIDIRECTIONAL = "bidirectional"
-KEPT = ("weight_bytes", "grad_bytes", "optimizer_bytes")  # of a stage, for the whole iteration
+KEPT = ("weight_bytes", "grad_bytes", "optimizer_bytes")  # held by a stage for the whole iteration
 
 
 def why_one_way(profile: Profile, microbatches: int) -> str | None:
-    """Why the microbatches cannot go both ways; None where they can."""
+    """Why microbatches cannot go in both directions; None if they can."""
     if profile.unlike:
         return "needs microbatches that are alike"
     if profile.ranks % 2:
@@ -26,7 +26,7 @@ def why_one_way(profile: Profile, microbatches: int) -> str | None:
 
 
 def why_unchecked(profile: Profile) -> str | None:
-    """Why it is unknown whether two copies fit; None where ``device_memory`` counts them."""
+    """Why it is not known whether two copies fit; None if ``device_memory`` counts them."""
     unknown = ["device_memory"] if profile.device_memory is None else _unknown(profile)
     if not unknown:
         return None
@@ -37,7 +37,7 @@ def why_unchecked(profile: Profile) -> str | None:
 
 
 def assumed(problem: Problem) -> str:
-    """The note on a placement in a table; empty where it assumes nothing."""
+    """The note on a placement in a table; empty if nothing is assumed."""
     if problem.placement.passing is not Passing.MIXED:
         return ""
     copies = f"two copies of the weights{_counted_or_not(problem.profile)}"

@@ -1,6 +1,7 @@
-"""The best placement: those that fit a profile are bounded, and searched while they may win.
+"""The best placement: bounds all placements that fit, and searches those that may win.
 
-Successive halving of placements, one solve each: they share the time while they may win.
+Successive halving: each placement has one solve that can be paused; they share the time as long as
+they may win.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .replication import BIDIRECTIONAL, KEPT, assumed, why_one_way, why_unchecke
 
 
 class PausableSolve(Protocol):
-    """A solve that may be left and taken up again (:class:`pipeloom.solver.optimize.Solving`)."""
+    """A solve that can be paused and continued (:class:`pipeloom.solver.optimize.Solving`)."""
 
     @property
     def done(self) -> bool: ...
@@ -38,31 +39,31 @@ class PausableSolve(Protocol):
     def run(self, seconds: float) -> Schedule: ...
 
     def explore(self, seconds: float) -> Schedule:
-        """Does as :meth:`run`, on one core and in any thread."""
+        """Continue as :meth:`run` does, on one core. Any thread may call it."""
         ...
 
     def look(self) -> None:
-        """Tells the listener and hears an interrupt, while another thread explores."""
+        """Notify the listener and check for an interrupt while another thread explores."""
         ...
 
     def beat(self, cost: float) -> None:
-        """Lets calls end once no schedule can cost less than ``cost``: with 0 at once."""
+        """Stop calls once no schedule can cost less than ``cost``; with 0, at once."""
         ...
 
 
 StartSolve: TypeAlias = Callable[[Problem, str], PausableSolve]
-"""The solve of a problem, given the name of its placement too."""
+"""Creates the solve of a problem, given the name of its placement as well."""
 
-HOPE = 1 / 3  # share of the gap to its bound that a search may still close
+HOPE = 1 / 3  # share of the gap that a search is assumed to close
 LEAST_SECONDS = 0.5
-QUICK = 0.3  # seconds of a core that show what a placement is good for
-EXPLORING = 0.5  # share of the time for finding out which placement is worth the rest
-AFTER_STOP = 1.0  # seconds in which placements still get their first schedules after a stop
+QUICK = 0.3  # core seconds that show how good a placement is
+EXPLORING = 0.5  # share of the time to find out which placement gets the rest
+AFTER_STOP = 1.0  # seconds after a stop in which placements still get their first schedules
 
 
 @dataclass(slots=True, eq=False)
 class Contender:
-    """A placement that may win: the bound known so far, its search and the best schedule."""
+    """A placement that may win, with its bound, its search and the best schedule so far."""
 
     name: str
     bound: float
@@ -82,7 +83,7 @@ class Contender:
 
     @property
     def promise(self) -> float:
-        """The cost that may be reached: with a third of the gap to its bound closed."""
+        """The cost that seems attainable: a third of the gap to the bound is closed."""
         return self.cost - HOPE * (self.cost - self.bound) if self.schedule else math.inf
 
     def take(self, schedule: Schedule) -> None:
@@ -97,9 +98,9 @@ class Contender:
 
 
 class SuccessiveHalving:
-    """The placements that fit; the first of them is searched whatever happens.
+    """Successive halving of the placements that fit.
 
-    ``abreast``: how many explore side by side, one core each.
+    ``abreast``: how many explore in parallel, on one core each.
     """
 
     def __init__(self, should_stop: StoppingCriterion, abreast: int) -> None:
@@ -108,7 +109,7 @@ class SuccessiveHalving:
 
     @property
     def best(self) -> Schedule | None:
-        """The cheapest schedule; of those that cost the same, the one with the least memory."""
+        """The cheapest schedule; on ties, the one with the least memory."""
         found = [each.schedule for each in self.contenders if each.schedule is not None]
         return min(found, key=cost_and_memory, default=None)
 
@@ -121,9 +122,9 @@ class SuccessiveHalving:
         return self.cost < math.inf and (self._should_stop() or self._time())
 
     def run(self, start: StartSolve, seconds: float) -> None:
-        """Spends ``seconds`` in all: the least bounds begin, ever fewer explore, the best go on.
+        """Spend ``seconds`` in total: begin all, explore with ever fewer, finish the best.
 
-        Without a limit of time each that may win runs to its own end.
+        Without a time limit, each placement that may win runs to its own end.
         """
         self._time = TimeLimit(seconds)
         self._begin(start)
@@ -134,7 +135,10 @@ class SuccessiveHalving:
             self._each()
 
     def _begin(self, start: StartSolve) -> None:
-        """Gives each its first schedule, after a stop too: any may be many times the next one's."""
+        """Build the first schedule of each placement, also after a stop.
+
+        Otherwise the only schedule might cost many times as much as that of the next placement.
+        """
         left: TimeLimit | None = None
         for contender in sorted(self.contenders, key=lambda r: r.bound):
             if self.cost < math.inf and self._should_stop():
@@ -146,7 +150,7 @@ class SuccessiveHalving:
                 contender.go(contender.search.begin, self._time.left)
 
     def _explore(self) -> None:
-        """Lets all explore equally long, then the better half of them, then its better half."""
+        """Let all explore equally long, then the better half of them, and so on."""
         exploring = self._going_on()
         cores, time = self._abreast, EXPLORING * self._time.left
         rounds = math.ceil(math.log2(max(1, len(exploring))))
@@ -182,18 +186,18 @@ class SuccessiveHalving:
                 for contender in contenders:
                     assert contender.search is not None
                     contender.search.look()
-                    if decided:  # the rest of the time is for it alone
+                    if decided:  # the only one left gets the rest of the time
                         contender.search.beat(0.0)
 
     def _each(self) -> None:
-        """Lets each that may still win run to its own end, the most promising first."""
+        """Run each placement that may still win to its own end, the most promising first."""
         served: set[int] = set()
         while waiting := [r for r in self._going_on() if id(r) not in served]:
             served.add(id(waiting[0]))
             self._advance(waiting[0], math.inf)
 
     def _finish(self) -> None:
-        """Gives the most promising a third of the time left, again and again: mostly the same."""
+        """Repeatedly give the most promising placement a third of the time left."""
         while not self.over and (going_on := self._going_on()):
             left = self._time.left
             self._advance(going_on[0], min(left, max(left / 3, LEAST_SECONDS)))
@@ -213,18 +217,18 @@ class SuccessiveHalving:
         return not contender.done and contender.bound < self.cost * (1 - CLOSED)
 
 
-CUTS = (1, 2, 3, 4)  # stages per rank into which a profile of one stage per rank is cut
+CUTS = (1, 2, 3, 4)  # stages per rank to try if the profile has one stage per rank
 
 
 @dataclass(frozen=True, slots=True)
 class TriedPlacement:
-    """A placement: the bound on all of its schedules, and the best schedule found.
+    """A placement with the bound on all its schedules and the best schedule found.
 
-    ``bound`` is None where none fits, as ``why_not`` says; ``schedule`` is None where it was not
-    searched, since no schedule of it beats one that was there, or for lack of time. ``lacks``: the
-    memory limit that it needs, where nothing else is too small. ``note``: what is assumed.
-    ``seconds``: how long it was searched, None where time is not limited; ``done``: whether that
-    search had nothing left to do.
+    ``bound``: None if no schedule fits, with the reason in ``why_not``. ``schedule``: None if the
+    placement was not searched, because its bound is no better than a known cost or for lack of
+    time. ``lacks``: the error with the memory limit that it needs, if only the limit is too small.
+    ``note``: what is assumed. ``seconds``: how long it was searched, None without a time limit.
+    ``done``: whether the search had nothing left to do.
     """
 
     name: str
@@ -249,8 +253,7 @@ class TriedPlacement:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """``best``: the cheapest schedule of all placements, None where none fits; ``tried``: one each,
-    the best first.
+    """``best``: the cheapest schedule of all placements, or None. ``tried``: all, the best first.
 
     No schedule of any of these placements costs less than ``bound``.
     """
@@ -275,12 +278,13 @@ def bounded_placements(
     change: Callable[[Problem], Problem] = lambda problem: problem,
     slow: Mapping[int, float] | None = None,
 ) -> list[Contender | TriedPlacement]:
-    """All placements of ``profile`` with their bounds, with at most ``copies`` of its weights.
+    """All placements of ``profile`` with their bounds.
 
-    ``copies`` None: 2 where the profile has what tells whether they fit, else 1. ``change`` is
-    applied to the problem of each placement; ``slow``: by rank, how many times as long it then
-    takes. Activations keep the memory limit, and what the
-    weights, gradients and optimizer state of a rank's stages leave of ``device_memory``.
+    ``copies``: the most copies of the weights; None means 2 if the profile has what is needed to
+    check whether they fit, else 1. ``change`` is applied to the problem of each placement;
+    ``slow``: by rank, the factor by which it makes times longer. Activations must fit in the memory
+    limit, and in what the weights, gradients and optimizer state of a rank's stages leave of
+    ``device_memory``.
     """
 
     def problem_of(profile: Profile, placement: Placement) -> Problem:
@@ -313,13 +317,13 @@ def best_placement(
     abreast: int = 2,
     should_stop: StoppingCriterion = NEVER,
 ) -> Chosen:
-    """The best schedule of all placements, as of :func:`bounded_placements`.
+    """The best schedule of all placements, as returned by :func:`bounded_placements`.
 
-    A placement whose bound is no lower than the best cost found is left out.
+    A placement is left out if its bound is no lower than the best cost found.
 
-    Without a limit each search runs to its own end, so that none by itself finds less. Within
-    ``seconds`` in all, the placements get their first schedules and explore, ``abreast`` at a time;
-    the more promising half goes on; the rest of the time is for the most promising.
+    Without a time limit each search runs to its own end, so no single search would find more.
+    Within ``seconds`` in total, all placements get first schedules and explore, ``abreast`` at a
+    time; the more promising half continues; the most promising one gets the rest of the time.
     """
     halving = SuccessiveHalving(should_stop, abreast)
     halving.contenders = [one for one in entries if isinstance(one, Contender)]
@@ -348,8 +352,10 @@ def _entry(problem: Problem) -> Contender | TriedPlacement:
 def placements(
     profile: Profile, kinds: Collection[PlacementKind] = tuple(PlacementKind)
 ) -> Iterator[tuple[Profile, Placement]]:
-    """The profile, cut where it has one stage per rank into at most its ``max_stages``, with each
-    placement of its stages that is of these ``kinds``, equal ones once."""
+    """Yield the profile with each placement of its stages of these ``kinds``, without repetition.
+
+    A profile with one stage per rank is also cut into more stages, at most its ``max_stages``.
+    """
     ranks, seen = profile.ranks, set()
     chunks, rest = divmod(profile.num_stages, ranks)
     for cut in cuts(profile) if (chunks, rest) == (1, 0) else (1,) if rest == 0 else ():
@@ -366,8 +372,10 @@ def placements(
 
 
 def cuts(profile: Profile) -> tuple[int, ...]:
-    """The numbers of stages per rank into which a profile of one stage per rank may be cut. Stages
-    that name their layers are cut no further, as their layers are not known to be halves."""
+    """The numbers of stages per rank into which a profile with one stage per rank may be cut.
+
+    Stages that name their layers are not cut, as their halves are not known to be whole layers.
+    """
     if any(stage.layers for stage in profile.stages):
         return (1,)
     most = profile.max_stages
@@ -375,7 +383,7 @@ def cuts(profile: Profile) -> tuple[int, ...]:
 
 
 def room(profile: Profile, placement: Placement, limit: tuple[float, ...]) -> tuple[float, ...]:
-    """The room of each rank for activations: its ``limit``, or less where weights leave less."""
+    """The memory of each rank for activations: its ``limit``, or less if weights leave less."""
     if profile.device_memory is None:
         return limit
     return tuple(
@@ -389,7 +397,7 @@ def _kept_on(profile: Profile, placement: Placement, rank: int) -> float:
 
 
 def overfull(schedule: Schedule) -> tuple[int, float, float] | None:
-    """The rank that exceeds ``device_memory`` most, the bytes that it holds and may hold, or None.
+    """The rank that exceeds ``device_memory`` most, the bytes it holds and its limit, or None.
 
     A rank holds activations, and the weights, gradients and optimizer state of its stages.
     """
@@ -407,7 +415,7 @@ def overfull(schedule: Schedule) -> tuple[int, float, float] | None:
 
 
 def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
-    """Why the device is too small, and not a limit that was given; None where it is the limit."""
+    """Why the device memory is too small; None if the given limit is what is too small."""
     profile, rank, least = problem.profile, error.rank, error.smallest
     if profile.device_memory is None or rank is None or least is None:
         return None
@@ -423,5 +431,5 @@ def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
 
 
 def kept(stage: StageProfile) -> float:
-    """Weights, gradients and optimizer state of a stage; unknown ones count as 0."""
+    """The weights, gradients and optimizer state of a stage; unknown ones count as 0."""
     return sum(getattr(stage, key) or 0.0 for key in KEPT)

@@ -1,1 +1,1 @@
-"""Schedules that recompute, offload or fuse."""
+"""The optimizer for problems with recomputation, offload or fused backwards."""

@@ -1,6 +1,6 @@
-"""Fused backward, where it takes less than B and W apart: of whole stages, or of neighbours.
+"""Fused backwards where BW is faster than B and W: on whole stages, or for adjacent B's and W's.
 
-Annealing then decides it for each microbatch (:mod:`..search.kernels.remat_moves`).
+Annealing then decides for each microbatch (:mod:`..search.kernels.remat_moves`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TO_BW = int(OpKind.BW) - int(OpKind.B)
 
 
 def fused_whole(problem: Problem) -> Problem:
-    """The problem without remat whose B's take T_BW, and W's nothing, on stages that gain by it."""
+    """The problem without remat in which, on fusible stages, B takes T_BW and W takes no time."""
 
     def change(stage: StageProfile, whole: StageProfile, gains: bool) -> StageProfile:
         return replace(stage, t_b=whole.fused, t_w=0.0, m_w=0.0) if gains else stage
@@ -29,13 +29,13 @@ def fused_whole(problem: Problem) -> Problem:
 
 
 def fused(problem: Problem, rows: Order) -> Order:
-    """A schedule of ``problem`` from one of :func:`fused_whole`."""
+    """Convert a schedule of :func:`fused_whole` to one of ``problem``."""
     gains = fusible(problem)
     return tuple(_with_bw(row, _at_stages(row, gains)) for row in rows)
 
 
 def fused_neighbours(problem: Problem, rows: Order) -> Order:
-    """The order with a BW where a W follows its B at once and both take less as one op."""
+    """The order with a BW in place of each B that its W follows at once, on fusible stages."""
     gains, to_w = fusible(problem), int(OpKind.W) - int(OpKind.B)
     result = []
     for row in rows:
@@ -52,7 +52,7 @@ def _at_stages(row: IntArray, gains: Mask) -> Mask:
 
 
 def _with_bw(row: IntArray, chosen: Mask) -> IntArray:
-    """The row with the chosen B's as BW's, and without the chosen W's."""
+    """The row with the chosen B's replaced by BW's, and without the chosen W's."""
     kind = row & KIND_MASK
     result = np.where(chosen & (kind == OpKind.B), row + _TO_BW, row)
     return np.asarray(result[~(chosen & (kind == OpKind.W))])

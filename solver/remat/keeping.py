@@ -1,9 +1,9 @@
-"""Microbatches that need not be recomputed, as memory has room for them all along.
+"""Removes R's of microbatches for which memory has room from F to B.
 
-Where a stage was recomputed whole, or more memory has become free since, some microbatches can hold
-their M_B from F to B with no op moved; each R that is left out makes the schedule shorter. Of the
-intervals in which they would, those that end first are taken first: so most fit where all are of
-one size (Carlisle and Lloyd, Discrete Appl. Math. 59, 1995).
+If a whole stage was recomputed, or more memory has become free since, some microbatches can hold
+their M_B from F to B without moving any op; each R removed shortens the schedule. Of the intervals
+from F to B the ones that end first are taken first. If all have the same size, this greedy rule
+keeps the most (interval scheduling: Carlisle and Lloyd, Discrete Appl. Math. 59, 1995).
 """
 
 from __future__ import annotations

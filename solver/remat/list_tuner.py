@@ -1,4 +1,4 @@
-"""Schedules of the list scheduler with recomputation, whose parameters are annealed."""
+"""Search for the parameters of the list scheduler with recomputation."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ from ..core.options import Order
 from ..core.relaxations import plain, recomputable
 from ..search.local_search import COLD
 
-LIST_OP = 3  # simulated ops that an op of an order takes as long as
-DRAWN, POOL = 30, 6  # random parameters of which the best are annealed; those kept
+LIST_OP = 3  # work to build an op of an order, in simulated ops
+# random parameters of which the best are annealed; number of best that are kept
+DRAWN, POOL = 30, 6
 
 
 class RematListTuner:
-    """Anneals the parameters, from the best of some random ones or from one of the best so far."""
+    """Simulated annealing of the parameters.
+
+    A round starts from the best of some random ones, or from one of the best so far.
+    """
 
     def __init__(self, problem: Problem, linear: LinearInstance, rng: np.random.Generator) -> None:
         self._problem, self._linear, self._rng = problem, linear, rng
@@ -45,18 +49,18 @@ class RematListTuner:
 
     @classmethod
     def of(cls, problem: Problem, rng: np.random.Generator) -> RematListTuner | None:
-        """None where a rank has several stages, or nothing can, or need, be recomputed."""
+        """None if a rank has several stages, or nothing can or need be recomputed."""
         linear = LinearInstance.of(plain(problem))
         able = linear is not None and problem.limited and bool(recomputable(problem).any())
         return cls(problem, linear, rng) if able and linear is not None else None
 
     def first(self) -> Iterator[Order]:
-        """The order of the best of some random parameters, where they give one."""
+        """Yield the order of the best of some random parameters, if it is complete."""
         if np.isfinite(self._cost(self._drawn())):
             yield tuple(self._rows())
 
     def round(self, best: Incumbent) -> Iterator[Order]:
-        """The best order of a round, if any was found."""
+        """Yield the best order of a round, if any was found."""
         pool = self._pool
         new = len(pool) < POOL // 2 or self._rng.random() < 0.3
         parameters = self._drawn() if new else pool[self._rng.integers(len(pool))][1].copy()
@@ -76,7 +80,7 @@ class RematListTuner:
             yield tuple(self._rows())
 
     def _drawn(self) -> RematListParameters:
-        """The best of some random ones."""
+        """The best of some random parameters."""
         drawn = [RematListParameters.drawn(self._linear, self._rng) for _ in range(DRAWN)]
         return min(drawn, key=self._cost)
 

@@ -1,23 +1,21 @@
-"""The portfolio with remat: schedules without it, with it on whole stages, then any.
+"""The portfolio for problems with remat: recomputation, offload and fused backwards.
 
 ::
 
-    bounds      of the problem with as little memory as any choice leaves (core.relaxations)
-    first       one microbatch at a time, and what a list scheduler or a reduction gives at once
-    plain       the optimizer without remat, where the memory limit allows any schedule; and
-                with one BW for each B and W, where that takes less
-    reductions  the optimizer on stages that are recomputed or offloaded whole (whole_stages)
+    bounds      of relaxations without remat (core.relaxations)
+    first       one microbatch at a time; a schedule of the list scheduler or of a reduction
+    plain       the optimizer without remat, if the memory limit allows any schedule; and with BW
+                in place of B and W, if that is faster
+    reductions  the optimizer with whole stages recomputed or offloaded (whole_stages)
     fits        the optimizer with more memory, its schedules made to fit (repair)
-    lists       a list scheduler that recomputes what has no place, its parameters annealed
-    relaxation  a better bound (bounds.milp_relaxation)
-    annealing   of the orders of the best and of each microbatch's remat, half of them left out at
-                a time, and of the best one until the time is up; windows of it by CP-SAT
+    lists       a list scheduler that recomputes what does not fit, with annealed parameters
+    relaxation  a better bound, by a MILP (bounds.milp_relaxation)
+    annealing   simulated annealing of the best orders and of the choice for each microbatch: half
+                of them are dropped each time, and the best is annealed to the end; large
+                neighbourhood search on windows of it by CP-SAT
 
-The last three run in each of the workers side by side, the relaxation in one.
-
-The bounds hold for schedules with remat or without, so what meets them is optimal among all.
-
-Simulated annealing of the order together with what is recomputed, offloaded or fused.
+The last three run in every parallel worker, the relaxation only in one. The bounds hold with and
+without remat, so a schedule that attains them is optimal among all.
 """
 
 from __future__ import annotations
@@ -55,18 +53,20 @@ from .list_tuner import RematListTuner
 from .repair import fitted, roomier
 from .whole_stages import reductions, returned
 
-# shares of the time left: for schedules without remat, for all reductions, for all fits, for those
-# of the list scheduler, for proofs
+# shares of the time left: for schedules without remat, all reductions, all fits, the list
+# scheduler, proofs
 PLAIN, REDUCED, FITTED, LISTED, PROVED = 0.15, 0.2, 0.25, 0.3, 0.1
-FIRST = 0.5  # of the first three shares where there are lists, which come nearer
-STARTS = 4  # schedules that are annealed at first
+FIRST = 0.5  # factor of the first three shares if there are lists, which find better schedules
+STARTS = 4  # number of schedules annealed at first
 
 _Solve = Callable[[Problem, float], Schedule]
 
 
 def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -> Pieces:
-    """Improves ``best``, whose problem allows remat and which has a schedule; ``optimizer``: for
-    problems without."""
+    """Improve ``best``, whose problem allows remat and which has a schedule.
+
+    ``optimizer``: solves problems without remat.
+    """
     problem, every = best.problem, options.recompute_all
     starts = _Starts(best, every)
     lists = None if every else RematListTuner.of(problem, np.random.default_rng(options.seed))
@@ -98,7 +98,7 @@ def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -
 
 
 def _first(starts: _Starts, solved: _Solve, problem: Problem, lists: RematListTuner | None) -> None:
-    """A schedule at once, by the list scheduler or with the first reduction that fits."""
+    """Offer a first schedule, of the list scheduler or of the first reduction that fits."""
     if lists is not None:
         for rows in lists.first():
             starts.offer(rows, Method.LIST)
@@ -121,12 +121,13 @@ def _search(  # noqa: PLR0917
     of: int,
     seed: int,
 ) -> Pieces:
-    """The part of one worker: lists and relaxation within their budgets, annealing."""
+    """The part of one worker: lists and relaxation within their budgets, then annealing."""
     problem, every, rng = best.problem, shared.every, np.random.default_rng((seed, number))
     starts = shared.part(best, number, of)
     yield from _lists(best, starts, listed, None if every else RematListTuner.of(problem, rng))
     if number == 0:
-        # what is left until workers compare next may be nearly nothing, and time be given later on
+        # with a work limit, almost nothing may be left until the next exchange; with a time limit,
+        # time may have been added since
         _tighten(best, proved if best.limited else best.budget(PROVED, SECONDS))
         yield
     windows = WindowSearch(best, rng, free=not every)
@@ -134,7 +135,7 @@ def _search(  # noqa: PLR0917
 
 
 def _reduced(best: Incumbent, starts: _Starts, solved: _Solve, every: bool) -> Pieces:
-    """Schedules with remat on whole stages."""
+    """Offer schedules with remat on whole stages."""
     limited = best.problem.limited or every
     whole = list(reductions(best.problem, every)) if limited else []
     for number, reduction in enumerate(whole):
@@ -148,7 +149,7 @@ def _reduced(best: Incumbent, starts: _Starts, solved: _Solve, every: bool) -> P
 
 
 def _fitted(starts: _Starts, solved: _Solve, problem: Problem) -> Pieces:
-    """Schedules for more memory, made to fit."""
+    """Offer schedules for more memory that were made to fit."""
     more = list(roomier(problem))
     for number, with_more in enumerate(more):
         share = FITTED / (len(more) - FITTED * number)
@@ -160,7 +161,7 @@ def _fitted(starts: _Starts, solved: _Solve, problem: Problem) -> Pieces:
 def _lists(
     best: Incumbent, starts: _Starts, budget: Budget, tuner: RematListTuner | None
 ) -> Pieces:
-    """Schedules of the list scheduler."""
+    """Offer schedules of the list scheduler."""
     begun = best.work.used
     while tuner is not None and not budget() and best.work.used - begun < budget.work.ops:
         for rows in tuner.round(best):
@@ -169,7 +170,7 @@ def _lists(
 
 
 def _tighten(best: Incumbent, budget: Budget) -> None:
-    """Looks for a better bound where none has met the best schedule."""
+    """Compute the MILP bound, unless bound and cost are equal."""
     if best.over():
         return
     found = remat_relaxation(best.problem, best.cost, budget)
@@ -178,7 +179,7 @@ def _tighten(best: Incumbent, budget: Budget) -> None:
 
 
 class _Annealing:
-    """Anneals the best schedules met."""
+    """Anneals the best schedules found."""
 
     def __init__(self, problem: Problem, rng: np.random.Generator, starts: _Starts) -> None:
         self._annealer = RematAnnealer(problem, rng, starts.every)
@@ -196,21 +197,23 @@ class _Annealing:
 
 
 class _Starts:
-    """The best schedules met, of which fewer and fewer are annealed."""
+    """The best schedules found; fewer and fewer of them are annealed."""
 
     def __init__(self, best: Incumbent, every: bool) -> None:
         self._best, self.every, self._number = best, every, STARTS
         self._known: list[tuple[float, Order]] = []
 
     def part(self, best: Incumbent, number: int, of: int) -> _Starts:
-        """The part of a worker: each ``of``-th order, from ``number`` on."""
+        """The share of a worker: every ``of``-th order, from ``number`` on."""
         part = _Starts(best, self.every)
         part._known = self._known[number::of] or self._known[:1]
         return part
 
     def offer(self, rows: Order, method: str) -> None:
-        """Takes an order where it keeps the memory limit and is new, and the same with no R that
-        need not be, and with BW's."""
+        """Take an order if it keeps the memory limit and is new.
+
+        Also variants of it: without unnecessary R's, and with BW's.
+        """
         problem = self._best.problem
         for each in (rows,) if self.every else (rows, kept(problem, rows)):
             for either in (each, fused_neighbours(problem, each)):
@@ -225,7 +228,7 @@ class _Starts:
             self._best.offer(rows, method, cost)
 
     def best(self) -> list[Order]:
-        """The orders to anneal next; the best of all, whoever met it, among them."""
+        """The orders to anneal next, including the best of all workers."""
         order, _, cost = self._best.found()
         if not self._known or (self._number < STARTS and cost < self._known[0][0]):
             self._known = [(cost, order), *self._known]
@@ -242,7 +245,7 @@ def _solved(  # noqa: PLR0917
     problem: Problem,
     share: float,
 ) -> Schedule:
-    """The optimizer's schedule within a share of the time left, of which it gets ``part``."""
+    """The optimizer's schedule, with ``part`` of a ``share`` of the time left."""
     budget = best.budget(part * share)
     found = optimizer(problem, options.part(budget, best.interrupted))
     if best.limited:
@@ -251,7 +254,7 @@ def _solved(  # noqa: PLR0917
 
 
 def one_at_a_time_with_remat(problem: Problem, every: bool) -> Order:
-    """Each microbatch alone, there and back, with as little held as can be while it waits."""
+    """One microbatch after the other, holding as little as possible while it waits."""
     kept = Costs.of(problem).kept
     choices = kept.argmin(axis=0)
     choices[choices == len(kept) - 1] = OFFLOADED
@@ -271,11 +274,14 @@ def one_at_a_time_with_remat(problem: Problem, every: bool) -> Order:
     return tuple(map(pack, rows))
 
 
-FUSED = 3  # the row of the choices that stages may have
+FUSED = 3  # row of the choices that a stage may have
 
 
 class RematAnnealer(OrderAnnealer):
-    """Anneals any order, with remat or without. ``every``: stages are recomputed where they may."""
+    """Simulated annealing of orders with or without remat.
+
+    ``every``: recompute whatever can be recomputed.
+    """
 
     def __init__(self, problem: Problem, rng: np.random.Generator, every: bool) -> None:
         super().__init__(problem, rng)
@@ -287,7 +293,7 @@ class RematAnnealer(OrderAnnealer):
         self._ways = np.stack([stays, again, out, fusible(problem)])
 
     def anneal(self, best: Incumbent, start: Order) -> Order:
-        """The best order met from ``start`` on."""
+        """The best order found from ``start``."""
         c, problem = self._costs, self._problem
         choice = choice_of(problem, start)
         rows = tuple(map(self._split, start))
@@ -313,7 +319,7 @@ class RematAnnealer(OrderAnnealer):
         return reached
 
     def _split(self, row: IntArray) -> IntArray:
-        """The row with each BW as B and W, where it takes no less."""
+        """The row with each BW as B and W, unless it is faster."""
         kinds, stages, _ = fields_of(row)
         fused = self._ways[FUSED, stages] & (kinds == OpKind.BW)
         pieces = np.split(row, np.flatnonzero(fused))
@@ -322,7 +328,7 @@ class RematAnnealer(OrderAnnealer):
         return np.concatenate([part for both in zip(whole, rest, strict=True) for part in both])
 
     def _behind(self, rank: int, row: IntArray) -> IntArray:
-        """The ops of the rank that might run as well, (N,)."""
+        """The rank's unused ops: R's, O's, L's and W's that its microbatches could have, (N,)."""
         microbatches = np.arange(self._problem.microbatches)
         _, again, out, fused = self._ways
         possible = {OpKind.R: again, OpKind.O: out, OpKind.L: out, OpKind.W: fused}

@@ -1,14 +1,14 @@
-"""Schedules that hold too much, made to fit by recomputing and offloading where memory is short.
+"""Makes schedules that need too much memory fit, by recomputation and offload.
 
-With more memory the optimizer finds a schedule without remat that idles little. Here its order
-stays, and where an op has no room some microbatch that waits for its B gives up its place::
+With more memory the optimizer finds a schedule without remat and with little idle time. Its order
+is kept. Where an op has no room, a microbatch that waits for its B is recomputed or offloaded::
 
     more memory   F0 F1 F2 F3 B0 W0 F4 ...
     as it fits    F0 F1 F2 O0 F3 L0 B0 W0 R1 ...
 
-The times of the schedule with more memory give an estimate of the cost: a copy keeps the rank
-waiting until it is out, and again until it is back; R takes its time. The one that costs least for
-as long as it leaves memory free gives up its place.
+The times of the original schedule give an estimate of the cost: with a copy the rank waits until it
+is out, and again until it is back; an R takes its time. The microbatch is chosen whose cost is
+least per memory and time that it frees.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from ..core.relaxations import offloadable, plain, recomputable
 from ..core.tolerances import ROUNDING
 from .whole_stages import brought_forward, returned
 
-MORE = (1.25, 1.6, 2.2, 3.5)  # multiples of the memory
+MORE = (1.25, 1.6, 2.2, 3.5)  # multiples of the memory limits for which schedules are made
 LOST = ((1.0, 1.0), (0.25, 1.0), (1.0, 0.25), (1.0, np.inf), (np.inf, 1.0))
-"""Weights of time lost by R's and W's and by waiting for copies; infinite: never used."""
-# cost of any of them, in mean T_F's (1 ms where F takes no time), so that few are used
+"""Weights of the time lost by R's and W's, and by waiting for copies; infinite: never used."""
+# fixed cost of each change, in mean T_F's (1 if that is 0), so that few are used
 LITTLE = 0.1
 
 _Pair = tuple[int, int]  # stage and microbatch
 
 
 def roomier(problem: Problem) -> Iterator[Problem]:
-    """Problems without remat, with ever more memory, in which some schedule fits."""
+    """Yield problems without remat and with ever more memory, enough for some schedule."""
     bare = plain(problem)
     least, given = needs(bare), np.array(problem.memory_limit)
     seen = set()
@@ -53,7 +53,7 @@ def roomier(problem: Problem) -> Iterator[Problem]:
 
 
 def fitted(problem: Problem, rows: Order) -> Iterator[Order]:
-    """Orders that fit in memory, made of ``rows``, which hold too much, in several ways."""
+    """Yield orders that fit in memory, made from ``rows`` with several weights."""
     rows = tuple(map(split_backwards, rows))
     timing = simulate(Schedule(plain(problem), rows))
     starts = [row.tolist() for row in timing.start]
@@ -65,7 +65,7 @@ def fitted(problem: Problem, rows: Order) -> Iterator[Order]:
 
 
 class _Fit:
-    """One way to choose the microbatches that give up their places, rank by rank."""
+    """Chooses what to recompute or offload, rank by rank; ``again``, ``out``: the weights."""
 
     def __init__(self, problem: Problem, again: float, out: float) -> None:
         self._problem, self._costs = problem, Costs.of(problem)
@@ -75,11 +75,11 @@ class _Fit:
         self._offloadable = offloadable(problem)
 
     def rank(self, rank: int, row: list[Op], starts: list[float]) -> list[Op] | None:
-        """The rank's ops with R's, O's and L's; None where it cannot be made to fit."""
+        """The rank's ops with R's, O's and L's; None if it cannot be made to fit."""
         costs = self._costs
         self._limit = self._problem.memory_limit[rank] * (1 + ROUNDING)
         self._held, self._channels = 0.0, [-np.inf, -np.inf]
-        self._here: dict[_Pair, tuple[float, float]] = {}  # when F ends and B starts without remat
+        self._here: dict[_Pair, tuple[float, float]] = {}  # end of F and start of B without remat
         self._choice: dict[_Pair, int] = {}
         self._weights: dict[_Pair, float] = {}
         self._ops: list[Op] = []
@@ -119,7 +119,7 @@ class _Fit:
         return result
 
     def _back(self, op: Op, now: float) -> bool:
-        """Makes room for the activations that B needs, where they are not there."""
+        """Make room for the activations of a B if they are not there; returns whether it fits."""
         choice = self._choice.get((op.stage, op.microbatch), STAYS)
         if choice == STAYS:
             return True
@@ -130,7 +130,10 @@ class _Fit:
         return fits
 
     def _take(self, memory: float, now: float, new: _Pair | None) -> bool:
-        """Lets others give up their places until there is room, or the new one be recomputed."""
+        """Take ``memory``, and recompute or offload until it fits. Returns whether it does.
+
+        ``new``: the microbatch whose F runs now; it may be recomputed, but not offloaded.
+        """
         self._held += memory
         while self._held > self._limit:
             ways = [
@@ -152,7 +155,7 @@ class _Fit:
         return True
 
     def _more(self, pair: _Pair, new: _Pair | None) -> Iterator[int]:
-        """The choices by which the microbatch, which is not offloaded, may give up memory."""
+        """The choices by which a microbatch that is not offloaded can free memory."""
         if pair in self._choice:
             return
         if self._recomputable[pair[0]] and self._freed(pair, RECOMPUTED) > 0:
@@ -191,11 +194,11 @@ class _Fit:
         return self._rate(weight, lost, free, self._freed(pair, choice))
 
     def _freed(self, pair: _Pair, choice: int) -> float:
-        """The memory that the microbatch gives up by ``choice``."""
+        """The memory that the microbatch frees with ``choice``."""
         return float(self._costs.m_b[pair[0]] - self._costs.kept[choice, pair[0]])
 
     def _rate(self, weight: float, lost: float, free: float, size: float) -> float:
-        """Time lost, with its weight, a unit of memory that is free for a unit of time."""
+        """The weighted time lost, per unit of memory that is free for a unit of time."""
         if size <= 0:
             return float("inf")
         counted = weight * lost if lost > 0 else 0.0

@@ -1,14 +1,14 @@
-"""Whole stages recomputed or offloaded, as a problem without remat whose schedules expand.
+"""Recomputation or offload of whole stages, by a reduction to a problem without remat.
 
-Where R runs right before its B, both together are a longer B, and the rest of M_B is there for as
-long as this one op runs, so that a rank needs room for it once::
+If R runs right before its B, both together are a longer B. The rest of M_B, which is not kept, is
+held only while this one op runs, so a rank needs room for only one rest at a time::
 
     reduced     F .......... B      W       M_B is what waits for B; limit less the largest rest
     expanded    F ....... R  B      W
 
-The same for offloading, but its copies run beside the ops: room for one rest or more lets an F go
-on while another's activations leave. :meth:`Reduction.expanded` decides by the memory which of them
-leave, and when.
+Offload is similar, but its copies run beside the ops: with room for one or more rests, an F can run
+while the activations of another microbatch are being offloaded. :meth:`Reduction.expanded` decides
+by the memory which microbatches are offloaded, and when.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ from pipeloom.ir.model.problem import Problem
 from ..core.relaxations import offloadable, plain, recomputable
 from ..core.tolerances import ROUNDING
 
-FARTHEST = 6  # ops of its rank that an L is brought forward past, at most
+FARTHEST = 6  # an L is moved forward past at most this many ops of its rank
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """``choice``: of each stage's microbatches, (S,). ``rests``: room for so many of the rests of
-    M_B that are there only while a stage computes. ``latest``: of those that may leave, the one
-    whose B is last does, else the one that has been there longest.
+    """A choice for whole stages: stay, recompute or offload.
+
+    ``choice``: of each stage, for all its microbatches, (S,). ``rests``: with offload, room is
+    reserved for this many rests of M_B, each held only while a stage computes. ``latest``: when
+    memory is needed, offload the microbatch whose B is last, else the one that has been held
+    longest.
     """
 
     problem: Problem
@@ -44,7 +47,7 @@ class Reduction:
 
     @property
     def reduced(self) -> Problem | None:
-        """The problem without remat; None where there is no room."""
+        """The problem without remat; None if there is not enough memory."""
         problem, costs = self.problem, Costs.of(self.problem)
         room = np.array(problem.memory_limit)
         bare = plain(problem)
@@ -76,12 +79,12 @@ class Reduction:
         return rests * float(costs.m_b[stage] - costs.kept[choice, stage])
 
     def _joined(self, costs: Costs, stage: int) -> bool:
-        """Whether W has to follow B at once: M_W is more than was kept for B."""
+        """Whether W must follow B at once, because M_W is more than what was kept for B."""
         choice = self.choice[stage]
         return choice != STAYS and bool(costs.m_w[stage] > costs.kept[choice, stage])
 
     def expanded(self, rows: Sequence[IntArray]) -> tuple[IntArray, ...]:
-        """A schedule of ``problem`` from one of ``reduced``."""
+        """Convert a schedule of :attr:`reduced` to one of ``problem``."""
         costs = Costs.of(self.problem)
         joined = [self._joined(costs, s) for s in range(self.problem.stages)]
         result = []
@@ -93,7 +96,10 @@ class Reduction:
 
 
 def reductions(problem: Problem, every: bool) -> Iterator[Reduction]:
-    """Reductions of all stages, then of fewer, the first ones; ``every``: of all, recomputed."""
+    """Yield reductions of all stages, then of the first ones only.
+
+    ``every``: only the one that recomputes all recomputable stages.
+    """
     again = recomputable(problem) * RECOMPUTED
     if every:
         yield Reduction(problem, tuple(again.tolist()), 1, False)
@@ -111,12 +117,12 @@ def reductions(problem: Problem, every: bool) -> Iterator[Reduction]:
 
 
 def returned(op: Op, choice: int) -> Op:
-    """The R or L of the B ``op``, whose microbatch does not stay."""
+    """The R or L that restores the activations for the B ``op``."""
     return replace(op, kind=OpKind.L if choice == OFFLOADED else OpKind.R)
 
 
 def _split(row: list[Op], joined: list[bool]) -> list[Op]:
-    """The row with each BW as B and W, and with W's that are ``joined`` right behind their B's."""
+    """The row with each BW as B and W; W's of ``joined`` stages come right after their B's."""
     result = []
     for op in row:
         if op.kind is OpKind.W and joined[op.stage]:
@@ -128,13 +134,13 @@ def _split(row: list[Op], joined: list[bool]) -> list[Op]:
 
 
 class _Expansion:
-    """One rank's ops with R's, O's and L's between them, and the memory that it holds."""
+    """Adds R's, O's and L's to the ops of one rank, and tracks the memory that it holds."""
 
     def __init__(self, of: Reduction, costs: Costs, joined: list[bool], limit: float) -> None:
         self._choice, self._latest = of.choice, of.latest
         self._costs, self._limit = costs, limit
         self._held = 0.0
-        self._here: dict[tuple[int, int], int] = {}  # may leave; where their B's stand
+        self._here: dict[tuple[int, int], int] = {}  # may be offloaded; the positions of their B's
         self._away: set[tuple[int, int]] = set()
         self._ops: list[Op] = []
 
@@ -181,7 +187,7 @@ class _Expansion:
 
 
 def brought_forward(ops: list[Op], problem: Problem, limit: float) -> list[Op]:
-    """The ops with each L as much earlier as memory allows, so that it is back in time."""
+    """Move each L as far forward as memory allows, so that the activations are back in time."""
     if not any(op.kind is OpKind.L for op in ops):
         return ops
     kept = held(problem, (pack(ops),))[0].tolist()

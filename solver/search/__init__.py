@@ -1,1 +1,1 @@
-"""Local search: better orders from a given one."""
+"""Local searches, which improve the best schedule."""

@@ -1,4 +1,4 @@
-"""The search over the parameters of the constructors of one stage per rank."""
+"""Local search on the parameters of the constructive heuristics for one stage per rank."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from ..core.methods import Method
 from ..core.options import Order
 from .local_search import cooled
 
-POOL = 8  # parameters that are tuned side by side
-BUILD_OP, BUILD = 10, 20_000  # simulated ops that building an order counts, an op and in all
-LIST_OP = 3  # the same of the list scheduler, an op
+POOL = 8  # number of best parameters that are kept
+BUILD_OP, BUILD = 10, 20_000  # work to build an order, in simulated ops: per op, and fixed
+LIST_OP = 3  # work per op of the list scheduler, in simulated ops
 
 Tried: TypeAlias = tuple[float, HeuristicParameters]
-"""The cost of the order that a constructor makes, and its parameters."""
+"""The cost of the order that a constructor builds, and its parameters."""
 
 
 def building(ops: int) -> int:
-    """The simulated ops that building and timing one order counts."""
+    """The work of building and timing an order of ``ops`` ops, in simulated ops."""
     return BUILD_OP * ops + BUILD
 
 
 class RoundTuner:
-    """Hill climbing on the parameters of the rounds: a few are changed a little, and kept if no
-    worse. Fast where orders are long: one number moves ops on all ranks at once.
+    """Hill climbing on the parameters of the rounds (:mod:`..construct.round_based`).
+
+    One to three parameters are changed a little, and kept if the cost is no higher. It is fast if
+    orders are long, as one parameter moves ops on all ranks.
     """
 
     def __init__(
@@ -68,9 +70,9 @@ class RoundTuner:
 
 
 class LinearListTuner:
-    """Anneals the parameters of the list scheduler, the space between microbatches among them.
+    """Simulated annealing of the list scheduler's parameters, including the gaps of microbatches.
 
-    Each round starts from one of the best so far. Strong where memory holds fewer
+    Each round starts from one of the best parameters so far. It is strong if memory holds fewer
     microbatches than there are stages.
     """
 
@@ -116,12 +118,12 @@ class LinearListTuner:
             self._keep(self._offer(best, rows), parameters)
 
     def _offer(self, best: Incumbent, rows: Order) -> float:
-        """Offers an order; returns its cost, below the kernel's where a gap was not needed."""
+        """Offer an order; returns its cost, below the kernel's if a gap was longer than needed."""
         cost = self._constructor.cost(rows)
         best.offer(rows, Method.LIST, cost)
         return cost
 
     def _keep(self, cost: float, parameters: LinearListParameters) -> None:
-        """Takes the parameters into the pool if they are among the best, one of each cost."""
+        """Add the parameters to the pool if they are among the best; one for each cost."""
         if all(abs(cost - other) > 1e-9 * cost for other, _ in self._pool):
             self._pool = sorted([*self._pool, (cost, parameters)], key=lambda kept: kept[0])[:POOL]

@@ -1,6 +1,4 @@
-"""The search over the parameters of the list schedulers: rounds of annealing, from random ones or
-from one of the best so far.
-"""
+"""Searches for the parameters of the list schedulers: random draws, then simulated annealing."""
 
 from __future__ import annotations
 
@@ -30,17 +28,18 @@ from ..core.unlike import typical
 from ..core.worker_threads import Pieces
 from .local_search import SLICES, Heat, by_rank, cooled
 
-LIST_OP = 5  # simulated ops that building an op of an order counts, for each stage of a rank
-NEAR = 1.01  # multiple of the best cost that its own best may be for a search to go on
+LIST_OP = 5  # work to build an op, in simulated ops, per stage of a rank
+NEAR = 1.01  # a search continues while its own best cost is at most this multiple of the best
 
 Parameters = TypeVar("Parameters", ListParameters, Priorities)
 
 
 class ParameterTuner(ABC, Generic[Parameters]):
-    """Anneals the parameters of a list scheduler.
+    """Simulated annealing of the parameters of a list scheduler.
 
-    ``kept``: of the best parameters so far. ``drawn``: random ones, of which the best are annealed;
-    ``first_drawn``: are the first schedule. ``first_rounds``: before any other method.
+    ``kept``: number of best parameters that are kept. ``drawn``: random parameters of which the
+    best are annealed; ``first_drawn``: those drawn for the first schedule. ``first_rounds``: rounds
+    before any other method.
     """
 
     kept: int
@@ -63,17 +62,17 @@ class ParameterTuner(ABC, Generic[Parameters]):
 
     @abstractmethod
     def _parameters(self, problem: Problem) -> Iterator[Parameters]:
-        """Random ones, without end."""
+        """Random parameters, without end."""
 
     @abstractmethod
     def _begin(self, best: Incumbent) -> tuple[Parameters, Iterator[Heat]]:
-        """The parameters that a round starts from, and the heat of each of its pieces."""
+        """The parameters that a round starts from, and the temperatures of its pieces."""
 
     @abstractmethod
     def _tune(
         self, best: Incumbent, parameters: Parameters, heat: Heat, moves: int
     ) -> tuple[float, float]:
-        """Anneals by so many moves; the costs of the order found and of the last parameters."""
+        """Anneal with ``moves`` moves; the costs of the order found and of the last parameters."""
 
     @abstractmethod
     def _cost(self, parameters: Parameters) -> float: ...
@@ -96,14 +95,16 @@ class ParameterTuner(ABC, Generic[Parameters]):
         self._keep(best, cost, parameters)
 
     def pieces(self, best: Incumbent) -> Pieces:
-        """The rounds before any other method: where no family fits, or microbatches are unlike,
-        they are worth more than moves of single ops."""
+        """Run the rounds that come before any other method.
+
+        They find more than moves of single ops if no family fits or microbatches are unlike.
+        """
         while self.able and self._rounds < self.first_rounds:
             self.round(best)
             yield
 
     def first(self, best: Incumbent) -> None:
-        """Offers the best of some random parameters."""
+        """Offer the schedule of the best of some random parameters."""
         if np.isfinite(self._cost(self._draw(best, self.first_drawn))):
             best.offer(by_rank(self._order, self._offsets), Method.LIST)
 
@@ -117,7 +118,7 @@ class ParameterTuner(ABC, Generic[Parameters]):
         return parameters.copy()
 
     def _draw(self, best: Incumbent, number: int) -> Parameters:
-        """The best of so many random parameters."""
+        """The best of ``number`` random parameters."""
         drawn = list(islice(self._random, number))
         best.work.spend(number * self._move)
         return min(drawn, key=self._cost)
@@ -126,7 +127,7 @@ class ParameterTuner(ABC, Generic[Parameters]):
 class ListTuner(ParameterTuner[ListParameters]):
     """Parameter search of the list scheduler for any map of stages to ranks.
 
-    It gives up where some rounds have come nowhere near the best schedule there is.
+    It gives up if its first rounds have not come near the best schedule.
     """
 
     kept, drawn, first_drawn, first_rounds = 4, 10, 10, 5
@@ -170,8 +171,7 @@ class ListTuner(ParameterTuner[ListParameters]):
 
 
 class PriorityTuner(ParameterTuner[Priorities]):
-    """Parameter search of the list scheduler for microbatches that are unlike, each stage on a rank
-    of its own."""
+    """Parameter search of the list scheduler for unlike microbatches, one stage per rank."""
 
     kept, drawn, first_drawn, first_rounds = 2, 100, 20, 12
 

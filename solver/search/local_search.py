@@ -1,7 +1,7 @@
-"""Local search in rounds over the orders themselves.
+"""Simulated annealing of orders, in rounds.
 
-A round does an amount of work that is counted in ops, not in seconds, so that a seed gives the same
-rounds on every machine; only how many there are depends on the clock.
+The length of a round is counted in ops, not in seconds. So for a given seed all machines run the
+same rounds; only their number depends on the clock.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from .kernels.annealing import anneal_kernel
 from .kernels.filling import anneal_filled
 from .kernels.remat_moves import RematState
 
-FILLING_OP = 3  # simulated ops that an op counts whose order has W's filled in
-SLICES = 4  # in a round of annealing
-HOTTEST = -2.0, -0.5  # log10 of the first temperature of a round, in units of an op's mean time
-COLD = 0.03  # the last temperature of a round, in units of the first
+FILLING_OP = 3  # work per op, in simulated ops, if W's are filled in
+SLICES = 4  # pieces of a round, each with a range of temperatures
+HOTTEST = -2.0, -0.5  # range of log10 of a round's first temperature, in mean op times
+COLD = 0.03  # last temperature of a round, relative to the first
 
 Heat: TypeAlias = tuple[float, float]
-"""The first and the last temperature of some moves, in units of cost."""
+"""The first and the last temperature of a sequence of moves, in units of cost."""
 
 
 def cooled(hot: float, pieces: int = SLICES) -> Iterator[Heat]:
-    """The heat of each piece of a round."""
+    """The temperatures of each piece of a round that begins at ``hot``."""
     return pairwise(hot * COLD ** (piece / pieces) for piece in range(pieces + 1))
 
 
 class OrderAnnealer:
-    """Simulated annealing of orders, each round with a temperature and a reach of its own."""
+    """Simulated annealing of orders; each round draws its temperature and reach."""
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
         self._costs, self._rng, self._state = Costs.of(problem), rng, seeded(rng)
@@ -52,7 +52,7 @@ class OrderAnnealer:
         return self._unit > 0.0
 
     def _draw(self) -> tuple[float, int]:
-        """The first temperature of a round, and its reach."""
+        """The first temperature of a round, and the largest distance of a move."""
         hot = self._unit * 10 ** self._rng.uniform(*HOTTEST)
         return hot, int(self._rng.choice((3, 8, 20)))
 
@@ -68,7 +68,7 @@ class OrderAnnealer:
         moves: int,
         reach: int,
     ) -> float:
-        """The kernel on this problem; see :func:`.kernels.annealing.anneal_kernel`."""
+        """Run :func:`.kernels.annealing.anneal_kernel` on this problem."""
         return anneal_kernel(
             order, found, cost, offsets, self._arrays, remat, self._makespan, *heat, moves, reach,
             self._state, best.interrupt.flag,
@@ -94,7 +94,7 @@ class Annealer(OrderAnnealer):
 
 
 class FillingAnnealer(OrderAnnealer):
-    """Simulated annealing from the F's and B's of the best order; W's fill the time between."""
+    """Simulated annealing of the F's and B's of the best order; W's are filled in between."""
 
     def round(self, best: Incumbent) -> None:
         assert best.order is not None
@@ -117,5 +117,5 @@ class FillingAnnealer(OrderAnnealer):
 
 
 def by_rank(order: IntArray, offsets: IntArray) -> Order:
-    """The row of each rank in a flat order."""
+    """Split a flat order into one array per rank."""
     return tuple(np.split(order, offsets[1:-1]))

@@ -1,4 +1,4 @@
-"""Annealing of orders with forward/backward overlap (:mod:`pipeloom.ir.cost.overlap`)."""
+"""Simulated annealing of orders with forward/backward overlap (:mod:`pipeloom.ir.cost.overlap`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .local_search import OrderAnnealer, cooled
 
 
 class OverlapAnnealer(OrderAnnealer):
-    """Simulated annealing from the best order, with moves that make and part pairs."""
+    """Simulated annealing from the best order, with moves that make and separate pairs."""
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
         super().__init__(problem, rng)
@@ -43,9 +43,11 @@ class OverlapAnnealer(OrderAnnealer):
 
 
 def split_pairs(rows: Order, pairs: Pairs) -> tuple[IntArray, Mask, IntArray]:
-    """All ops with each BW as B and W, marks where pairs begin, (N,) both, and each rank's begin.
+    """Convert an order to one flat array in which each BW is a B and a W; inverse:
+    :func:`join_pairs`.
 
-    A pair is an F, a B and a W next to each other.
+    Returns the packed ops, (N,), marks where pairs begin, (N,), and the offsets of the ranks, (P +
+    1,). A pair is an F, a B and a W next to each other.
     """
     split = tuple(map(split_backwards, rows))
     offsets = offsets_of(split)
@@ -60,7 +62,7 @@ def split_pairs(rows: Order, pairs: Pairs) -> tuple[IntArray, Mask, IntArray]:
 
 
 def join_pairs(order: IntArray, at_once: Mask, offsets: IntArray) -> tuple[Order, Pairs]:
-    """The inverse of :func:`split_pairs`: rows with a BW in pairs, B and W elsewhere."""
+    """The inverse of :func:`split_pairs`: pairs get a BW, other B's and W's stay separate."""
     rows, pairs = [], []
     for first, last in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         row, begins = order[first:last].copy(), np.flatnonzero(at_once[first:last])

@@ -1,7 +1,7 @@
-"""Schedules of unlike microbatches from patterns: orders of ops whose microbatches are places.
+"""Schedules of unlike microbatches from patterns.
 
-Any microbatch may take any place, on all ranks alike; :mod:`..construct.entry_orders` says which
-takes which.
+A *pattern* is an order of ops whose microbatches are placeholders. Any microbatch may take any of
+them, the same on all ranks; :mod:`..construct.entry_orders` proposes assignments.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ..core.unlike import typical
 from ..core.worker_threads import Worker
 from .unrolling import ENDLESS, SmallSearch
 
-NEAR = 1.1  # multiple of the best pattern's cost up to which others are filled in
+NEAR = 1.1  # patterns up to this multiple of the best pattern's cost are filled in
 
 
 def relabelled(rows: Order, entry: IntArray) -> Order:
-    """The order in which microbatch ``entry[k]`` does what k does in ``rows``."""
+    """The order in which microbatch ``entry[k]`` takes the part of k in ``rows``."""
     return tuple(
         row & ((1 << MICROBATCH_SHIFT) - 1) | entry[row >> MICROBATCH_SHIFT] << MICROBATCH_SHIFT
         for row in rows
@@ -39,8 +39,10 @@ def relabelled(rows: Order, entry: IntArray) -> Order:
 
 
 def offer_filled(best: Incumbent, rows: Order, method: str) -> None:
-    """Offers what keeps the memory limits of a pattern with the microbatches in each entry order
-    that is constructed, and in that of the best schedule."""
+    """Offer the pattern with the microbatches in each constructed order of entry.
+
+    Only results that cost less than the best schedule and keep the memory limits are offered.
+    """
     problem, offsets = best.problem, offsets_of(rows)
     simulator = Simulator(problem, offsets)
     limit = np.array(problem.memory_limit) * (1 + ROUNDING)
@@ -53,10 +55,10 @@ def offer_filled(best: Incumbent, rows: Order, method: str) -> None:
 
 
 class PatternSearch:
-    """Searches schedules of the mean microbatch, and fills the best of them in.
+    """Searches schedules of the mean microbatch, and fills the best of them with the real ones.
 
-    ``largest``: each stage holds the most that it holds of any microbatch, so that any fits into
-    the pattern, unless that is too much for a rank; else it holds the mean.
+    ``largest``: stages hold the largest memory of any microbatch, so that all fit into the pattern,
+    unless that is too much for a rank; otherwise they hold the mean.
     """
 
     def __init__(self, best: Incumbent, search: Worker, *, largest: bool) -> None:
@@ -79,7 +81,7 @@ class PatternSearch:
 
 
 class _Patterns(Incumbent):
-    """An incumbent that keeps what else was offered and is nearly as good."""
+    """An incumbent that also keeps the orders that are nearly as good as the best."""
 
     kept: tuple[tuple[float, Order], ...] = ()
 
@@ -96,7 +98,7 @@ class _Patterns(Incumbent):
         return super().offer(order, method, cost, pairs)
 
     def taken(self) -> Iterator[Order]:
-        """The orders kept since the last call, the best of those that cost the same first."""
+        """The orders kept since the last call, the cheapest first; one for each cost."""
         kept, self.kept = self.kept, ()
         by_cost = {round(cost / self.cost, 6): rows for cost, rows in kept if self.cost > 0}
         yield from (by_cost[cost] for cost in sorted(by_cost) if cost <= NEAR)

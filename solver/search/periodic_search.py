@@ -1,4 +1,4 @@
-"""The shortest interval between microbatches at which a V that repeats keeps its memory limits."""
+"""Bisection for the shortest interval at which a periodic V schedule fits in memory."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from ..core.methods import Method
 from ..core.tolerances import ROUNDING
 from ..core.worker_threads import Pieces
 
-MANY = 8  # microbatches for each rank from which on few are in a warm-up or a cool-down
-ENDS = 0.5  # intervals for each rank that a warm-up and a cool-down take at least
-TRIES = 8  # weights of memory for each interval
-NEAR = 0.002  # of the interval: as near to one that is too short the search ends
-FIRM = 6.0  # what a share of its limit that a rank holds too much adds to the log of its weight
+MANY = 8  # least number of microbatches per rank: with fewer, the ends of a schedule dominate
+ENDS = 0.5  # least length of warm-up and cool-down, in intervals per rank
+TRIES = 8  # updates of the memory weights for each interval
+NEAR = 0.002  # the bisection ends when the interval is known to this relative precision
+FIRM = 6.0  # step of the update: added to log(weight) per relative excess of memory
 TINY = 1e-300
-BUILD_OP, PAIR = 10, 15  # simulated ops that an op put in order counts, and a pair of cycles
+# work in simulated ops: of an op in the order built, of a pair of cycles compared
+BUILD_OP, PAIR = 10, 15
 
 
 def search_periodic(best: Incumbent) -> Pieces:
-    """Halves what is left between the least interval and one that would cost more than the best
-    schedule there is. Offers whatever keeps the limits."""
+    """Bisection over the interval; offers every schedule that keeps the memory limits.
+
+    It is between the least one, which is the work, and the one with the cost of the best schedule.
+    """
     problem = best.problem
     if not repeats(problem):
         return
@@ -44,7 +47,7 @@ def search_periodic(best: Incumbent) -> Pieces:
             if found:
                 _offer(best, starts, interval)
             yield
-            # too much on average, with these weights: no cycles hold less
+            # Lagrangian bound: with these weights no cycles fit on average
             beyond = v.held(starts)[limited] - interval * limit[limited]
             if found or float(weights[limited] @ beyond) > 0:
                 break
@@ -53,7 +56,7 @@ def search_periodic(best: Incumbent) -> Pieces:
 
 
 def repeats(problem: Problem) -> bool:
-    """Whether the problem is a V of so many microbatches, all alike, that repeating one pays."""
+    """Whether the problem is a V with memory limits and enough equal microbatches."""
     return (
         problem.limited
         and problem.placement == Placement.v(problem.ranks)
@@ -63,7 +66,7 @@ def repeats(problem: Problem) -> bool:
 
 
 def _shares(weights: FloatArray) -> FloatArray:
-    """Weights whose sum is 1."""
+    """The weights divided by their sum."""
     return np.asarray(weights / weights.sum())
 
 

@@ -1,7 +1,7 @@
-"""Searches that begin anew: annealing moves single ops, and so keeps to the schedule it began with.
+"""Searches that restart: annealing moves single ops, so it stays close to where it began.
 
-A list scheduler of random parameters makes another one, which is annealed by itself until nothing
-more is found; then the next begins.
+A list scheduler with random parameters builds a new schedule. It is annealed, without regard to the
+best schedule, until nothing more is found; then the next one is built.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .list_search import ListTuner
 from .local_search import Annealer, FillingAnnealer
 from .unrolling import ENDLESS, SmallSearch
 
-LIST_ROUNDS = 8  # of the list scheduler, before orders are annealed
-VAIN_ROUNDS = 12  # of annealing in a row that find nothing, after which it begins anew
-ROOM = 16  # slices of work for which there is to be time or work where it begins
+LIST_ROUNDS = 8  # rounds of the list scheduler before annealing
+VAIN_ROUNDS = 12  # rounds of annealing without success before a restart
+ROOM = 16  # slices of work that must be left at a restart
 
 
 class Restarts:
-    """Rounds of searches that do not begin with the best schedule."""
+    """Local searches that do not start from the best schedule."""
 
     def __init__(self, best: Incumbent, rng: np.random.Generator) -> None:
         self._best, self._problem, self._rng = best, best.problem, rng
@@ -34,7 +34,10 @@ class Restarts:
         return going_on or self._best.budget().seconds_left > seconds
 
     def round(self, best: Incumbent) -> bool:
-        """Whether this search went on; its schedule is offered once it costs less than ``best``."""
+        """Continue the current search; True if its own best improved.
+
+        Its schedule is offered once it costs less than ``best``.
+        """
         if self._search is None or self._search.ended:
             small = Incumbent(self._problem, best.bound, ENDLESS)
             self._search = SmallSearch(best, small, self._begun)

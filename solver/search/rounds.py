@@ -1,4 +1,4 @@
-"""Methods that improve the best schedule in turn; what finds nothing gets less time."""
+"""Methods that improve the best schedule in turn; those that find nothing get less time."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from ..core.incumbent import Incumbent
 from ..core.stopping import OPS_A_SECOND
 from ..core.worker_threads import Pieces
 
-LEAST_SHARE = 1 / 8  # of the time of a method that finds something, for one that finds nothing
+# least time of a method without success, as a share of that of a successful one
+LEAST_SHARE = 1 / 8
 
 
 class Round(Protocol):
-    """A method that improves the best schedule for a moment, as long as it is ``able`` to."""
+    """A method that improves the best schedule in short rounds, as long as it is ``able`` to."""
 
     @property
     def able(self) -> bool: ...
 
     def round(self, best: Incumbent) -> bool | None:
-        """True where it went on without finding a better schedule yet."""
+        """Run one round. True if it made progress, though the best schedule is not better yet."""
         ...
 
 
 def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:
-    """Runs the round that has had least time while any is able; time without success counts more:
-    twice as much after each round that found nothing, up to eight times as much."""
+    """Run the method that has used least time, as long as any is able.
+
+    The time of methods without success counts more: twice as much after each round that found
+    nothing, up to eight times as much.
+    """
     spent, weight = [0.0] * len(rounds), [1.0] * len(rounds)
     while able := [i for i, each in enumerate(rounds) if each.able]:
         i = min(able, key=lambda i: spent[i])
@@ -37,5 +41,5 @@ def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:
 
 
 def _spent(best: Incumbent) -> float:
-    """Seconds, or the work that takes so many where all is to be repeatable."""
+    """Seconds so far or, if work is limited, the seconds that the work done usually takes."""
     return best.work.used / OPS_A_SECOND if best.limited else best.seconds

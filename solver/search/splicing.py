@@ -1,23 +1,25 @@
-"""From a schedule to one of more microbatches, or of fewer: a piece of it run again, or left out.
+"""Extend or shorten a schedule by repeating or removing one piece of it.
 
-Cut a schedule at some moment. Of each class, a kind of op of a stage (and of a direction), some
-first ops have started; the *piece* of period d are the next d of each. Every rank runs its piece
-once more before it goes on, its ops in the order in which it has them; in what follows microbatches
-are d further on (here d = 1)::
+Cut a schedule at some time. A *class* is all ops of one kind and stage (and direction). Some first
+ops of each class have started; the *piece* of period d consists of the next d ops of each class.
+Every rank runs the ops of its piece, in their order, once more before it continues; in all that
+follows, the microbatches are numbered d higher (here d = 1)::
 
     M' = 3  F0 F1 B0 W0|F2 B1 W1 B2 W2
     M  = 4  F0 F1 B0 W0|F2 B1 W1|F3 B2 W2 B3 W3
 
-Wherever the cut is, such an order can run. Ops of a class are named in the order in which they run
-(:func:`..core.streams.by_turns`). Sort all ops by what they belong to, the ops before the cut, the
-copies of the piece, the rest, then by when the op that they are copied from starts; of those that
-start at once what another one needs comes first. Each rank's order is a part of that, and every op
-comes behind those that it needs: of their classes no fewer have started at the cut than of its own,
-so that they are before the cut if it is, and no later than in the same copy if it is in one; where
-both belong to the same they are copied from one microbatch. It is the same with the piece left out.
-At both ends of a piece ranks hold what they hold at the cut, and within it as much in each copy:
-whether memory has room is asked of the simulator for one. A piece that takes as long as d
-microbatches' work runs again and again at no loss.
+Claim: for every cut, the new order can run. Ops of a class are numbered in the order in which they
+run (:func:`..core.streams.by_turns`). Proof: sort all ops first by their part (before the cut, the
+copies of the piece, the rest), then by the start of the op that they are copied from; if starts are
+equal, an op comes after those that it depends on. Each rank's order is a subsequence of this.
+Moreover every op comes after the ops that it depends on: at the cut, at least as many ops of their
+classes have started as of its own. So they are before the cut if it is, and in no later copy than
+it. If both are in the same part, they are copied from the same microbatch. The same holds if the
+piece is removed.
+
+At both ends of a piece ranks hold the same memory as at the cut, and each copy holds as much as the
+others. Whether that fits is simulated for one copy. If a piece takes as long as the work of d
+microbatches, it can be repeated any number of times without additional idle time.
 """
 
 from __future__ import annotations
@@ -41,13 +43,16 @@ from ..core.stopping import Budget
 from ..core.streams import by_turns, class_of, stream_numbers, streams_of
 from ..core.tolerances import ROUNDING
 
-CUTS = 48  # that are tried for each period
-LONGEST = 24  # period, in microbatches of a stream
-BUILT = 4  # simulated ops that building and timing an op takes as long as
+CUTS = 48  # cuts tried for each period
+LONGEST = 24  # longest period, in microbatches of a stream
+BUILT = 4  # work to build and time an op, in simulated ops
 
 
 class Splice(NamedTuple):
-    """``cost``: of each microbatch that it adds, or takes away."""
+    """A piece. ``cut``: how many ops of each class are before it. ``period``: its microbatches.
+
+    ``cost``: the change of the cost per microbatch that is added or removed.
+    """
 
     cut: IntArray
     period: int
@@ -55,10 +60,10 @@ class Splice(NamedTuple):
 
 
 class Splices:
-    """The orders that pieces of ``order`` make, run again or left out.
+    """The orders that result from repeating or removing pieces of ``order``.
 
-    ``problem`` has the order's microbatches: all alike, as many in each stream, neither recomputed
-    nor offloaded. ``streams``: how many there are.
+    ``problem`` has the microbatches of the order. They must be equal, as many in each stream, and
+    neither recomputed nor offloaded. ``streams``: the number of streams.
     """
 
     def __init__(
@@ -80,7 +85,7 @@ class Splices:
 
     @cached_property
     def cuts(self) -> list[IntArray]:
-        """How many ops of each class have started, at some moments."""
+        """For some random times, how many ops of each class have started."""
         moments = self._rng.choice(self._start, self._number)
         started = (self._start <= moment for moment in moments)
         return [np.bincount(self._class[ops], minlength=self._classes) for ops in started]
@@ -91,8 +96,11 @@ class Splices:
         return [d * self.streams for d in range(1, longest + 1)]
 
     def best(self, periods: Sequence[int], copies: int, budget: Budget) -> Splice | None:
-        """The piece of these periods that costs least a microbatch with so many more copies; with
-        -1 the one that saves most. None where memory holds none, or none was tried in time."""
+        """The piece with the least cost per microbatch if it is repeated ``copies`` times.
+
+        With ``copies`` = -1, the piece whose removal saves most. None if no piece fits in memory,
+        or the budget ends before one was tried.
+        """
         found, least = None, inf
         for period in periods:
             d = period // self.streams
@@ -113,7 +121,7 @@ class Splices:
         return found
 
     def spliced(self, cut: IntArray, period: int, copies: int) -> Order:
-        """The order with so many more copies of the piece, or without it: -1."""
+        """The order with ``copies`` more copies of the piece; with -1, the order without it."""
         microbatches = self.problem.microbatches + copies * period
         names = np.array(streams_of(replace(self.problem, microbatches=microbatches)))
         flat, ends = self._spliced(cut, period // self.streams, copies, names)
@@ -122,8 +130,10 @@ class Splices:
     def _spliced(
         self, cut: IntArray, turns: int, copies: int, names: IntArray
     ) -> tuple[IntArray, IntArray]:
-        """The order with ``turns`` of each class in a piece, flat, and where ranks end; ``names``:
-        its microbatches by stream and turn."""
+        """The order with a piece of ``turns`` ops per class, flat, and where the ranks end.
+
+        ``names``: the new microbatches by stream and position.
+        """
         size = len(self._flat) // self._count * names.shape[1]
         source, turn = np.empty((2, size), dtype=np.int64)
         ends = _splice(self._offsets, self._class, self._turn, cut, turns, copies, source, turn)
@@ -133,14 +143,14 @@ class Splices:
 
 
 class Judge:
-    """The cost of flat orders of a problem's ops; ``offsets``: those of one microbatch's."""
+    """Computes the cost of flat orders. ``offsets``: of the ranks, for one microbatch."""
 
     def __init__(self, problem: Problem, offsets: IntArray) -> None:
         self._simulator = Simulator(problem, offsets * problem.microbatches)
         self._limit = Costs.of(problem).limit * (1 + ROUNDING)
 
     def cost(self, order: IntArray) -> float:
-        """Infinite where memory does not hold it."""
+        """The cost of an order; infinite if it does not fit in memory."""
         cost = self._simulator.cost(order)
         return cost if bool((self._simulator.peak <= self._limit).all()) else inf
 
@@ -148,8 +158,10 @@ class Judge:
 def lengthened(
     problem: Problem, order: Order, fewer: int, rng: np.random.Generator, budget: Budget
 ) -> Order | None:
-    """An order of all microbatches from one of ``fewer``, by pieces that cost least; None where
-    memory holds none, or it takes too long."""
+    """Extend an order of ``fewer`` microbatches to all of ``problem`` by the cheapest pieces.
+
+    None if no piece fits in memory, or the budget ends.
+    """
     while fewer < problem.microbatches:
         splices = Splices(replace(problem, microbatches=fewer), order, rng)
         periods = rng.permutation(splices.periods(problem.microbatches - fewer))
@@ -173,7 +185,10 @@ def _splice(  # noqa: PLR0917
     source: IntArray,
     turn: IntArray,
 ) -> IntArray:
-    """Writes which op each op is copied from, and its turn; returns where ranks end."""
+    """Write the index of the op that each op is copied from, and its microbatch's number.
+
+    Returns where the ranks end.
+    """
     at, ends = 0, np.empty(len(offsets) - 1, np.int64)
     for rank in range(len(offsets) - 1):
         for part in range(-1, max(copies, 0) + 1):  # before the cut, the copies, the rest

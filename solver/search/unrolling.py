@@ -1,7 +1,7 @@
-"""Searches of fewer microbatches, whose schedules are lengthened, and of the best one's pieces.
+"""Searches on fewer microbatches whose schedules are extended, and on pieces of the best schedule.
 
-Far from both ends a good schedule goes on in periods, so that one of few microbatches shows how
-many may be run (:mod:`.splicing`), and is found much sooner.
+Far from its ends a good schedule is periodic. So a schedule of few microbatches shows how to run
+many (:mod:`.splicing`), and is found much sooner.
 """
 
 from __future__ import annotations
@@ -28,26 +28,28 @@ from ..core.tolerances import ROUNDING, counts_within
 from ..core.worker_threads import Pieces, Worker
 from .splicing import BUILT, CUTS, Splices, lengthened
 
-FEWER = 2 / 3  # of the microbatches, above which a search of its own is not worth it
-SMALL_WORK = 4  # slices of work in a round of that search
-FIRST, FIRST_ROUNDS = 0.6, 40  # of the time left, down to which it is alone; and rounds at most
-CLOSE = 0.003  # of the bound, the best schedule being as near to which it is not
-LENGTHENING = 16  # slices of work for an order of all microbatches
-ROUND = 4  # slices of work in a round of splices
-LEAST, PART = 4, 16  # cuts where what is left out is looked for; of the work, for one period
-ENDLESS = SolveOptions(work_limit=1e290)  # so that its search looks at no clock
+FEWER = 2 / 3  # no separate search with more than this share of the microbatches
+SMALL_WORK = 4  # slices of work in a round of such a search
+# first search: until this share of time is left, and at most this many rounds
+FIRST, FIRST_ROUNDS = 0.6, 40
+CLOSE = 0.003  # no first search if the gap to the bound is at most this
+LENGTHENING = 16  # slices of work to extend a schedule
+ROUND = 4  # slices of work in a round of splicing
+# least number of cuts tried to remove a piece; a period gets 1 / PART of the work
+LEAST, PART = 4, 16
+ENDLESS = SolveOptions(work_limit=1e290)  # its search never reads the clock
 
 
 def fewer_microbatches(problem: Problem) -> list[int]:
-    """Numbers of microbatches that show the steady state, where many more are asked for."""
+    """Smaller numbers of microbatches that still show the steady state; none if M is small."""
     if not in_pieces(problem) or problem.placement.passing is not Passing.ACTIVATIONS:
         return []
-    ends = max(problem.ranks, _slots(problem))  # a warm-up and a cool-down
+    ends = max(problem.ranks, _slots(problem))  # microbatches in a warm-up and a cool-down
     return [n * ends for n in (2, 3) if n * ends <= problem.microbatches * FEWER]
 
 
 def in_pieces(problem: Problem) -> bool:
-    """Whether :class:`.splicing.Splices` takes the problem, and there is a period."""
+    """Whether :class:`.splicing.Splices` accepts the problem and there is a period."""
     return (
         as_many_each_way(problem)
         and problem.microbatches >= 2 * len(streams_of(problem))
@@ -56,7 +58,7 @@ def in_pieces(problem: Problem) -> bool:
 
 
 def _slots(problem: Problem) -> int:
-    """The number of microbatches, from 1 to M, that fit on a rank, where most do."""
+    """The number of microbatches, from 1 to M, that fit on the rank where most of them fit."""
     costs = Costs.of(problem)
     held = np.bincount(costs.owner[:, 0], costs.m_b, problem.ranks)
     fit = counts_within(costs.limit * (1 + ROUNDING), held, problem.microbatches)
@@ -64,7 +66,7 @@ def _slots(problem: Problem) -> int:
 
 
 class SmallSearch:
-    """The search of a smaller problem, in rounds of the large one's; ``ended``: nothing is left."""
+    """The search of a smaller problem, continued in rounds; ``ended``: nothing is left to do."""
 
     def __init__(self, best: Incumbent, small: Incumbent, search: Worker) -> None:
         small.interrupt, small.slice = best.interrupt, best.slice
@@ -81,7 +83,7 @@ class SmallSearch:
 
 
 class Unroller:
-    """Searches a schedule of fewer microbatches, and lengthens it."""
+    """Searches a schedule of fewer microbatches, and extends it."""
 
     def __init__(
         self, best: Incumbent, fewer: int, search: Worker, rng: np.random.Generator
@@ -96,7 +98,7 @@ class Unroller:
         return not self._small.closed
 
     def first(self, best: Incumbent) -> Pieces:
-        """Rounds for a share of the time or work, and not for long, unless the best is close."""
+        """Rounds before all other methods, for a share of the time, unless the gap is small."""
         for _ in range(FIRST_ROUNDS):
             close = best.cost <= (1 + CLOSE) * best.bound.value
             if close or not self.able or self._search.ended or best.share_left < FIRST:
@@ -117,12 +119,12 @@ class Unroller:
         if found is not None:
             best.offer(found, Method.UNROLL)
         best.work.spend(budget.work.used)
-        if not budget():  # else it was not done
+        if not budget():  # otherwise it was not finished
             self._lengthened = cost
 
 
 class SpliceSearch:
-    """Leaves out pieces of the best schedule, and runs others once more in their place."""
+    """Removes pieces of the best schedule, and repeats others in their place."""
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
         self._problem, self._rng = problem, rng
@@ -148,6 +150,6 @@ class SpliceSearch:
 
 
 def _budget(best: Incumbent, slices: int) -> Budget:
-    """The time that is left, and the work of so many slices."""
+    """The time that is left, and the work of ``slices`` slices."""
     left = best.budget()
     return Budget(left.time.left, min(left.work.left, slices * best.slice), best.interrupt)

@@ -1,8 +1,8 @@
-"""Better schedules near the best one by CP-SAT: what all ranks run within some time is put in order
-anew, and all else stays (:mod:`..exact.orders.window_orders`).
+"""Large neighbourhood search by CP-SAT (:mod:`..exact.orders.window_orders`).
 
-A window is asked for a schedule that costs a little less; the more, the more there was to find in
-the last one. Where one has none the next is wider, where there was no answer it is narrower.
+The ops that all ranks run in a *window* of time are reordered, and all others stay. The model asks
+for a cost that is lower by some step. After a success the step doubles; otherwise it is halved, and
+the next window is wider if the model was infeasible, narrower if it was not solved in time.
 """
 
 from __future__ import annotations
@@ -29,19 +29,25 @@ from ..core.streams import by_turns
 if TYPE_CHECKING:
     from ..exact.orders.rank_orders import OpenOrders
 
-STEP, LONGEST_STEP = 5e-4, 1e-2  # of the cost, by which a window's schedules are better at least
-LATE, WINDOWS = 0.8, 6  # from this share of the time or work left on: in a round, one before
-PAIRS, ROOM = 4000.0, 8000.0  # of ops in the first window, and for which there is to be time
-SHARE, SECONDS = 1 / 8, 0.6  # of the time left for a window, and at most
-PAIR, OP = 1e-5, 1e-5  # seconds for a pair of a window, and an op of all, before CP-SAT begins
-WIDER, NARROWER = 1.3, 0.7  # pairs of the next window
-RECOMPUTED = 3  # times as long a pair takes where it may be recomputed
-OPS = 10_000  # of a problem at most
+# least improvement asked for, relative to the cost: at first, and at most
+STEP, LONGEST_STEP = 5e-4, 1e-2
+# once this share of time or work is left, this many windows per round; one before
+LATE, WINDOWS = 0.8, 6
+# pairs of ops in the first window; least number that must be possible in time
+PAIRS, ROOM = 4000.0, 8000.0
+SHARE, SECONDS = 1 / 8, 0.6  # time for a window: share of what is left, and at most
+# seconds to build the model: per pair of ops in the window, per op of the problem
+PAIR, OP = 1e-5, 1e-5
+WIDER, NARROWER = 1.3, 0.7  # factor of the number of pairs in the next window
+RECOMPUTED = 3  # factor of PAIR if stages may be recomputed
+OPS = 10_000  # most ops of a problem
 
 
 class WindowSearch:
-    """Asks windows at random moments, where there is time for some of them. ``free``: whether what
-    may be recomputed need not be."""
+    """Large neighbourhood search on windows at random times, while there is time for some of them.
+
+    ``free``: whether microbatches that may be recomputed may also stay.
+    """
 
     def __init__(self, best: Incumbent, rng: np.random.Generator, *, free: bool = True) -> None:
         problem = best.problem
@@ -62,7 +68,7 @@ class WindowSearch:
         return self._known and self._room() >= ROOM
 
     def _room(self) -> float:
-        """The pairs of which a model is made in half of a window's time."""
+        """The number of pairs of ops for which a model can be built in half of a window's time."""
         seconds = self._best.budget(SHARE, SECONDS).seconds_left
         return (seconds / 2 - OP * self._ops) / self._pair
 
@@ -106,7 +112,7 @@ class WindowSearch:
         return [] if self._remat else rank_orders(self._best.problem)
 
     def _graph_of(self, order: Order) -> ScheduleGraph | None:
-        """None where something is offloaded."""
+        """The schedule of ``order`` as a graph; None if something is offloaded."""
         problem = self._best.problem
         if not self._remat:
             order = by_turns(problem, order)
@@ -117,8 +123,10 @@ class WindowSearch:
         return ScheduleGraph.of(timed(Schedule(problem, order)))
 
     def _window(self, graph: ScheduleGraph, pairs: float) -> tuple[IntArray, IntArray]:
-        """The places of each rank's first op of a window and of the first behind it, about a random
-        moment, that has so many pairs."""
+        """A window around a random time with about ``pairs`` pairs of ops.
+
+        Returns the position of each rank's first op in the window, and of the first op after it.
+        """
         timing = graph.schedule.timing
         assert timing is not None
         starts = timing.start

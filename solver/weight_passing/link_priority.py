@@ -1,4 +1,4 @@
-"""Link priority: of the transfers that share a wire, the one that is needed first goes first."""
+"""Link priority: among transfers that share a wire, the one that is needed first goes first."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from pipeloom.ir.model.schedule import Schedule
 
 @kernel
 def priority_first(  # noqa: PLR0917, C901
-    first: IntArray,  # (N + 1,) where each node's edges begin
-    to: IntArray,  # (E,) node that each edge leads to
+    first: IntArray,  # (N + 1,) start of each node's edges
+    to: IntArray,  # (E,) target node of each edge
     delay: FloatArray,  # (E,)
-    missing: IntArray,  # (N,) edges into each node; what is left of them afterwards
+    missing: IntArray,  # (N,) in: number of edges into each node; out: those left
     duration: FloatArray,  # (N,)
-    held_first: IntArray,  # (N + 1,) where each node's wires begin in ``held``
+    held_first: IntArray,  # (N + 1,) start of each node's wires in ``held``
     held: IntArray,  # wires, numbered from 0
-    free: FloatArray,  # (number of wires,) zeros in, when each is free out
-    priority: FloatArray,  # (N,) less goes first
+    free: FloatArray,  # (number of wires,) in: zeros; out: when each is free
+    priority: FloatArray,  # (N,) the lowest goes first
 ) -> IntArray:
-    """The nodes that can be timed, in the order in which they start.
+    """Event-driven simulation; returns the nodes that can be timed, in the order of their starts.
 
-    A node that is ready starts once its wires are free. Where several want a wire that becomes
-    free, the one with the least priority number takes it, of equals the lower node. None waits for
-    one that is not yet ready, while :func:`pipeloom.ir.cost.event_kernels.first_come` hands wires
-    out in advance.
+    A node that is ready starts once its wires are free. If several want a wire that becomes free,
+    the one with the lowest priority number gets it, on ties the one with the lower index. A wire
+    never waits for a node that is not ready, whereas
+    :func:`pipeloom.ir.cost.event_kernels.first_come` assigns wires in advance.
     """
     nodes = duration.shape[0]
     ready = np.zeros(nodes)
@@ -44,7 +44,7 @@ def priority_first(  # noqa: PLR0917, C901
         now = events[0][0]
         while len(events) > 0 and events[0][0] <= now:
             node = heapq.heappop(events)[1]
-            if node < nodes:  # else a wire has become free
+            if node < nodes:  # otherwise a wire has become free
                 heapq.heappush(waiting, (priority[node], node))
         held_up = [(0.0, 0)]
         held_up.pop()
@@ -76,11 +76,11 @@ def priority_first(  # noqa: PLR0917, C901
 
 
 def by_link_priority(schedule: Schedule, priority: FloatArray) -> Schedule:
-    """``schedule`` with its transfers listed as they set out by priority.
+    """``schedule`` with its transfers listed in the order in which they start by priority.
 
-    ``priority``: one number a transfer, the least goes first. Simulating the list gives these times
-    or better ones. Untimed; as it is where the profile has no links. Raises InvalidScheduleError as
-    :func:`pipeloom.ir.cost.transfer_order.in_sending_order` does.
+    ``priority``: one number per transfer, the lowest goes first. Simulating the list gives the same
+    times or better ones. The result has no times; it is unchanged if the profile has no links.
+    Raises InvalidScheduleError as :func:`pipeloom.ir.cost.transfer_order.in_sending_order` does.
     """
     if schedule.problem.profile.links is None or not schedule.transfers:
         return schedule

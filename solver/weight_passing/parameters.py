@@ -1,4 +1,4 @@
-"""The parameters of a schedule with streamed weights, and the values that they may take."""
+"""The parameters of a schedule with streamed weights, and their possible values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .streaming import Route, Streaming
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightPassingParameters(Streaming):
-    """``rounds`` and ``deep``: of the order (:mod:`.round_orders`); the others: of streaming."""
+    """``rounds``, ``deep``: of the order (:mod:`.round_orders`); the others: of streaming."""
 
     buffers: int = 3
     home: Route = Route.DIRECT
@@ -24,7 +24,7 @@ class WeightPassingParameters(Streaming):
 
 
 class WeightPassingSpace:
-    """All parameters that one problem may have."""
+    """The parameter space of a problem."""
 
     def __init__(self, problem: Problem) -> None:
         stages = problem.stages
@@ -33,7 +33,7 @@ class WeightPassingSpace:
         self._buffers = sorted({min(n, stages) for n in _steps(stages)})
 
     def values(self, now: WeightPassingParameters) -> Mapping[str, Sequence[Any]]:
-        """The values that each of the parameters may take."""
+        """The possible values of each parameter; some depend on the current values ``now``."""
         stages = self._buffers[-1]
         return {
             "rounds": self._rounds,

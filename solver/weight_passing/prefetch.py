@@ -1,10 +1,11 @@
-"""The weights that a rank prefetches to run a given order of ops with few buffers for them.
+"""The weights that a rank prefetches to run a given order of ops with few buffers.
 
-A *visit* is a run of F's, B's and BW's of one stage, one after the other (W's need no weights and
-do not end it). The order of visits is known, so a new stage takes the buffer of the stage that is
-used again last (Belady, 1966). That gives the fewest transfers; ``lead`` allows more of them for
-time: a stage that one of the last visits used is given up only where all the others were, too, so
-that the buffer is free, and the transfer can start, a while before its first use.
+A *visit* is a sequence of successive F's, B's and BW's of one stage (W's need no weights and do not
+end it). The order of visits is known. So a new stage takes the buffer of the stage that is used
+again last (Belady's algorithm, 1966), which gives the fewest transfers. ``lead`` allows more
+transfers to save time: a stage that was used in one of the last ``lead`` visits is replaced only if
+all others were as well. So the buffer is free, and the transfer can start, some time before the
+first use.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, IntArray, 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """The ``number``-th visit of ``stage`` on a rank: positions of its first and its last op."""
+    """The ``number``-th visit of ``stage`` on a rank; positions of its first and last op."""
 
     stage: int
     number: int
@@ -30,7 +31,7 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Weights that come for ``visit``, once the first ``room`` ops of the rank are done."""
+    """The transfer of weights for ``visit``, possible once the rank has run ``room`` ops."""
 
     visit: Visit
     room: int
@@ -55,14 +56,14 @@ def visits(order: IntArray) -> list[Visit]:
 
 
 def prefetches(found: Sequence[Visit], buffers: int, lead: int) -> list[Prefetch]:
-    """The prefetches that serve a rank's visits of stages which it does not own, in order.
+    """The prefetches for a rank's visits of stages that it does not own, in order.
 
     Raises ValueError for fewer than one buffer.
     """
     if buffers < 1:
         raise ValueError(f"buffers: expected 1 or more, got {buffers}")
     following = _following(found)
-    held: dict[int, int] = {}  # the latest visit of each stage in a buffer
+    held: dict[int, int] = {}  # the last visit of each stage in a buffer
     result = []
     for i, visit in enumerate(found):
         if visit.stage not in held:
@@ -75,7 +76,7 @@ def prefetches(found: Sequence[Visit], buffers: int, lead: int) -> list[Prefetch
 
 
 def _following(found: Sequence[Visit]) -> list[float]:
-    """The next visit of the same stage after each visit; infinite where there is none."""
+    """The index of the next visit of the same stage, for each visit; infinite if there is none."""
     following = [float("inf")] * len(found)
     later: dict[int, int] = {}
     for i in reversed(range(len(found))):
@@ -85,7 +86,10 @@ def _following(found: Sequence[Visit]) -> list[float]:
 
 
 def _given_up(held: dict[int, int], following: Sequence[float], newest: int) -> int:
-    """The stage that is used again last, if possible of those not used after visit ``newest``."""
+    """The stage to replace: the one used again last, of those not used after visit ``newest``.
+
+    If all were used after it, the one whose last use is longest ago.
+    """
     old = [stage for stage, visit in held.items() if visit <= newest]
     if not old:
         return min(held, key=held.__getitem__)

@@ -1,4 +1,4 @@
-"""Replicated stages: a copy of the weights on every rank that runs them."""
+"""Replicated stages: every rank that runs them has a copy of the weights."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pipeloom.ir.model.schedule import Schedule, Status
 
 
 def replicate(schedule: Schedule, stages: Collection[int]) -> Schedule:
-    """``schedule`` without the transfers of ``stages``, timed anew.
+    """``schedule`` without the transfers of ``stages``, with new times.
 
-    Their users keep a copy each, sum the gradients in one reduction an iteration, and step alike:
-    embedding and head are often kept so, and tied ones need nothing more. Raises InputError for
-    stages that do not exist, or of which no weights are sent.
+    The ranks that run such a stage each keep a copy, sum the gradients in one reduction per
+    iteration, and make the same optimizer step. Embedding and head are often replicated, and tied
+    ones need nothing more. Raises InputError for stages that do not exist or whose weights are not
+    sent.
     """
     count, sent = schedule.problem.stages, {t.stage for t in schedule.transfers}
     for stage in stages:
@@ -25,6 +26,6 @@ def replicate(schedule: Schedule, stages: Collection[int]) -> Schedule:
             raise InputError(f"replicate: expected stages whose weights are sent, got {stage}")
     kept = tuple(t for t in schedule.transfers if t.stage not in stages)
     report = schedule.report
-    if report is not None:  # bound and status were of a schedule that sends them
+    if report is not None:  # bound and status apply to schedules that send these weights
         report = replace(report, status=Status.FEASIBLE, lower_bound=None, bound=None)
     return timed(replace(schedule, transfers=kept, report=report, timing=None))

@@ -1,10 +1,10 @@
-"""The order of a rank's ops where its microbatches run in rounds.
+"""The order of a rank's ops if its microbatches run in rounds.
 
-The microbatches of a round share the weights that come: F of a stage for all of them, then the next
-stage's, and back. More microbatches a round are fewer transfers, and more activations held. The
-last ``deep`` stages are run microbatch by microbatch, there and back, so that only one microbatch
-holds their activations; their weights have to stay for the whole round then. One round of
-microbatches 0 and 1, three stages, deep 1 and 2::
+The microbatches of a round share the weights that arrive: all run F of a stage, then of the next
+stage, and so on, and back. More microbatches per round mean fewer transfers and more memory for
+activations. The last ``deep`` stages are run one microbatch after the other, F's and BW's, so that
+only one microbatch holds their activations; their weights must then stay for the whole round. One
+round of microbatches 0 and 1, three stages, with deep 1 and 2::
 
     0F0 0F1  1F0 1F1  2F0 2BW0 2F1 2BW1           1BW0 1BW1  0BW0 0BW1
     0F0 0F1  1F0 2F0 2BW0 1BW0  1F1 2F1 2BW1 1BW1            0BW0 0BW1
@@ -25,7 +25,7 @@ from ..core.tolerances import ROUNDING
 
 
 def rows(problem: Problem, rounds: int, deep: int) -> Order:
-    """The ops of every rank; ranks with fewer microbatches than ``rounds`` leave the last out.
+    """The ops of every rank in ``rounds`` rounds; ranks with fewer microbatches have fewer rounds.
 
     ``deep``: from 1 to the number of stages.
     """

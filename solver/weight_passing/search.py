@@ -1,14 +1,15 @@
-"""The search for the parameters of the best schedule with streamed weights.
+"""Search for the parameters of the best schedule with streamed weights.
 
-Nothing that a rank computes waits for another rank but for weights, so that few numbers decide:
-how many microbatches share a transfer, how many buffers there are, which way copies go, how often
-gradients go home. Each of them is varied alone, over all its values, until none improves the
-schedule; then again from elsewhere. Schedules are compared by the memory that they need beyond the
-devices', then by cost; of those that cost least by the steady time of a step where iterations
-follow each other, then by the bytes that are sent, and by the activations held. By step, that time
-comes first and the cost second.
+Ranks wait for each other only for weights, so a few numbers determine a schedule: how many
+microbatches share a transfer, how many buffers there are, which route copies take, how often
+gradients are sent to their owners. The search is coordinate descent with random restarts: each
+number is varied over all its values, the others fixed, until no change improves the schedule.
 
-A bound on the objective need not hold for the step: by step the incumbent's is
+Schedules are compared by the memory that they need beyond that of the devices, then by cost, then
+(at the least cost) by the steady step, iterations following each other, then by the bytes sent,
+then by the activations held. With ``by_step`` the step comes before the cost.
+
+A bound on the objective need not hold for the step, so with ``by_step`` the incumbent's bound is
 :func:`..bounds.work_bound`.
 """
 
@@ -36,15 +37,19 @@ from .round_orders import rows, within_limit
 from .streaming import Route, default_owners, streamed
 
 RESTARTS = 100
-PATIENCE = 16  # restarts in vain, by step, as few steps can be proven to be the shortest
-BUILDING = 500  # simulated ops that an op or a transfer of a schedule counts that is built
-PLAYING = 1500  # the same for the step time of a schedule, an op
-DIGITS = 9  # behind the largest to which equal costs agree
+PATIENCE = 16  # restarts without success, by step: that a step is shortest can rarely be proven
+BUILDING = 500  # work to build an op or a transfer, in simulated ops
+PLAYING = 1500  # work to compute the step, per op, in simulated ops
+DIGITS = 9  # costs that agree to this many digits are equal
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Merit:
-    """The first figure that differs counts, less is better. ``tie``: the step, or the cost."""
+    """A sort key of schedules, the lowest first.
+
+    ``excess``: memory beyond that of the devices; ``cost``: by the objective, or the step with
+    ``by_step``; ``tie``: the other of the two.
+    """
 
     excess: float
     cost: float
@@ -53,11 +58,11 @@ class Merit:
     held: float
 
 
-NONE = Merit(*[float("inf")] * len(fields(Merit)))  # of parameters that cannot run
+NONE = Merit(*[float("inf")] * len(fields(Merit)))  # of parameters without a schedule
 
 
 def busiest_first_owners(problem: Problem) -> tuple[int, ...]:
-    """A rank for each stage; the owner of the first stage has as many microbatches as any."""
+    """An owner for each stage; that of stage 0 has as many microbatches as any rank."""
     found = default_owners(problem)
     busiest = int(np.bincount(problem.owner[0]).argmax())
     swapped = {found[0]: busiest, busiest: found[0]}
@@ -67,9 +72,9 @@ def busiest_first_owners(problem: Problem) -> tuple[int, ...]:
 class WeightPassingSearch:
     """Tries parameters, each once, and gives the best schedule to the incumbent.
 
-    ``memory`` is asked where the profile has ``device_memory``; ``by_step``: schedules are compared
-    by the steady time of a step, not by the problem's objective, and the incumbent's costs and
-    bound are of that.
+    ``memory`` is called if the profile has ``device_memory``. ``by_step``: schedules are compared
+    by the steady step instead of the objective, and the cost and bound of the incumbent are those
+    of the step.
     """
 
     def __init__(self, best: Incumbent, memory: Memory | None, by_step: bool = False) -> None:
@@ -78,18 +83,18 @@ class WeightPassingSearch:
         self._choices = WeightPassingSpace(best.problem)
         self._merits: dict[WeightPassingParameters, Merit] = {}
         self._least: tuple[Merit, Schedule] | None = None
-        self._unit = float(busy(best.problem).max()) or 1.0  # of costs
+        self._unit = float(busy(best.problem).max()) or 1.0  # unit of costs
 
     @cached_property
     def _owner(self) -> tuple[int, ...]:
         return busiest_first_owners(self._problem)
 
     def first(self) -> None:
-        """Builds one schedule that keeps the memory limit."""
+        """Build one schedule that keeps the memory limit."""
         self._merit(self._fewest_rounds(Route.DIRECT))
 
     def improve(self, seed: int) -> None:
-        """Descends from many starts until time or work is up, or the best is proven."""
+        """Descend from many starts until time or work is used up, or the best is proven optimal."""
         in_vain = 0
         for start in self._starts(np.random.default_rng(seed)):
             before = self._nearest
@@ -100,12 +105,12 @@ class WeightPassingSearch:
 
     @property
     def _nearest(self) -> tuple[float, float]:
-        """The memory that the best so far lacks, and its cost."""
+        """The excess and the cost of the best schedule so far."""
         least = self._least[0] if self._least else NONE
         return least.excess, least.cost
 
     def _starts(self, rng: np.random.Generator) -> Iterator[WeightPassingParameters]:
-        """The fewest rounds that memory allows, and the most, with each route; then any."""
+        """The fewest and the most rounds that fit, with each route, then random parameters."""
         most = [
             WeightPassingParameters(rounds=self._choices.most, route=route, home=route)
             for route in Route
@@ -122,7 +127,7 @@ class WeightPassingSearch:
     def _best_first(
         self, choices: Sequence[WeightPassingParameters]
     ) -> list[WeightPassingParameters]:
-        """The choices that there was time to try, the best first."""
+        """The choices, sorted by merit; those for which there was no time are left out."""
         merits: dict[WeightPassingParameters, Merit] = {}
         for choice in choices:
             if not self._best.exhausted:
@@ -130,7 +135,7 @@ class WeightPassingSearch:
         return sorted(merits, key=merits.__getitem__)
 
     def _descend(self, now: WeightPassingParameters) -> None:
-        """Varies one field of ``now`` after the other until none makes it better."""
+        """Coordinate descent from ``now``: vary one field at a time until none improves it."""
         merit, names = self._merit(now), list(self._choices.values(now))
         left = len(names)
         while left:
@@ -145,8 +150,8 @@ class WeightPassingSearch:
                     return
 
     def check_memory(self) -> None:
-        """Raises InfeasibleError where none of the schedules fits on the devices."""
-        assert self._least is not None  # one microbatch at a time, straight from owners, can run
+        """Raise InfeasibleError if no schedule found fits on the devices."""
+        assert self._least is not None  # one microbatch at a time with direct routes can always run
         merit, schedule = self._least
         if merit.excess <= 0:
             return
@@ -180,7 +185,7 @@ class WeightPassingSearch:
         return self.consider(schedule)
 
     def consider(self, schedule: Schedule) -> Merit:
-        """Takes a timed schedule that keeps the memory limit, where it is the best so far."""
+        """Keep a timed schedule within the memory limit if it is the best; returns its merit."""
         merit = self._judged(schedule)
         if self._least is None or merit < self._least[0]:
             self._least = merit, schedule
@@ -197,7 +202,7 @@ class WeightPassingSearch:
         excess = max(0.0, *self._lacks(schedule))
         cost = self._rounded(timing.cost(self._problem.objective))
         least = self._least[0] if self._least else NONE
-        step = 0.0  # it matters, and is played, only where nothing costs less
+        step = 0.0  # computed only if no known schedule costs less
         if self.by_step or (excess <= 0 and (least.excess > 0 or cost <= least.cost)):
             step = self._rounded(step_between_ops(schedule))
             self._best.work.spend(PLAYING * schedule.num_ops)
@@ -209,7 +214,7 @@ class WeightPassingSearch:
         return round(cost / self._unit, DIGITS)
 
     def _lacks(self, schedule: Schedule) -> FloatArray:
-        """The memory that each rank has to hold beyond its device's, shape (P,)."""
+        """The memory that each rank needs beyond that of its device, shape (P,)."""
         given = self._problem.profile.device_memory
         if self._memory is None or given is None:
             return np.zeros(self._problem.ranks)

@@ -1,19 +1,19 @@
-"""The transfers of streamed weights that serve an order of ops on ranks.
+"""The transfers of streamed weights for a given order of ops.
 
-Every stage has an owner. A rank keeps the weights of other stages in a few buffers, and prefetches
-those that are missing (:mod:`.prefetch`). The prefetches for the k-th visits of a stage on all
-ranks are served together: each straight from the owner, or by copies that go on from rank to rank
-as soon as they have come: one up the ranks, two for half of them each, or more, of which the first
-goes the farthest (where one message at a time leaves the owner each way, nothing gets to all ranks
-sooner)::
+Every stage has an owner. A rank has a few buffers for the weights of other stages, and prefetches
+missing ones (:mod:`.prefetch`). The prefetches for the k-th visits of a stage on all ranks are
+served together, by one of four routes. Direct: each rank gets a copy from the owner. The other
+routes send copies that go on from rank to rank as soon as they arrive: one copy up the ranks; two,
+each for half of them; or more (a fan), of which the first goes farthest. If the owner can send only
+one message at a time in each direction, no other route reaches all ranks sooner than the fan::
 
     direct     0 > 1, 0 > 2, ..., 0 > 6       both ways  0 > 1 > 2 > 3, 0 > 6 > 5 > 4
     one way    0 > 1 > 2 > 3 > 4 > 5 > 6      fan        0 > 2 > 3, 0 > 1, 0 > 5 > 4, 0 > 6
 
-Nobody waits for the accumulators D: a rank keeps its contribution until D leaves it. They go the
-ways of the weights backwards, ``collections`` times an iteration, with an equal part of each rank's
-contributions each. More often is more traffic, and less memory: a D's buffer and the sum kept for
-it are needed only from one collection to the next.
+No op waits for the gradient accumulators D: a rank keeps its contribution until D leaves it. D's
+take the routes of the weights backwards, ``collections`` times per iteration, each time with an
+equal part of each rank's contributions. More collections are more traffic and less memory: the
+buffer of a D and the sum kept for it are needed only from one collection to the next.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .prefetch import Prefetch, prefetches, visits
 
 
 class Route(Enum):
-    """The way of a stage's weights to several ranks, and of its D's back."""
+    """The route of a stage's weights to several ranks, and of its D's back."""
 
     DIRECT = "direct"
     ONE_WAY = "one way"
@@ -50,11 +50,12 @@ class Route(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """``buffers``: of each rank, for weights of stages that it does not own. ``collections``: D's
-    of a stage that leave a rank. ``lead``: see :mod:`.prefetch`. Counts of one or more, lead 0 or
-    more. ``home``: the route of the D's, None for that of the weights. ``opening``: how many
-    stages' first copies fan out, whatever the route, as ranks wait for these with nothing else to
-    do.
+    """``buffers``: of each rank, for weights of stages that it does not own.
+
+    ``collections``: D's of a stage that leave a rank per iteration. ``lead``: see :mod:`.prefetch`;
+    0 or more. ``home``: the route of the D's; None means that of the weights. ``opening``: the
+    number of stages whose first copies use the fan, whatever the route, as ranks have nothing else
+    to do while they wait for these.
     """
 
     buffers: int = 2
@@ -70,9 +71,9 @@ def streamed(
 ) -> Schedule:
     """The timed schedule of ``order``, one array of packed ops per rank, with its transfers.
 
-    ``owner``: of each stage, :func:`default_owners` by default. Raises InvalidScheduleError where
-    it cannot run: never with direct routes, and on a path only where ranks run their ops in unlike
-    orders.
+    ``owner``: the rank that owns each stage, by default :func:`default_owners`. Raises
+    InvalidScheduleError if the schedule cannot run. That never happens with direct routes, and with
+    the others only if ranks run their ops in different orders.
     """
     owner = default_owners(problem) if owner is None else owner
     clock = _OpTimes(problem, order)
@@ -87,19 +88,19 @@ def streamed(
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Leg:
-    """A transfer, between when it could start and must, if no op had to wait for anything."""
+    """A transfer, with its earliest and its latest start if no op had to wait."""
 
     earliest: float
     latest: float
-    number: int  # on its journey
+    number: int  # position on the path of its copy
     transfer: Transfer = field(compare=False)
 
 
 def default_owners(problem: Problem) -> tuple[int, ...]:
-    """A rank for each stage, of those that run it.
+    """One of the ranks that run it as the owner of each stage.
 
-    The largest stage first, each to the rank that owns the fewest bytes so far; of equals to the
-    one with the fewest stages, then to the first from rank ``stage`` mod P on.
+    Greedy: stages by falling size, each to the rank that owns the fewest bytes so far; on ties to
+    the one with the fewest stages, then to the first one from rank ``stage`` mod P on.
     """
     profile, matrix = problem.profile, users(problem)
     sizes = [_bytes_kept(problem, stage) for stage in range(problem.stages)]
@@ -115,7 +116,7 @@ def default_owners(problem: Problem) -> tuple[int, ...]:
 
 
 def users(problem: Problem) -> list[list[int]]:
-    """The ranks that run each stage, ascending."""
+    """The ranks that run each stage, in ascending order."""
     return [np.unique(row).tolist() for row in problem.owner]
 
 
@@ -125,7 +126,7 @@ def _bytes_kept(problem: Problem, stage: int) -> float:
 
 
 class _OpTimes:
-    """The times of ops if none had to wait."""
+    """The times of ops if no op had to wait."""
 
     def __init__(self, problem: Problem, order: Sequence[IntArray]) -> None:
         costs = Costs.of(problem)
@@ -181,7 +182,7 @@ def _weights(
 def gradients(
     problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int]
 ) -> Iterator[list[Transfer]]:
-    """The journeys of all D's home."""
+    """Yield the paths of all D's to their owners, each as a list of transfers."""
     parts = [_parts(row, plan.collections) for row in order]
     lengths = [len(row) for row in order]
     for stage in range(problem.stages):
@@ -201,7 +202,7 @@ def gradients(
                         target,
                         after=done[source],
                         before=lengths[target],
-                        # a buffer from its last contribution on
+                        # it needs a buffer from its last contribution on
                         room=max(0, done.get(target, lengths[target]) - 1),
                     )
                     for source, target in pairwise([*reversed(path), home])
@@ -210,7 +211,7 @@ def gradients(
 
 
 def _parts(order: IntArray, collections: int) -> dict[int, list[int]]:
-    """By stage, the number of ops done once a rank has added to each collection."""
+    """By stage, how many ops the rank has run when it has contributed to each collection."""
     kind, stage = order & KIND_MASK, order >> STAGE_SHIFT & STAGE_MASK
     adds = (kind == OpKind.W) | (kind == OpKind.BW)
     found: dict[int, list[int]] = defaultdict(list)
@@ -222,7 +223,7 @@ def _parts(order: IntArray, collections: int) -> dict[int, list[int]]:
 
 
 def _paths(ranks: Iterable[int], owner: int, number: int, route: Route) -> list[list[int]]:
-    """The paths of the copies for ``ranks`` behind the owner, in the order in which they leave."""
+    """The paths of the copies for ``ranks`` from the owner on, in the order in which they leave."""
     up = sorted(ranks, key=lambda rank: (rank - owner) % number)
     if route is Route.DIRECT:
         return [[rank] for rank in up]
@@ -235,7 +236,7 @@ def _paths(ranks: Iterable[int], owner: int, number: int, route: Route) -> list[
 
 
 def _fan(way: list[int]) -> list[list[int]]:
-    """``way`` cut in parts of 1, 2, 3, ... ranks, the farthest first."""
+    """Cut ``way`` into parts of 1, 2, 3, ... ranks; the farthest part comes first."""
     parts: list[list[int]] = []
     while way:
         length = len(parts) + 1

@@ -1,1 +1,1 @@
-"""Bounds where few microbatches fit in memory."""
+"""Bounds for memory that holds few microbatches."""

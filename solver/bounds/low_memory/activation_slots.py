@@ -1,36 +1,39 @@
-"""A bound for memory that holds few microbatches: each takes the place of an earlier one.
+"""The slots bound: if memory holds few microbatches, each waits for the place of an earlier one.
 
-**Names.** Call the k-th F (B, W) of a stage to run F(i, k) (B(i, k), W(i, k)), whatever its
-microbatch. Times stay, and so do all dependencies: when F(i, k) starts, k + 1 microbatches have
-passed stage i - 1, so F(i-1, k) ended at least a delay ago; likewise for B, and B(i, k) after
-F(i, k), W(i, k) after B(i, k). The memory held depends on the counts alone. So a bound for
-schedules in which every stage runs its F's, B's and W's in the order of their names holds for all.
+**Renaming.** Let F(i, k), B(i, k), W(i, k) be the k-th F, B and W that stage i runs, k = 0, 1, ...,
+whatever its microbatch. All times and dependencies remain valid. When F(i, k) starts, k + 1
+microbatches have passed stage i - 1, so F(i-1, k) ended at least one delay ago. The same holds for
+the B's, for B(i, k) after F(i, k), and for W(i, k) after B(i, k). The memory held depends only on
+how many ops of each kind have run. So a bound for schedules that run the F's, B's and W's of every
+stage in the order of k holds for all schedules.
 
-**Slots.** K_i M_B fit on stage i. When F(i, k + K_i) starts, its own M_B and those of the others
-between F and B fit, so B(i, k) has ended: microbatch k has left its slot. Say that B(i, k + e) has
-ended then and no later one. K_i - 1 - e others hold M_B, so at most q(e) W's wait, q(e) being the
-most M_W that fit next to K_i - e times M_B; at the end of B(i, k) at least one waited, W(i, k).
-From then on e B's and at least 1 + e - q(e) W's have run, one after the other: the slot is free
-for F(i, k + K_i) no earlier than the least of these, over e, after the end of B(i, k).
+**Slots.** Let K_i be the number of M_B that fit on stage i. When F(i, k + K_i) starts, its M_B and
+those of all other microbatches between F and B fit in memory, so B(i, k) has ended: microbatch k
+has left its slot. Suppose that B(i, k + e) has ended by then and no later B. K_i - 1 - e other
+microbatches hold M_B, so at most q(e) W's can be waiting, where q(e) is the largest number of M_W
+that fit beside K_i - e times M_B. At the end of B(i, k) at least one W was waiting, W(i, k). So
+between the end of B(i, k) and the start of F(i, k + K_i), e B's and at least 1 + e - q(e) W's run
+one after the other. The least of these times over e is a lower bound on the wait.
 
-**Turns.** More follows from the same count. When F(i, k + K_i + q) starts, B(i, k) to B(i, k + q)
-have ended, and e more, say; of all W's of ended B's at most q(e) wait. Since the start of B(i, k)
-there ran these q + 1 + e B's, the F's from k + K_i on, which B(i, k) made room for, and at least q
-+ 1 + e - q(e) W's, as W(i, k) and later ones only can have run since. So F(i, k + K_i + q) starts
-no earlier than
+**Turns.** The same count gives more. When F(i, k + K_i + q) starts, B(i, k) to B(i, k + q) have
+ended, and e more, say. Of the W's of all B's that have ended, at most q(e) are waiting. Since the
+start of B(i, k) the stage has run these q + 1 + e B's, the F's from k + K_i on, for which B(i, k)
+made room, and at least q + 1 + e - q(e) W's, as only W(i, k) and later ones can have run since. So
+F(i, k + K_i + q) starts no earlier than
 
     (q + 1) b + q f + the least, over e, of e b + max(0, q + 1 + e - q(e)) w
 
-after the start of B(i, k): slots that are all taken are freed at the pace of a whole microbatch.
+after the start of B(i, k), its *turn*. If all slots are taken, they are released no faster than the
+stage runs whole microbatches.
 
-**Paths.** These waits, the dependencies and the order on each stage are the arcs of a graph
-without cycles. The longest path from F(i, 0) to a moment of stage i, and the work that stage i has
-left after it, bound its span. Left are at least
+**Longest paths.** These waits, the dependencies and the order on each stage are the arcs of an
+acyclic graph. The longest path from F(i, 0) to an op of stage i, plus the work that stage i has
+left after it, is a lower bound on the span of stage i. The work left is at least
 
     from the start of F(i, k):  M - k of each kind, as no later one has run;
     from the start of B(i, k):  M - k B's and W's, and the F's from k + K_i on.
 
-And from the start of F(i, 0) to the start of another op of stage i there run at least
+From the start of F(i, 0) to the start of another op of stage i, the stage runs at least
 
     before F(i, k):  k F's, and the B's and W's without which F(i, k) does not fit;
     before B(i, k):  k + 1 F's, k B's, and k - q W's, q being the most M_W that fit next to one M_B.
@@ -48,13 +51,13 @@ from ...core.bound import Bound, starts_later
 from ...core.linear_instance import LinearInstance
 from ...core.tolerances import counts_within
 
-NEAR = 8  # microbatches after a slot is free whose W's are counted one by one; then by pace
+NEAR = 8  # largest number q of turns computed exactly; further ones grow at a fixed pace
 
 
 def slots(linear: LinearInstance, lags: FloatArray) -> Bound:
-    """The longest of the paths above; see there for the proof."""
+    """The slots bound: the longest path described above, which has the proof."""
     words = "memory holds few microbatches, and each waits for an earlier one to come back"
-    if linear.capacity.min() >= linear.microbatches:  # no microbatch waits for another's slot
+    if linear.capacity.min() >= linear.microbatches:  # all fit: no microbatch waits for a slot
         return Bound(0.0, "slots", words)
     spans = _spans(linear)
     i = int((spans + lags).argmax())
@@ -72,7 +75,7 @@ def slots(linear: LinearInstance, lags: FloatArray) -> Bound:
 
 
 def computes(linear: LinearInstance, i: int, span: float) -> str:
-    """A line on a stage whose rank spans so much, as memory is short."""
+    """A line about a stage's span, its work, and how many microbatches fit in its memory."""
     return (
         f"rank {linear.ranks[i]} spans at least {duration(span)}, of which it computes for "
         f"{duration(linear.work[i])}: {linear.capacity[i]} of {linear.microbatches} microbatches "
@@ -81,7 +84,7 @@ def computes(linear: LinearInstance, i: int, span: float) -> str:
 
 
 def _spans(linear: LinearInstance) -> FloatArray:
-    """The least span of each stage, shape (S,)."""
+    """The lower bound on the span of each stage, shape (S,)."""
     c, scratch = linear, np.empty((2, linear.microbatches, linear.stages))
     fixed = c.f, c.b, c.down, c.up, c.capacity, *slot_turns(c)
     by_stage = zip(*done_before(c), *left_after(c), strict=True)
@@ -96,13 +99,13 @@ def _longest_path(  # noqa: PLR0917
     down: FloatArray,
     up: FloatArray,
     capacity: IntArray,
-    near: FloatArray,  # (S, Q), and
-    pace: FloatArray,  # (S,): those of slot_turns
-    done_f: FloatArray,  # (M,) of the source, as the next three
+    near: FloatArray,  # (S, Q), from slot_turns
+    pace: FloatArray,  # (S,), from slot_turns
+    done_f: FloatArray,  # (M,), of the source; so are the next three
     done_b: FloatArray,
     left_f: FloatArray,
     left_b: FloatArray,
-    forward: FloatArray,  # (M, S) scratch: the start of F(s, k), of B(s, k), after F(source, 0)'s
+    forward: FloatArray,  # (M, S) scratch: starts of F(s, k), B(s, k) after that of F(source, 0)
     backward: FloatArray,
 ) -> float:
     microbatches, stages = forward.shape
@@ -136,20 +139,20 @@ def _longest_path(  # noqa: PLR0917
 
 
 def ways_up(linear: LinearInstance) -> FloatArray:
-    """The time from the start of a B on the last stage to the same microbatch's on each, (S,)."""
+    """The least time from the start of a B on the last stage to its B on each stage, shape (S,)."""
     ways = linear.b[1:] + linear.up[:-1]
     return np.append(np.cumsum(ways[::-1])[::-1], 0.0)
 
 
 def slot_turns(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
-    """:func:`turn` for q < NEAR, shape (S, NEAR), and its growth with each further q, (S,)."""
+    """The :func:`turn` for q < NEAR, shape (S, NEAR), and its growth per further q, shape (S,)."""
     stages, last = range(linear.stages), NEAR - 1
     near = np.array([[turn(linear, i, q) for q in range(NEAR)] for i in stages])
     pace = linear.f + linear.b
     for i in stages:
         held = np.arange(linear.capacity[i], 0, -1)
         more = np.arange(linear.capacity[i])  # e
-        if (last + 1 + more >= most_waiting(linear, i, held)).all():  # no W waits without need
+        if (last + 1 + more >= most_waiting(linear, i, held)).all():  # from here on each q adds a W
             pace[i] += linear.w[i]
     return near, pace
 
@@ -165,7 +168,7 @@ def slot_wait(linear: LinearInstance) -> FloatArray:
 
 
 def _besides(linear: LinearInstance, i: int, q: int) -> float:
-    """The least part of a turn besides its q + 1 B's and q F's: e further B's, and W's."""
+    """A :func:`turn` without its q + 1 B's and q F's: the least time of further B's and W's."""
     more = np.arange(linear.capacity[i])  # e
     waiting = most_waiting(linear, i, linear.capacity[i] - more)
     weights = np.maximum(0, q + 1 + more - waiting)
@@ -173,24 +176,24 @@ def _besides(linear: LinearInstance, i: int, q: int) -> float:
 
 
 def turnover_time(linear: LinearInstance) -> FloatArray:
-    """The least time that each stage takes a microbatch once its slots are full, shape (S,)."""
+    """The least time per microbatch on each stage once all its slots are taken, shape (S,)."""
     return (linear.round_trip + linear.b + slot_wait(linear)) / linear.capacity
 
 
 def slots_limit_rate(linear: LinearInstance, share: float = 1.0) -> bool:
-    """Whether some stage's slots turn over more slowly than in ``share`` of its work."""
+    """Whether slots limit some stage to one microbatch per ``share`` of its work, or slower."""
     slow = turnover_time(linear) > share * (linear.f + linear.b + linear.w)
     return bool((slow & (linear.capacity < linear.microbatches)).any())
 
 
 def most_waiting(linear: LinearInstance, i: int, held: IntArray) -> FloatArray:
-    """The most W's that wait where ``held`` M_B are held; more than M where there is no limit."""
+    """The largest number of W's that can wait while ``held`` M_B are held; 2 M if unlimited."""
     room = linear.limit[i] - held * linear.m_b[i]
     return counts_within(room, linear.m_w[i], 2.0 * linear.microbatches)
 
 
 def done_before(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
-    """The least times from the start of F(i, 0) to F(i, k) and B(i, k), shape (S, M) each."""
+    """The least times from the start of F(i, 0) to F(i, k) and to B(i, k), shape (S, M) each."""
     k = np.arange(linear.microbatches)
     f, b = np.empty((2, linear.stages, linear.microbatches))
     for i in range(linear.stages):
@@ -206,9 +209,10 @@ def done_before(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
 
 @kernel
 def _least_before(microbatches: int, b: float, w: float, waiting: FloatArray) -> FloatArray:
-    """The least time that B's and W's take before F(i, k), shape (M,).
+    """The least time of the B's and W's that run before F(i, k), shape (M,).
 
-    ``waiting``: the most W's that wait where so many M_B are held, F(i, k)'s own included.
+    ``waiting[h]``: the largest number of W's that can wait while h M_B are held, that of F(i, k)
+    included.
     """
     least = np.full(microbatches, np.inf)
     for k in range(microbatches):
@@ -219,7 +223,7 @@ def _least_before(microbatches: int, b: float, w: float, waiting: FloatArray) ->
 
 
 def left_after(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
-    """The least times from F(i, k) and from B(i, k) to the last end on stage i, (S, M) each."""
+    """The least times from F(i, k) and from B(i, k) to the end of stage i, shape (S, M) each."""
     left = linear.microbatches - np.arange(linear.microbatches)
     f, b, w = (time[:, None] for time in (linear.f, linear.b, linear.w))
     later = np.maximum(0, left - linear.capacity[:, None])
@@ -227,7 +231,10 @@ def left_after(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
 
 
 def rest_after(linear: LinearInstance, i: int) -> tuple[FloatArray, FloatArray]:
-    """:func:`left_after` of stage i, (M,) each, turn by turn: B(i, k) makes room for later F's."""
+    """:func:`left_after` of stage i, shape (M,) each, improved by turns.
+
+    F(i, k + K_i + q) starts at least a :func:`turn` after B(i, k), and the rest follows it.
+    """
     f, b = (left[i].copy() for left in left_after(linear))
     capacity, last = int(linear.capacity[i]), linear.microbatches - 1
     waits = np.array([turn(linear, i, q) for q in range(linear.microbatches - capacity)])

@@ -1,31 +1,37 @@
-"""A bound for little memory: microbatches on their way down meet others on their way up.
+"""The crossings bound for small memory: microbatches on their way down meet others on their way up.
 
-On a stage the F of one and the B of the other run one after the other, so that how far two slots
-are apart in time cannot be chosen freely: it goes in steps of what one stage takes for both.
+A microbatch goes down from stage to stage with its F's, and up with its B's. The *way* down between
+two stages is the least time between the starts of its F's there, the way up that between the starts
+of its B's. If two microbatches meet, the F of one and the B of the other run one after the other on
+a stage. So the time between two slots cannot be chosen freely, but changes in steps of what one
+stage takes for both.
 
-**Two slots.** Names, slots and turns are those of :mod:`.activation_slots`; K M_B fit on stage i.
-Take every d-th microbatch alone, r, r + d, r + 2 d, ..., where 2 d is K or K + 1, and call them 0,
-1, 2, ...: F(t + 2) of stage i starts no earlier than a turn, of q = 2 d - K, after the start of
-B(t).
+**Two slots.** Renaming, slots and turns are those of :mod:`.activation_slots`; K M_B fit on stage
+i. Consider only every d-th microbatch, r, r + d, r + 2 d, ..., where 2 d is K or K + 1, and call
+them 0, 1, 2, ... Then F(t + 2) of stage i starts no earlier than the turn of q = 2 d - K after the
+start of B(t).
 
-**Crossings.** If F(s, t+1) runs before B(s, t) for some s > i, then so it does on stage s - 1:
+**Crossings.** If F(s, t+1) runs before B(s, t) for some s > i, it does so on stage s - 1, too:
 F(s-1, t+1) ends before F(s, t+1) starts, and B(s-1, t) starts after B(s, t) ends. So there is a
-last stage c, i - 1 <= c < S, such that F(t + 1) comes first on stages i to c and B(t) on all later
-ones. Let P be a bound on the start of F(i, t+1), Q one on that of B(S-1, t), both after the start
-of F(i, 0). By the dependencies and the order on stages c and c + 1
+last stage c, i - 1 <= c < S, such that F(t + 1) comes first on stages i to c, and B(t) on all later
+ones. Let P be a lower bound on the start of F(i, t+1) and Q one on the start of B(S-1, t), both
+relative to the start of F(i, 0). The dependencies and the order on stages c and c + 1 give two
+bounds:
 
-    B(c, t) starts no earlier than Q and the way up from S - 1 to c, P and the way down to c and
-    f_c; F(c+1, t+1) no earlier than P and the way down, Q and the way up to c + 1 and b_(c+1)
+- B(c, t) starts no earlier than Q plus the way up from S - 1 to c, and no earlier than P plus the
+  way down to c and f_c (if c >= i);
+- F(c+1, t+1) starts no earlier than P plus the way down to c + 1, and no earlier than Q plus the
+  way up to c + 1 and b_(c+1) (if c < S - 1).
 
-(the first where c >= i, the second where c < S - 1; where c = i - 1, F(i, t+1) starts no earlier
-than the end of B(i, t)). The ways on from there, up to stage i and through the slot, down to stage
-S - 1, bound F(i, t+2) and B(S-1, t+1): the next P and Q. F's and B's of one stage are also at least
-d f and d b apart, as d - 1 microbatches lie between.
+If c = i - 1, F(i, t+1) starts no earlier than the end of B(i, t). From there, the way up to stage i
+and the turn bound F(i, t+2), and the way down to stage S - 1 bounds B(S-1, t+1): these are the next
+P and Q. The F's of one stage are also at least d f apart, and its B's d b, as d - 1 microbatches
+lie between.
 
-**Search.** Which c a schedule has is not known, so all are tried, step by step; of the pairs (P, Q)
-only those are kept that are not above another one in both. Two pairs may be replaced by
-their lesser numbers. At every step, P or Q and the work that must follow (:mod:`.activation_slots`)
-bound the span, for at least one of the pairs: the least over all is a bound.
+**Search.** The c of a schedule is not known, so all are tried, step by step. A pair (P, Q) is
+dropped if another pair is no larger in both numbers. Two pairs may be replaced by the smaller of
+each number. At every step, P or Q plus the work that must follow (:mod:`.activation_slots`) bounds
+the span for at least one of the pairs, so the least over all pairs is a lower bound.
 """
 
 from __future__ import annotations
@@ -39,11 +45,11 @@ from ...core.bound import Bound, starts_later
 from ...core.linear_instance import LinearInstance
 from .activation_slots import computes, done_before, rest_after, turn, turnover_time, ways_up
 
-MOST_PAIRS = 256  # that are kept
+MOST_PAIRS = 256  # pairs kept at most
 
 
 def crossings(linear: LinearInstance, lags: FloatArray) -> Bound:
-    """The bound for the stage whose slots turn over slowest; see above for the proof."""
+    """The bound for the stage whose slots turn over slowest; the proof is above."""
     i = slowest_stage(linear)
     capacity = int(linear.capacity[i])
     words = (
@@ -52,7 +58,7 @@ def crossings(linear: LinearInstance, lags: FloatArray) -> Bound:
     if not 2 <= capacity < linear.microbatches:
         return Bound(0.0, "crossings", words)
     d = (capacity + 1) // 2
-    wait = turn(linear, i, 2 * d - capacity) - float(linear.b[i])  # from the end of B(t) on
+    wait = turn(linear, i, 2 * d - capacity) - float(linear.b[i])  # from the end of B(t) to F(t+2)
     ladder = _Ladder(linear, i, d, wait)
     span, lag = ladder.span(), float(lags[i])
 
@@ -69,21 +75,21 @@ def crossings(linear: LinearInstance, lags: FloatArray) -> Bound:
 
 
 def slowest_stage(linear: LinearInstance) -> int:
-    """The stage whose slots turn over slowest, of those that cannot hold all microbatches."""
+    """The stage whose slots turn over slowest, among those that cannot hold all microbatches."""
     return int(
         np.where(linear.capacity < linear.microbatches, turnover_time(linear), -np.inf).argmax()
     )
 
 
 class _Ladder:
-    """Every ``d``-th microbatch on stages ``i`` to the last, two of them at a time."""
+    """The pairs (P, Q) for every ``d``-th microbatch on stage ``i`` and later, step by step."""
 
     def __init__(self, linear: LinearInstance, i: int, d: int, wait: float) -> None:
         self.m, self.d = linear.microbatches, d
         self.f, self.b = float(linear.f[i]), float(linear.b[i])
         self.f_last, self.b_last = float(linear.f[-1]), float(linear.b[-1])
-        up = ways_up(linear)[i:]  # from the start of B on the last stage to that of B on each
-        self.down = linear.offset[i:] - linear.offset[i]  # from the start of F on i to each one's
+        up = ways_up(linear)[i:]  # time from B on the last stage to B on each
+        self.down = linear.offset[i:] - linear.offset[i]  # time from F on i to F on each
         self.f_here, self.b_here, self.up = linear.f[i:], linear.b[i:], up
         self.done = done_before(linear)[0][i]
         self.left_f, self.left_b = rest_after(linear, i)
@@ -99,7 +105,7 @@ class _Ladder:
         return max(spans)
 
     def _spans(self, t: int, p: FloatArray, q: FloatArray) -> float:
-        """The best bound over all r, from the pairs for microbatches t and t + 1."""
+        """The best bound over all r, from the pairs for the microbatches t and t + 1."""
         best = 0.0
         for r in range(self.d):
             now, following = r + t * self.d, r + (t + 1) * self.d
@@ -112,14 +118,14 @@ class _Ladder:
         return best
 
     def _step(self, p: FloatArray, q: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The next pairs for every c, from i - 1 on: shape (pairs, stages + 1)."""
-        b_first = np.maximum(p, q + self.up[0] + self.b)  # F(i, t+1) where c = i - 1
+        """The next pairs for every c from i - 1 on, shape (pairs, stages + 1)."""
+        b_first = np.maximum(p, q + self.up[0] + self.b)  # F(i, t+1) if c = i - 1
         start = np.hstack([b_first, np.repeat(p, len(self.up), axis=1)])
         back = np.maximum(q + self.up, p + self.down + self.f_here)  # B(c, t)
         home = back + (self.up[0] - self.up) + self.b
-        home = np.hstack([q + self.up[0] + self.b, home])  # the end of B(i, t)
+        home = np.hstack([q + self.up[0] + self.b, home])  # end of B(i, t)
         next_p = np.maximum(home + self.wait, start + self.d * self.f)
-        # F(c+1, t+1), then on to the last stage; where c is the last, no B comes first
+        # F(c+1, t+1), then on to the last stage; if c is the last stage, no B comes first
         meets = np.maximum(p + self.down, q + self.up + self.b_here)
         turn = np.hstack([meets + (self.down[-1] - self.down), p + self.down[-1]]) + self.f_last
         last_b = np.hstack([np.repeat(q, len(self.up), axis=1), back[:, -1:]])
@@ -127,7 +133,7 @@ class _Ladder:
 
 
 def _undominated_pairs(p: FloatArray, q: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The pairs that are not above another in both, neighbours merged where they are too many."""
+    """The Pareto-minimal pairs; neighbours are merged if there are too many."""
     order = np.lexsort((q.ravel(), p.ravel()))
     p, q = p.ravel()[order], q.ravel()[order]
     keep = np.append(True, q[1:] < np.minimum.accumulate(q)[:-1])

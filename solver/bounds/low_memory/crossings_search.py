@@ -1,38 +1,42 @@
-"""The crossings bound with more slots: several microbatches meet each one on its way up.
+"""The crossings bound with more slots: each microbatch on its way up meets several others.
 
-**Under way.** As in :mod:`.crossings`, take every d-th microbatch alone, with n d >= K: then
-F(t + n) of stage i starts no earlier than a turn (:mod:`.activation_slots`) after B(t). On its way
-up, t meets t + 1, t + 2, ..., t + n - 1 on their way down: let c_j be the last stage on which
-F(t + j) runs before B(t), i - 1 where there is none. Then
+**Microbatches under way.** As in :mod:`.crossings`, consider only every d-th microbatch, with n d
+>= K. Then F(t + n) of stage i starts no earlier than a turn (:mod:`.activation_slots`) after B(t).
+On its way up, t meets t + 1, t + 2, ..., t + n - 1 on their way down. Let c_j be the last stage on
+which F(t + j) runs before B(t), or i - 1 if there is none. Then
 
     c_1 >= c_2 >= ..., as F(s, t+j) ends before F(s, t+j+1) starts;
     c_j >= the c_(j+1) of t - 1, as B(s, t-1) ends before B(s, t) starts.
 
-Write y for a bound on the start of B(s, t) less the way up from stage S - 1 to s, and v_j for one
-on the start of F(s, t+j) less the way down from i to s. Each bound holds from some stage on: y on
-the stages above c_1 from the start, v_j on those below the last meeting of t + j. By the
-dependencies and the order on stages c_j and c_j + 1, meeting t + j makes
+Let y be a lower bound on the start of B(s, t) minus the way up from stage S - 1 to s, and v_j one
+on the start of F(s, t+j) minus the way down from i to s. Each holds on a range of stages: y on the
+stages above c_1 at first, v_j on the stages below the last meeting of t + j. The dependencies and
+the order on the stages c_j and c_j + 1 change them when t meets t + j ("up to" and "down to" a
+stage are these ways):
 
     v_j  the larger of itself and y + up to c_j + 1 + b - down to there, on stages after c_j;
-    y    the larger of itself and v_j + down to c_j + f - up to there, on stages up to c_j,
+    y    the larger of itself and v_j + down to c_j + f - up to there, on stages up to c_j.
 
-the first with the y that holds on c_j + 1 (before any meeting on c_j), the second only where v_j
-holds on c_j (c_j > the last meeting of t + j). After all meetings y bounds the end of B(i, t),
-hence with the slot F(i, t+n), and v_1 the start of B(S-1, t+1).
+The first uses the y that holds on c_j + 1 (before any meeting on c_j). The second applies only if
+v_j holds on c_j (c_j > the last meeting of t + j). After all meetings y bounds the end of B(i, t),
+hence with the turn also F(i, t+n), and v_1 bounds the start of B(S-1, t+1).
 
-**Search.** The choices of c_1, c_2, ... are tried one after the other, for t = 0, 1, ... Of states
-with the same meetings, only those are kept that are not above another one in every number; where
-there are too many, several that are close are replaced by the least of each number, and those that
-look worst are given up: their ``low`` then bounds the answer.
+**Search.** A state is a choice of meetings with the numbers y, v_1, ... The choices of c_1, c_2,
+... are enumerated one after the other, for t = 0, 1, ... Among states with the same meetings, one
+is dropped if another is no larger in every number. If there are too many states, close ones are
+merged into one with the least of each number. If there are still too many, the worst are given up:
+the least of their ``low`` then limits the bound.
 
-**Low.** Of a state, ``low`` is the least that a schedule through it can span: what its numbers say
-of some F or B on stage i, and the least time from there to the end. A state whose ``low`` reaches
-the ceiling, the cost of some schedule, is dropped: no cheaper schedule passes through it.
+**Low.** ``low`` of a state is a lower bound on the span of any schedule through it: what its
+numbers say about some F or B on stage i, plus the least time from there to the end. A state whose
+``low`` reaches the ceiling, the cost of some schedule, is dropped: no cheaper schedule passes
+through it.
 
-**The rest.** Dropping the first t microbatches leaves the same instance with fewer. So the least
-time from F(i, 0) to B(i, m) over all states, E(m), holds from F(i, t) to B(i, t+m) too, and bounds
-the rest. Where states were left out, E(m) takes the least of what their numbers say instead. Each
-pass, with more states than the last, starts from the rest that it left.
+**The rest.** Without the first t microbatches, what is left is the same instance with fewer
+microbatches. So the least time from F(i, 0) to B(i, m) over all states, E(m), also holds from F(i,
+t) to B(i, t+m), and bounds the rest of the schedule. For states that were given up, E(m) uses what
+their numbers say. Each pass keeps more states than the last, and starts from the bounds on the rest
+that the last one found.
 """
 
 from __future__ import annotations
@@ -48,15 +52,15 @@ from ...core.stopping import Budget
 from .activation_slots import done_before, rest_after, turn, ways_up
 from .crossings import slowest_stage
 
-FEWEST, MOST = 3, 8  # microbatches under way at once; two are :mod:`.crossings`
-STATES = (300, 1000, 3000, 10_000, 30_000)  # that are kept at most, pass by pass
-CROWD = 8  # times as many are compared in pairs; of more, close ones are merged first
-CELL = 1e-7  # how close states are that are merged in any case, in units of the ceiling
-COARSEST = 3e-3  # how close states are merged at most; further ones are given up
-TINY = 1e-200  # costs below this are not searched: a cell of them would be no number any more
-NEARLY = 0.9  # shares of a rank's work from which on slots turn over slowly enough to search
-HOPEFUL = 0.97  # share of the best bound below which a number under way is given up
-FOLLOWER = 10  # simulated ops that a state counts for each microbatch under way
+FEWEST, MOST = 3, 8  # microbatches under way (n); n = 2 is :mod:`.crossings`
+STATES = (300, 1000, 3000, 10_000, 30_000)  # largest number of states kept, by pass
+CROWD = 8  # up to this many times STATES are compared in pairs; before that, close ones are merged
+CELL = 1e-7  # states closer than this are always merged; in units of the ceiling
+COARSEST = 3e-3  # states farther apart than this are not merged but given up
+TINY = 1e-200  # no search for smaller costs: CELL times them would underflow
+NEARLY = 0.9  # the search runs if slots turn over more slowly than this share of the work
+HOPEFUL = 0.97  # an n is given up if its bound is below this share of the best one
+FOLLOWER = 10  # work of a state per microbatch under way, in simulated ops
 
 _States = tuple[npt.NDArray[np.int16], FloatArray]
 
@@ -68,9 +72,10 @@ def crossings_bound(
     budget: Budget | None = None,
     known: float = 0.0,
 ) -> float:
-    """The best bound over numbers of microbatches under way; ``ceiling``: the cost of a schedule.
+    """The best crossings bound over the numbers n of microbatches under way.
 
-    Numbers that come far below ``known``, another bound, or below each other are given up.
+    ``ceiling``: the cost of some schedule. ``known``: another lower bound. An n is given up if its
+    bound is far below ``known`` or below that of another n.
     """
     budget = budget or Budget()
     i = slowest_stage(linear)
@@ -78,7 +83,7 @@ def crossings_bound(
     if linear.capacity[i] >= linear.microbatches or ceiling - lag < TINY:
         return 0.0
     found = counts(int(linear.capacity[i]))
-    meetings = linear.stages - i + 1  # a key of n - 1 of them is one integer
+    meetings = linear.stages - i + 1  # the key of n - 1 meetings must fit into one integer
     searches = [
         CrossingsSearch(linear, i, n, ceiling - lag) for n in found if meetings ** (n - 1) < 2**63
     ]
@@ -95,18 +100,19 @@ def crossings_bound(
 
 
 def counts(capacity: int) -> list[int]:
-    """The numbers of microbatches under way that ``capacity`` slots are searched with."""
+    """The numbers n of microbatches under way to search with, for ``capacity`` slots."""
     steps = range(-(-capacity // FEWEST), 0, -1)
     found = {-(-capacity // d) for d in steps}
     return sorted(n for n in found if FEWEST <= n <= MOST)
 
 
 class CrossingsSearch:
-    """Every d-th microbatch on stages ``i`` to the last; stages count from ``i`` here.
+    """The search on stage ``i`` and later, which count from 0 here, for every d-th microbatch.
 
-    A state is a row of ``met`` and one of ``numbers``: the stage of the meeting before and the last
-    ones of t+1, ..., t+n-2; ``low``, y, the y above that stage, the start of B(S-1, t), v_1, ...,
-    v_(n-1). While t meets the others, the numbers of those it has met are those of t + 1 already.
+    A state is a row of ``met`` and a row of ``numbers``. ``met``: the stage of the last meeting of
+    t, then those of the last meetings of t+1, ..., t+n-2. ``numbers``: ``low``; y; the y that holds
+    above the last meeting; the start of B(S-1, t); v_1, ..., v_(n-1). While t meets the others, the
+    entries of those it has met are already those for t + 1.
     """
 
     def __init__(self, linear: LinearInstance, i: int, n: int, ceiling: float) -> None:
@@ -129,7 +135,11 @@ class CrossingsSearch:
                 self.between[m] = max(self.between[m], self.between[m - n] + self.turn + self.trip)
 
     def run(self, states: int, budget: Budget) -> float:
-        """One pass: the least span of stage i, or the ceiling; improves the rest for the next."""
+        """One pass with at most ``states`` states.
+
+        Returns a lower bound on the span of stage i, at most the ceiling, and improves the bounds
+        on the rest for the next pass.
+        """
         self._improve_rest()
         n, top = self.n, len(self.f) - 1
         met = np.full((1, n - 1), -1, dtype=np.int16)
@@ -137,7 +147,7 @@ class CrossingsSearch:
         begin = self.down[-1] + self.f[-1]
         more = self.d * self.f[0] * np.arange(1, n)
         numbers = np.concatenate([[0.0, begin, begin, begin], more])[None]
-        # of states left out at t: the least start of B(i, t), ..., B(i, t+n-1), F(i, t+n)
+        # of states given up at t: the least start of B(i, t), ..., B(i, t+n-1), F(i, t+n)
         left = np.full((self.last + 2, n + 1), np.inf)
         least = np.full(self.last + 1, np.inf)
         given_up, cell, exact = self.ceiling, CELL * self.ceiling, True
@@ -175,8 +185,8 @@ class CrossingsSearch:
             f[t] = max(f[t], self.trip + b[t], self.between[last - t] + b[last])
 
     def _improve_between(self, least: FloatArray, left: FloatArray) -> None:
-        """Raises E by the states met (``least``) and by those that were left out."""
-        for m in range(self.last, -1, -1):  # later ones need the old values of earlier ones
+        """Raise E to the least of what the states (``least``) and those given up (``left``) say."""
+        for m in range(self.last, -1, -1):  # later entries need the old earlier ones
             value = min([least[m], *(left[m - k, k] for k in range(min(self.n, m + 1)))])
             if m >= self.n:
                 further = left[: m - self.n + 1, self.n] + self.between[m - self.n :: -1]
@@ -188,7 +198,7 @@ class CrossingsSearch:
 def _meet(  # noqa: PLR0917
     met: npt.NDArray[np.int16],
     numbers: FloatArray,
-    j: int,  # t + 1 + j is met
+    j: int,  # t meets t + 1 + j
     d: int,
     f: FloatArray,
     b: FloatArray,
@@ -201,9 +211,12 @@ def _meet(  # noqa: PLR0917
     rest_f: FloatArray,
     rest_b: FloatArray,
     ceiling: float,
-    left: FloatArray,  # (n + 1,) lessened by what the dropped states say
+    left: FloatArray,  # (n + 1,), lowered to what the dropped states say
 ) -> _States:
-    """The states after each choice of where t meets t + 1 + j, but those that reach the ceiling."""
+    """The states after each choice of the stage where t meets t + 1 + j.
+
+    States whose ``low`` reaches the ceiling are dropped.
+    """
     n, top, last = met.shape[1] + 1, len(f) - 1, len(rest_b) - 1
     size = 0
     for s in range(len(met)):
@@ -234,7 +247,7 @@ def _meet(  # noqa: PLR0917
                 if t + 1 + j <= last:
                     low = max(low, done + later + trip + rest_b[t + 1 + j])
             if j == n - 2:
-                now[2 + n] = max(y + up[0] + turn, v + d * f[0])  # v is that of F(i, t+n-1)
+                now[2 + n] = max(y + up[0] + turn, v + d * f[0])  # v belongs to F(i, t+n-1)
                 if t + n <= last:
                     low = max(low, done + now[2 + n] + rest_f[t + n])
                 now[1] = now[2] = now[3]
@@ -256,9 +269,10 @@ def _meet(  # noqa: PLR0917
 def _lessen(  # noqa: PLR0917
     left: FloatArray, numbers: FloatArray, j: int, up: float, turn: float, trip: float
 ) -> None:
-    """Lowers what is known of states left out, each entry to what this one's numbers say.
+    """Lower each entry of ``left``, which is about the states given up, to what one of them says.
 
-    ``j``: t + 1 + j was the last one met; the last of all makes the numbers those of t + 1.
+    ``numbers``: those of the state. ``j``: its last meeting was with t + 1 + j; after the last
+    meeting of all, the numbers are those of t + 1.
     """
     n = len(left) - 1
     if j == n - 2:
@@ -270,7 +284,7 @@ def _lessen(  # noqa: PLR0917
     left[0] = min(left[0], numbers[1] + up)
     left[1] = min(left[1], numbers[3] + up)
     for k in range(2, n):
-        # met already, those of t + 1; not yet, those of t
+        # microbatches met already have the numbers of t + 1, the others those of t
         left[k] = min(left[k], numbers[2 + k if k <= j + 1 else 3 + k] + trip)
     left[n] = min(left[n], numbers[1] + up + turn)
 
@@ -298,7 +312,10 @@ def _thin(  # noqa: PLR0917
     states: int,
     ceiling: float,
 ) -> tuple[npt.NDArray[np.int16], FloatArray, float]:
-    """The states not above another, merged in larger and larger cells while there are too many."""
+    """The states without dominated ones, merged in ever larger cells while there are too many.
+
+    Returns ``met``, ``numbers`` and the size of the last cells.
+    """
     while len(met) > 1:
         key = _keys(met, base)
         if len(met) > CROWD * states or cell > CELL * ceiling:
@@ -325,7 +342,10 @@ def _keys(met: npt.NDArray[np.int16], base: int) -> IntArray:
 
 @kernel
 def _merged(key: IntArray, numbers: FloatArray, cell: float) -> tuple[IntArray, FloatArray]:
-    """One state for those of one key and cell, the least of each number; and the first's place."""
+    """Merge the states with the same key and cell into one, with the least of each number.
+
+    Returns the index of the first state of each group, and the numbers.
+    """
     codes = np.empty(len(key), dtype=np.uint64)
     for i in range(len(key)):
         code = np.uint64(key[i]) * np.uint64(0x9E3779B97F4A7C15)
@@ -339,7 +359,7 @@ def _merged(key: IntArray, numbers: FloatArray, cell: float) -> tuple[IntArray, 
     first, least, size = np.empty(len(key), dtype=np.int64), np.empty_like(numbers), 0
     for q in range(len(order)):
         i = order[q]
-        # states of one code and key that are not close are merged all the same: that is no mistake
+        # states with equal code and key are merged even if they are not close, which is still valid
         if q > 0 and codes[order[q - 1]] == codes[i] and key[first[size - 1]] == key[i]:
             least[size - 1] = np.minimum(least[size - 1], numbers[i])
         else:
@@ -350,9 +370,9 @@ def _merged(key: IntArray, numbers: FloatArray, cell: float) -> tuple[IntArray, 
 
 @kernel
 def _undominated(order: IntArray, key: IntArray, numbers: FloatArray) -> npt.NDArray[np.bool_]:
-    """Marks states, in an order by key and sum, that are above no earlier one of their key.
+    """Mark the states that no earlier state with the same key dominates.
 
-    The one that is below takes over the lesser ``low``.
+    ``order`` sorts the states by key, then by sum. A dominating state takes over a lower ``low``.
     """
     keep = np.ones(len(order), dtype=np.bool_)
     begin = 0
@@ -367,7 +387,7 @@ def _undominated(order: IntArray, key: IntArray, numbers: FloatArray) -> npt.NDA
                         above = False
                         break
                 if above:
-                    keep[i] = False  # with its low, which may come of its past
+                    keep[i] = False  # no matter its low, which depends on its past
                     numbers[order[j], 0] = min(numbers[order[j], 0], numbers[order[i], 0])
                     break
     return keep

@@ -1,1 +1,1 @@
-"""Bounds where a rank runs several stages, or microbatches go both ways."""
+"""Bounds for ranks with several stages, and for microbatches that go in both directions."""

@@ -1,24 +1,23 @@
-"""Bounds for any map of stages to ranks: several stages per rank, in any order, uneven counts.
+"""Bounds for any map of stages to ranks: several stages per rank, in any order and number.
 
-As everywhere, B and W are apart and microbatches may overtake. On rank r, whose stages are l_r (the
-lowest) to h_r (the highest) with any others between:
+As in all bounds, B and W are separate and microbatches may overtake each other. Let l_r be the
+lowest and h_r the highest stage of rank r.
 
-- *The first op* is an F of l_r: any other's microbatch has passed l_r before. For its start S_r:
-  S_k >= S_r + down(l_r, l_k) where l_r <= l_k, down(a, b) being the way of a microbatch from the
-  start of F(a) to that of F(b).
-- *The first B* is one of h_r, since B(h_r) comes first of a microbatch's B's; *the last F* is one
-  of h_r and *the last B* one of l_r, likewise.
-- turn(a, b) is the way from the start of F(a) over the last stage to the start of B(b).
+- *The first op* of the rank is an F of l_r, because a microbatch of any other stage has passed l_r
+  before. Let S_r be its start. down(a, b) is the least time from the start of F(a) to the start of
+  F(b) of a microbatch. Then S_k >= S_r + down(l_r, l_k) if l_r <= l_k.
+- *The first B* is one of h_r, since B(h_r) is the first of a microbatch's B's on the rank. Likewise
+  *the last F* is one of h_r and *the last B* is one of l_r.
+- turn(a, b) is the least time from the start of F(a), over the last stage, to the start of B(b).
 
-A cost C leaves rank r a span of C (period) or of C - down(0, l_r) (makespan: the first op of all is
-an F of stage 0).
+In a schedule of cost C, the span of rank r is at most C (period) or C - down(0, l_r) (makespan: the
+first op of all is an F of stage 0).
 
-Bounds where microbatches go both ways: a rank runs different stages of different microbatches.
-
-What a rank runs of a microbatch is a *visit*: F, B and W of one stage. The B of a visit begins at
-least its turn after its F, as the microbatch passes all later stages and comes back, and nothing
-else is known of where it is. The first op of a rank is an F, as B and W follow the F of their own
-visit.
+The file also has bounds for microbatches that go in both directions, where a rank runs different
+stages of different microbatches. A *visit* is what a rank runs of one microbatch: F, B and W of one
+stage. The B of a visit begins at least its turn after its F, as the microbatch passes all later
+stages and comes back. Nothing else is assumed about where the microbatch is. The first op of a rank
+is an F, as B and W follow the F of their own visit.
 """
 
 from __future__ import annotations
@@ -42,8 +41,11 @@ from .host_model import HostModel
 
 
 class Idle(NamedTuple):
-    """The least idle time of a rank: at its ``head``, before its first B of stage ``first``, and at
-    its ``tail``, after its last F of stage ``last``; their sum where these are apart."""
+    """Lower bound on the idle time of a rank.
+
+    ``head``: before its first B of stage ``first``; ``tail``: after its last F of stage ``last``.
+    ``total``: their sum if they are disjoint, else the larger one.
+    """
 
     total: float
     head: float
@@ -54,10 +56,11 @@ class Idle(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GeneralPlacement:
-    """The ranks with stages, and the way of one microbatch through all stages.
+    """The ranks with stages, and the least times of a microbatch between stages.
 
-    ``down``, ``back``, (S,): from the start of F(0) to that of F(s), from the start of B(S-1) to
-    that of B(s). ``linear``: where every stage has a rank of its own.
+    ``f``, ``b``, ``w``: T_F, T_B, T_W by stage. ``down``: time from the start of F(0) to the start
+    of F(s); ``back``: from the start of B(S-1) to the start of B(s); all (S,). ``linear``: the
+    linear instance if every stage has a rank of its own, else None.
     """
 
     hosts: Sequence[HostModel]
@@ -93,26 +96,28 @@ class GeneralPlacement:
         return cls(hosts, f, b, w, down, back, problem.objective, LinearInstance.of(problem))
 
     def turn(self, a: int, b: int) -> float:
-        """From the start of F(a) to the start of B(b) of one microbatch, at least."""
+        """The least time from the start of F(a) to the start of B(b) of a microbatch."""
         return float(self.down[-1] - self.down[a] + self.f[-1] + self.back[b])
 
     def lag(self, host: HostModel) -> float:
-        """The cost less the span that it leaves the rank."""
+        """By how much the span of the rank must be shorter than the cost; 0 for the period."""
         return float(self.down[host.lowest]) if self.objective is Objective.MAKESPAN else 0.0
 
     def head(self, host: HostModel, i: int) -> float:
         """The least idle time of the rank before its first B of its i-th stage.
 
-        That B's microbatch began on this rank at S_r or later, turn(l_r, s_i) before.
+        The microbatch of that B began on this rank at S_r or later, so the B starts at least
+        turn(l_r, s_i) after S_r.
         """
         turn = self.turn(host.lowest, host.stages[i])
         return max(0.0, turn - host.before_first_backward(i))
 
     def tail(self, host: HostModel, i: int) -> float:
-        """The least idle time between its last F of its i-th stage and one of the B's to come.
+        """The least idle time of the rank between its last F of its i-th stage and a later B.
 
-        B(s) of that F's microbatch is turn(s_i, s) away. Until then the rank has this F, the
-        microbatch's ops of higher stages than s, and what others have left to run.
+        For each stage s up to s_i, B(s) of the microbatch of that F starts at least turn(s_i, s)
+        later. Until then the rank can run only this F, the microbatch's ops on stages above s, and
+        what other microbatches have left.
         """
         beside = host.own(i) + host.beside_last_forward(i)
         left = np.cumsum((host.b + host.w)[: i + 1])  # from B(s) on
@@ -120,7 +125,7 @@ class GeneralPlacement:
         return max(0.0, float((np.array(ways) + left).max()) - beside)
 
     def idle(self, host: HostModel) -> Idle:
-        """Head and tail: apart where not all F's come before the first B, else the larger."""
+        """Head plus tail if not all F's can come before the first B, else the larger of the two."""
         heads, tails = (
             [of(host, i) for i in range(len(host.stages))] for of in (self.head, self.tail)
         )
@@ -134,21 +139,23 @@ class GeneralPlacement:
         return Idle(total((first, last)), heads[first], tails[last], *ends)
 
     def until_last_forward(self, host: HostModel, i: int) -> float:
-        """From S_r to the start of the rank's last F of its i-th stage, at least.
+        """The least time from S_r to the start of the rank's last F of its i-th stage.
 
-        Then the rank has run all but what that F's microbatch has left (no B of the stages up to
-        this one has run) and the others beside it. Its heads are over, unless all F's may come
-        before the first B.
+        By then the rank has run everything except what the microbatch of that F has left (all its
+        B's on stages up to this one) and what other microbatches have left
+        (:meth:`.HostModel.beside_last_forward`). It has also idled in its heads, unless all F's may
+        come before the first B.
         """
         done = host.work - host.own(i) - host.beside_last_forward(i)
         heads = (self.head(host, h) for h in range(len(host.stages)) if not host.all_fit(min(h, i)))
         return max(0.0, done) + max(heads, default=0.0)
 
     def way_back(self, name: str, words: str, far: HostModel, until: float, why: str) -> Bound:
-        """The least cost where a rank's last B ends no earlier than ``until`` after its start.
+        """Lower bound on the cost, given the time from a rank's start to the end of its last B.
 
-        That B is one of l_k, k the rank; its microbatch goes on to l_r of any rank r with l_r <
-        l_k, where B and W follow. On k itself its W does. ``why`` it takes so long.
+        Let k be the rank ``far``, and ``until`` that time. The last B of k is one of l_k. Its
+        microbatch goes on to l_r of each rank r with l_r < l_k, whose B and W follow; on rank k
+        itself the W follows. ``why``: the reason for ``until``, for the explanation of the bound.
         """
         k = far.lowest
 
@@ -185,7 +192,7 @@ THROUGHPUT_WORDS = "what microbatches hold, for as long as they hold it, fits in
 
 
 def placed_head_tail(placed: GeneralPlacement) -> Bound:
-    """Each rank's work, and the time that it idles at least (:meth:`GeneralPlacement.idle`)."""
+    """Each rank's work and its least idle time (:meth:`GeneralPlacement.idle`)."""
     idles = [placed.idle(host) for host in placed.hosts]
     spans = [host.work + placed.lag(host) for host in placed.hosts]
     at = int(np.argmax([span + idle.total for span, idle in zip(spans, idles, strict=True)]))
@@ -203,12 +210,12 @@ def placed_head_tail(placed: GeneralPlacement) -> Bound:
 
 
 def last_forward(placed: GeneralPlacement) -> Bound:
-    """A rank's last F comes late where memory is small, and its microbatch has to come back.
+    """If memory is small, a rank's last F comes late, and its microbatch still has to come back.
 
-    Rank k starts its last F of s_i, its i-th stage, no earlier than
-    :meth:`GeneralPlacement.until_last_forward` after S_k. Its microbatch then runs up to the last
-    stage and back to l_r of any rank r with l_r <= l_k, which started at least down(l_r, l_k)
-    before rank k; there B and W of l_r follow. So rank r spans at least
+    Rank k starts the last F of its i-th stage s_i at least
+    :meth:`GeneralPlacement.until_last_forward` after S_k. The microbatch of that F then runs up to
+    the last stage and back to l_r, of any rank r with l_r <= l_k, where B and W of l_r follow. Rank
+    r started at least down(l_r, l_k) before rank k. So rank r spans at least
 
         down(l_r, l_k) + until the last F of s_i on k + turn(s_i, l_r) + b + w of l_r.
     """
@@ -240,8 +247,8 @@ def last_forward(placed: GeneralPlacement) -> Bound:
 def through(placed: GeneralPlacement) -> Bound:
     """Every microbatch passes each rank and comes back to those with lower stages.
 
-    From S_k to the end of its last B rank k runs all F's and B's, and every W whose M_W does not
-    fit into its memory then, and idles as :meth:`GeneralPlacement.idle` says; then see
+    From S_k to the end of its last B, rank k runs all F's and B's, and every W whose M_W does not
+    fit into its memory at that end, and idles as :meth:`GeneralPlacement.idle` says. The rest is
     :meth:`GeneralPlacement.way_back`.
     """
     words = "every microbatch passes the later stages one after the other and comes back"
@@ -255,10 +262,10 @@ def through(placed: GeneralPlacement) -> Bound:
 
 
 def turnover(placed: GeneralPlacement) -> Bound:
-    """The memory that microbatches hold up to their B's, times their time, fits before the last B.
+    """The memory-time that microbatches hold up to their B's fits before the rank's last B ends.
 
-    On stage s a microbatch holds M_B for turn(s, s) + b_s at least
-    (:func:`..rank_model.held_until_last_backward`). Then see :meth:`GeneralPlacement.way_back`.
+    On stage s a microbatch holds M_B for at least turn(s, s) + b_s
+    (:func:`..rank_model.held_until_last_backward`). The rest is :meth:`GeneralPlacement.way_back`.
     """
     words = (
         "memory holds few microbatches until each comes back, and the last one has to come all the "
@@ -273,9 +280,9 @@ def turnover(placed: GeneralPlacement) -> Bound:
 
 
 def throughput(placed: GeneralPlacement) -> Bound:
-    """The memory that microbatches hold, times their time, fits in a rank's memory times its span.
+    """The memory-time of the microbatches on a rank is at most its memory limit times its span.
 
-    On stage s a microbatch holds M_B for turn(s, s) + b_s at least, and M_W for w_s.
+    On stage s a microbatch holds M_B for at least turn(s, s) + b_s, and M_W for w_s.
     """
     spans = [host.holding_span() for host in placed.hosts]
     values = [span + placed.lag(host) for span, host in zip(spans, placed.hosts, strict=True)]
@@ -300,11 +307,11 @@ def throughput(placed: GeneralPlacement) -> Bound:
 
 
 def rank_visits(problem: Problem) -> Iterator[tuple[int, RankModel]]:
-    """The visits of each rank that has any, as a model that runs every kind once."""
+    """Yield each rank that has visits, with a model in which each visit runs once."""
     costs = Costs.of(problem)
     f, b, w = (costs.durations[kind][:, None] for kind in range(3))
     passed = f + b + costs.into_f + costs.into_b
-    turn = passed[::-1].cumsum(axis=0)[::-1] - b - costs.into_f  # the sums of each row and below
+    turn = passed[::-1].cumsum(axis=0)[::-1] - b - costs.into_f  # sum over this and later rows
     columns = {"f": f, "b": b, "w": w, "m_b": costs.m_b[:, None], "m_w": costs.m_w[:, None]}
     for rank, limit in enumerate((costs.limit * (1 + ROUNDING)).tolist()):
         here = costs.owner == rank
@@ -316,16 +323,16 @@ def rank_visits(problem: Problem) -> Iterator[tuple[int, RankModel]]:
 def visits_head_tail(problem: Problem) -> Bound:
     """Idle time of a rank before its first B and after its last F.
 
-    *First.* Before its first B a rank has run F's alone, each of which still holds its M_B
-    (:meth:`.RankModel.forwards`). That B begins no earlier than the least turn after the rank's
-    start: its own F began no earlier than the rank did.
+    *Head.* Before its first B a rank has run only F's, each of which still holds its M_B
+    (:meth:`.RankModel.forwards`). That B begins at least the least turn after the rank's start, as
+    its own F began no earlier than the rank did.
 
-    *Last.* Once the last F has begun the rank holds its M_B, and beside it what is left to be run:
-    M_B of each visit whose B has not begun, M_W of each whose W has not. Until the B of that last F
-    the rank runs at most that F, and the B's and W's that fit into the rest of the limit.
+    *Tail.* Once the last F has begun, the rank holds its M_B and what is left to run beside it: M_B
+    of each visit whose B has not begun, and M_W of each whose W has not. Until the B of the last F,
+    the rank can run only that F, and B's and W's that fit into the rest of the limit.
 
-    Both are apart, and add up, where the M_B of all visits together exceed the limit: then some F
-    begins after a B has ended.
+    The two are disjoint, and add up, if the M_B of all visits together exceed the limit: some F
+    then begins after a B has ended.
     """
     idle = [(model.work + _idle(model), rank, model) for rank, model in rank_visits(problem)]
     value, rank, model = max(idle, key=lambda found: found[0])
@@ -352,7 +359,7 @@ def _idle(model: RankModel) -> float:
 
 
 def visits_throughput(problem: Problem) -> Bound:
-    """The memory that visits hold, times their time, within the limit times the span of a rank."""
+    """The memory-time of the visits of a rank is at most its memory limit times its span."""
     found = [
         (model.held / model.limit, rank)
         for rank, model in rank_visits(problem)

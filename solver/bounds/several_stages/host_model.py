@@ -1,15 +1,15 @@
-"""The ops that a rank with several stages can have run, or left to run, at moments of each stage.
+"""Bounds on the ops that a rank with several stages can run at moments of each stage.
 
-Let s_1 < s_2 < ... be the rank's stages, Z_i the M_B of s_1 to s_i.
+Let s_1 < s_2 < ... be the stages of the rank, and Z_i the sum of M_B over s_1 to s_i.
 
-- *Before the first B of s_i* no B of s_1 to s_i has run, so that all their chunks are held. A
-  microbatch that has come as far as F(s_q), q <= i, holds Z_q. One that has started F(s_(i+1))
-  may be through with all higher stages; when the last of n such starts that F, all n hold Z_i, and
-  beside these there is M_B of s_(i+1).
-- *After the last F of s_i has started* no F of s_1 to s_i is left. A microbatch whose B's are to
-  come from s_q, q <= i, down to s_1 holds Z_q; one whose W alone is to come M_W. One that has
-  B(s_(i+1)) to come may have all of the higher stages to run; when the first of n such starts
-  that B, all n hold Z_i, and beside these there is M_B of s_(i+1).
+- *Before the first B of s_i* no B of s_1 to s_i has run, so every F of these that has run still
+  holds its M_B. A microbatch that has got as far as F(s_q), q <= i, holds Z_q. One that has started
+  F(s_(i+1)) may have run on all higher stages as well. If n microbatches have started that F, then
+  at the last of these starts all n hold Z_i, and the last one also M_B of s_(i+1).
+- *After the last F of s_i has started* no F of s_1 to s_i is left to start. A microbatch whose B's
+  of s_q down to s_1 are to come, q <= i, holds Z_q; one with only a W to come holds M_W. One whose
+  B(s_(i+1)) is to come may have ops on all higher stages left. If there are n of these, then when
+  the first of them starts that B, all n hold Z_i, and it also holds M_B of s_(i+1).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..rank_model import RankModel, beside_one_stage, best_fraction, filled, mos
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class HostModel(RankModel):
-    """Rank ``rank``, which has ``stages``, the lowest first; the arrays are by these."""
+    """Rank ``rank`` with its ``stages`` in ascending order; all arrays are by these."""
 
     rank: int
     stages: tuple[int, ...]
@@ -41,24 +41,24 @@ class HostModel(RankModel):
 
     @property
     def held_up_to(self) -> FloatArray:
-        """Z_i, (K,)."""
+        """Z_i for each stage, shape (K,)."""
         return np.asarray(self.m_b.cumsum())
 
     def all_fit(self, i: int) -> bool:
-        """Whether memory may hold all F's of s_1 to s_i, so that the last need not wait for a B."""
+        """Whether memory may hold all F's of s_1 to s_i, so that none has to wait for a B."""
         return self.count * float(self.held_up_to[i]) <= self.limit
 
     def before_first_backward(self, i: int) -> float:
-        """The most time of ops that the rank can run before its first B of s_i."""
+        """Upper bound on the time of ops that the rank can run before its first B of s_i."""
         found = self._most(self.f[: i + 1].cumsum(), i, self.limit, self.beyond(i))
         return found if i + 1 < len(self.f) else min(found, self.forwards())
 
     def own(self, i: int) -> float:
-        """The time of what the microbatch of the last F of s_i has left to run then."""
+        """The time that the microbatch of the last F of s_i has left, that F included."""
         return float(self.f[i] + (self.b + self.w)[: i + 1].sum()) + self._higher(i)
 
     def beside_last_forward(self, i: int) -> float:
-        """The most time of what the others have left to run when the last F of s_i starts."""
+        """Upper bound on the time that all others have left when the last F of s_i starts."""
         left = self.limit - float(self.held_up_to[i])
         if len(self.f) == 1:
             sizes = float(self.m_b[0]), float(self.m_w[0])
@@ -68,16 +68,16 @@ class HostModel(RankModel):
         return found if i + 1 < len(self.f) else min(found, self._chunks_left(left))
 
     def _chunks_left(self, room: float) -> float:
-        """The same of the highest stage, chunk by chunk: at most as many of each as there are."""
+        """:meth:`beside_last_forward` of the highest stage: a knapsack of single B's and W's."""
         times, sizes = np.append(self.b + self.w, self.w), np.append(self.m_b, self.m_w)
         return most(times, sizes, room, self.count - 1)
 
     def _higher(self, i: int) -> float:
-        """The time of one microbatch's ops of the stages above s_i."""
+        """The time of one microbatch's ops on the rank's stages above s_i."""
         return float((self.f + self.b + self.w)[i + 1 :].sum())
 
     def beyond(self, i: int) -> float:
-        """The most microbatches that may be through with higher stages while s_i holds them."""
+        """The most microbatches that may have run on stages above s_i while s_i holds their M_B."""
         if i + 1 == len(self.stages):
             return 0.0
         room = self.limit - self.m_b[i + 1]
@@ -86,8 +86,12 @@ class HostModel(RankModel):
     def _most(
         self, times: FloatArray, i: int, room: float, beyond: float, *, weights: bool = False
     ) -> float:
-        """The most time within ``room``: of so many stages each of ``times``, of all and the
-        higher ones ``beyond`` times at most; and of W's alone."""
+        """Upper bound on the time of ops that fit into ``room`` (fractional knapsack).
+
+        Items, for each q <= i: a microbatch that holds Z_q and takes ``times[q]``; at most
+        ``count`` of each. Further, at most ``beyond`` microbatches that hold Z_i and take
+        ``times[i]`` and all ops on higher stages. With ``weights`` also single W's, which hold M_W.
+        """
         if room < 0:
             return 0.0
         own, sizes = self.m_b, self.held_up_to[: i + 1]

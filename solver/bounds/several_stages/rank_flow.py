@@ -1,25 +1,28 @@
-"""A lower bound from a linear program: how much one rank can have run by each moment.
+"""A lower bound from a linear program: how much one rank can have run at each time.
 
-Of each class c of ops on the rank, a kind of a stage, let X_c(t) be the share that has run t after
-the rank's first op S_r: ops that have ended, and of one under way the part of its time. In any
-schedule of M microbatches, with d_c the time of an op,
+A *class* c is a kind of op of one stage of the rank. Let X_c(t) be the share of class c that has
+run at time t after the rank's first op S_r: an op that has ended counts fully, one that is running
+by the part of its time. Let d_c be the time of an op of class c and M the number of microbatches.
+Every schedule satisfies:
 
-- *pace*: X_c grows from 0 to 1, and M sum d_c (X_c(t') - X_c(t)) <= t' - t;
-- *memory*: M sum m_b (X_F - X_B) + m_w (X_B - X_W) <= limit. An F takes its memory as it starts
-  and a B or W gives it back as it ends, so at any moment this is at most what is held. The M_B's
-  alone are within the limit, too, and whole numbers of one size where all are equal;
-- *ways*: where a microbatch's op of class v starts at least D after its op of class u, X_v(t) <=
-  X_u(t - D + max(0, d_u - d_v)). For if the part p of an op of v has run at t, it started p d_v
-  before, and u's op D before that: the part of u's that has run D - max(0, d_u - d_v) before t is
-  at least p. So it is with each op of v that has ended, p = 1. The ways on the rank are those of
-  :mod:`.general_placement`.
+- *Pace*: X_c grows from 0 to 1, and M sum d_c (X_c(t') - X_c(t)) <= t' - t.
+- *Memory*: M sum (m_b (X_F - X_B) + m_w (X_B - X_W)) <= limit. An F takes its memory when it
+  starts, and a B or W releases it when it ends, so at any time the left side is at most what is
+  held. The sum of only the M_B's is within the limit as well; if all sizes are equal, it is at most
+  the whole number of M_B's that fit.
+- *Precedence*: if an op of class v starts at least D after the op of class u of the same
+  microbatch, then X_v(t) <= X_u(t - D + max(0, d_u - d_v)). Proof: if a share p of the op of v has
+  run at t, it started by t - p d_v, and the op of u by t - p d_v - D. So at time t - D + max(0, d_u
+  - d_v) a share of at least p of the op of u has run. Ops that have ended are the case p = 1. The
+  least times D are those of :mod:`.general_placement`.
+- *Entries* (:mod:`.host_model`): until the first F of a stage starts, there must still be room for
+  its M_B in addition to all that is held; until the first B of a stage starts, few F's of the
+  rank's next stage can have run.
 
-- *entries* (:mod:`.host_model`): until the first F of a stage starts, its M_B is still to come
-  beside all that is held; until the first B of a stage starts, few F's of the next one have.
-
-The program has X_c at multiples of a step alone, where ways are rounded down to whole steps. Where
-not all of the rank's ops can have run by a multiple, it spans more than that; where not all of its
-B's can have, see :meth:`.general_placement.GeneralPlacement.way_back`. Bisection finds the last.
+The program has variables X_c only at multiples of a time step; the D are rounded down to whole
+steps. If the rank cannot have run all its ops by a multiple of the step, its span is larger than
+that. If it cannot have run all its B's, the bound follows by
+:meth:`.general_placement.GeneralPlacement.way_back`. Bisection finds the largest such multiple.
 """
 
 from __future__ import annotations
@@ -46,19 +49,19 @@ from .general_placement import GeneralPlacement
 from .host_model import HostModel
 
 WORDS = "what a rank can have run by when, within its memory, as a small linear program"
-STEPS = 400  # of the ceiling, divided by the number of stages of the rank
-FINER = np.linspace(0.8, 1.0, 81)  # of a step: that in which ways lose least is taken
-WHOLE = 1 - 1e-5  # less than this share has not all run; tolerances are far smaller
-PIVOT, ROW = 2, 500  # ops that a row counts in a step of the simplex, and for itself
-EXPLAINED = 5e7  # simulated ops that it counts as to say what more memory buys
+STEPS = 400  # steps in a time of the ceiling, divided by the number of stages of the rank
+FINER = np.linspace(0.8, 1.0, 81)  # times the step; the one that rounds the D best
+WHOLE = 1 - 1e-5  # a smaller share means that not all has run; tolerances are far smaller
+PIVOT, ROW = 2, 500  # work in ops: of a row in a simplex iteration, and of a row itself
+EXPLAINED = 5e7  # work, in ops, to compute the bound with more memory for an explanation
 _EXACT = "primal_feasibility_tolerance: 1e-9 dual_feasibility_tolerance: 1e-9"
 _KINDS = "FBW"
-_Class = tuple[str, int]  # of the rank's i-th stage
+_Class = tuple[str, int]  # kind of op, index of the stage on the rank
 _Way = tuple[_Class, _Class, float]
 
 
 class RankFlow:
-    """The program of a rank for moments up to ``ceiling`` after its first op."""
+    """The linear program of a rank, for times up to ``ceiling`` after its first op."""
 
     def __init__(
         self, placed: GeneralPlacement, host: HostModel, ceiling: float, steps: int
@@ -90,8 +93,10 @@ class RankFlow:
                 self._shares["F", i + 1][k].SetUb(min(self._shares["F", i + 1][k].Ub(), most))
 
     def longest(self, ops: Sequence[str], known: float, budget: Budget) -> float:
-        """The last moment by which not all ops of these kinds can have run, from ``known`` on; 0
-        where that is none."""
+        """The last time, from ``known`` on, by which not all ops of the kinds ``ops`` can have run.
+
+        0 if there is none.
+        """
         first = low = max(0, int(known / self.step))
         high = self.steps + 1
         done = self._rising()
@@ -108,9 +113,9 @@ class RankFlow:
         return low * self.step if low > first else 0.0
 
     def _share(self, share: Any, budget: Budget) -> float:
-        """The most that ``share`` can be; 1 where the solver cannot tell."""
+        """The maximum of ``share``; 1 if the solver finds no optimum in time."""
         if isfinite(budget.time.left):
-            self._solver.SetTimeLimit(1 + int(1000 * budget.time.left))  # 0 would mean none
+            self._solver.SetTimeLimit(1 + int(1000 * budget.time.left))  # 0 would mean no limit
         self._solver.Maximize(share)
         status = self._solver.Solve()
         pivots = PIVOT * self._solver.iterations() + ROW
@@ -118,14 +123,14 @@ class RankFlow:
         return self._solver.Objective().Value() if status == self._solver.OPTIMAL else 1.0
 
     def _rising(self) -> list[Any]:
-        """A share at each moment: 0 at first, never less than before."""
+        """Create a share at each time step: 0 at first, never less than before."""
         shares = [self._solver.NumVar(0.0, float(k > 0), "") for k in range(self.steps + 1)]
         for k in range(self.steps):
             self._solver.Add(shares[k] <= shares[k + 1])
         return shares
 
     def _row(self, most: float, terms: dict[_Class, float], k: int, since: int = 0) -> None:
-        """The sum of the shares at moment k, less those at ``since``, is at most ``most``."""
+        """Add: the sum of ``terms`` at step ``k``, minus that at ``since``, is at most ``most``."""
         row = self._solver.Constraint(-self._solver.infinity(), most)
         for each, factor in terms.items():
             row.SetCoefficient(self._shares[each][k], factor)
@@ -152,7 +157,7 @@ class RankFlow:
             self._row((room - max(kept, default=0.0)) / host.count, chunks, k)
 
     def _ways(self, placed: GeneralPlacement) -> Iterator[_Way]:
-        """The least times between the starts of two ops of a microbatch."""
+        """Yield the least times between the starts of two ops of a microbatch."""
         own = self._host.stages
         for i, j in product(self._stages, self._stages):
             if i < j:
@@ -176,19 +181,22 @@ def _whole(steps: float) -> int:
 
 
 def _step(ways: Sequence[_Way], longest: float) -> float:
-    """The step, not far below ``longest``, by which ways lose least as they are rounded down."""
+    """The step, at most a fifth shorter than ``longest``, by which the D are rounded least."""
     lengths = np.array([way for _, _, way in ways])
     return float(min(longest * FINER, key=lambda step: float((lengths % step).sum())))
 
 
 def placed_model(problem: Problem) -> GeneralPlacement:
-    """The problem as the bound takes it."""
+    """The placement with the relaxed times that the bound uses."""
     return GeneralPlacement.of(least_times(unfused(problem)))
 
 
 def latest_and_longest(placed: GeneralPlacement) -> tuple[HostModel, HostModel]:
-    """The rank whose last B seems to be latest on its way back, and that which seems to span
-    most."""
+    """The ranks to compute the bound for, chosen by closed-form estimates.
+
+    First the rank whose last B, plus the way of its microbatch back to the first ranks, is latest.
+    Second the rank with the longest span.
+    """
 
     def span(host: HostModel) -> float:
         return max(host.work + placed.idle(host).total, host.holding_span()) + placed.lag(host)
@@ -207,10 +215,11 @@ def _way_back(placed: GeneralPlacement, host: HostModel, until: float) -> Bound:
 def flow_bound(
     problem: Problem, known: float, ceiling: float, budget: Budget, steps: int = STEPS
 ) -> Bound:
-    """A bound on the cost of every schedule; ``ceiling`` is the cost of one. 0 below ``known``.
+    """A lower bound on the cost of every schedule; value 0 if it is below ``known``.
 
-    That of the rank that seems to span most, and of the one whose last B seems to be latest on its
-    way back. Stages stay on their ranks, are neither recomputed nor offloaded, microbatches alike.
+    ``ceiling``: the cost of some schedule. The bound is computed for the two ranks of
+    :func:`latest_and_longest`. Stages must be on one rank each and neither recomputed nor
+    offloaded, and microbatches equal.
     """
     placed = placed_model(problem)
 

@@ -1,25 +1,29 @@
-"""A lower bound from a small MILP: the moments of a rank with several stages, or of two copies.
+"""A lower bound from a small MILP over the moments of each rank: several stages, or two copies.
 
-The counterpart of :mod:`..milp_relaxation` for any map of stages to ranks. A *class* is a stage of
-the microbatches that run every stage on the same ranks; these are a stream, of which there are two
-where they go both ways. Class u has M_u microbatches and the moments of a stage with a rank of its
-own: S_u its first F starts, y_u its first B, t_u its last F, V_u its last B ends. Along a stream::
+The counterpart of :mod:`..milp_relaxation` for any map of stages to ranks. A *stream* is a set of
+microbatches that run every stage on the same ranks; there are two if microbatches go in both
+directions. A *class* u is a stage of a stream, with M_u microbatches and the moments S_u (its first
+F starts), y_u (its first B starts), t_u (its last F starts), V_u (its last B ends). From each class
+of a stream to the next::
 
     S_(u+1) >= S_u + f_u + down      y_u >= y_(u+1) + b_(u+1) + up      y_u >= S_u + turn_u
     t_(u+1) >= t_u + f_u + down      V_u >= V_(u+1) + up + b_u          V_u >= t_u + turn_u + b_u
 
-as the first and the last of each passed the next stage, or go on to it. Moreover t_u >= S_u +
-(M_u - 1) f_u, V_u >= y_u + M_u b_u, and t_u >= y_u + b_u where memory does not hold M_u of u.
+as the first and the last microbatch of each have passed the next stage, or go on to it. Moreover
+t_u >= S_u + (M_u - 1) f_u, V_u >= y_u + M_u b_u, and t_u >= y_u + b_u if memory cannot hold M_u
+microbatches of u.
 
-A rank's moments are those of the classes on it::
+The moments of a rank follow from those of the classes on it::
 
     R ── n F's ── Y ── F's, B's, W's ── T ── one F, a B's, r W's ── L ── W's ── E
 
-R = min S_u, the rank's first op; Y = min y_u; T = max t_u; L = max V_u. A stream's lowest class on
-the rank is its first and last there, and its highest has its first B and last F, so with one stream
-each is known; with two, binaries choose. n_u F's come before Y, whose microbatch is one of each
-class of its stream; at T a_u of u have B and W to come, that of the last F itself among them, in
-each class of its stream, and q_u have W alone; of the W's left at T r_u run before L. So::
+R = min S_u is the rank's first op; Y = min y_u; T = max t_u; L = max V_u; E is its end. The first F
+and the last B of a stream on the rank are of its lowest class there, its first B and its last F of
+its highest. So with one stream it is known which class attains each minimum or maximum; with two,
+binary variables choose the stream. n_u F's of class u come before Y; they include one of each class
+of the stream of Y's microbatch. At T, a_u microbatches of u have B and W to come; they include the
+microbatch of the last F, in each class of its stream. q_u have only W to come. Of the W's left at
+T, r_u run before L. So, with sums over the classes u of the rank::
 
     Y >= R + sum n f                                          sum n M_B <= limit
     T >= Y + sum (M - n) f + (M - a) b + (M - a - q) w - f_T   (memory does not hold all F's)
@@ -28,10 +32,11 @@ each class of its stream, and q_u have W alone; of the W's left at T r_u run bef
     L >= Y + sum (M - n) f + M b + (M - a - q + r) w
     E >= L + sum (a + q - r) w                                E >= V_u + w_u
 
-and as the last B runs its M_B, and M_W of the W's left but its own, fit into the limit. Where all
-M_B of a rank are equal, as many fit as whole ones do. What microbatches hold, for as long as they
-hold it, has room from R to L and to E (:func:`..rank_model.held_until_last_backward`). The cost is
-at least E - R (period) or E, S >= 0 (makespan): the least is a bound.
+where f_T is the time of the last F. As the last B runs, its M_B and the M_W of all W's left except
+its own fit into the limit. If all M_B of a rank are equal, only whole ones are counted. The
+memory-time of the microbatches fits into limit times the time from R to L, and from R to E
+(:func:`..rank_model.held_until_last_backward`). The cost is at least E - R (period), or E with S >=
+0 (makespan). The minimum is a lower bound.
 """
 
 from __future__ import annotations
@@ -65,9 +70,9 @@ WORDS = "what must happen between five moments on each rank, as a small MILP"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamTimes:
-    """The times of a stream of ``count`` microbatches, by stage, (S,), and its ``ranks``.
+    """The times of a stream of ``count`` microbatches by stage, shape (S,), and its ``ranks``.
 
-    ``down``, ``up``: delays into F from the stage before, into B from the one behind.
+    ``down``: delay into F from the stage before; ``up``: delay into B from the stage after.
     """
 
     count: int
@@ -80,13 +85,13 @@ class StreamTimes:
 
     @property
     def turn(self) -> FloatArray:
-        """From the start of F to that of B, at least."""
+        """The least time from the start of F to the start of B on each stage, shape (S,)."""
         passed = self.f + self.b + self.down + self.up
         return np.asarray(passed[::-1].cumsum()[::-1] - self.b - self.down)
 
 
 def stream_times(problem: Problem, unit: float) -> Iterator[StreamTimes]:
-    """The streams, in units of ``unit``."""
+    """The streams of ``problem``, with times in units of ``unit``."""
     costs = Costs.of(problem)
     f, b, w = costs.durations[:3] / unit
     for stream in streams_of(problem):
@@ -97,7 +102,7 @@ def stream_times(problem: Problem, unit: float) -> Iterator[StreamTimes]:
 
 
 class ClassMoments:
-    """The moments and counts of a stage of a stream."""
+    """The moments and counts of a class (one stage of a stream), as variables of the MILP."""
 
     def __init__(self, solver: Any, times: StreamTimes, stage: int, sizes: Sequence[float]) -> None:
         self.count, self.rank = times.count, times.ranks[stage]
@@ -125,12 +130,15 @@ class ClassMoments:
 
     @property
     def late(self) -> Any:
-        """The number of W's behind the rank's last B."""
+        """The number of W's after the rank's last B."""
         return self.pending + self.weights - self.early
 
 
 class RankMoments:
-    """The moments of a rank, by ``streams``: its classes, the lowest stage first."""
+    """The moments of a rank, as variables of the MILP.
+
+    ``streams``: for each stream, its classes on the rank, the lowest stage first.
+    """
 
     def __init__(self, solver: Any, streams: Sequence[Sequence[ClassMoments]]) -> None:
         self._solver, self._streams = solver, streams
@@ -149,7 +157,10 @@ class RankMoments:
     def _pick(
         self, of: Sequence[ClassMoments], name: str, moment: Any, *, first: bool
     ) -> list[Any]:
-        """``moment`` is the first or last of those called ``name``; which of them, by stream."""
+        """Make ``moment`` the first (or last) of the moments called ``name`` of the classes ``of``.
+
+        Returns for each of them 1, or a binary variable, that says whether it is the one.
+        """
         add, alone = self._solver.Add, len(of) == 1
         picked = [1 if alone else self._solver.IntVar(0, 1, "") for _ in of]
         if not alone:
@@ -157,7 +168,7 @@ class RankMoments:
         for each, chosen in zip(of, picked, strict=True):
             early, late = (moment, getattr(each, name))[:: 1 if first else -1]
             add(early <= late)
-            add(late - early <= 1 - chosen)  # a span is at most the ceiling, 1 in our unit
+            add(late - early <= 1 - chosen)  # big-M: no span exceeds the ceiling, 1 in this unit
         return picked
 
     def _sum(self, of: Any) -> Any:
@@ -199,20 +210,21 @@ class RankMoments:
             add(total(lambda c: c.pending) <= places)
 
     def found_span(self) -> float:
-        """From R to E in the solution."""
+        """The time from R to E in the solution."""
         return float(self.ends.solution_value() - self.starts.solution_value())
 
     def span(self, add: Any, model: RankModel, unit: float) -> None:
-        """Keeps what microbatches hold, for as long as they hold it, within memory."""
+        """Add: the memory-time of the microbatches fits into limit times span."""
         if 0 < model.limit < np.inf:
             add(self.last_b - self.starts >= held_until_last_backward(model) / unit)
             add(self.ends - self.starts >= model.holding_span() / unit)
 
 
 def rank_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound | None:
-    """A bound on the cost of every schedule; ``ceiling`` is the cost of one, and at least that.
+    """A lower bound on the cost of every schedule, or None if the solver is missing.
 
-    None where there is no solver. Stages are neither recomputed nor offloaded, microbatches alike.
+    ``ceiling``: the cost of some schedule, or more; the bound is never above it. Stages must be
+    neither recomputed nor offloaded, and microbatches equal.
     """
     solver = new_solver()
     if solver is None or ceiling <= 0.0:
@@ -248,7 +260,7 @@ def rank_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound |
 
 
 def rank_models(problem: Problem) -> Iterator[tuple[int, RankModel]]:
-    """The ranks that run anything."""
+    """Yield each rank that runs anything, with its model."""
     if problem.placement.kind is PlacementKind.BIDIRECTIONAL:
         yield from rank_visits(problem)
     else:
@@ -256,9 +268,9 @@ def rank_models(problem: Problem) -> Iterator[tuple[int, RankModel]]:
 
 
 def _stream(solver: Any, problem: Problem, times: StreamTimes) -> list[ClassMoments]:
-    """The classes of a stream, and what its microbatches' way says of them."""
+    """The classes of a stream, with the constraints from each stage to the next."""
     costs = Costs.of(problem)
-    held = 2.0 * problem.microbatches * float(costs.m_b.sum())  # more is as good as no limit
+    held = 2.0 * problem.microbatches * float(costs.m_b.sum())  # a larger limit is as good as none
     limit = np.minimum(costs.limit * (1 + ROUNDING), held)[list(times.ranks)]
     sizes = np.stack([costs.m_b, costs.m_w], axis=1) / np.where(limit > 0, limit, 1.0)[:, None]
     found = [ClassMoments(solver, times, s, row) for s, row in enumerate(sizes.tolist())]

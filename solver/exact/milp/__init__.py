@@ -1,1 +1,1 @@
-"""The formulation as a MILP, solved by CBC in a process that can be stopped."""
+"""The formulation as a MILP, solved by CBC in a process of its own."""

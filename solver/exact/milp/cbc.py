@@ -1,4 +1,4 @@
-"""Runs the CBC that PuLP brings: a process that ends when it is told to, and leaves no files."""
+"""Runs PuLP's CBC as a process that can be stopped and leaves no files."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import pulp
 from ...core.stopping import StoppingCriterion, TimeLimit
 from .cbc_process import own_folder, started
 
-_POLL = 0.05  # seconds between two looks at should_stop
-_GRACE = 3.0  # seconds that CBC gets to end by itself
+_POLL = 0.05  # seconds between two calls of should_stop
+_GRACE = 3.0  # seconds that CBC has to end by itself
 _BOUND = re.compile(r"^Lower bound:\s+(\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``values``: of each variable in the best solution, empty where there is none.
+    """The result of CBC. ``values``: of each variable in the best solution; empty if there is none.
 
-    ``bound``: on the objective, None where CBC reports none. ``complete``: it came to its end.
+    ``bound``: on the objective, None if CBC reports none. ``complete``: CBC has finished.
     """
 
     values: Mapping[str, float]
@@ -42,8 +42,7 @@ def run_cbc(
     options: Mapping[str, float | str],
     should_stop: StoppingCriterion,
 ) -> Outcome:
-    """Minimises ``lp`` for at most ``seconds``, from the solution ``start`` where it is not
-    empty."""
+    """Minimize ``lp`` for at most ``seconds``, from the solution ``start`` unless that is empty."""
     with own_folder() as path:
         lp.writeMPS(str(path / "model.mps"))
         command = [pulp.PULP_CBC_CMD.pulp_cbc_path, "model.mps", "-timeMode", "elapsed"]
@@ -60,7 +59,7 @@ def run_cbc(
             try:
                 _wait(process, seconds, should_stop)
             finally:
-                process.kill()  # no more than a formality where it has ended
+                process.kill()  # has no effect if it has ended
                 process.wait()
         return _read((path / "log").read_text(errors="replace"), path / "solution.sol")
 
@@ -71,7 +70,7 @@ def _write_start(path: Path, start: Mapping[str, float]) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float, should_stop: StoppingCriterion) -> None:
-    """Until CBC ends; asked to stop, or well past its time, it is interrupted."""
+    """Wait for CBC; interrupt it if ``should_stop`` returns true or its time is long over."""
     too_long = TimeLimit(seconds + _GRACE)
     while process.poll() is None and not too_long() and not should_stop():
         time.sleep(_POLL)
@@ -88,7 +87,7 @@ def _read(log: str, solution: Path) -> Outcome:
     text = solution.read_text() if solution.exists() else ""
     status = text.partition("\n")[0]
     infeasible = "infeasible" in status.lower()
-    # without an integer solution the file holds the relaxation's
+    # without an integer solution the file has the solution of the relaxation
     found = bool(status) and not infeasible and "no integer solution" not in status
     if status.startswith("Optimal"):
         bound: float | None = float(status.split()[-1])
@@ -100,6 +99,9 @@ def _read(log: str, solution: Path) -> Outcome:
 
 
 def _values(text: str) -> dict[str, float]:
-    """The solution file: a line of status, then index, name, value and reduced cost of each."""
+    """Read the solution file.
+
+    After a status line it has index, name, value and reduced cost of each variable.
+    """
     rows = [line.replace("**", "").split() for line in text.splitlines()[1:]]
     return {row[1]: float(row[2]) for row in rows if len(row) == 4}

@@ -1,4 +1,4 @@
-"""A process for CBC that ends with this one, in a folder that the next start removes."""
+"""Starts CBC so that it ends with this process; the next start removes folders left behind."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ _running: WeakSet[subprocess.Popen[bytes]] = WeakSet()
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """A new folder with this process's number in its name; those of processes that have ended are
-    removed first."""
+    """A new folder named after this process; removes the folders of processes that have ended."""
     remove_litter(PREFIX)
     with tempfile.TemporaryDirectory(prefix=own(PREFIX), ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 def end_all() -> None:
-    """Ends what this process has started here, and removes its folders: where it ends without
-    waiting for the threads that would."""
+    """Kill the processes started here and remove their folders.
+
+    For a process that exits without waiting for the threads that would do so.
+    """
     for process in list(_running):
         process.kill()
         process.wait()
@@ -36,7 +37,7 @@ def end_all() -> None:
 
 
 def started(command: Sequence[str], folder: Path, log: int) -> subprocess.Popen[bytes]:
-    """The command, in a session of its own: Ctrl-C reaches it through this process alone."""
+    """Start the command in a session of its own, so that Ctrl-C reaches only this process."""
     process = subprocess.Popen(
         command,
         cwd=folder,
@@ -44,7 +45,7 @@ def started(command: Sequence[str], folder: Path, log: int) -> subprocess.Popen[
         stdout=log,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        preexec_fn=tied_to_parent(),  # noqa: PLW1509 - a call into libc alone
+        preexec_fn=tied_to_parent(),  # noqa: PLW1509 - only a call into libc
     )
     _running.add(process)
     return process

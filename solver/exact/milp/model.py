@@ -1,13 +1,14 @@
-"""The formulation as the paper's MILP (Zero Bubble Pipeline Parallelism, appendix): binaries for
-the order of two ops of a rank, big-M, memory at every F; PuLP writes it, CBC solves it.
+"""The integer program of the Zero Bubble paper (appendix), with PuLP and CBC.
 
-The relaxation is the bare work but for *packing*, which often lifts it to the optimum.
+It has a binary variable for the order of two ops of a rank, big-M constraints, and a memory
+constraint at every F. Without the *packing* constraints its LP relaxation only proves the work;
+with them it often proves the optimum.
 
-CBC computes in floating point. A binary may be off by ``_INTEGER``, which lets a big-M constraint
-slip by that times M, and any constraint by ``_PRIMAL``; along a path of N ops this adds up to at
-most N (``_INTEGER`` M + ``_PRIMAL``), which is taken off its bound, with the error of its
-printing. Where all costs are whole ticks, what is left is rounded up. The bound is the one
-reported at the end; where none is, the known bound stands.
+CBC computes in floating point. A binary variable may be off by ``_INTEGER``, which lets a big-M
+constraint slip by that times M, and any constraint may be off by ``_PRIMAL``. Along a path of N ops
+this adds up to at most N (``_INTEGER`` M + ``_PRIMAL``), which is subtracted from its bound,
+together with the precision of its output. If all costs are whole ticks, the rest is rounded up. The
+bound is the one that CBC reports at its end; if it reports none, the known bound is returned.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from ..formulation import Formulation, Positions, to_positions, to_schedule
 from ..integer_time import Ticks
 from .cbc import Outcome, run_cbc
 
-NODE = 50  # simulated ops that a node of the search tree counts for each pair of ops
+NODE = 50  # work of a node of the search tree per pair of ops, in simulated ops
 _COST = 1e4  # the scaled horizon: CBC prints three decimals of a bound
 _PRINTED = 1e-3
 _INTEGER = 1e-9
-_ABOVE = 1e-6  # relative: room above the incumbent and the horizon, which numbers in a file need
+_ABOVE = 1e-6  # relative slack above incumbent and horizon, as numbers are rounded in the file
 _PRIMAL = 1e-8
 
 
@@ -51,7 +52,7 @@ def solve(
     on_solution: Callable[[Schedule], None] | None = None,
     on_bound: Callable[[float], None] | None = None,
 ) -> ExactResult:
-    """See :class:`pipeloom.solver.exact.Backend`. Solution and bound are told at the end alone."""
+    """See :class:`pipeloom.solver.exact.Backend`. Callbacks are only called at the end."""
     time = TimeLimit(options.time_limit)
     model = _Model.of(Formulation.of(problem), incumbent, lower_bound)
     node = NODE * len(model.formulation.ops) ** 2
@@ -77,7 +78,7 @@ def _options(nodes: int | None, seed: int) -> dict[str, float | str]:
         **({} if nodes is None else {"maxNodes": nodes}),
         "integerTolerance": _INTEGER,
         "primalTolerance": _PRIMAL,
-        "randomSeed": seed,  # 0 would be the time of day
+        "randomSeed": seed,  # 0 would mean the time of day
         "randomCbcSeed": seed,
         "ratioGap": 0,
         "allowableGap": 0,
@@ -98,7 +99,8 @@ def _schedule(model: _Model, outcome: Outcome) -> Schedule | None:
 def _bound(model: _Model, outcome: Outcome, best: Schedule | None, known: float) -> float:
     if outcome.infeasible and best is None:
         return math.inf
-    if outcome.infeasible or outcome.bound is None:  # infeasible by a tolerance: nothing is known
+    # infeasible because of a tolerance: nothing is proven
+    if outcome.infeasible or outcome.bound is None:
         return known
     path = len(model.formulation.ops)
     slip = path * (_INTEGER * model.horizon + _PRIMAL) + _PRINTED
@@ -110,7 +112,7 @@ def _bound(model: _Model, outcome: Outcome, best: Schedule | None, known: float)
 
 @dataclass
 class _Model:
-    """The MILP under construction, times multiplied by ``scale``; CONSTRAINTS below fill it in."""
+    """The MILP under construction, with times multiplied by ``scale``; CONSTRAINTS fill it in."""
 
     formulation: Formulation
     ticks: Ticks
@@ -160,7 +162,7 @@ class _Model:
         return self.start[op] + self.duration[op]
 
     def runs_before(self, a: int, b: int) -> pulp.LpAffineExpression | int:
-        """1 where op ``a`` runs before op ``b`` of its rank, else 0."""
+        """1 if op ``a`` runs before op ``b`` of the same rank, else 0."""
         precedes = self.formulation.precedes
         if precedes[a, b] or precedes[b, a]:
             return int(precedes[a, b])
@@ -182,7 +184,7 @@ def _order(model: _Model) -> None:
 def _unless(
     model: _Model, late: int, early: int, gap: float, excuse: pulp.LpAffineExpression
 ) -> None:
-    """``late`` starts ``gap`` after ``early`` starts, unless ``excuse`` is 1."""
+    """Add: ``late`` starts ``gap`` after the start of ``early``, unless ``excuse`` is 1."""
     most = model.latest[early] + gap - model.head[late]
     if most > 0:
         model.lp += model.start[late] >= model.start[early] + gap - most * excuse
@@ -244,7 +246,7 @@ CONSTRAINTS = (_order, _implications, _dependencies, _packing, _memory, _earlies
 
 
 def _hint(model: _Model, positions: Positions, cost: float) -> None:
-    """CBC completes the binaries of *earliest* by itself."""
+    """Give CBC the incumbent; it completes the binary variables of *earliest* by itself."""
     at = positions.places
     model.hint["cost"] = cost * model.scale
     for variable, start in zip(model.start, positions.start.tolist(), strict=True):

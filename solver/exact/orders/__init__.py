@@ -1,1 +1,1 @@
-"""All orders of ops as CP-SAT models: bounds and schedules where memory is little."""
+"""CP-SAT models of all orders of ops, for bounds and schedules if memory is small."""

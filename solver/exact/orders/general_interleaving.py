@@ -1,30 +1,30 @@
-"""All orders where ranks have several stages, or microbatches go both ways, as a CP-SAT model.
+"""All orders with several stages per rank, or two directions, as a CP-SAT model.
 
-The counterpart of :mod:`.interleaving` for any map of stages to ranks; :mod:`.rank_orders` says
-what classes and streams are, and which pairs of ops are open.
+The counterpart of :mod:`.interleaving` for any map of stages to ranks. Classes, streams and open
+pairs are defined in :mod:`.rank_orders`.
 
-**Literals.** x(a, i, b, j) says that a(i) runs before b(j), for classes of F and B. It implies
-x(a, i-1, b, j) and x(a, i, b, j+1). For F's and W's a literal that is true says that the W has run
-before, one that is false says nothing: only W's that memory needs are ordered.
+**Literals.** x(a, i, b, j) says that a(i) runs before b(j), for classes a, b of F's and B's. It
+implies x(a, i-1, b, j) and x(a, i, b, j+1). A literal of a W and an F says that the W has run
+before if it is true, and nothing if it is false: only W's that memory needs are ordered.
 
-**Times.** Starts of all ops. Dependencies and the order of each class hold, and no two ops of a
-rank overlap. Something starts at 0.
+**Times.** The starts of all ops. Dependencies and the order of each class hold, and no two ops of a
+rank overlap. Some op starts at 0.
 
-**Memory.** At each F, which alone takes memory, the M_B and M_W of what has come before and has not
-been given back, by literals, are within the limit.
+**Memory.** At each F, the sum of M_B and M_W of earlier ops that have not been released, by
+literals, is within the limit. Only F's take memory.
 
-**Span.** An op starts no earlier than the ops before it take after the rank's first one, and what
-has not run before it, a W with its B, takes no longer than the cost leaves (period: after the
-rank's first op; makespan: after 0).
+**Span.** An op starts no earlier than the rank's first op plus the time of all ops before it. From
+its start on, there is time within the cost for all ops that do not run before it, W's with their
+B's (period: the cost counts from the rank's first op; makespan: from 0).
 
-Where a BW takes less than its B and W, times are those of
-:func:`...core.relaxations.unfused`, a relaxation.
+If a BW is faster than its B and W, the times are those of :func:`...core.relaxations.unfused`, a
+relaxation.
 
-There is no objective: a model is refuted, or any of its solutions is a schedule to begin from.
+There is no objective: the model is refuted, or any solution is a schedule to start from.
 
-Times are whole ticks, rounded down, sizes too, as in :mod:`.interleaving`: where the model has no
-solution of cost T and a tick, no schedule costs T or less. A rank's first op starts no later than
-the whole of rank 0's span, so that all ends within twice the cost.
+Times and sizes are integers, rounded down, as in :mod:`.interleaving`: if the model has no solution
+of cost T plus one tick, no schedule costs T or less. A rank's first op starts before the end of
+rank 0's span, so all ops end within twice the cost.
 """
 
 from __future__ import annotations
@@ -53,15 +53,16 @@ KINDS = (FORWARD, BACKWARD, WEIGHT)
 UNIT, LITERALS_A_SECOND = 5.0, 2000
 PARAMETERS: Mapping[str, object] = {
     "cp_model_presolve": False,
-    "cp_model_probing_level": 0,  # it took longer than the search
-    "use_precedences_in_disjunctive_constraint": False,  # literals say as much: ten times faster
+    "cp_model_probing_level": 0,  # takes longer than the search
+    # redundant with the literals: ten times faster
+    "use_precedences_in_disjunctive_constraint": False,
     "use_sat_inprocessing": False,
 }
 
 
 @dataclass
 class LiteralSum:
-    """A constant and literals with their weights."""
+    """A constant plus a weighted sum of literals."""
 
     constant: int = 0
     literals: list[cp_model.LiteralT] = field(default_factory=list)
@@ -73,7 +74,7 @@ class LiteralSum:
             self.weights.append(weight)
 
     def add_all(self, of: tuple[int, Sequence[cp_model.LiteralT]], weight: int) -> None:
-        """``weight`` for each of so many, and for each literal."""
+        """Add ``weight`` times a number, and ``weight`` for each literal."""
         number, literals = of
         self.constant += weight * number
         if weight:
@@ -105,17 +106,20 @@ def rank_orders(problem: Problem) -> list[OpenOrders]:
 
 
 def literals(problem: Problem) -> int:
-    """The number of literals of the problem's model."""
+    """The number of literals in the problem's model."""
     return sum(rank.literals() for rank in rank_orders(problem))
 
 
 def unit_of(number: int) -> float:
-    """The seconds of a unit of CP-SAT's deterministic time, more of them with more literals."""
+    """Seconds per unit of CP-SAT's deterministic time, in a model with ``number`` literals."""
     return UNIT + number / LITERALS_A_SECOND
 
 
 class Apart(NamedTuple):
-    """Op j + ``m`` of class ``b`` starts ``way`` or more after op j of ``a``, for all j."""
+    """A known precedence: op j + ``m`` of class ``b`` starts at least ``way`` after op j of ``a``.
+
+    It holds for all j.
+    """
 
     a: OpClass
     b: OpClass
@@ -124,7 +128,10 @@ class Apart(NamedTuple):
 
 
 class Starts(Protocol):
-    """Starts of ops in ticks, and when all ops of the ``until`` kind and before it have ended."""
+    """The start variables of a model, in ticks, for :class:`RankConstraints`.
+
+    ``end``: when all ops of a rank have ended that are of the kind ``until`` or an earlier one.
+    """
 
     cp: cp_model.CpModel
 
@@ -141,8 +148,10 @@ class Starts(Protocol):
 
 
 class GeneralInterleaving(TickModel):
-    """The model of a problem, for schedules of cost ``low`` to ``high``, of which ``apart`` is
-    known."""
+    """The model of a problem, for schedules of cost ``low`` to ``high``.
+
+    ``apart``: known precedences, which become constraints.
+    """
 
     parameters, until = PARAMETERS, WEIGHT
 
@@ -200,7 +209,7 @@ class GeneralInterleaving(TickModel):
                 self.cp.add(start >= self.start(each, k - 1) + self.takes(each))
 
     def _first(self) -> None:
-        """Something runs at 0, and only the first F of a stream waits for nothing."""
+        """Add that an F of stage 0 starts at 0: only the first F of a stream waits for nothing."""
         at_once = [self.cp.new_bool_var("") for _ in self._streams]
         for n, literal in enumerate(at_once):
             self.cp.add(self.start(OpClass(FORWARD, 0, n), 0) == 0).only_enforce_if(literal)
@@ -210,7 +219,7 @@ class GeneralInterleaving(TickModel):
         return self.ticks.down(float(into[each.stage, self._streams[each.stream][0]]))
 
     def begins(self, rank: OpenOrders) -> cp_model.IntVar:
-        """No later than the rank's first op: an F of the lowest stage of a stream."""
+        """A variable no later than the rank's first op, an F of the lowest stage of a stream."""
         lowest = {n: stage for stage, n in reversed(rank.hosted)}
         firsts = [self.start(OpClass(FORWARD, stage, n), 0) for n, stage in lowest.items()]
         if len(firsts) == 1:
@@ -224,7 +233,7 @@ class GeneralInterleaving(TickModel):
         return self.cost + 0 if self._makespan else self.cost + begins
 
     def orders(self, solution: cp_model.CpSolverSolutionCallback) -> tuple[IntArray, ...]:
-        """The order of a solution, packed ops by rank; may break a rule where ops take no time."""
+        """The packed ops of a solution by rank; ops of zero duration may be in an invalid order."""
         rows: list[list[tuple[int, bool, int, int, Op]]] = [[] for _ in range(self.problem.ranks)]
         owner = self.problem.owner
         for (each, k), start in self._start.items():
@@ -236,7 +245,7 @@ class GeneralInterleaving(TickModel):
 
 
 class RankConstraints:
-    """The constraints of one rank."""
+    """Adds the constraints of one rank to a model."""
 
     def __init__(self, model: Starts, rank: OpenOrders) -> None:
         self._model, self._cp, self._rank = model, model.cp, rank
@@ -260,7 +269,7 @@ class RankConstraints:
         self._implications()
 
     def _known(self) -> None:
-        """Adds the orders that memory decides, which literals and sums take for granted."""
+        """Add the orders that memory decides, which literals and sums take for granted."""
         for a, b in self._rank.pairs():
             apart = self._rank.ahead(a, b) + 1
             for i in range(apart, self._rank.counts[a.stream]):
@@ -268,7 +277,7 @@ class RankConstraints:
                 self._cp.add(self._model.start(a, i) >= ends)
 
     def _before(self, a: OpClass, i: int, b: OpClass, j: int) -> cp_model.LiteralT:
-        """Whether a(i) runs before b(j), which is open."""
+        """The literal that a(i) runs before b(j), an open pair."""
         places = [(each.stream, self._rank.place(each)) for each in (a, b)]
         if places[0] > places[1]:
             return ~self._literal(Pair(b, j, a, i))
@@ -284,7 +293,7 @@ class RankConstraints:
         return self._literals[pair]
 
     def _weight_before(self, w: OpClass, j: int, f: OpClass, k: int) -> cp_model.LiteralT:
-        """A literal that only a W which has run before an F can fulfil."""
+        """A literal that can only be true if the W runs before the F."""
         pair = Pair(w, j, f, k)
         if pair not in self._literals:
             literal = self._literals[pair] = self._cp.new_bool_var("")
@@ -295,14 +304,19 @@ class RankConstraints:
     def _beside(
         self, other: OpClass, each: OpClass, k: int
     ) -> tuple[int, Sequence[cp_model.LiteralT]]:
-        """How many ops of a class run before each(k) in any case, and literals of those that may:
-        whether they do, W's if they do."""
+        """How many ops of ``other`` always run before each(k), and literals of those that may.
+
+        The literals of W's are implications only (:meth:`_weight_before`).
+        """
         before = self._weight_before if other.kind is WEIGHT else self._before
         known, may = self._rank.beside(other, each, k)
         return known, [before(other, j, each, k) for j in may]
 
     def _memory(self, f: OpClass, k: int, limit: int) -> None:
-        """The same twice: M_B's alone are often whole numbers of one size, which proves more."""
+        """Add the memory constraint at f(k): once for all memory, once for only the M_B's.
+
+        M_B's are often multiples of one size, so the second constraint can be stronger.
+        """
         rank = self._rank
         chunks, held = LiteralSum(rank.m_b[f.stage]), LiteralSum(rank.m_b[f.stage])
         for each in rank.classes(*KINDS):
@@ -316,7 +330,7 @@ class RankConstraints:
         self._cp.add(held.total <= limit)
 
     def _span(self, each: OpClass, k: int, begins: cp_model.IntVar) -> None:
-        """The ops before this one come after the rank's first, the others before the end."""
+        """Add: the ops before each(k) fit after the rank's first op, all others before its end."""
         model, rank, done, left = self._model, self._rank, LiteralSum(), LiteralSum()
         for other in rank.classes(FORWARD, BACKWARD):
             takes = after = model.takes(other)

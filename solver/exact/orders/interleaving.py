@@ -1,39 +1,39 @@
-"""All orders of one stage per rank as a small CP-SAT model: where little memory decides the order.
+"""All orders with one stage per rank as a small CP-SAT model, for memory that limits the orders.
 
-Memory that holds K microbatches leaves few orders open: F(k) waits for B(k - K) and comes before
-B(k), so that only the K - 1 B's between are to be decided. Proofs and better schedules come out of
-one model, which stays small as it has a literal for these pairs alone and none for W's.
+If memory holds K microbatches, few orders are open: F(k) waits for B(k - K) and precedes B(k), so
+only its order with the K - 1 B's in between is to be decided. The model has literals only for these
+pairs, and none for W's. It proves bounds and finds better schedules.
 
-**Names** are those of :mod:`...bounds.low_memory.activation_slots`: F(i, k) is the k-th F of
-stage i to run, and so for B and W.
+**Names.** F(i, k) is the k-th F that stage i runs, whatever its microbatch; likewise B and W
+(:mod:`...bounds.low_memory.activation_slots`).
 
-**Literals.** x(i, k, j), for k - K_i < j < k, says that F(i, k) runs before B(i, j). For other j it
-is known: F(i, k) needs the room of B(i, k - K_i), and B(i, k) its own F. So
+**Literals.** x(i, k, j), for k - K_i < j < k, says that F(i, k) runs before B(i, j). For other j
+the order is known: F(i, k) needs the memory of B(i, k - K_i), and B(i, k) its own F. So
 
     x(i, k, j) implies  x(i, k, j+1) and x(i, k-1, j), by the order of B's and F's;
                         x(i-1, k, j), as F(i-1, k) comes before F(i, k), B(i, j) before B(i-1, j).
 
-**Times.** Starts of all ops, after that of F(0, 0). Dependencies and the order of each kind hold,
+**Times.** The starts of all ops; F(0, 0) starts at 0. Dependencies and the order of each kind hold,
 no two ops of a stage overlap, and F(i, k) starts no earlier than ``slot_wait`` after the end of
 B(i, k-K_i).
 
-**Memory.** If n B's run before F(i, k), then k + 1 - n microbatches hold M_B with its own, next to
-which the W's of at most q fit: at least n - q W's have run, so F(i, k) starts after the end of
-W(i, n-q-1). With this the memory is kept at every F, and it grows at F's alone: the model's
-solutions are schedules, as the schedules are solutions.
+**Memory.** If n B's run before F(i, k), then k + 1 - n microbatches, its own included, hold M_B.
+Beside them fit the M_W of at most q W's, so at least n - q W's have run: F(i, k) starts after the
+end of W(i, n-q-1). Thus the memory limit is kept at every F, and memory grows only at F's. So the
+solutions of the model are schedules, and schedules are solutions.
 
-**Span.** After F(i, k) the rank has M - k F's to run, and the B's and W's of all but the n
-microbatches above; after B(i, k) M - k B's and W's, and the F's but those before it. What is left
-after each op, and the end of the last W, are within the cost (makespan), or within the cost of F(i,
-0) (period).
+**Span.** After F(i, k) the rank has M - k F's to run (this one included), and B's and W's of all
+but the n microbatches above. After B(i, k) it has M - k B's and W's, and the F's that are not
+before it. What is left after each op, and the end of the last W, are within the cost (makespan), or
+within the cost after F(i, 0) (period).
 
-**Ticks.** Times are whole ticks, rounded down where they are no decimals. The starts of a schedule,
-rounded down too, keep all of the above, as floor(x + y) >= floor(x) + floor(y); a period grows by
-less than one tick. So where the model has no solution of cost T and a tick (:meth:`Ticks.most`),
-no schedule costs T or less.
+**Ticks.** Times are whole ticks, rounded down unless they are decimals. The starts of a schedule,
+rounded down too, satisfy all of the above, because floor(x + y) >= floor(x) + floor(y); a period
+grows by less than one tick. So if the model has no solution of cost T plus one tick
+(:meth:`Ticks.most`), no schedule costs T or less.
 
-A schedule starts each op as soon as its order allows, a solution may start a rank's first op
-later; orders read off a solution are timed by the simulator.
+A schedule starts each op as soon as its order allows, whereas a solution may start a rank's first
+op later. So the orders of solutions are timed by the simulator.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from ...bounds.low_memory.activation_slots import most_waiting, slot_wait
 from ...core.linear_instance import LinearInstance
 from ..integer_time import Ticks
 
-BITS = 28  # of a time in ticks that is no decimal; with more, propagation tick by tick takes long
+BITS = 28  # bits of times that are not decimals; with more, propagation tick by tick takes long
 OPS = (OpKind.F, OpKind.B, OpKind.W)
 
 
 class TickModel:
-    """A model in whole ticks, for schedules of ``problem`` of cost ``low`` to ``high``.
+    """A model in whole ticks of the schedules of ``problem`` that cost ``low`` to ``high``.
 
-    ``times``: of its ops and delays. ``most``: the greatest cost in ticks.
+    ``times``: durations and delays. ``most``: the greatest cost in ticks.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class TickModel:
         self.cost = self.cp.new_int_var(min(self.ticks.least(low), self.most), self.most, "cost")
 
     def proves(self, bound: float) -> float:
-        """The bound, in the profile's unit, that one on the model's cost proves.
+        """The lower bound, in the profile's unit, that a bound on the model's cost in ticks proves.
 
-        The cost of a schedule may be a tick below the model's.
+        The cost of a schedule may be a tick below that of the model.
         """
         return (bound - (not self.ticks.exact)) / self.ticks.per_unit
 
@@ -87,8 +87,8 @@ class Interleaving(TickModel):
         times = (linear.f, linear.b, linear.w, linear.down, linear.up)
         super().__init__(problem, times, low, high, BITS)
         self.linear = _in_ticks(linear, self.ticks)
-        # rank 0 starts at 0 and ends last B's after every rank's first op: none ends after twice
-        # the cost
+        # rank 0 starts at 0, and its last B comes after every rank's first op: all end by twice the
+        # cost
         horizon = 2 * self.most
         self.f, self.b, self.w = (
             [
@@ -111,7 +111,7 @@ class Interleaving(TickModel):
         return range(max(0, k - int(self.linear.capacity[i]) + 1), k)
 
     def _orders(self, i: int) -> None:
-        """The literals of stage i; no two of its ops overlap."""
+        """Add the literals of stage i, the order of each kind, and that no two ops overlap."""
         cp, (f, b, w) = self.cp, self._durations(i)
         every = range(self.linear.microbatches)
         for k in every:
@@ -141,7 +141,10 @@ class Interleaving(TickModel):
                 cp.add(self.f[i][k] >= self.b[i][k - capacity] + b + wait)
 
     def _memory(self, i: int) -> None:
-        """The W's that ran, and the time that all took, where n B's ran before F(i, k)."""
+        """Add, for each number n of B's before F(i, k), the W's that must have run.
+
+        Also that F(i, k) starts after the time of all of these.
+        """
         f, b, w = self._durations(i)
         for k in range(1, self.linear.microbatches):
             least = max(0, k + 1 - int(self.linear.capacity[i]))
@@ -157,7 +160,7 @@ class Interleaving(TickModel):
                     self.cp.add(self.f[i][k] >= come).only_enforce_if(just)
 
     def _span(self, i: int) -> None:
-        """The ops left after each op of stage i are within the cost."""
+        """Add that the ops left after each op of stage i are within the cost."""
         f, b, w = self._durations(i)
         m = self.linear.microbatches
         period = self.problem.objective is Objective.PERIOD
@@ -165,7 +168,8 @@ class Interleaving(TickModel):
         self.cp.add(end >= self.w[i][-1] + w)
         for k in range(m):
             later_b = (m - k) + sum(self.before[i, k, j] for j in self._open(i, k))
-            meets = range(k + 1, min(m, k + int(self.linear.capacity[i])))  # F's that may be before
+            # F's that may run before it
+            meets = range(k + 1, min(m, k + int(self.linear.capacity[i])))
             later_f = m - k - 1 - sum(self.before[i, j, k] for j in meets)
             self.cp.add(end >= self.f[i][k] + (m - k) * f + (b + w) * later_b)
             self.cp.add(end >= self.b[i][k] + (m - k) * (b + w) + f * later_f)
@@ -180,7 +184,7 @@ class Interleaving(TickModel):
         return int(self.linear.f[i]), int(self.linear.b[i]), int(self.linear.w[i])
 
     def orders(self, solution: cp_model.CpSolverSolutionCallback) -> tuple[IntArray, ...]:
-        """The order of a solution, packed ops by rank; may break a rule where ops take no time."""
+        """The packed ops of a solution by rank; ops of zero duration may be in an invalid order."""
         rows = [np.empty(0, dtype=np.int64)] * self.problem.ranks
         for i in range(self.linear.stages):
             kinds = zip(OPS, (self.f[i], self.b[i], self.w[i]), self._durations(i), strict=True)

@@ -1,14 +1,15 @@
-"""Which ops of one rank can run in either order.
+"""The pairs of ops of one rank whose order is not fixed.
 
-Microbatches that run every stage on the same rank are a *stream*: all of them, or one of each
-direction. They are alike, so they can be named in the order of any one class of ops: the k-th F,
-B and W of a stage and stream to run are those of its k-th microbatch. A *class* is a kind of op of
-one stage and stream.
+A *stream* is a set of microbatches that run every stage on the same rank: all of them, or those of
+one direction. They are alike, so they can be numbered by the order of any class: the k-th F, B and
+W that a stage and stream run are those of its k-th microbatch. A *class* is the ops of one kind,
+stage and stream.
 
-On its rank a microbatch runs F of each stage upwards, then B of each downwards: its *route*, along
-which memory is known. If a(i) runs before b(j) though i > j and a comes before b on the route, all
-microbatches j ... i have started a and none has ended b: (i - j) times the least that a microbatch
-holds between the two, and what i holds in a, fit into memory. That leaves few pairs open.
+On its rank a microbatch runs the F's of its stages upwards, then the B's downwards. This is its
+*route*, along which the memory that it holds is known. Suppose that a(i) runs before b(j) although
+i > j and a comes before b on the route. Then all microbatches j ... i have started a, and none has
+ended b. So (i - j) times the least that a microbatch holds between the two, plus what i holds
+during a, fits into memory. That leaves few pairs open.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FORWARD, BACKWARD, WEIGHT = OpKind.F, OpKind.B, OpKind.W
 
 
 class OpClass(NamedTuple):
-    """Ops of one kind, stage and stream."""
+    """The ops of one kind, stage and stream."""
 
     kind: OpKind
     stage: int
@@ -33,7 +34,7 @@ class OpClass(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Op ``i`` of class ``a`` and op ``j`` of ``b``: which of them runs first is open."""
+    """Op ``i`` of class ``a`` and op ``j`` of class ``b``, whose order is open."""
 
     a: OpClass
     i: int
@@ -43,10 +44,10 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class OpenOrders:
-    """The rank's classes and what orders them.
+    """The classes of a rank, and the memory that orders their ops.
 
-    ``hosted``: (stage, stream), a stream's stages the lowest first; ``counts``: microbatches, by
-    stream; ``m_b``, ``m_w``: by stage, ``limit``: whole numbers, None where there is none.
+    ``hosted``: (stage, stream), the lowest stage of a stream first. ``counts``: microbatches by
+    stream. ``m_b``, ``m_w`` (by stage) and ``limit``: integers; the limit is None if there is none.
     """
 
     hosted: tuple[tuple[int, int], ...]
@@ -64,7 +65,7 @@ class OpenOrders:
                 yield each, k
 
     def place(self, each: OpClass) -> int:
-        """The place on its stream's route; W's come behind all."""
+        """The position of a class on its stream's route; W's come after all others."""
         return self._places[each]
 
     @cached_property
@@ -78,7 +79,7 @@ class OpenOrders:
         return found
 
     def beside(self, a: OpClass, b: OpClass, k: int) -> tuple[int, range]:
-        """How many ops of ``a``, the first ones, run before b(k), and which may."""
+        """How many ops of ``a`` always run before b(k), and the range of those that may."""
         count = self.counts[a.stream]
         if a.stream != b.stream:
             return 0, range(count)
@@ -90,7 +91,7 @@ class OpenOrders:
         return first, range(first, k)
 
     def ahead(self, a: OpClass, b: OpClass) -> int:
-        """The largest i - j where a(i) may run before b(j), a being earlier on the route."""
+        """The largest i - j for which a(i) may run before b(j), a being earlier on the route."""
         if (a, b) not in self._ahead:
             self._ahead[a, b] = self._most_ahead(a, b)
         return self._ahead[a, b]
@@ -112,8 +113,10 @@ class OpenOrders:
         return [stage for stage, of in self.hosted if of == stream]
 
     def _held(self, stream: int, late: OpClass | None) -> list[tuple[int, int]]:
-        """The memory that a microbatch holds during and after each place of the route, with no W
-        left but that of ``late``."""
+        """The memory that a microbatch holds during and after each position of its route.
+
+        All W's have run as soon as possible, except that of ``late``.
+        """
         stages, held, found = self._stages(stream), 0, []
         for stage in stages:
             held += self.m_b[stage]
@@ -125,7 +128,7 @@ class OpenOrders:
         return found
 
     def pairs(self) -> Iterator[tuple[OpClass, OpClass]]:
-        """Two classes of one stream, the earlier on the route first; of W's beside F's alone."""
+        """Yield pairs of classes of one stream, in the order of the route; W's only with F's."""
         kinds = self.classes(FORWARD, BACKWARD, WEIGHT)
         for a, b in product(kinds, kinds):
             apart = {a.kind, b.kind} == {BACKWARD, WEIGHT} or a.kind is b.kind is WEIGHT
@@ -133,13 +136,13 @@ class OpenOrders:
                 yield a, b
 
     def literals(self) -> int:
-        """The number of pairs whose order is open."""
+        """The number of open pairs."""
         found = 0
         for a, b in self.pairs():
             count = self.counts[a.stream]
             apart = min(self.ahead(a, b), count - 1)
             found += apart * count - apart * (apart + 1) // 2
         for (_, one), (_, other) in product(self.hosted, self.hosted):
-            if one < other:  # F's and B's of both, and each one's W's beside the other's F's
+            if one < other:  # F's and B's of both, and W's of each with F's of the other
                 found += 6 * self.counts[one] * self.counts[other]
         return found

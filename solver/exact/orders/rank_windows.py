@@ -1,23 +1,25 @@
-"""A bound from all orders of few ranks: of few microbatches first, of more with what these prove.
+"""A lower bound from all orders of the ops of one rank, or of a few, by CP-SAT.
 
-The other ranks are ways that a microbatch takes
-(:mod:`...bounds.several_stages.general_placement`), so that a model of :mod:`.general_interleaving`
-has the ops of one rank alone. Let l be its lowest stage, and E(m) the least time from the start of
-F(l) of a microbatch to the end of B(l) of the m-th after it.
+The other ranks are replaced by the least times that a microbatch needs there
+(:mod:`...bounds.several_stages.general_placement`), so that a model as in
+:mod:`.general_interleaving` has the ops of only one rank. Let l be the rank's lowest stage, and
+E(m) the least time from the start of F(l) of a microbatch to the end of B(l) of the m-th one after
+it.
 
-**Windows.** Microbatches are named by their turn (:mod:`.rank_orders`). In any schedule j, ..., j+m
-alone keep all dependencies, the order of each class, one op at a time and memory; W's that they
-need not have run may come later. So what is proven of m + 1 microbatches alone, E(m) > t, holds for
-all windows of so many microbatches of a schedule of more: it is a constraint on F(l, j) and
-B(l, j+m) there. A refutation would have to be found again for each j without it. Starts are whole
-ticks, rounded down, here and there, so that no constraint loses anything.
+**Windows.** Microbatches are numbered by position (:mod:`.rank_orders`). In any schedule, the ops
+of microbatches j, ..., j+m alone satisfy all dependencies, the order of each class, no-overlap and
+memory; W's that are not needed in time may come later. So a bound E(m) > t, proven for m + 1
+microbatches alone, holds for every window of m + 1 successive microbatches in a larger schedule,
+where it becomes a constraint on F(l, j) and B(l, j+m). Without it the solver would have to find the
+same refutation for each j. Starts are whole ticks, rounded down, in both models, so the constraint
+is valid there.
 
-**Several ranks.** So it is with the ops of other ranks in the model, whose lowest stage is no lower
-than l: their first op is an F of that, and their last B leaves time for the way back to l. What is
-proven of one rank's windows is a constraint there, too.
+**Several ranks.** The model may also have the ops of other ranks whose lowest stage is above l:
+their first op is an F of it, and after their last B there is the time of the way back to l. What is
+proven for windows of one rank becomes a constraint there, too.
 
-**Cost.** E(M - 1) is what the rank takes from its first op to its last B; then see
-:meth:`...bounds.several_stages.general_placement.GeneralPlacement.way_back`.
+**Cost.** E(M - 1) bounds the time from the rank's first op to the end of its last B. The bound on
+the cost follows by :meth:`...bounds.several_stages.general_placement.GeneralPlacement.way_back`.
 """
 
 from __future__ import annotations
@@ -48,25 +50,27 @@ from .rank_orders import BACKWARD, FORWARD, WEIGHT, OpClass, OpenOrders
 
 WORDS = "all orders of one rank's ops are searched, the other ranks count as ways"
 WORDS_OF_MORE = "all orders of several ranks' ops are searched, any other ranks count as ways"
-MOST_HELD = 3.5  # microbatches that fit into a rank's memory with all their chunks, at most
-TURNS = 3.0  # times as many microbatches as that are in the longest window that is not all
-OPS = 600  # F's and B's of a model at most: it is built in the square of their number
-QUESTIONS, ALL_QUESTIONS = 6, 8  # about one window, about all microbatches
-CLOSE = 0.006  # relative distance of what is refuted and what is not, from which on none is asked
-SECONDS, ALL_SECONDS = 0.2, 2.0  # of a core for a question about one window, about all microbatches
-SHARE = 0.5  # of the time left for windows of one rank that are not all, at most
-WIDE_LITERALS, WIDE_OPS = 4_000, 3_000  # of all microbatches, of several ranks and of the problem
-WIDE_HELD = 0.61  # of P microbatches fit into some rank's memory with all their chunks, at most
-WIDE_SHARE = 0.5  # of the time left for windows of several ranks
-FOLLOW_QUESTIONS, FOLLOW_SECONDS = 6, 2.0  # about one window of several ranks
-SPARSE = 8  # windows up to which all lengths are asked about
-SLOWER = 1.3  # times as long as the last questions of several ranks the next take, roughly
-STRIDE, PARTS = 3, 12  # windows back that say what to expect of the next; part of it that is enough
-UNANSWERED = 2  # questions about one window, after which there are no more
+MOST_HELD = 3.5  # only for ranks whose memory holds at most this many whole microbatches
+TURNS = 3.0  # longest window but the last, in multiples of the microbatches that memory holds
+OPS = 600  # most F's and B's in a model, whose construction takes quadratic time
+QUESTIONS, ALL_QUESTIONS = 6, 8  # questions about one window; about all microbatches
+CLOSE = 0.006  # relative distance of refuted and open targets at which the questions end
+# core seconds of a question about one window; about all microbatches
+SECONDS, ALL_SECONDS = 0.2, 2.0
+SHARE = 0.5  # share of the time left for windows of one rank, without all microbatches
+# for several ranks: most literals, and most ops of the problem
+WIDE_LITERALS, WIDE_OPS = 4_000, 3_000
+WIDE_HELD = 0.61  # several ranks only if some memory holds at most this share of P microbatches
+WIDE_SHARE = 0.5  # share of the time left for windows of several ranks
+FOLLOW_QUESTIONS, FOLLOW_SECONDS = 6, 2.0  # for one window of several ranks
+SPARSE = 8  # up to this length all windows are asked about
+SLOWER = 1.3  # estimated factor from the time of one length to that of the next
+STRIDE, PARTS = 3, 12  # E is extrapolated over this many windows; precision, as a part of the step
+UNANSWERED = 2  # undecided questions after which a window is given up
 
 
 class RankWindow:
-    """The model of ranks with ``orders``, for at most ``most`` ticks until the last B ends."""
+    """The model of the ranks with ``orders``, whose last B ends within ``most`` ticks."""
 
     until = BACKWARD
 
@@ -120,8 +124,12 @@ class RankWindow:
 
 
 class RankWindows:
-    """``least``: E(m) in ticks, at least, for the m that have been asked about; ``spent``: the ops
-    that questions took."""
+    """Bounds on windows of the rank ``host``, together with the ranks ``beside``.
+
+    ``least``: lower bounds on E(m) in ticks, for each m that has been asked about. ``spent``: work
+    of the questions, in simulated ops. ``taught``: windows of one rank, whose bounds are
+    constraints.
+    """
 
     def __init__(
         self,
@@ -151,7 +159,7 @@ class RankWindows:
         self.all, self.answered, self.spent = host.count - 1, True, 0.0
 
     def _route(self) -> Iterator[tuple[OpClass, OpClass, float]]:
-        """From op to op of a microbatch on the rank, and the least time between their starts."""
+        """Yield pairs of successive ops of a microbatch and the least time between their starts."""
         placed, stages = self._placed, self._stages
 
         def of(kind: OpKind, stage: int) -> OpClass:
@@ -166,24 +174,24 @@ class RankWindows:
             yield of(BACKWARD, stage), of(WEIGHT, stage), float(placed.b[stage])
 
     def after(self, stage: int) -> int:
-        """The least time of a microbatch from the end of B(stage) to that of B(l)."""
+        """The least time of a microbatch from the end of B(stage) to the end of B(l), in ticks."""
         back, low = self._placed.back, self.host.lowest
         way = self.ticks.down(float(back[low] - back[stage]))
         return way + self.times[BACKWARD][low] - self.times[BACKWARD][stage]
 
     def known(self, m: int) -> int:
-        """The least for windows of ``m`` that those of fewer prove."""
+        """The lower bound on E(m) that windows of at most ``m`` prove."""
         return max(least for k, least in self.least.items() if k <= m)
 
     def apart(self) -> Iterator[Apart]:
-        """Yields what windows prove of any schedule's starts, in the problem's unit."""
+        """Yield what windows prove about any schedule, as precedences in the problem's unit."""
         for m, least in self.least.items():
             way = (least - self.times[BACKWARD][self.host.lowest] - 1) / self.ticks.per_unit
             yield Apart(self.enters, self.leaves, m, way)
 
     @property
     def bound(self) -> Bound:
-        """The bound on the cost that the longest window proves."""
+        """The lower bound on the cost that the longest window proves."""
         m = max(self.least)
         until = max(0.0, (self.least[m] - (not self.ticks.exact)) / self.ticks.per_unit)
         whose = "its" if len(self.hosts) == 1 else "these ranks'"
@@ -192,8 +200,11 @@ class RankWindows:
         return self._placed.way_back("rank-orders", words, self.host, until, why)
 
     def ask(self, m: int, most: int, seconds: float) -> int | None:
-        """Whether a window of ``m`` can take ``most`` ticks: what one takes; a tick more where none
-        can; None where there is no answer within so many seconds of a core."""
+        """Ask whether a window of ``m`` can take ``most`` ticks, in at most ``seconds`` of a core.
+
+        Returns the ticks of a solution, ``most + 1`` if there is none, or None if it was not
+        decided.
+        """
         problem = replace(self._best.problem, microbatches=m + 1)
         every = rank_orders(problem)
         orders = [every[each.rank] for each in self.hosts]
@@ -217,12 +228,15 @@ class RankWindows:
         return most + 1 if search.refuted else found
 
     def grow(self, m: int) -> Pieces:
-        """Asks about windows of ``m``, as far above what is known as the rank runs one more."""
+        """Ask about windows of ``m``; the first step is the F's and B's of one more microbatch."""
         yield from self._climb(m, self.known(m), self._one_more(), QUESTIONS, SECONDS)
 
     def follow(self, m: int) -> Pieces:
-        """Asks about windows of ``m`` near what the last ones let expect; nothing more is expected
-        of longer ones where there was no answer."""
+        """Ask about windows of ``m`` near what shorter ones suggest.
+
+        If too much was not decided, ``answered`` is set to False: longer windows are not worth
+        asking about.
+        """
         low, high, met, unanswered = self.known(m), self._ticks_of(self._best.cost), False, 0
         last = max(self.least)
         since = max((k for k in self.least if k <= last - STRIDE), default=0)
@@ -243,7 +257,7 @@ class RankWindows:
         self.answered = unanswered < UNANSWERED
 
     def _is_refuted(self, m: int, target: int, found: int | None) -> bool:
-        """Whether ``found`` says that no window of ``m`` takes ``target``; the bound is taken."""
+        """Whether ``found`` refutes ``target`` for windows of ``m``; if so, raises the bound."""
         if found is None or found <= target:
             return False
         self.least[m] = target + 1
@@ -254,7 +268,7 @@ class RankWindows:
         return sum(self.times[kind][s] for kind in (FORWARD, BACKWARD) for s in self.host.stages)
 
     def finish(self) -> Pieces:
-        """Asks about all microbatches, halfway to the best cost and on."""
+        """Ask about all microbatches, from halfway between bound and best cost."""
         low = max(self.known(self.all), self._ticks_of(self._best.bound.value))
         step = (self._ticks_of(self._best.cost) - low) // 2
         yield from self._climb(self.all, low, step, ALL_QUESTIONS, ALL_SECONDS)
@@ -264,8 +278,11 @@ class RankWindows:
         return max(0, self.ticks.down(cost - none))
 
     def _climb(self, m: int, low: int, step: int, questions: int, seconds: float) -> Pieces:
-        """A target that is refuted is followed by one twice as far up, or halfway to the least that
-        is not; the bound is taken."""
+        """Ask about rising targets for windows of ``m``, and raise the bound.
+
+        After a target that is refuted the step doubles. After one that is not, targets are halfway
+        to it.
+        """
         if 2 * len(self.host.stages) * (m + 1) > OPS:
             return
         high, met, unanswered = self._ticks_of(self._best.cost), False, 0
@@ -283,13 +300,16 @@ class RankWindows:
 
 
 def bound_by_windows(best: Incumbent) -> Generator[None, None, Sequence[Apart]]:
-    """Takes what windows prove: of each rank at first, half of them go on each time that windows
-    are twice as long; then of several ranks at once. All microbatches are asked about of the rank
-    that promises most: at once where that is the one whose lowest stage is highest, at which a
-    placement folds, else if several ranks do not come as far.
+    """Raise the bound by windows; returns what they prove as precedences.
 
-    Asks ranks alone that hold few microbatches. Microbatches are alike, stages on their ranks,
-    neither recomputed nor offloaded."""
+    First windows of single ranks, of rising lengths; half of the ranks are dropped each time the
+    length doubles. Then windows of several ranks at once. The most promising rank is also asked
+    about all microbatches: at once if its lowest stage is the highest of all ranks (where a
+    placement folds), otherwise only if the windows of several ranks do not reach that length.
+
+    Only ranks that hold few microbatches are asked about. Microbatches must be equal, and stages on
+    one rank each, neither recomputed nor offloaded.
+    """
     placed = GeneralPlacement.of(unfused(best.problem))
     asked = tuple(
         RankWindows(best, placed, host)
@@ -313,7 +333,7 @@ def bound_by_windows(best: Incumbent) -> Generator[None, None, Sequence[Apart]]:
 def _grow(
     best: Incumbent, asked: Sequence[RankWindows]
 ) -> Generator[None, None, RankWindows | None]:
-    """Asks about windows of one rank; returns that which promises most."""
+    """Ask about windows of single ranks; returns the most promising rank."""
     if not asked:
         return None
     ranks, end = list(asked), best.budget(SHARE).time
@@ -330,9 +350,11 @@ def _grow(
 def several_ranks(
     best: Incumbent, placed: GeneralPlacement, taught: Sequence[RankWindows] = ()
 ) -> RankWindows | None:
-    """Windows of all ranks, or of the one with the first stage and the one whose lowest stage is
-    highest; None where these orders are too many, or more than .6 P microbatches fit into each
-    rank's memory, as windows are long then before it binds."""
+    """Windows of all ranks, or of two: that of the first stage, and a last one.
+
+    The second is the rank whose lowest stage is highest. None if these have too many orders, or if
+    memory holds too much: then it binds only in long windows.
+    """
     most = WIDE_HELD * best.problem.ranks
     little = [host.limit <= most * float(host.m_b.sum()) for host in placed.hosts]
     if 3 * best.problem.stages * best.problem.microbatches > WIDE_OPS or not any(little):
@@ -348,8 +370,10 @@ def several_ranks(
 
 
 def _follow(best: Incumbent, wide: RankWindows) -> Pieces:
-    """Asks about windows of several ranks for as long as all of them, each taking longer than the
-    last, seem to be done in time."""
+    """Ask about ever longer windows of several ranks.
+
+    It stops if they are not expected to reach all microbatches in time.
+    """
     lengths = list(_lengths(wide.all))
     for i, m in enumerate(lengths):
         before = wide.spent
@@ -362,7 +386,7 @@ def _follow(best: Incumbent, wide: RankWindows) -> Pieces:
 
 
 def _lengths(longest: int) -> Iterator[int]:
-    """All lengths at first, then ever fewer, and the longest."""
+    """The lengths of windows to ask about: all at first, then ever fewer, and the longest."""
     m = 1
     while m < longest:
         yield m

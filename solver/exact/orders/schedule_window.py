@@ -1,7 +1,8 @@
-"""The surroundings of the ops that the ranks of a schedule run between two moments.
+"""A window of a schedule: the ops that ranks run between two moments, and what surrounds them.
 
-Those before have their times; those behind a latest start each, if ranks are to end in time. Ops of
-one class (kind, stage, stream, and choice of remat; F's whatever the choice) keep their order.
+Ops before the window keep their times. Ops after it have latest starts with which the ranks end in
+time. Ops of one *class* keep their order: ops of one kind, stage, stream and choice of remat (F's
+of all choices are one class).
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ _F, _B, _W, _BW, _R = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.R
 
 
 class ScheduleWindow:
-    """The surroundings, in a timed schedule whose graph is given, of the ops of each rank r in
-    places ``first[r]`` to ``stop[r] - 1``: what makes their inputs comes before, or is of them.
+    """The ops of each rank r at positions ``first[r]`` to ``stop[r] - 1``, and what surrounds them.
 
-    Ops of the window are numbered from 0, rank after rank, each rank's in the order of the schedule
-    and then R's that might run as well. Where ``orders``, those of the ranks, are given, each class
-    has its microbatches by their numbers, and memory decides orders. ``optional``: the F of each R
-    that may run or not, where these are ``free``.
+    ``graph``: of a timed schedule. The inputs of the ops come from before the window or from it.
+    Ops of the window are numbered from 0, rank after rank: those of the schedule in order, then R's
+    that may be added. ``orders``: the open orders of the ranks; if given, each class is numbered by
+    position, and memory decides some orders. ``free``: whether R's may be added or left out;
+    ``optional`` then maps each such R to its F.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class ScheduleWindow:
         self.waits += [(i, k, 0.0) for i, k in self._by_memory(orders)]
 
     def _gather(self, *, free: bool) -> None:
-        """The window's ops, and which are there already."""
+        """Collect the window's ops."""
         self._at: dict[int, int] = {}
         self.optional: dict[int, int] = {}
         packed: list[IntArray] = []
@@ -92,8 +93,10 @@ class ScheduleWindow:
                     self.optional[i] = names[int(_F), s, j]
 
     def _possible(self, row: IntArray) -> tuple[IntArray, IntArray]:
-        """R's of a rank's row that might run as well, and the places of their B's: of what
-        stays."""
+        """The R's that may be added to a rank's row, and the positions of their B's.
+
+        These are the R's of microbatches that stay and whose F and B are in the window.
+        """
         kind, stage, microbatch = fields_of(row)
         costs, backward = self.costs, (kind == _B) | (kind == _BW)
         name = (row & ~CLASS_MASK) | stage
@@ -104,7 +107,7 @@ class ScheduleWindow:
         return (row[at] & ~KIND_MASK) | int(_R), at
 
     def ops(self, rank: int) -> range:
-        """The ops of a rank."""
+        """The numbers of a rank's ops."""
         here = np.searchsorted(self.rank, [rank, rank + 1])
         return range(int(here[0]), int(here[1]))
 
@@ -113,8 +116,10 @@ class ScheduleWindow:
         return bool(self.first[rank] == 0 < self.stop[rank])
 
     def latest(self, deadlines: Sequence[float]) -> tuple[list[float], list[float]]:
-        """When each op of the window, and all those of each rank, end at the latest, so that ranks
-        end in time."""
+        """The latest end of each op of the window, and of all of them on each rank.
+
+        With these, the ranks can still end by ``deadlines``.
+        """
         duration, offsets = self.durations.tolist(), self.offsets
         start = [inf] * len(duration)
         ranks = zip(pairwise(offsets), deadlines, strict=True)
@@ -145,7 +150,7 @@ class ScheduleWindow:
         return list(found.values())
 
     def _inputs(self, graph: ScheduleGraph) -> None:
-        """Gathers what ops wait for: others of the window, those before it, and for them others."""
+        """Collect the dependencies of ops in the window, and of ops after it."""
         inputs = joined([graph.edges[EdgeKind.INPUT], graph.edges[EdgeKind.ACTIVATION]])
         last = np.array(self.offsets[:-1]) + self.first - 1  # before the window, on each rank
         ends = np.where(self.first > 0, self._end[last], -inf)
@@ -178,8 +183,7 @@ class ScheduleWindow:
                 self.waits.append((*pair, 0.0))
 
     def _by_memory(self, orders: Iterable[OpenOrders]) -> Iterator[tuple[int, int]]:
-        """Pairs of ops of which the first one comes first, as memory has no room for the other
-        order."""
+        """Yield pairs of ops in a fixed order, because memory has no room for the other order."""
         streams = streams_of(self.schedule.problem)
         number = {j: (n, k) for n, own in enumerate(streams) for k, j in enumerate(own)}
         at: dict[OpClass, dict[int, int]] = defaultdict(dict)
@@ -194,5 +198,5 @@ class ScheduleWindow:
                         yield at[b][k - apart], i
 
     def _names(self) -> Iterator[tuple[int, int, int]]:
-        """Kind, stage and microbatch of each op."""
+        """Yield kind, stage and microbatch of each op."""
         return zip(self.kind.tolist(), self.stage.tolist(), self.microbatch.tolist(), strict=True)

@@ -1,7 +1,7 @@
-"""Proofs and schedules where memory is little, by bisection over target costs.
+"""Proofs and schedules for small memory by bisection over target costs.
 
-A target far below the best cost is soon refuted, one just below it may take long. So targets
-climb from what is proven to what is found, or has not been answered in its time.
+A target far below the best cost is refuted quickly, one just below it may take long. So targets
+rise from the lower bound to the best cost, or to the lowest target that was not decided in time.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from .interleaving import Interleaving
 from .unlike_interleaving import UnlikeInterleaving
 from .unlike_interleaving import literals as literals_of_unlike
 
-LITERALS, GENERAL_LITERALS = 12_000, 20_000  # open pairs of a model at most
-UNLIKE_LITERALS, UNLIKE_SHARE = 4_000, 0.75  # where microbatches are unlike
-OPS = 25_000  # ops of a model at most
-STEPS = (0.3, 0.5, 0.7, 1.0)  # targets between bound and cost: low ones, refuted sooner, first
-FIRST = 0.1  # where a rank has several stages
-SHARE = 0.4  # of the time left for a target; all of it where it decides the rest
-PATIENCE = 3  # targets without an answer after which the time is better spent on a search
-CLOSE = 1e-3  # relative distance of bound and target from which on only the best cost is asked for
-JUST_BELOW = 5e-7  # how far the highest target is below the best cost, relative: it counts as met
+LITERALS, GENERAL_LITERALS = 12_000, 20_000  # most open pairs in a model
+UNLIKE_LITERALS, UNLIKE_SHARE = 4_000, 0.75  # for unlike microbatches
+OPS = 25_000  # most ops in a model
+STEPS = (0.3, 0.5, 0.7, 1.0)  # targets, from bound (0) to cost (1); low ones are refuted sooner
+FIRST = 0.1  # first target if a rank has several stages
+SHARE = 0.4  # share of the time left for a target; all of it for the last one
+PATIENCE = 3  # undecided targets after which the rest of the time goes to searches
+CLOSE = 1e-3  # relative distance of bound and target from which on the best cost is the target
+JUST_BELOW = 5e-7  # relative distance of the highest target to the best cost, which counts as equal
 
 _WORDS = "few orders are possible: all orders of F's and B's are searched"
 
 
 class OrderModel(Protocol):
-    """The orders of schedules between two costs as a CP-SAT model.
+    """A CP-SAT model of the orders of schedules between two costs.
 
-    ``unit``: seconds that one unit of CP-SAT's deterministic time takes, roughly.
-    ``parameters``: of CP-SAT, those that suit the model.
+    ``unit``: approximate seconds per unit of CP-SAT's deterministic time. ``parameters``: CP-SAT
+    parameters that suit the model.
     """
 
     cp: cp_model.CpModel
@@ -68,19 +68,19 @@ class OrderModel(Protocol):
 
 
 MakeModel = Callable[[float, float], OrderModel]
-"""The model for schedules of a cost from the first to the second number."""
+"""Creates the model for schedules whose cost is from the first to the second number."""
 
 
 def bisect(best: Incumbent, seed: int, apart: Sequence[Apart] = ()) -> Pieces:
-    """Asks until bound and cost meet or nothing is answered any more; ``apart`` is known.
+    """Bisect over targets until bound and cost are equal, or too many targets are not decided.
 
-    At once over where the model would be too large or, with one stage per rank, memory does not
-    limit the rate.
+    ``apart``: precedences known to hold. It ends at once if the model would be too large or, with
+    one stage per rank, memory does not limit the rate.
     """
     make = order_model(best.problem, apart)
     if make is None:
         return
-    above = best.cost  # nothing answered lies between this and the bound
+    above = best.cost  # the lowest cost that was found, or not decided
     steps = STEPS if LinearInstance.of(best.problem) else (FIRST, *STEPS)
     answers = unanswered = 0
     while unanswered < PATIENCE and not best.over():
@@ -91,16 +91,18 @@ def bisect(best: Incumbent, seed: int, apart: Sequence[Apart] = ()) -> Pieces:
         before = best.bound.value, best.cost
         answered = ask(best, make, target, best.budget(share), seed)
         if answered and before == (best.bound.value, best.cost):
-            return  # as near as ticks can tell
+            return  # the precision of ticks is reached
         answers, unanswered = (answers + 1, 0) if answered else (0, unanswered + 1)
         above = min(best.cost, above if answered else target)
         yield
 
 
 def climb(best: Incumbent, seed: int) -> Pieces:
-    """The same where microbatches are unlike: asks higher and higher targets, of the longest
-    microbatches alone and then of more; leaves off, once a target is not answered, for so long as
-    the caller likes."""
+    """:func:`bisect` for unlike microbatches, with rising targets.
+
+    The microbatches that hold most memory for longest come first, then more of them. After a target
+    that was not decided it yields, so that the caller may do something else in between.
+    """
     for number in unlike_numbers(best.problem):
         make = partial(UnlikeInterleaving, best.problem, number=number)
         low = best.bound.value
@@ -117,12 +119,14 @@ def climb(best: Incumbent, seed: int) -> Pieces:
             else:
                 return
             if best.bound.value < target and number < best.problem.microbatches:
-                break  # so few have a schedule of this cost
+                break  # this subset has a schedule of this cost
 
 
 def unlike_numbers(problem: Problem) -> list[int]:
-    """The numbers of unlike microbatches whose orders are asked for: few, then more, as far as
-    their models are not too large, and all."""
+    """The numbers of unlike microbatches to ask about, in ascending order, up to all.
+
+    Numbers whose model would be too large are left out.
+    """
     numbers, n = [problem.microbatches], 3
     while n < problem.microbatches:
         numbers, n = [*numbers, n], n + n // 2
@@ -130,8 +134,11 @@ def unlike_numbers(problem: Problem) -> list[int]:
 
 
 def order_model(problem: Problem, apart: Sequence[Apart]) -> MakeModel | None:
-    """The model of a problem; None where it is too large, another search does better, or
-    microbatches are unlike, which both models name by their turn."""
+    """A function that creates the model of a problem, or None.
+
+    None if the model is too large, another search is better, or microbatches are unlike: the models
+    number microbatches by position.
+    """
     linear = LinearInstance.of(problem)
     if problem.profile.unlike or 3 * problem.stages * problem.microbatches > OPS:
         return None
@@ -144,7 +151,10 @@ def order_model(problem: Problem, apart: Sequence[Apart]) -> MakeModel | None:
 
 
 def ask(best: Incumbent, make: MakeModel, target: float, budget: Budget, seed: int) -> bool:
-    """Offers schedules of at most ``target`` as they are found; whether the best or none was."""
+    """Ask for schedules that cost at most ``target``; offers them, and raises the bound.
+
+    Returns whether it was decided: the best such schedule was found, or there is none.
+    """
     model = make(best.bound.value, target)
 
     def raise_to(bound: float) -> None:
@@ -167,7 +177,7 @@ def find(
     *,
     method: Method = Method.CP_SAT,
 ) -> CpSatThread[Order]:
-    """Offers the model's schedules as they are found; ``on_bound``: is given bounds in ticks."""
+    """Run CP-SAT on ``model`` and offer its schedules; ``on_bound`` receives bounds in ticks."""
     parameters = {
         "max_time_in_seconds": budget.time.left,
         "max_deterministic_time": budget.work.ops / OPS_A_SECOND / model.unit,
@@ -191,7 +201,7 @@ def literals(linear: LinearInstance) -> int:
 
 
 def _cost(best: Incumbent, order: Order) -> float | None:
-    """The cost of ``order``; None where it breaks a rule, or leaves microbatches out."""
+    """The cost of ``order``; None if it is invalid or does not contain all microbatches."""
     ops = sum(len(split_backwards(row)) for row in order)
     if ops < 3 * best.problem.stages * best.problem.microbatches:
         return None

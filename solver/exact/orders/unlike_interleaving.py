@@ -1,28 +1,29 @@
-"""All orders where microbatches are unlike, as a CP-SAT model: the counterpart of
-:mod:`.general_interleaving`, with a name for each microbatch.
+"""All orders of unlike microbatches as a CP-SAT model.
 
-**Literals.** x(a, b) says that op a runs before op b of the same rank. Ops of one microbatch are
-ordered where one depends on the other. W's have literals beside F's alone: nothing but that a rank
-runs one op at a time depends on their order beside others.
+The counterpart of :mod:`.general_interleaving` in which every microbatch has its own ops.
 
-**Times.** Starts of all ops. Dependencies hold, no two ops of a rank overlap, and the rank of stage
-0 begins at 0: all other ops come after an F of stage 0.
+**Literals.** x(a, b) says that op a runs before op b of the same rank. Ops of one microbatch have a
+fixed order if one depends on the other. W's have literals only with F's: their order with other ops
+matters only for no-overlap.
 
-**Memory.** At each F, which alone takes memory, the M_B and M_W of what has come before and has not
-been given back, by literals, are within the limit.
+**Times.** The starts of all ops. Dependencies hold, no two ops of a rank overlap, and the rank of
+stage 0 begins at 0, as every other op comes after an F of stage 0.
 
-**Span.** An F or B starts no earlier than the F's and B's before it take after the rank's first op,
-and what has not run before it, a W with its B, takes no longer than the cost leaves (period: after
-the rank's first op; makespan: after 0).
+**Memory.** At each F, the sum of M_B and M_W of earlier ops that have not been released, by
+literals, is within the limit. Only F's take memory.
 
-**Some microbatches alone.** A schedule without the others is one of those that are left, and costs
-no more: ranks begin no earlier and end no later. So what is refuted of some is refuted of all.
-Those are taken that hold most memory for longest.
+**Span.** An F or B starts no earlier than the rank's first op plus the time of the F's and B's
+before it. From its start on, there is time within the cost for all ops that do not run before it,
+W's with their B's (period: the cost counts from the rank's first op; makespan: from 0).
 
-There is no objective: a model is refuted, or any of its solutions is a schedule to begin from.
+**A subset of microbatches.** Removing microbatches from a schedule leaves a valid schedule of the
+others, which costs no more: ranks begin no earlier and end no later. So a target that is refuted
+for a subset is refuted for all. The subset has the microbatches that hold most memory for longest.
 
-Times are whole ticks, rounded down, sizes too, as in :mod:`.interleaving`: where the model has no
-solution of cost T and a tick, no schedule costs T or less.
+There is no objective: the model is refuted, or any solution is a schedule to start from.
+
+Times and sizes are integers, rounded down, as in :mod:`.interleaving`: if the model has no solution
+of cost T plus one tick, no schedule costs T or less.
 """
 
 from __future__ import annotations
@@ -41,20 +42,21 @@ from ...core.tolerances import ROUNDING
 from .general_interleaving import PARAMETERS, LiteralSum
 from .interleaving import TickModel
 
-BITS = 20  # of a time in ticks that is no decimal, and of a rank's limit
+BITS = 20  # bits of times that are not decimals, and of a rank's limit
 FORWARD, BACKWARD, WEIGHT = KINDS = OpKind.F, OpKind.B, OpKind.W
 
 
 def literals(problem: Problem, number: int) -> int:
-    """The number of literals of the model of so many microbatches; a few more where ranks have
-    several stages."""
+    """The number of literals in a model of ``number`` microbatches, slightly overestimated."""
     stages = np.bincount(Costs.of(problem).owner[:, 0])
     return int(4 * number * (number - 1) * (stages**2).sum())
 
 
 class UnlikeInterleaving(TickModel):
-    """The model of a problem that passes activations, for schedules of cost ``low`` to ``high``;
-    of ``number`` of its microbatches."""
+    """The model of ``number`` microbatches, for schedules of cost ``low`` to ``high``.
+
+    ``problem`` passes activations.
+    """
 
     unit = 6.0
     parameters = PARAMETERS
@@ -62,7 +64,7 @@ class UnlikeInterleaving(TickModel):
     def __init__(self, problem: Problem, low: float, high: float, number: int) -> None:
         c = self.costs = Costs.of(problem)
         super().__init__(problem, (c.durations[:3], c.into_f, c.into_b), low, high, BITS)
-        # all but W's end before rank 0 does, which begins at 0
+        # rank 0 begins at 0, and all other ops but W's end before it does
         self.horizon = 2 * self.most
         every = product(KINDS, range(problem.stages), _largest(self.costs, number))
         self.start = {Op(*op): self.cp.new_int_var(0, self.horizon, "") for op in every}
@@ -76,7 +78,7 @@ class UnlikeInterleaving(TickModel):
             _RankOrders(self, rank).constrain()
 
     def _dependency(self, op: Op) -> None:
-        """After the op whose output it takes; an F of stage 0 waits for none."""
+        """Add that ``op`` starts after the op whose output it takes; an F of stage 0 takes none."""
         kind, stage, j = op.kind, op.stage, op.microbatch
         if kind is FORWARD and stage > 0:
             before, delay = Op(FORWARD, stage - 1, j), float(self.costs.into_f[stage, j])
@@ -90,7 +92,7 @@ class UnlikeInterleaving(TickModel):
         self.cp.add(self.start[op] >= ends + self.ticks.down(delay))
 
     def orders(self, solution: cp_model.CpSolverSolutionCallback) -> tuple[IntArray, ...]:
-        """The order of a solution, packed ops by rank; may break a rule where ops take no time."""
+        """The packed ops of a solution by rank; ops of zero duration may be in an invalid order."""
         rows: list[list[Op]] = [[] for _ in range(self.problem.ranks)]
 
         def key(op: Op) -> tuple[int, bool, int]:
@@ -102,7 +104,7 @@ class UnlikeInterleaving(TickModel):
 
 
 class _RankOrders:
-    """The constraints of one rank."""
+    """Adds the constraints of one rank to the model."""
 
     def __init__(self, model: UnlikeInterleaving, rank: int) -> None:
         self._model, self._cp, self._costs = model, model.cp, model.costs
@@ -130,7 +132,7 @@ class _RankOrders:
             self._memory()
 
     def _before(self, a: Op, b: Op) -> cp_model.LiteralT | bool:
-        """Whether a runs before b."""
+        """The literal that a runs before b, or its value if that is known."""
         if a.microbatch == b.microbatch and (known := _known(a, b)) is not None:
             return known
         if (b, a) in self._literals:
@@ -143,7 +145,7 @@ class _RankOrders:
         return self._literals[a, b]
 
     def _span(self, op: Op, begins: cp_model.IntVar, ends: cp_model.LinearExpr) -> None:
-        """The ops before this one come after the rank's first, the others before the end."""
+        """Add: the ops before this one fit after the rank's first op, all others before its end."""
         model, done, left = self._model, LiteralSum(), LiteralSum()
         for other in self._ops:
             if other.kind is WEIGHT:
@@ -172,7 +174,7 @@ class _RankOrders:
                 self._cp.add(held.total <= most)
 
     def _change(self, op: Op, unit: float) -> int:
-        """Returns by how much the op changes the memory held, rounded so that none holds more."""
+        """The change of the memory held by ``op``, rounded such that less is held, never more."""
         m_b, m_w = (
             math.floor(float(sizes[op.stage, op.microbatch]) * unit)
             for sizes in (self._costs.m_b, self._costs.m_w)
@@ -181,14 +183,14 @@ class _RankOrders:
 
 
 def _largest(costs: Costs, number: int) -> list[int]:
-    """The ``number`` microbatches that hold most memory for longest, in rising order."""
+    """The ``number`` microbatches with the largest product of memory and time, ascending."""
     areas = costs.m_b.sum(axis=0) * costs.durations[:2].sum(axis=(0, 1))
     return sorted(np.argsort(-areas, kind="stable")[:number].tolist())
 
 
 def _known(a: Op, b: Op) -> bool | None:
-    """Whether a, of two ops of one microbatch, runs before b; None where either may."""
+    """Whether a runs before b, two ops of one microbatch; None if both orders are possible."""
     if a.kind is FORWARD or b.kind is FORWARD:
         return a.kind is FORWARD and (b.kind is not FORWARD or a.stage < b.stage)
-    assert a.kind is b.kind is BACKWARD  # W's are asked about beside F's alone
+    assert a.kind is b.kind is BACKWARD  # W's are compared only with F's
     return a.stage > b.stage

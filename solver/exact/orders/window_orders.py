@@ -1,26 +1,26 @@
-"""The orders of what ranks run between two moments of a schedule, as a CP-SAT model.
+"""The orders of the ops in a window of a schedule, as a CP-SAT model (:mod:`.schedule_window`).
 
-All other ops, and those of one class, stay in the order in which they are
-(:mod:`.schedule_window`).
+All ops outside the window keep their order; so do the ops of each class.
 
-**Literals.** Whether an op runs before another one of its rank, where neither inputs nor earliest
-and latest times decide it. A W's beside an F or R, which take memory, is true only if it has run
-before, a false one says nothing; W's need no other.
+**Literals.** Whether an op runs before another one of its rank, unless dependencies or earliest and
+latest times decide that. A literal of a W and an F or R (which take memory) says that the W has run
+before if it is true, and nothing if it is false. W's have no other literals.
 
-**Times.** Inputs and classes' orders hold, and no two ops of a rank overlap. The ops before one fit
-between the rank's last op before the window and its start, those after it between its end and the
-rank's first op behind the window.
+**Times.** Dependencies and the orders of classes hold, and no two ops of a rank overlap. The ops
+before an op fit between the rank's last op before the window and its start, those after it between
+its end and the rank's first op after the window.
 
-**Recomputation.** What has its F and B in the window may be recomputed or not; an R that may be
-left out takes its time and gives its memory only where it runs.
+**Recomputation.** A microbatch with its F and B in the window may be recomputed or stay. An R that
+may be left out takes time and memory only if it runs.
 
-**Memory.** At each F and R what is held is within the rank's limit: all of it, and what waits for a
-B alone, whose sizes are often whole numbers of one. Orders that memory decides are constraints on
-times, too (:mod:`.rank_orders`).
+**Memory.** At each F and R the memory held is within the rank's limit: once all of it, and once
+only that of microbatches that wait for their B, whose sizes are often multiples of one size. Orders
+that memory decides are also constraints on times (:mod:`.rank_orders`).
 
-**Period.** A rank whose first op is in the window keeps it as its first; its time begins there.
+**Period.** A rank whose first op is in the window keeps it as its first op, and its span begins
+there.
 
-Any solution is an order to be simulated; where there is none nothing is proven, as the rest stays.
+Any solution is an order to be simulated. If there is none, nothing is proven, as the rest is fixed.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class WindowOrders:
         self.unit = unit_of(len(self._literals))
 
     def proves(self, bound: float) -> float:
-        """Nothing of the problem."""
+        """-inf: a bound of this model proves nothing about the problem."""
         return -inf
 
     def orders(self, solution: cp_model.CpSolverSolutionCallback) -> Order:
-        """The schedule's order, the window as in a solution."""
+        """The schedule's order, with the window as in a solution."""
         window, values, rows = self._window, list(map(solution.value, self._starts)), []
         left_out = {i for i, runs in self._runs.items() if not solution.value(runs)}
         for rank, row in enumerate(window.schedule.order):
@@ -94,11 +94,11 @@ class WindowOrders:
         return self._starts[i] + self._takes[i]
 
     def _ticks_of(self, time: float) -> int:
-        """A time in ticks from the window's first op on."""
+        """A time in ticks, from the window's first op on."""
         return self._ticks.most(min(time - self._zero, 2 * self._target))
 
     def _deadlines(self) -> list[float]:
-        """When each rank ends at the latest; inf where that depends on the window."""
+        """When each rank must end; inf if that depends on the window."""
         begins, found = self._window.begins, []
         for rank, (at, end) in enumerate(pairwise(self._window.offsets)):
             known = at < end and rank not in self._opening
@@ -106,7 +106,7 @@ class WindowOrders:
         return found
 
     def _between(self) -> None:
-        """Earliest and latest starts, and which op surely runs before which."""
+        """Compute earliest and latest starts, and the pairs of ops whose order they fix."""
         window, takes = self._window, self._takes
         ends, closes = window.latest(self._deadlines())
         self._closes = [self._ticks_of(end) for end in closes]
@@ -200,8 +200,11 @@ class WindowOrders:
     def _memories(
         self, rank: int, memory: FloatArray
     ) -> tuple[list[tuple[IntArray, int]], dict[int, int]]:
-        """The change by each op, in whole sizes, and the room for it: of all memory, and of that
-        which waits for a B alone; and what each R that may run or not relieves."""
+        """The change of memory by each op, and the room for it, as integers.
+
+        Returns such a pair for each of the two constraints of *Memory* above, and the memory that
+        each optional R releases.
+        """
         window, costs = self._window, self._window.costs
         limit = float(costs.limit[rank]) * (1 + ROUNDING)
         if limit == inf:
@@ -234,7 +237,7 @@ class WindowOrders:
         return found, {i: sizes.down(amount) for i, amount in freed.items()}
 
     def _relieve(self, total: LiteralSum, taker: int, reliefs: Mapping[int, int]) -> None:
-        """Takes off what is recomputed later of microbatches whose F has run before."""
+        """Subtract what is not held at ``taker`` by microbatches whose optional R comes later."""
         for i, amount in reliefs.items():
             f = self._window.optional[i]
             if f == taker:
@@ -255,7 +258,7 @@ class WindowOrders:
         return self.cp.new_fixed_size_interval_var(self._starts[i], self._takes[i], "")
 
     def _weights_after(self, ops: range) -> IntArray:
-        """How long the W takes of each B, where both are in the window."""
+        """The time of the W of each B, if both are in the window; else 0."""
         window, found = self._window, np.zeros(len(ops), dtype=np.int64)
         names = list(zip(window.stage[ops].tolist(), window.microbatch[ops].tolist(), strict=True))
         kinds = window.kind[ops].tolist()
@@ -266,7 +269,7 @@ class WindowOrders:
         return found
 
     def _begins_with(self, ops: range) -> None:
-        """Keeps the rank's first op, which waits for its input alone."""
+        """Keep the rank's first op, which starts as soon as its input arrives."""
         first, *others = ops
         self._sure[first, others], self._sure[others, first] = True, False
         for i in others:
@@ -278,7 +281,7 @@ class WindowOrders:
             self.cp.add(self._starts[first] == self._low[first])
 
     def _from_its_first(self, rank: int) -> None:
-        """The rank's last op ends in time, as counted from its first one."""
+        """Add that the rank's span, counted from its first op, is at most the target."""
         deadlines = [inf] * len(self._closes)
         deadlines[rank] = self._target + self._zero
         ends, closes = self._window.latest(deadlines)
@@ -291,7 +294,7 @@ class WindowOrders:
                 self.cp.add(last <= begins + self._ticks_of(end))
 
     def _before(self, a: int, b: int) -> cp_model.LiteralT:
-        """Whether one op runs before another, which is open."""
+        """The literal that one op runs before another, an open pair."""
         if a > b:
             return ~self._before(b, a)
         if (a, b) not in self._literals:
@@ -302,7 +305,7 @@ class WindowOrders:
         return self._literals[a, b]
 
     def _weight_before(self, w: int, b: int) -> cp_model.IntVar:
-        """A literal that only a W which has run before can fulfil."""
+        """A literal that can only be true if the W has run before."""
         if (w, b) not in self._literals:
             literal = self._literals[w, b] = self.cp.new_bool_var("")
             ends = self._starts[w] + self._takes[w]
@@ -310,7 +313,7 @@ class WindowOrders:
         return self._literals[w, b]
 
     def _implications(self) -> None:
-        """Adds that what runs before an op runs before the next of its class, and after, after."""
+        """Add: an op that runs before another also runs before the next of its class, and so on."""
         after = {i: k for each in self._window.classes for i, k in pairwise(each)}
         for (a, b), literal in self._literals.items():
             if (other := self._literals.get((after.get(a, -1), b))) is not None:

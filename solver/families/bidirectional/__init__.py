@@ -1,1 +1,1 @@
-"""Microbatches that go both ways through two copies of the stages."""
+"""Families whose microbatches go in both directions through two copies of the stages."""

@@ -1,7 +1,7 @@
-"""The base of the families whose microbatches go both ways: each stage on two ranks.
+"""The base of the families whose microbatches go in both directions: each stage is on two ranks.
 
 Stage s of an even microbatch runs on rank s, of an odd one on rank P-1-s; P is even. Both ranks of
-a stage keep its weights, sum its gradients once an iteration, and step alike
+a stage keep its weights, sum its gradients once per iteration, and make the same optimizer step
 (:func:`pipeloom.ir.model.transfers.holders`).
 """
 

@@ -1,1 +1,1 @@
-"""Several stages per rank, in loops."""
+"""Families with several stages per rank, in loops over the ranks."""

@@ -1,4 +1,4 @@
-"""The base of the families whose stages go round the ranks: stage s on rank s mod P."""
+"""The base of the families whose stages loop over the ranks: stage s on rank s mod P."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..base import ParametrizedFamily
 
 @dataclass(frozen=True)
 class InterleavedFamily(ParametrizedFamily):
-    """``number``: K, stages per rank; None takes the profile's own K, or 2 where it has one."""
+    """``number``: K, stages per rank; None means the profile's own K, or 2 if that is 1."""
 
     parameter = "K"
 
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
-        """Cuts each stage in K where the profile has one per rank; takes K P stages as they are."""
+        """Cut each stage into K if there is one per rank; K P stages are taken as they are."""
         own, rest = divmod(profile.num_stages, profile.ranks)
         chunks = self.number or (own if own > 1 and not rest else 2)
         if profile.num_stages == profile.ranks:

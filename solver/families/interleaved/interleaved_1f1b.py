@@ -1,4 +1,4 @@
-"""Interleaved 1F1B (Narayanan et al., 2021, figure 4): K chunks of the model a rank.
+"""Interleaved 1F1B (Narayanan et al., 2021, figure 4): K chunks of the model per rank.
 
 Stage s runs on rank s mod P. P = 2, K = 2, M = 4, T_F = T_B = T_W of a chunk; upper case is the
 first chunk (stages 0..P-1), lower case the second, ``B0 --`` a fused BW of microbatch 0::
@@ -6,24 +6,26 @@ first chunk (stages 0..P-1), lower case the second, ``B0 --`` a fused BW of micr
     rank 0   F0 F1 f0 f1 F2 .  b0 -- F3 b1 -- f2 B0 -- f3 B1 -- .  b2 -- .  b3 -- B2 -- B3 --
     rank 1   .  F0 F1 f0 b0 -- f1 b1 -- F2 B0 -- F3 B1 -- f2 b2 -- f3 b3 -- B2 -- B3 --
 
-Forwards go by groups of at least P microbatches: a group passes the first chunk, then the second,
-...; backwards the same with the chunks reversed. Rank i runs (K - 1) G + 2 (P - 1 - i) F's, G the
-largest group, before F and BW alternate. Where P divides M every group has P and this is Megatron's
-order. Otherwise there are M div P groups (one where M < P), as equal as can be: in a group of fewer
-than P each rank would idle until the group comes round to its next chunk.
+Forwards go in groups of at least P microbatches: a group passes the first chunk, then the second,
+and so on; backwards do the same with the chunks reversed. Rank i runs (K - 1) G + 2 (P - 1 - i)
+F's, G being the size of the largest group, before F and BW alternate. If P divides M, every group
+has P microbatches and this is Megatron's order. Otherwise there are M div P groups (one if M < P)
+of sizes as equal as possible: with a group of fewer than P, each rank would idle until the group
+reaches its next chunk.
 
-No deadlock: number the F's of each rank, and its BW's, from 0; the k-th is the same pair of chunk
-and microbatch on all ranks. F k on rank 0 waits at most for F k - g on rank P-1 (g the size of its
-group), that comes after BW k - g - (K - 1) G - 1 there, which waits for the BW g' before it on rank
-0, and that comes after F k - g - g' - 1 + 2 (P - 1) there: an earlier F, since g + g' >= 2 P. (In a
-single group F k - g is among the warm-up F's of rank P-1.) Without a change of chunk the F's go
-back too: F k on rank i comes after BW k - 1 - (its warm-up), on rank P-1 after F k - 1 - 2 (P - 1 -
+No deadlock: number the F's of each rank from 0, and its BW's as well. The k-th is the same pair of
+chunk and microbatch on all ranks. F k on rank 0 waits at most for F k - g on rank P-1, where g is
+the size of its group. That comes after BW k - g - (K - 1) G - 1 there. This BW waits for the BW
+that is g' (the size of its group) before it on rank 0, which comes after F k - g - g' - 1 + 2 (P -
+1) there. That is an earlier F than F k, since g + g' >= 2 P. (In a single group, F k - g is among
+the warm-up F's of rank P-1.) Without a change of chunk, the numbers of the F's decrease as well: F
+k on rank i comes after BW k - 1 - (its warm-up), and that on rank P-1 after F k - 1 - 2 (P - 1 -
 i).
 
-Memory on rank 0: (K - 1) G + 2 P - 1 chunks, 1 + (P - 1)/(P K) times 1F1B's where G = P. Bubble
-without communication: (P - 1)(T_F + T_B + T_W)/K beside the work, T of a whole rank, where M >= P.
-Every boundary between stages on different ranks pays t_comm, so a microbatch pays K times as often
-as with one stage per rank. One chunk is 1F1B.
+Memory on rank 0: (K - 1) G + 2 P - 1 chunks, 1 + (P - 1)/(P K) times that of 1F1B if G = P. Bubble
+without communication if M >= P: (P - 1)(T_F + T_B + T_W)/K, T being those of a whole rank. Every
+boundary between stages on different ranks costs t_comm, so a microbatch pays it K times as often as
+with one stage per rank. One chunk is 1F1B.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from .base import InterleavedFamily
 class Interleaved1F1B(InterleavedFamily):
     base = "interleaved-1f1b"
     summary = "1F1B over K chunks a rank (:K, 2 by default): 1/K of the bubble, more traffic"
-    lead: ClassVar[int] = 2  # F's that a rank runs ahead of the one below it
+    lead: ClassVar[int] = 2  # F's that a rank runs ahead of the next rank
 
     def schedule(self, problem: Problem) -> Schedule:
         chunks = problem.stages // problem.ranks
@@ -66,13 +68,13 @@ def _rank(rank: int, ranks: int, chunks: int, microbatches: int, lead: int) -> I
 
 
 def _groups(ranks: int, microbatches: int) -> list[int]:
-    """The groups' sizes: at least P each, as equal as can be, the larger ones last."""
+    """The sizes of the groups: at least P each, as equal as possible, the larger ones last."""
     number = max(1, microbatches // ranks)
     return [(microbatches + i) // number for i in range(number)]
 
 
 def _slots(sizes: list[int], chunks: int) -> list[tuple[int, int]]:
-    """(chunk, microbatch) of each forward: group after group, in each chunk after chunk."""
+    """(chunk, microbatch) of each F: group after group, in each group chunk after chunk."""
     slots: list[tuple[int, int]] = []
     first = 0
     for size in sizes:

@@ -1,4 +1,4 @@
-"""Grouped interleaved 1F1B (Qi et al., 2024, the zero-bubble code): interleaved, in 1F1B's memory.
+"""Grouped interleaved 1F1B (Qi et al., 2024, the zero-bubble code): with the memory of 1F1B.
 
 Stage s runs on rank s mod P. P = 2, K = 2, M = 4, T_F = T_B = T_W of a chunk; upper case is the
 first chunk (stages 0..P-1), lower case the second, ``B0 --`` a fused BW of microbatch 0::
@@ -6,17 +6,17 @@ first chunk (stages 0..P-1), lower case the second, ``B0 --`` a fused BW of micr
     rank 0  F0 F1 f0 f1 .  .  b0 -- F2 b1 -- F3 B0 -- f2 B1 -- f3 b2 -- .  b3 -- B2 -- B3 --
     rank 1  .  F0 F1 f0 b0 -- f1 b1 -- F2 B0 -- F3 B1 -- f2 b2 -- f3 b3 -- B2 -- B3 --
 
-The building block of the source with groups of P: each rank runs the F's of P microbatches on one
-chunk, then on the next, BW's in between, as in the plain order (:mod:`.interleaved_1f1b`), whose
-groups these are for any M. But rank i runs P - 1 - i F's ahead of the last rank, where the plain
-order runs twice as many: as in 1F1B, the gradient of an F is due just when the ranks below have had
-time to make it.
+It uses the building block of the source with groups of P: each rank runs the F's of P microbatches
+on one chunk, then on the next, with BW's in between, as :mod:`.interleaved_1f1b` does; its groups
+are used for any M. But rank i runs P - 1 - i F's ahead of the last rank, half as many as there. As
+in 1F1B, the gradient of an F is needed just when the later ranks have had time to compute it.
 
-No deadlock: as in the plain order, where the last step wants k - g - g' - 1 + (P - 1) < k.
+No deadlock: as in :mod:`.interleaved_1f1b`, except that the last step needs k - g - g' - 1 + (P -
+1) < k.
 
-Memory on rank 0: K P chunks where P divides M, P x M_B as in 1F1B. Bubble without communication:
-(P - 1)(T_F + T_B + T_W)/K beside the work, as in the plain order. The price: every boundary that a
-microbatch crosses costs up to 2 t_comm of idle time, which the plain order's deeper warm-up hides.
+Memory on rank 0: K P chunks if P divides M, P x M_B as in 1F1B. Bubble without communication: (P -
+1)(T_F + T_B + T_W)/K, as in :mod:`.interleaved_1f1b`. The disadvantage: every boundary that a
+microbatch crosses costs up to 2 t_comm of idle time, which the longer warm-up there hides.
 """
 
 from __future__ import annotations

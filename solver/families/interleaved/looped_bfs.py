@@ -1,16 +1,16 @@
-"""Breadth-first looping (Breadth-First Pipeline Parallelism, Lamy-Poirier, 2023): K chunks a rank.
+"""Looped breadth-first pipelines (Lamy-Poirier, 2023): K chunks per rank.
 
-P = 2, K = 2, M = 3, T_F = T_B = T_W of a chunk; lower case is the second chunk (stages P..2P-1),
-``B0 --`` a fused BW of microbatch 0::
+The paper is Breadth-First Pipeline Parallelism. P = 2, K = 2, M = 3, T_F = T_B = T_W of a chunk;
+lower case is the second chunk (stages P..2P-1), ``B0 --`` a fused BW of microbatch 0::
 
     rank 0  F0 F1 F2 f0 f1 f2 .  .  .  b0 -- b1 -- b2 -- B0 -- B1 -- B2 --
     rank 1  .  F0 F1 F2 f0 f1 f2 b0 -- b1 -- b2 -- B0 -- B1 -- B2 --
 
-Every microbatch passes the first chunk, then every one the second, ...; backwards the same with the
-chunks reversed. Each chunk's weights are wanted once forwards and once backwards, which is what
-sharded data parallelism asks for, and microbatches M > P give messages time. Memory: K M chunks, M
-x M_B on every rank. Bubble without communication: (P - 1)(T_F + T_B + T_W)/K beside the work, where
-M >= P. All ranks run the same (chunk, microbatch) in the same order, so it cannot deadlock.
+Every microbatch passes the first chunk, then every one the second, and so on; backwards do the same
+with the chunks reversed. The weights of each chunk are needed only once in the forwards and once in
+the backwards, which suits sharded data parallelism, and if M > P messages have time. Memory: K M
+chunks, M x M_B on every rank. Bubble without communication: (P - 1)(T_F + T_B + T_W)/K if M >= P.
+All ranks run the same (chunk, microbatch) in the same order, so there is no deadlock.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""One stage per rank."""
+"""Families with one stage per rank."""

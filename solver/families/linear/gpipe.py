@@ -6,7 +6,7 @@ P = 3, M = 3, T_F = T_B = T_W = 1; ``b0 --`` is a fused BW of microbatch 0::
     rank 1   .  F0 F1 F2 .  .  .  b0 -- b1 -- b2 --
     rank 2   .  .  F0 F1 F2 b0 -- b1 -- b2 --
 
-Bubble without communication: (P - 1)(T_F + T_B + T_W) beside the work. Memory: M x M_B a rank.
+Bubble without communication: (P - 1)(T_F + T_B + T_W). Memory: M x M_B per rank.
 """
 
 from __future__ import annotations

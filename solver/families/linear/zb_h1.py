@@ -1,5 +1,4 @@
-"""ZB-H1 (Zero Bubble Pipeline Parallelism, Qi et al., 2024, figure 2): 1F1B's memory, fewer
-bubbles.
+"""ZB-H1 (Zero Bubble Pipeline Parallelism, Qi et al., 2024, figure 2): fewer bubbles than 1F1B.
 
 P = 3, M = 4, T_F = T_B = T_W = 1::
 
@@ -7,11 +6,10 @@ P = 3, M = 4, T_F = T_B = T_W = 1::
     rank 1  .  F0 F1 .  B0 F2 .  B1 W0 F3 B2 W1 .  B3 W2 W3
     rank 2  .  .  F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3
 
-1F1B whose B passes on the gradient before W runs. On rank i, W trails B by i microbatches: the
-memory that rank i saves with its P - i microbatches in flight pays for i waiting W's, and these
-fill the gaps while the last B's come back to rank 0. Memory: at most P x M_B, on rank 0.
-Bubble without communication: (P - 1)(T_F + T_B - T_W) beside the work where T_W <= T_F, else
-(P - 1) T_B.
+It is 1F1B, but B sends the gradient before W runs. On rank i, W runs i microbatches after B. Rank i
+has only P - i microbatches in flight, which leaves memory for i waiting W's; these fill the gaps
+while the last B's come back to rank 0. Memory: at most P x M_B, on rank 0, as in 1F1B. Bubble
+without communication: (P - 1)(T_F + T_B - T_W) if T_W <= T_F, else (P - 1) T_B.
 """
 
 from __future__ import annotations

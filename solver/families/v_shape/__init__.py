@@ -1,1 +1,1 @@
-"""Two or more stages per rank, in a V or a wave."""
+"""Families with two or more stages per rank, in a V or a wave."""

@@ -1,4 +1,4 @@
-"""The base of the families whose stages go down the ranks and back up, once or more often."""
+"""The base of the families whose stages go down the ranks and back up, once or several times."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..base import Family
 
 
 class VShapeFamily(Family):
-    """2 waves stages per rank: 0..P-1 on ranks 0..P-1, the next P on P-1..0, and so on."""
+    """2 x waves stages per rank: 0..P-1 on ranks 0..P-1, the next P on P-1..0, and so on."""
 
     def waves(self, stages: int, ranks: int) -> int:
         """How many times the stages go down the ranks and back up."""
         return 1
 
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
-        """Cuts each stage if the profile has one per rank; takes 2 waves P stages as they are."""
+        """Cut each stage if there is one per rank; 2 x waves x P stages are taken as they are."""
         ranks, waves = profile.ranks, self.waves(profile.num_stages, profile.ranks)
         if profile.num_stages == ranks:
             profile = profile.split(2 * waves)

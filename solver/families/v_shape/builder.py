@@ -1,8 +1,8 @@
-"""A V schedule in the making: who has run what, until when, and what is there to run next.
+"""A partial V schedule: which ops have run, when they end, and which can run next.
 
-A microbatch passes a rank on four legs: F down (its first chunk), F up (its second), B down (the
-second) and B up (the first). Each leg takes it from rank to rank; on ranks P-1, 0 and P-1 it turns
-round, and what the next leg needs is made there by the leg before.
+A microbatch passes a rank on four *legs*: F down (its first chunk), F up (its second), B down (the
+second) and B up (the first). On each leg it goes from rank to rank. It turns round on ranks P-1, 0
+and P-1, where the previous leg produces the input of the next one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
 
 @dataclass(frozen=True)
 class MeanStage:
-    """The one stage that all are taken for; ``m_w`` in units of M_B."""
+    """One stage with mean times that stands for all; ``m_w`` in units of M_B."""
 
     t_f: float
     t_b: float
@@ -49,11 +49,11 @@ def _mean(values: list[float]) -> float:
 
 
 class VBuilder:
-    """Ranks that run legs of equal stages as early as they can, in the order of the calls.
+    """Ranks with equal stages, which run ops as early as possible in the order of the calls.
 
-    By rank: ``order``, the packed ops so far; ``clock``, when the last one ends; ``held``, memory
-    in units of M_B; ``late``, the W's that still have to run; ``waited``, idle time since the first
-    op, of which ``longest`` is that of the rank that has waited longest.
+    By rank: ``order``, the packed ops so far; ``clock``, when the last of them ends; ``held``,
+    memory in units of M_B; ``late``, the W's that still have to run; ``waited``, idle time since
+    the first op. ``longest``: the largest ``waited`` of all ranks.
     """
 
     def __init__(self, stage: MeanStage, ranks: int, microbatches: int) -> None:
@@ -75,21 +75,22 @@ class VBuilder:
         return len(self._ends[leg][rank])
 
     def comes_from(self, rank: int, leg: int) -> int | None:
-        """The other rank that makes what ``leg`` needs; None where it is this one, or none at
-        all."""
+        """The other rank that produces the input of ``leg``; None if no other rank does."""
         other = rank - 1 if leg in {F_DOWN, B_DOWN} else rank + 1
         return other if 0 <= other < self.ranks else None
 
     def _input(self, rank: int, leg: int) -> tuple[list[float] | None, float]:
-        """When what ``leg`` needs of each microbatch is made, None where it needs nothing, and how
-        long it is on its way."""
+        """The times at which the inputs of ``leg`` are produced, by microbatch, and their delay.
+
+        The times are None if the leg needs no input.
+        """
         other = self.comes_from(rank, leg)
         if other is not None:
             return self._ends[leg][other], self.stage.delay
         return (None if leg == F_DOWN else self._ends[leg - 1][rank]), 0.0
 
     def ready(self, rank: int, leg: int) -> float | None:
-        """When the input of the next microbatch is there; None while nobody has made it."""
+        """When the input of the next microbatch arrives; None if it has not been produced."""
         microbatch = len(self._ends[leg][rank])
         if microbatch == self.microbatches:
             return None
@@ -99,7 +100,7 @@ class VBuilder:
         return made[microbatch] + delay if microbatch < len(made) else None
 
     def run(self, rank: int, leg: int) -> None:
-        """The next microbatch's op of ``leg``, whose input is :meth:`ready`."""
+        """Run the op of ``leg`` of the next microbatch, which must be :meth:`ready`."""
         ready, ends, order = self.ready(rank, leg), self._ends[leg][rank], self._order[rank]
         assert ready is not None
         clock = self.clock[rank]

@@ -1,4 +1,4 @@
-"""DualPipeV (the V of DeepSeek's DualPipe, 2025): two chunks a rank, F's and BW's in pairs.
+"""DualPipeV (the V of DeepSeek's DualPipe, 2025): two chunks per rank, F's and BW's in pairs.
 
 P = 2, M = 5, T_F = T_B = T_W of a chunk; lower case is the second chunk (stages P..2P-1),
 ``B0 --`` a fused BW of microbatch 0::
@@ -6,15 +6,15 @@ P = 2, M = 5, T_F = T_B = T_W of a chunk; lower case is the second chunk (stages
     rank 0  F0 F1 F2 f0 b0 w0 f1 F3 b1 -- f2 B0 -- F4 b2 -- f3 B1 -- b3 -- f4 .  B2 -- b4 -- B3 W3 B4 W4
     rank 1  .  F0 f0 F1 f1 F2 b0 -- f2 B0 -- F3 b1 -- f3 B1 -- F4 b2 -- f4 B2 -- b3 -- B3 -- b4 B4 w4 W4
 
-The steps are those of :mod:`..dualpipe_steps`, on P ranks. Where the profile knows how long an F
-and a BW take at once (``t_fb``), a pair is one op of that length (:mod:`pipeloom.ir.cost.overlap`),
-as published: an F's messages behind a BW's computation. Elsewhere the F of a pair runs before the
-BW, in the same order.
+The steps are those of :mod:`..dualpipe_steps`, on P ranks. If the profile has the time of an F and
+a BW at once (``t_fb``), a pair is one op of that length (:mod:`pipeloom.ir.cost.overlap`), as
+published: the messages of an F are hidden behind the computation of a BW. Otherwise the F of a pair
+runs before the BW, in the same order.
 
 Memory: at most 2 P + 1 chunks, (P + 1/2) x M_B. Bubble without communication, in times of chunks,
-with pairs, of the last rank, where W <= F and F&B <= F + BW: (P - 1)(F&B + F - 2 W), the published
-(P - 1)(F&B + BW - 3 W) where T_F = T_B. Without them (P - 1)(2 T_B - T_W) at T_F = T_B: the output
-of a pair's F need not wait for its BW.
+with pairs, of the last rank, if W <= F and F&B <= F + BW: (P - 1)(F&B + F - 2 W), which equals the
+published (P - 1)(F&B + BW - 3 W) if T_F = T_B. Without pairs, (P - 1)(2 T_B - T_W) at T_F = T_B,
+because the output of a pair's F need not wait for its BW.
 """  # noqa: E501
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Schedules that repeat one building block (Pipeline Parallelism with Controllable Memory, Qi et
-al., 2024).
+"""Families that repeat a building block.
 
-The block says in which slot, all ops taking one, each leg of a microbatch runs on each rank;
-microbatch j runs 6 j slots later, since it has six ops per rank. The legs take four slots of each
-six on a rank; W's fill the others. How long a microbatch is held, from its F to its W, over six is
-how many are held at once: a block that spreads the legs less holds less.
+They are those of Pipeline Parallelism with Controllable Memory (Qi et al., 2024). All ops take one
+*slot*. The block defines the slot in which each leg of a microbatch runs on each rank. Microbatch j
+runs 6 j slots later, since it has six ops per rank. The legs take four of every six slots of a
+rank; W's fill the others. The time for which a microbatch is held, from its F to its W, divided by
+six is the number of microbatches held at once. So a block whose legs are closer together needs less
+memory.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from ..base import finished
 from .base import VShapeFamily
 from .builder import F_UP, MeanStage, VBuilder
 
-Block = Sequence[tuple[int, int, int, int]]  # by rank: the slots of F down, F up, B down, B up
+Block = Sequence[tuple[int, int, int, int]]  # by rank, the slots of F down, F up, B down, B up
 _UNIT = MeanStage(t_f=1.0, t_b=1.0, t_w=1.0, delay=0.0, m_w=1.0)  # held until W ends
 _PERIOD = 6
 
 
 class RepeatedBlockFamily(VShapeFamily):
-    """A family that repeats one block; the block is all that is its own."""
+    """A family that repeats one block, which its subclass defines."""
 
     @abstractmethod
     def block(self, ranks: int) -> Block: ...
@@ -36,11 +37,11 @@ class RepeatedBlockFamily(VShapeFamily):
 
 
 def repeat(block: Block, microbatches: int) -> VBuilder:
-    """The legs in the block's order, as early as they can run, and the W's where there is time.
+    """Run the legs in the order of the block as early as possible, and W's in between.
 
-    A W runs where a rank would wait for a slot, and before an F that would not fit otherwise in the
-    memory that the block takes with its own W's. An order of slots after the inputs' cannot
-    deadlock.
+    A W runs if the rank would wait for a slot, and before an F that would otherwise exceed the
+    memory of the block with its own W's. In the order of the slots every op comes after its inputs,
+    so there is no deadlock.
     """
     ways = VBuilder(_UNIT, len(block), microbatches)
     chunks = max(_chunks(slots, microbatches) for slots in block)
@@ -65,7 +66,7 @@ def repeat(block: Block, microbatches: int) -> VBuilder:
 
 
 def _chunks(slots: Sequence[int], microbatches: int) -> int:
-    """How many chunks a rank holds at most where each W runs in the first slot that is free."""
+    """The most chunks that a rank holds if each W runs in the first free slot."""
     at = {slot + _PERIOD * j: leg for leg, slot in enumerate(slots) for j in range(microbatches)}
     assert len(at) == len(slots) * microbatches, f"two ops in one slot: {slots}"
     held = late = most = 0

@@ -6,10 +6,10 @@ P = 3, M = 3, T_F = T_B = T_W of a chunk; lower case is the second chunk (stages
     rank 1  .  F0 .  .  f0 .  .  F1 b0 w0 f1 .  B0 F2 W0 b1 f2 w1 B1 W1 .  b2 w2 .  B2 W2
     rank 2  .  .  F0 f0 .  .  .  .  F1 f1 b0 B0 w0 W0 F2 f2 b1 B1 w1 W1 .  .  b2 B2 w2 W2
 
-Every leg takes one slot a rank, straight down, up, down and up: no microbatch is held for longer
-than it needs. Memory: at most (P + 4)/3 times M_B. Bubble without communication at equal times: (4
-P - 5)/6 times T_F + T_B + T_W beside the work, (4 P - 3)/6 where 3 divides P. Where the times
-differ some is lost in every period: nothing here waits ahead of need.
+Every leg takes one slot per rank, straight down, up, down and up, so no microbatch is held longer
+than necessary. Memory: at most (P + 4)/3 times M_B. Bubble without communication at equal times: (4
+P - 5)/6 times T_F + T_B + T_W, (4 P - 3)/6 times if 3 divides P. If the times differ, some time is
+lost in every period, because no op runs ahead of need.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class VMin(RepeatedBlockFamily):
     summary = "two chunks a rank in a V: a third of 1F1B's memory, two thirds of its bubble"
 
     def block(self, ranks: int) -> Block:
-        apart = 0 if ranks % 3 else 2  # else F's and B's would meet in one slot
+        apart = 0 if ranks % 3 else 2  # otherwise F's and B's would be in one slot
         return [
             (rank, 2 * ranks - 1 - rank, 2 * ranks + apart + rank, 4 * ranks - 1 + apart - rank)
             for rank in range(ranks)

@@ -1,4 +1,4 @@
-"""Hanayo's waves (Liu et al., 2023): K times down the ranks and back up, so that ends meet.
+"""Hanayo's waves (Liu et al., 2023): stages go K times down the ranks and back up.
 
 P = 3, K = 1, M = 3, T_F = T_B = T_W of a chunk; lower case is the second chunk (stages P..2P-1),
 ``B0 --`` a fused BW of microbatch 0::
@@ -7,12 +7,12 @@ P = 3, K = 1, M = 3, T_F = T_B = T_W of a chunk; lower case is the second chunk 
     rank 1  .  F0 F1 F2 f0 .  f1 .  b0 -- f2 b1 -- .  B0 -- b2 -- B1 -- .  .  B2 --
     rank 2  .  .  F0 f0 F1 f1 F2 f2 .  .  b0 -- B0 -- b1 -- B1 -- b2 -- B2 --
 
-Each rank runs whatever is there, in the time of the model that the paper draws (T_F = 1 and a fused
-BW = 2 slots): a BW before an F, of BW's the earliest microbatch's, of F's that of the latest stage.
-At most 2 P microbatches are under way. For M = P, which is what the paper draws, the bubble at
-equal times is about two thirds of 1F1B's over K, and the memory its P x M_B; of more microbatches
-the next ones fill only a part of the gaps, and less than twice that memory is held. An op is put
-down after what it needs, so it cannot deadlock.
+Each rank runs whatever is ready, with the times that the paper's figure uses (T_F = 1 slot, a fused
+BW = 2): a BW before an F; among BW's that of the earliest microbatch; among F's that of the latest
+stage. At most 2 P microbatches are in flight. For M = P, as in the paper, the bubble at equal times
+is about two thirds of that of 1F1B, divided by K, with the same memory, P x M_B. With more
+microbatches, the next ones fill only part of the gaps, and memory is less than twice as much. An op
+is appended after the ops it needs, so there is no deadlock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SLOTS = {OpKind.F: 1, OpKind.BW: 2}
 
 
 class Wave(ParametrizedFamily, VShapeFamily):
-    """``number``: K; None takes the profile's own K, or 1 where it has one stage per rank."""
+    """``number``: K; None takes the profile's own K, or 1 if it has one stage per rank."""
 
     base = "wave"
     summary = (
@@ -78,14 +78,14 @@ def _greedy(owners: Sequence[int], ranks: int, microbatches: int) -> list[list[O
 
 
 def _priority(op: Op) -> tuple[int, int, int]:
-    """The least goes first: BW's, which give back memory."""
+    """Sort key of ready ops, lowest first: BW's come first, as they release memory."""
     if op.kind is OpKind.BW:
         return 0, op.microbatch, -op.stage
     return 1, -op.stage, op.microbatch
 
 
 def _next_op(op: Op, stages: int, under_way: int) -> Op:
-    """The op that the end of ``op`` allows: its microbatch's next, or the F of one to enter."""
+    """The op that ``op`` makes ready: the microbatch's next, or the F of the next one to enter."""
     if op.kind is OpKind.F:
         last = op.stage + 1 == stages
         return Op(OpKind.BW if last else OpKind.F, op.stage + (not last), op.microbatch)

@@ -1,33 +1,33 @@
-"""ZB-V (Zero Bubble Pipeline Parallelism, Qi et al., 2024): two chunks a rank in a V, 1F1B's
-memory.
+"""ZB-V (Zero Bubble Pipeline Parallelism, Qi et al., 2024): a V with the memory of 1F1B.
 
-P = 3, M = 4, T_F = T_B = T_W of a chunk; lower case is the second chunk (stages P..2P-1)::
+P = 3, M = 4, two chunks per rank, T_F = T_B = T_W of a chunk; lower case is the second chunk
+(stages P..2P-1)::
 
     rank 0  F0 F1 F2 F3 .  f0 b0 f1 b1 w0 f2 b2 w1 B0 w2 f3 b3 B1 W0 B2 w3 B3 W1 W2 W3
     rank 1  .  F0 F1 F2 f0 F3 f1 b0 w0 f2 b1 w1 B0 W0 f3 b2 B1 b3 B2 w2 B3 W1 w3 W2 W3
     rank 2  .  .  F0 f0 F1 f1 F2 f2 b0 w0 F3 B0 W0 f3 b1 B1 b2 B2 b3 B3 w1 W1 w2 W2 w3 W3
 
-The schedule is made op by op (see :mod:`.builder` for the four legs of a microbatch), by the rules
-that the published figures follow from:
+The schedule is built op by op (see :mod:`.builder` for the four legs of a microbatch), by rules
+that reproduce the published figures:
 
 1. *In.* The first microbatch goes down and up. Until it is back at rank i, ranks 0..i run further
-   F's down, as many as fit in time and leave memory for the F's up of the ranks above.
-2. *Level.* From rank 1 on, F's of both legs in turn, until each rank has run as many F's as the one
-   before it and one more F up.
-3. *Rounds.* In each, every rank runs one B, up where its input is there, else down, then one F, up
-   where its input is there, else down.
+   F's down: as many as there is time for, and as leave memory for the F's up of the ranks before i.
+2. *Level.* From rank 1 on, F's of both legs alternate, until each rank has run as many F's as the
+   previous rank and one more F up.
+3. *Rounds.* In each round every rank runs one B, up if its input has arrived, else down, then one
+   F, up if its input has arrived, else down.
 
-W's wait in line: one runs where an input comes so late that a W fits in before, where memory is
-full, and where the rank would otherwise have waited longer, in sum, than the rank that has waited
-most, or than an earlier try lets it. Whether that last rule holds for B's down and for F's is free,
-which gives four schedules; each is tried again with its own waits allowed while that shortens the
-longest of them, and the best of all is taken.
+W's wait in a queue. A W runs in three cases: if an input arrives so late that the W fits in before
+it; if memory is full; and if the rank would otherwise have waited longer in total than the rank
+that has waited longest, or than an earlier attempt allows. Whether the last rule applies to B's
+down and to F's is free, which gives four schedules. Each is tried again with the waits of the last
+attempt allowed, as long as that reduces the longest wait. The best of all is taken.
 
-The order is made for equal stages: mean times, mean delay, and room for C chunks on each rank, by
-default 2 P, which is 1F1B's P x M_B. An op is put down after what it needs, so it cannot deadlock,
-whatever the times. Progress: of the unfinished microbatches the first can always go on. Its B's
-need no memory. Its F up finds room once the W's that wait have run: what its rank still holds then
-are F's down whose F's up are to come, and of these there are never more than C - 1.
+The order is built for equal stages: mean times, mean delay, and memory for C chunks on each rank,
+by default 2 P, which is the P x M_B of 1F1B. An op is appended after the ops it needs, so there is
+no deadlock, whatever the times. Progress: the first unfinished microbatch can always continue. Its
+B's need no memory. Its F up finds room once the waiting W's have run: the rank then holds only F's
+down whose F's up are still to come, and there are never more than C - 1 of these.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from ..base import ParametrizedFamily, finished
 from .base import VShapeFamily
 from .builder import B_DOWN, B_UP, F_DOWN, F_UP, MeanStage, VBuilder
 
-_SAME = 1e-9  # relative: times and amounts as near as this are the same, whatever was rounded
+_SAME = 1e-9  # relative: closer times and amounts count as equal
 
 
 class ZBV(ParametrizedFamily, VShapeFamily):
-    """``number``: C, the chunks that each rank has room for; None takes 2 P."""
+    """``number``: C, the chunks that each rank has room for; None means 2 P."""
 
     base = "zb-v"
     summary = (
@@ -67,7 +67,7 @@ class ZBV(ParametrizedFamily, VShapeFamily):
         return finished(problem, min(tries, key=lambda ways: ways.longest).order, self.name)
 
     def _improved(self, problem: Problem, fills: tuple[bool, ...]) -> Iterator[VBuilder]:
-        """Tries whose longest wait gets shorter; each knows the waits of the one before."""
+        """Attempts with ever shorter longest waits; each knows the waits of the previous one."""
         stage, ranks = MeanStage.of(problem), problem.ranks
         chunks = self.number or 2 * ranks
         spare, least = [0.0] * ranks, inf
@@ -83,10 +83,10 @@ class ZBV(ParametrizedFamily, VShapeFamily):
 
 @dataclass(frozen=True)
 class _Rules:
-    """The rules that say which op runs next; ``chunks``: the room on each rank.
+    """The rules that choose the next op. ``chunks``: the room on each rank.
 
-    ``fills``: by leg, whether a W may go before it to spare a wait. ``spare``: by rank, by how much
-    it waited less in an earlier try than the rank that waited longest.
+    ``fills``: by leg, whether a W may run first to avoid a wait. ``spare``: by rank, how much less
+    it waited in an earlier attempt than the rank that waited longest.
     """
 
     ways: VBuilder
@@ -123,14 +123,14 @@ class _Rules:
     def _level(self) -> None:
         ways, leg = self.ways, F_DOWN
         for rank in range(1, ways.ranks):
-            idle = 0  # passes that ran nothing: after two there is nothing to run
+            idle = 0  # passes that ran nothing; after two, nothing can run
             while self._behind(rank) and idle < 2:
                 ran = [self._try(below, leg) for below in reversed(range(rank, ways.ranks))]
                 idle = 0 if any(ran) else idle + 1
                 leg = F_DOWN + F_UP - leg
 
     def _behind(self, rank: int) -> bool:
-        """Whether ``rank`` has run fewer F's than the rank before it, or no more F's up."""
+        """Whether ``rank`` has run fewer F's than the previous rank, or no more F's up."""
         (down, up), (down_before, up_before) = (
             (self.ways.count(r, F_DOWN), self.ways.count(r, F_UP)) for r in (rank, rank - 1)
         )
@@ -151,7 +151,7 @@ class _Rules:
                 self._run(rank, leg)
 
     def _run(self, rank: int, leg: int) -> None:
-        """The op of ``leg``, after the W's that go before it."""
+        """Run the op of ``leg``, after the W's that go before it."""
         ways = self.ways
         ready = ways.ready(rank, leg)
         assert ready is not None
@@ -164,15 +164,15 @@ class _Rules:
         ways.run(rank, leg)
 
     def _patience(self, rank: int) -> float:
-        """How much longer ``rank`` may wait without a longer wait than others have."""
+        """How much longer ``rank`` may wait without exceeding the longest wait."""
         most = max(self.ways.longest, self.spare[rank])
         return most - self.ways.waited[rank]
 
     def _make_room(self, rank: int, leg: int) -> bool:
-        """Runs W's until the chunk of an F fits; whether it may run."""
+        """Run W's until an F's chunk fits. Returns whether the F may run."""
         ways = self.ways
         below = ways.count(rank, F_DOWN) - ways.count(rank, F_UP)
-        if leg == F_DOWN and below == self.chunks - 1:  # the last place is for an F up
+        if leg == F_DOWN and below == self.chunks - 1:  # the last chunk is reserved for an F up
             return False
         while not self._room(rank, 1) and ways.late[rank]:
             ways.run_w(rank)

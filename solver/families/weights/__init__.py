@@ -1,1 +1,1 @@
-"""Families in which weights are sent from rank to rank."""
+"""Families that send weights from rank to rank."""

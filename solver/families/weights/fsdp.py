@@ -1,28 +1,28 @@
 """Fully sharded data parallelism (Rajbhandari et al., 2020, ZeRO-3), sharded by whole stages.
 
 Rank r runs all stages of microbatches r, P + r, 2P + r, ..., one microbatch after the other: F of
-stages 0 .. S-1, then BW of stages S-1 .. 0. Stage s is owned by rank s mod P. Before each F and
-before each BW the weights are gathered from their owner, after each BW the gradient goes home, and
-neither is kept. P = 2, two stages, prefetch depth 0 (w: a rank waits for weights, d: for a gradient
-to leave or to come)::
+stages 0 .. S-1, then BW of stages S-1 .. 0. Rank s mod P owns stage s. Before each F and each BW
+the weights are gathered from their owner. After each BW the gradient is sent to the owner. Neither
+is kept. P = 2, two stages, prefetch depth 0 (w: a rank waits for weights, d: for a gradient to
+leave or arrive)::
 
     rank 0   F0 w F1 w B1 d B0 d F0 w F1 ...
     rank 1   w F0 F1 B1 d w B0 d w F0 ...
 
 Prefetch depth K: the weights for an op are gathered while at most the K ops before it run, and a
-gradient is home before the K + 1st op after its own starts, on the rank that sends it and on the
-owner. So K = 0 overlaps nothing, and K = 1 is what implementations do; a rank has buffers for the
-weights of K + 1 ops.
+gradient has arrived before the op starts that comes K + 1 ops after its own, both on the rank that
+sends it and on the owner. So K = 0 overlaps nothing, and K = 1 is what implementations do. A rank
+has buffers for the weights of K + 1 ops.
 
-Traffic: all weights twice and all gradients once a microbatch, but for the stages that a rank owns:
-with equal stages (P-1)/P of three models to and from each rank, as an all-gather before F and B
-and a reduce-scatter after have. The bytes of a rank are the same as where each stage is cut in P,
-and so are the weights, gradients and optimizer states that it keeps; but at one moment one owner
-sends to all others, where a cut stage would leave all ranks at once. Where each pair of ranks has
-a wire of its own, one gather takes what a whole stage takes over one link, P/(P-1) of an all-gather
-by a ring; where an owner has one wire out, P - 1 times that.
+Traffic: all weights twice and all gradients once per microbatch, except for the stages that a rank
+owns. With equal stages that is (P-1)/P of three models to and from each rank, as with an all-gather
+before F and B and a reduce-scatter after. A rank sends and receives as many bytes, and keeps as
+many weights, gradients and optimizer states, as if each stage were cut into P shards. But at one
+moment one owner sends to all others, whereas shards would leave all ranks at once. If each pair of
+ranks has its own wire, a gather takes as long as a whole stage over one link, P/(P-1) times as long
+as an all-gather in a ring. If an owner has a single wire out, it takes P - 1 times that.
 
-Without delays there is no bubble where P divides M. Memory: the activations of one microbatch.
+Without delays there is no bubble if P divides M. Memory: the activations of one microbatch.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from ...weight_passing import round_orders
 from ..base import ParametrizedFamily, RoundRobinFamily, finished
 
 PREFETCHES = (0, 1)
-"""The depths K that there are."""
+"""The possible depths K."""
 
 
 class FSDP(ParametrizedFamily, RoundRobinFamily):
-    """``number``: K, the prefetch depth; None is 1."""
+    """``number``: K, the prefetch depth; None means 1."""
 
     base = "fsdp"
     summary = "data parallel, weights gathered before F and B (:K ops ahead, 1 by default)"
@@ -60,7 +60,7 @@ class FSDP(ParametrizedFamily, RoundRobinFamily):
 
 
 def _transfers(rank: int, row: list[Op], lengths: list[int], ahead: int) -> Iterator[Transfer]:
-    """The weights that ``rank`` gathers for its ops, and the gradients that it sends home."""
+    """The transfers of weights that ``rank`` gathers, and of gradients that it sends to owners."""
     for i, op in enumerate(row):
         owner = op.stage % len(lengths)
         if owner == rank:

@@ -1,22 +1,24 @@
-"""Families in which microbatches stay on ranks and weights go round them, one rank a turn.
+"""Families in which microbatches stay on ranks, and weights move round a ring of ranks.
 
-Rank r runs all stages of microbatches r, P + r, 2P + r, ..., whose activations never leave it. In
-turn t it is in phase q = t - r; a family says in which phases the k-th of its microbatches runs
-which ops. Where several ops fall in one turn, the earlier microbatch goes first.
+Rank r runs all stages of microbatches r, P + r, 2P + r, ..., whose activations never leave it. Time
+is divided into turns. In turn t rank r is in *phase* t - r. A family defines in which phases the
+k-th microbatch of a rank runs which ops. If several ops are in one turn, those of the earlier
+microbatch go first.
 
-Stage s is owned by rank s, which keeps the true weights. Three items of each stage go round: a copy
-of the weights for the F's, one for the B's, and D, the accumulator of the gradient. Each goes from
-its owner to rank 0 for its first use, and from then on to the next rank in every turn, used there
-or not, until the turn of its last use; D then goes home, from the last rank that added to it. A
-family has to place its ops so that each item is where it is used: the phases of the uses of one
-item are all equal mod P.
+Stage s is owned by rank s, which keeps the true weights. Three items of each stage move round the
+ring: a copy of the weights for the F's, one for the B's, and D, the accumulator of the gradient.
+Each goes from its owner to rank 0 for its first use, then to the next rank in every turn, whether
+it is used there or not, until the turn of its last use. D is then sent to the owner, from the last
+rank that added to it. A family must place its ops so that each item is where it is used: the phases
+of all uses of an item are equal mod P.
 
-An item is passed on when the rank has finished its turn, and a rank has room for what the next
-turn brings before the last op of the turn. Ops wait for what they use. So all that joins two ranks
-leads from one turn to the next, and without delays the makespan is at most the sum over the turns
-of the most work that any rank has in each.
+An item is passed on when the rank has finished its turn. A rank has room for the items of the next
+turn before the last op of the current turn. Ops wait for what they use. So all dependencies between
+ranks lead from one turn to the next. Without delays, the makespan is at most the sum over the turns
+of the largest work of any rank in the turn.
 
-Any M: where P does not divide it some ranks have one microbatch fewer; for M < P some have none.
+M is arbitrary: if P does not divide it, some ranks have one microbatch fewer; if M < P, some have
+none.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from ..base import RoundRobinFamily, finished
 class RingFamily(RoundRobinFamily):
     @abstractmethod
     def phases(self, ranks: int, k: int) -> Iterator[tuple[int, OpKind, int]]:
-        """Phase, kind and stage of each op of a rank's k-th microbatch."""
+        """Yield phase, kind and stage of each op of a rank's k-th microbatch."""
 
     def supports(self, problem: Problem) -> str | None:
         if problem.stages != problem.ranks:
@@ -69,7 +71,7 @@ class RingFamily(RoundRobinFamily):
 
 
 class Turns:
-    """The turn of every op; ``rows[r]`` are rank r's turns and ops, in order."""
+    """The turn of every op; ``rows[r]``: (turn, op) of rank r's ops in order."""
 
     def __init__(self, rows: list[list[tuple[int, Op]]]) -> None:
         self.rows = rows
@@ -80,17 +82,17 @@ class Turns:
         return len(self.rows)
 
     def done(self, rank: int, turn: int) -> int:
-        """How many ops ``rank`` has run when ``turn`` is over."""
+        """How many ops ``rank`` has run at the end of ``turn``."""
         return bisect_right(self._turn[rank], turn)
 
     def room(self, rank: int, turn: int) -> int:
-        """How many of its ops ``rank`` has run when it has room for what comes after ``turn``."""
+        """How many ops ``rank`` has run when it has room for the items that come after ``turn``."""
         return max(self.done(rank, turn - 1), self.done(rank, turn) - 1)
 
 
 _Use = tuple[int, int, int]
-"""The turn, the rank and the position in the rank's order of an op that needs an item."""
-# the items of a stage: what it is, which copy, and the kinds of ops that use it
+"""The turn, the rank and the position in the rank's order of an op that uses an item."""
+# the items of a stage: kind of transfer, copy, kinds of ops that use it
 _ITEMS = (
     (TransferKind.WEIGHT, 0, (OpKind.F,)),
     (TransferKind.WEIGHT, 1, (OpKind.B, OpKind.BW)),
@@ -99,7 +101,7 @@ _ITEMS = (
 
 
 def _transfers(turns: Turns) -> tuple[Transfer, ...]:
-    """All transfers, in the order of the turns after which they happen."""
+    """All transfers, sorted by the turns after which they happen."""
     if turns.ranks == 1:
         return ()
     uses = _uses(turns)
@@ -131,7 +133,7 @@ def _journey(
         ranks.insert(0, stage)  # from the owner
         turn -= 1
     if kind is TransferKind.GRADIENT and stage != ranks[-1]:
-        ranks.append(stage)  # home
+        ranks.append(stage)  # back to the owner
     for source, target in pairwise(ranks):
         # the owner has the weights from the start
         after = 0 if turn < first else turns.done(source, turn)

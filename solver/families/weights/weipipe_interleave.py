@@ -1,24 +1,24 @@
-"""WeiPipe-Interleave (WeiPipe, Lin et al., 2025): microbatches stay on ranks, weights pass by.
+"""WeiPipe-Interleave (WeiPipe, Lin et al., 2025): microbatches stay on ranks, weights move on.
 
 P stages on P ranks that form a ring (see :mod:`.ring`). The k-th microbatch of a rank runs F of
-stage j in phase Pk + j and BW of stage P-1-j in phase P(k+1) + j; where both fall in one turn BW
-goes first. P = 2, M = 4 (rank 0 has microbatches 0 and 2; ``F10`` is stage 1, microbatch 0, ``B`` a
-fused BW), the turns ruled off::
+stage j in phase Pk + j and BW of stage P-1-j in phase P(k+1) + j; if both are in one turn, BW goes
+first. P = 2, M = 4 (rank 0 has microbatches 0 and 2; ``F10`` is stage 1, microbatch 0, ``B`` a
+fused BW), with lines between the turns::
 
     turn    0     1     2         3         4         5     6
     rank 0  F00 | F10 | B10 F02 | B00 F12 | B12     | B02 |
     rank 1      | F01 | F11     | B11 F03 | B01 F13 | B13 | B03
 
-D goes with the second copy of the weights, and each visits the microbatches in order, one a
-turn. This order is why the method has a bubble: F's and BW's could go on without D (see
+D moves with the second copy of the weights, and both visit the microbatches in order, one per turn.
+That order is the reason for the bubble: F's and BW's could run without D (see
 docs/weight-passing.md).
 
 Makespan without communication, with t = T_F + T_B + T_W of a stage equal everywhere: the last F is
-in turn M + P - 2, the first BW in turn P: P turns have F's alone, P turns BW's alone, M - 1 turns
-both. In all at most (M + P - 1) t, the published bubble rate (P-1)/(M+P-1). Where M > P one chain
-attains it: rank 0 until it runs out of F's to run beside BW's, then D's rank by rank to the last
-one. Where M <= P no rank has both in one turn, and the makespan is
-P t + (M - 1) max(T_F, T_B + T_W), less than the formula's where 1 < M.
+in turn M + P - 2, the first BW in turn P. So P turns have only F's, P turns only BW's, and M - 1
+turns both. In total that is at most (M + P - 1) t, the published bubble rate (P-1)/(M+P-1). If M >
+P, one chain of ops takes that long: rank 0 until it has no more F's to run beside BW's, then the
+BW's that use D, rank by rank, to the last one. If M <= P, no rank has both in one turn, and the
+makespan is P t + (M - 1) max(T_F, T_B + T_W), less than the formula's if M > 1.
 
 Memory: a rank holds at most the activations of P stages (its whole model for one microbatch).
 """

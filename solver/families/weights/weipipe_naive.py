@@ -1,4 +1,4 @@
-"""WeiPipe-Naive (WeiPipe, Lin et al., 2025): one microbatch a rank at a time, weights pass by.
+"""WeiPipe-Naive (WeiPipe, Lin et al., 2025): one microbatch per rank at a time, weights move on.
 
 P stages on P ranks that form a ring (see :mod:`.ring`). The k-th microbatch of a rank runs F of
 stage j in phase 2Pk + j and BW of stage P-1-j in phase 2Pk + P + j. P = 2, M = 4 (rank 0 has
@@ -8,13 +8,14 @@ microbatches 0 and 2; ``F10`` is stage 1, microbatch 0, ``B`` a fused BW)::
     rank 0  F00 F10 B10 B00 F02 F12 B12 B02
     rank 1      F01 F11 B11 B01 F03 F13 B13 B03
 
-Each turn has one op, yet three stages' worth is sent: while a rank runs F's the weights for BW's
-and D pass by unused, and the other way round. So it moves twice what interleave moves.
+Each turn has one op, but three items (as large as a stage) are sent: while a rank runs F's, the
+weights for BW's and D pass unused, and vice versa. So it sends twice as much as
+:mod:`.weipipe_interleave`.
 
-Makespan without communication, where P divides M, T_F and T_BW = T_B + T_W of a stage equal
-everywhere: in the first P - 1 of the P turns in which rank 0 has F's alone (or BW's alone), some
-other rank still has the op before, and a turn lasts as long as its longest op. With the P - 1 turns
-at the end, where the others catch up, that is at most::
+Makespan without communication, if P divides M and T_F and T_BW = T_B + T_W of a stage are equal
+everywhere: consider the P turns in which rank 0 has only F's (or only BW's). In the first P - 1 of
+them some other rank still runs the previous kind of op, and a turn lasts as long as its longest op.
+With the P - 1 turns at the end, in which the others finish, the makespan is at most::
 
     P T_F + (P-1) T_BW + M/P ((P-1) max(T_F, T_BW) + T_BW) + (M/P - 1) ((P-1) max(T_F, T_BW) + T_F)
 

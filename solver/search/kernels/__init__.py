@@ -1,1 +1,1 @@
-"""Compiled loops of the searches."""
+"""The compiled loops of the local searches."""

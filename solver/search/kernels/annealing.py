@@ -1,8 +1,8 @@
 """The kernel of the local search: simulated annealing on the orders of all ranks.
 
-Moves are those of :mod:`.moves`. Where activations may be recomputed or offloaded
-(:class:`RematState`), some change that for a few microbatches of a stage instead: their R's, O's,
-L's and W's come from behind the rank's list, or go there.
+The moves are those of :mod:`.moves`. If activations may be recomputed or offloaded
+(:class:`RematState`), some moves change that choice for a few microbatches of a stage: their R's,
+O's, L's and W's move between the part of the rank's list that runs and the unused part behind it.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from .remat_moves import CHANGES, RUN, RematState, change_choice, way_of
 
 @kernel
 def anneal_kernel(  # noqa: PLR0917
-    order: IntArray,  # (N,) packed ops, rank after rank; changed
-    best: IntArray,  # (N,) out: the best order met, where it beats best_cost
+    order: IntArray,  # (N,) packed ops, rank after rank; changed in place
+    best: IntArray,  # (N,) out: the best order found, if it costs less than best_cost
     best_cost: float,
     offsets: IntArray,
     costs: CostArrays,
     remat: RematState | None,
     makespan: bool,
-    hot: float,  # temperature of the first and of the last move, in units of cost
+    hot: float,  # temperature of the first move, in units of cost; `cold`: of the last
     cold: float,
     moves: int,
-    reach: int,  # how many places a move goes at most
-    state: State,  # changed
-    stopped: npt.NDArray[np.bool_],  # (1,) turns true where another thread ends it all
+    reach: int,  # largest distance of a move, in positions
+    state: State,  # changed in place
+    stopped: npt.NDArray[np.bool_],  # (1,) ends the search when another thread sets it
 ) -> float:
-    """Tries ``moves`` moves; returns the cost of ``best``."""
+    """Simulated annealing with ``moves`` moves; returns the cost of ``best``."""
     durations, owner, into_f, into_b, m_b, m_w, limit = costs
     ranks, size = len(limit), len(order)
     start, end = np.empty(size), np.empty(size)

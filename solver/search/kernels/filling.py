@@ -1,12 +1,12 @@
-"""Simulated annealing of the orders of F's and B's alone; W's fill the time between them.
+"""Simulated annealing of the orders of only F's and B's; W's fill the time between them.
 
-Where memory is little, hardly an op can be moved by itself: an F that comes earlier needs the
-memory of a W that comes later. So a rank's list has its F's and B's here, and W's are put between
-them as time runs forward over all ranks: a rank runs the one that has waited longest where the next
-F lacks memory, or the next input is far enough away.
+If memory is small, hardly any op can be moved by itself: an F that comes earlier needs the memory
+that a later W releases. So a rank's list here has only its F's and B's, and W's are inserted while
+all ranks are simulated forward in time: a rank runs the W that has waited longest if the next F
+lacks memory, or the next input is late enough.
 
-Moves are those of :mod:`.moves` on these lists, and some that follow a microbatch from
-rank to rank and move its ops by as many places each.
+The moves are those of :mod:`.moves` on these lists. Others follow a microbatch from rank to rank
+and move several of its ops by the same distance.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from .moves import (
 )
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
-FILLS = 0.05  # share of the moves that change when a rank fills a gap
-ROUTES = 0.3  # share of those that follow a microbatch
-FOLLOWED = 12  # ops that these move at most
-FAR = 40  # places that the moves of others have put an op away, at most
+FILLS = 0.05  # share of the moves that change `fill` of a rank
+ROUTES = 0.3  # share of the moves that follow a microbatch
+FOLLOWED = 12  # most ops in such a move
+FAR = 40  # an op is searched at most this many positions from where it was
 
 
 @kernel
 def fill_weights(  # noqa: PLR0917
     runs: IntArray,  # (2 N,) packed F's and B's, rank after rank
-    offsets: IntArray,  # (P + 1,) where each rank's begin
+    offsets: IntArray,  # (P + 1,) start of each rank's
     costs: CostArrays,
-    fill: FloatArray,  # (P,) a W runs where the next input is so many T_W away
+    fill: FloatArray,  # (P,) a W runs if the next input is this many T_W away
     order: IntArray,  # (3 N,) out: with W's
     start: FloatArray,  # (3 N,) out
     end: FloatArray,  # (3 N,) out
-    source: IntArray,  # (3 N,) out: the place in ``runs`` of the op, or of the next one
+    source: IntArray,  # (3 N,) out: index in `runs` of the op or, for a W, of the next one
     f_end: FloatArray,  # (S, M) scratch
     b_end: FloatArray,  # (S, M) scratch
     queue: IntArray,  # (N,) scratch
     by_rank: FloatArray,  # (3, P) scratch
     places: IntArray,  # (4, P) scratch
 ) -> bool:
-    """Puts W's between the others and times all; False where some can never start."""
+    """Insert the W's between the other ops and time all; False if some op can never start."""
     durations, owner, into_f, into_b, m_b, m_w, limit = costs
     ranks, stages = len(limit), len(owner)
     f_end[:], b_end[:] = np.inf, np.inf
@@ -152,7 +152,7 @@ def _move(  # noqa: PLR0917
     saved: IntArray,
     state: State,
 ) -> bool:
-    """Moves an op of a rank, or some; False, with nothing changed, where a rule forbids it."""
+    """Move an op of a rank, or several; False, with nothing changed, if a rule forbids it."""
     first = offsets[rank]
     low, high = move_run(runs, at, target, first, offsets[rank + 1], saved, state)
     if high < low:
@@ -165,7 +165,7 @@ def _move(  # noqa: PLR0917
 
 @kernel
 def _find(runs: IntArray, op: int, near: int, first: int, stop: int) -> int:
-    """The place of an op among first..stop - 1, which was ``near``; -1 where it is far off."""
+    """The position of an op, which was ``near``, among first..stop - 1; -1 if it is far away."""
     for apart in range(FAR):
         if near + apart < stop and runs[near + apart] == op:
             return near + apart
@@ -189,7 +189,7 @@ def _move_along(  # noqa: PLR0917
     saved: IntArray,
     state: State,
 ) -> bool:
-    """Moves some ops that follow each other on a microbatch's way, each as far; whether any did."""
+    """Move consecutive ops of a random microbatch by the same distance; whether any was moved."""
     stages, moved = owner.shape[0], False
     kind, stage, microbatch = fields(runs[int(random(state) * len(runs))])
     distance = 1 + int(reach * random(state) ** 3)
@@ -214,12 +214,12 @@ def _move_along(  # noqa: PLR0917
 
 @kernel
 def anneal_filled(  # noqa: PLR0917
-    runs: IntArray,  # (2 N,) changed
-    best: IntArray,  # (3 N,) out: the best order met, where it beats best_cost
+    runs: IntArray,  # (2 N,) changed in place
+    best: IntArray,  # (3 N,) out: the best order found, if it costs less than best_cost
     best_cost: float,
     offsets: IntArray,
     costs: CostArrays,
-    fill: FloatArray,  # (P,) changed
+    fill: FloatArray,  # (P,) changed in place
     makespan: bool,
     hot: float,
     cold: float,
@@ -228,7 +228,7 @@ def anneal_filled(  # noqa: PLR0917
     state: State,
     stopped: npt.NDArray[np.bool_],
 ) -> float:
-    """Tries ``moves`` moves; returns the cost of ``best``."""
+    """Simulated annealing with ``moves`` moves; returns the cost of ``best``."""
     owner, m_b, limit = costs.owner, costs.m_b, costs.limit
     ranks, size = len(limit), 3 * len(runs) // 2
     order, source = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
@@ -237,7 +237,7 @@ def anneal_filled(  # noqa: PLR0917
     queue = np.empty(size // 3, dtype=np.int64)
     by_rank, places = np.empty((3, ranks)), np.empty((4, ranks), dtype=np.int64)
     done = np.zeros(owner.shape, dtype=np.int8)
-    none = np.zeros_like(costs.m_w)  # W's give back what they hold before the next F
+    none = np.zeros_like(costs.m_w)  # treats M_W as 0: W's release it before the next F if needed
     saved = np.empty(reach + LONGEST, dtype=np.int64)
     kept, kept_source = runs.copy(), source.copy()
     place = np.empty((2, *owner.shape), dtype=np.int64)

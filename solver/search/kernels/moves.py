@@ -1,13 +1,14 @@
-"""Moves of the local search on the orders of all ranks, and what an order costs.
+"""Moves of the local search on orders, and the cost of an order.
 
-A move takes one op of one rank, or some that follow each other, and puts it a few places earlier or
-later. Half of the moves are made where the cost is decided: on the longest path to the end of the
-rank that spans most, ops leave a block that a rank runs there without a pause, to before its first
-op or behind its last, as neighbourhoods for job shops do (Nowicki and Smutnicki, 1996). Ops of the
-same kind and stage that it passes hand their microbatches on, so that their sequence stays: moving
-F2 behind F3 leaves F2 before F3 and moves the later place alone. Orders that break the memory limit
-or the order of F, B and W on the rank are dropped before anything is simulated, as both depend on
-the order alone.
+A move takes one op of a rank, or several in a row, and puts it a few positions earlier or later.
+Half of the moves are made on the critical path to the end of the rank that decides the cost, as
+neighbourhoods for job shops do (Nowicki and Smutnicki, 1996). There an op leaves its *block*, a
+sequence of ops that a rank runs without a pause, to before the block's first op or behind its last.
+
+Ops of the same kind and stage that an op passes pass their microbatches on, so the sequence of
+microbatches stays: moving F2 behind F3 leaves F2 before F3, and only the later position moves.
+Orders that exceed the memory limit, or in which F, B and W of a microbatch are not in order on the
+rank, are rejected before the simulation, as both depend only on the order.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from pipeloom.ir.model.ops import CLASS_MASK, FloatArray, IntArray, OpKind
 from ...core.kernels import State, fields, kind_of, random
 from .remat_moves import RematState
 
-EDGES = 0.5  # share of the moves that are made on the longest path
-LONGEST, MORE = 4, 0.3  # ops that a move takes at most, and the chance that it takes one more
-# how far a microbatch has come: B's input is there, B has run, W has run, B's input is not there
+EDGES = 0.5  # share of the moves that are made on the critical path
+LONGEST, MORE = 4, 0.3  # most ops in a move, and the probability of each further one
+# state of a microbatch: its activations are there, B has run, W has run, they are not there
 _HERE, _BACK, _DONE, _AWAY = 1, 2, 3, 4
 _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _O = int(OpKind.O)
@@ -33,7 +34,7 @@ _O = int(OpKind.O)
 
 @kernel
 def shift(order: IntArray, source: int, target: int) -> None:
-    """Moves an op from ``source`` to ``target``; its class keeps the sequence of microbatches."""
+    """Move an op from ``source`` to ``target``; its class keeps the sequence of microbatches."""
     step = 1 if target > source else -1
     carried = order[source]
     at = source
@@ -48,8 +49,7 @@ def shift(order: IntArray, source: int, target: int) -> None:
 
 @kernel
 def copy_places(order: IntArray, low: int, high: int, into: IntArray, at: int) -> None:
-    """Copies the places low..high to those from ``at`` on: an assignment of slices takes longer to
-    compile."""
+    """Copy positions low..high to ``into[at:]``; assigning a slice takes longer to compile."""
     for i in range(high - low + 1):
         into[at + i] = order[low + i]
 
@@ -60,12 +60,15 @@ def move_run(  # noqa: PLR0917
     source: int,
     target: int,
     first: int,
-    stop: int,  # the rank has the places first..stop - 1
-    saved: IntArray,  # out: what was at low..high
+    stop: int,  # the rank's ops are at first..stop - 1
+    saved: IntArray,  # out: the ops that were at low..high
     state: State,
 ) -> tuple[int, int]:
-    """Moves an op, or some that follow it, from ``source`` to ``target``; returns the places
-    low..high that have changed, none where the move would leave the rank or be without effect."""
+    """Move an op, or several in a row, from ``source`` to ``target``.
+
+    Returns the first and last position changed, (0, -1) if the move would leave the rank or have no
+    effect.
+    """
     together = 1
     while together < LONGEST and random(state) < MORE:
         together += 1
@@ -84,16 +87,16 @@ def move_run(  # noqa: PLR0917
 @kernel
 def keeps_rules(  # noqa: PLR0917
     order: IntArray,
-    first: int,  # where the rank's ops begin
+    first: int,  # position of the rank's first op
     low: int,
-    high: int,  # the places low..high have changed
+    high: int,  # the ops at low..high have changed
     m_b: FloatArray,
     m_w: FloatArray,
     limit: float,
     remat: RematState | None,
-    done: npt.NDArray[np.int8],  # (S, M) scratch, all 0: how far a microbatch has come; left all 0
+    done: npt.NDArray[np.int8],  # (S, M) scratch: state of each microbatch; 0 before and after
 ) -> bool:
-    """Whether the ops of each microbatch are in order and the memory fits."""
+    """Whether the ops of each microbatch are in order and the memory limit is kept."""
     held = 0.0
     keeps = True
     for at in range(first, high + 1):
@@ -142,7 +145,7 @@ def keeps_rules(  # noqa: PLR0917
 
 @kernel
 def note(order: IntArray, low: int, high: int, place: IntArray) -> None:
-    """Notes in ``place``, (2, S, M), the places of the F's and B's among low..high."""
+    """Write the positions of the F's and B's among low..high to ``place``, (2, S, M)."""
     for at in range(low, high + 1):
         kind, stage, microbatch = fields(order[at])
         if kind <= _BW and kind != _W:
@@ -153,7 +156,7 @@ def note(order: IntArray, low: int, high: int, place: IntArray) -> None:
 def _follows_at_once(
     order: IntArray, start: FloatArray, end: FloatArray, at: int, first: int
 ) -> bool:
-    """Whether copies alone are between an op and the one that it follows without a pause."""
+    """Whether an op follows the previous one without a pause, with only copies between them."""
     before = at - 1
     while before >= first and kind_of(order[before]) >= _O:
         if kind_of(order[before]) == _O and start[at] <= end[before]:
@@ -172,11 +175,11 @@ def critical_blocks(  # noqa: PLR0917
     end: FloatArray,
     place: IntArray,
     rank: int,
-    blocks: IntArray,  # (N, 2) out: first and last place of each
+    blocks: IntArray,  # (N, 2) out: first and last position of each
 ) -> int:
-    """The number of blocks on the longest path to the last op of ``rank``, from its end.
+    """Find the blocks on the critical path to the last op of ``rank``, from its end; their number.
 
-    A block is what one rank runs without a pause, from an op that waited for its input to the one
+    A block is what one rank runs without a pause, from an op that waited for its input to the op
     whose output is waited for. Blocks of one op are left out.
     """
     stages, found = owner.shape[0], 0
@@ -206,7 +209,10 @@ def critical_blocks(  # noqa: PLR0917
 
 @kernel
 def at_an_edge(blocks: IntArray, number: int, reach: int, state: State) -> tuple[int, int]:
-    """A move that may shorten the path: an op goes before its block's first, or behind its last."""
+    """A move on the critical path: an op goes before its block's first or behind its last.
+
+    Returns the op's position and its new one.
+    """
     block = int(random(state) * number)
     first, last = blocks[block]
     distance = 1 + int(min(reach, last - first) * random(state) ** 3)
@@ -222,7 +228,7 @@ def rank_of(offsets: IntArray, place: int) -> int:
 
 @kernel
 def anywhere(first: int, length: int, reach: int, state: State) -> tuple[int, int]:
-    """A place among ``length``, and where its op goes, near places likelier than far ones."""
+    """A random op and its new position, short distances being likelier than long ones."""
     source = first + int(random(state) * length)
     distance = 1 + int(reach * random(state) ** 3)
     return source, source + distance if random(state) < 0.5 else source - distance
@@ -230,15 +236,15 @@ def anywhere(first: int, length: int, reach: int, state: State) -> tuple[int, in
 
 @kernel
 def cost_of(
-    offsets: IntArray,  # (P + 1,) where each rank's ops begin
-    stop: IntArray,  # (P,) and end
+    offsets: IntArray,  # (P + 1,) start of each rank's ops
+    stop: IntArray,  # (P,) end of each rank's ops
     start: FloatArray,
     end: FloatArray,
     makespan: bool,
 ) -> tuple[float, float, int]:
-    """The cost, what orders are compared by, and the rank that decides.
+    """The cost, the value by which orders are compared, and the rank that decides the cost.
 
-    What ranks span beyond the longest tells apart the many orders of equal cost.
+    The value adds a tenth of the mean span, which distinguishes the many orders of equal cost.
     """
     span, total, last, opens = 0.0, 0.0, 0.0, np.inf
     longest = latest = 0

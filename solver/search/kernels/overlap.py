@@ -1,11 +1,11 @@
-"""The kernel that anneals orders with pairs: an F, a B and a W side by side that run at once.
+"""Simulated annealing of orders with pairs: an F, a B and a W next to each other that run at once.
 
-``at_once[i]``: a pair begins at place i. Moves make a pair of an F and a B near it (its W comes
-along), take one apart, or let an op or a whole pair run earlier or later; ops of a class keep their
-microbatches' sequence.
+``at_once[i]``: a pair begins at position i. Moves make a pair of an F and a B near it (its W is
+moved along), separate a pair, or run an op or a whole pair earlier or later. The ops of a class
+keep their sequence of microbatches.
 
-Apart from :mod:`.moves`: timing an order with pairs takes 8 to 33 % longer than timing
-one without.
+It is separate from :mod:`.moves`, because timing an order with pairs takes 8 to 33 % longer than
+timing one without.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ...core.kernels import CostArrays, State, fields, kind_of, random
 from ...core.relaxations import Mask
 from .moves import keeps_rules
 
-JOIN, PART = 0.35, 0.05  # shares of the moves that make a pair, or take one apart
-FAR = 120  # places that a move changes at most
+JOIN, PART = 0.35, 0.05  # share of the moves that make a pair, and that separate one
+FAR = 120  # most positions that a move changes
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 
 
@@ -30,8 +30,8 @@ def time_overlap(  # noqa: PLR0917
     at_once: Mask,
     offsets: IntArray,
     durations: FloatArray,
-    pair_times: FloatArray,  # (S, S): of an F, of a BW
-    owner: IntArray,  # (S, M), as the next two
+    pair_times: FloatArray,  # (S, S): by stage of the F, stage of the BW
+    owner: IntArray,  # (S, M); so are the next two
     into_f: FloatArray,
     into_b: FloatArray,
     begins: FloatArray,  # (P,) out
@@ -39,7 +39,7 @@ def time_overlap(  # noqa: PLR0917
     f_end: FloatArray,  # (S, M) scratch
     b_end: FloatArray,
 ) -> bool:
-    """Begin and end of each rank; False where an op can never start."""
+    """Write begin and end of each rank; False if some op can never start."""
     ranks, stages = len(offsets) - 1, len(owner)
     f_end[:] = -1.0
     b_end[:] = -1.0
@@ -96,7 +96,7 @@ def time_overlap(  # noqa: PLR0917
 
 @kernel
 def _pair_start(at_once: Mask, first: int, place: int) -> int:
-    """The place where the pair that has ``place`` begins; ``place`` itself where none does."""
+    """The position where the pair with ``place`` begins; ``place`` itself if there is none."""
     for back in range(1, 3):
         if place - back >= first and at_once[place - back]:
             return place - back
@@ -107,7 +107,10 @@ def _pair_start(at_once: Mask, first: int, place: int) -> int:
 def _make_pair(  # noqa: PLR0917
     order: IntArray, at_once: Mask, first: int, last: int, reach: int, state: State
 ) -> tuple[int, int]:
-    """Makes a pair of an F and the next B, or the last one before; the places changed, or -1."""
+    """Make a pair of a random F and the next B, or the last one before it.
+
+    Returns the first and last position changed, or (-1, -1).
+    """
     at = first + int(random(state) * (last - first))
     while at < last and (kind_of(order[at]) != _F or at_once[at]):
         at += 1
@@ -146,11 +149,11 @@ def _make_pair(  # noqa: PLR0917
 def _move_op_or_pair(  # noqa: PLR0917
     order: IntArray, at_once: Mask, first: int, last: int, reach: int, state: State
 ) -> tuple[int, int]:
-    """Moves an op or a pair; the places changed, or -1."""
+    """Move an op or a pair. Returns the first and last position changed, or (-1, -1)."""
     at = _pair_start(at_once, first, first + int(random(state) * (last - first)))
     size = 3 if at_once[at] else 1
     distance = 1 + int(reach * random(state) ** 3)
-    low, high = at, at + size  # high: behind the last
+    low, high = at, at + size  # high: one past the last
     if random(state) < 0.5:
         while distance > 0 and high < last:
             high += 3 if at_once[high] else 1
@@ -174,7 +177,7 @@ def _move_op_or_pair(  # noqa: PLR0917
 
 @kernel
 def _renumber(order: IntArray, old: IntArray, low: int) -> None:
-    """Gives the ops of each class from ``low`` on the microbatches in the sequence of ``old``."""
+    """Give the ops of each class from ``low`` on their microbatches in the sequence of ``old``."""
     taken = np.zeros(len(old), dtype=np.bool_)
     for k in range(low, low + len(old)):
         kind = order[k] & CLASS_MASK
@@ -187,7 +190,7 @@ def _renumber(order: IntArray, old: IntArray, low: int) -> None:
 
 @kernel
 def _pairs_differ(order: IntArray, at_once: Mask, low: int, high: int) -> bool:
-    """Whether each pair is an F with the B and W of another stage or microbatch."""
+    """Whether each pair is an F and the B and W of another stage or microbatch."""
     for k in range(low, high + 1):
         if at_once[k]:
             f, b, w = order[k], order[k + 1], order[k + 2]
@@ -198,23 +201,23 @@ def _pairs_differ(order: IntArray, at_once: Mask, low: int, high: int) -> bool:
 
 @kernel
 def anneal_overlap(  # noqa: PLR0917
-    order: IntArray,  # (N,) and
-    at_once: Mask,  # (N,): changed
-    best: IntArray,  # (N,) and
-    best_at_once: Mask,  # (N,) out: the best met, where it beats best_cost
+    order: IntArray,  # (N,) changed in place
+    at_once: Mask,  # (N,) changed in place
+    best: IntArray,  # (N,) changed in place
+    best_at_once: Mask,  # (N,) out: the best found, if it costs less than best_cost
     best_cost: float,
     offsets: IntArray,
     costs: CostArrays,
     pair_times: FloatArray,
     makespan: bool,
-    hot: float,  # temperature of the first and of the last move, in units of cost
+    hot: float,  # temperature of the first move, in units of cost; `cold`: of the last
     cold: float,
     moves: int,
-    reach: int,  # how many ops a move goes at most
-    state: State,  # (1,) of the random numbers; changed
-    stopped: Mask,  # (1,) turns true where another thread ends it all
+    reach: int,  # largest distance of a move, in ops
+    state: State,  # (1,) of the random numbers; changed in place
+    stopped: Mask,  # (1,) ends the search when another thread sets it
 ) -> float:
-    """Tries ``moves`` moves; returns the cost of ``best``."""
+    """Simulated annealing with ``moves`` moves; returns the cost of ``best``."""
     durations, owner, into_f, into_b, m_b, m_w, limit = costs
     ranks = len(offsets) - 1
     begins, ends = np.empty(ranks), np.empty(ranks)

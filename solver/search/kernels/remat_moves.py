@@ -1,9 +1,8 @@
-"""Moves of the local search that recompute, offload or fuse microbatches, or cease to.
+"""Moves of the local search that change whether microbatches are recomputed, offloaded or fused.
 
-A rank's part of the order has the ops that run and, behind ``stop``, the R's, O's, L's and W's of
-microbatches that are neither recomputed nor offloaded nor split. A move takes ops from there and
-puts them where they serve: R right before its B, O soon after its F, L a little before its B, W
-right behind B.
+A rank's part of the order holds the ops that run and, from ``stop`` on, the unused R's, O's, L's
+and W's. A move takes ops from there and inserts them: R right before its B, O soon after its F, L a
+little before its B, W right behind B; or it moves them back there.
 """
 
 from __future__ import annotations
@@ -20,27 +19,32 @@ from ...core.kernels import State, kind_of, packed, random
 
 _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
-CHANGES = 0.3  # share of these moves
-RUN = 4  # microbatches in a row that a move changes at most
-NEAR = 6  # places less than which an O stands behind its F at first, an L before its B
-FUSED = -2  # beside the choices of :mod:`pipeloom.ir.cost.remat`: B and W are one op, or two again
+CHANGES = 0.3  # share of the moves that are of this kind
+RUN = 4  # most microbatches in a row that a move changes
+NEAR = 6  # an O is inserted fewer positions than this behind its F, an L before its B
+# a choice in addition to those of :mod:`pipeloom.ir.cost.remat`: fuse B and W, or split them again
+FUSED = -2
 
 RematState = tuple[RematArrays, Choice, npt.NDArray[np.bool_], IntArray, IntArray]
-"""The simulator's arrays, whose choice is changed; out: the best order's choice; the choices that
-each stage may have, (4, S): STAYS, RECOMPUTED, OFFLOADED, FUSED; the ends of each rank's ops,
-(P,); out: those of the best order."""
+"""(arrays, best_choice, allowed, stop, best_stop).
+
+``arrays``: those of the simulator, whose choice is changed. ``best_choice``: out, the choice of the
+best order. ``allowed``: the choices that each stage may have, (4, S): STAYS, RECOMPUTED, OFFLOADED,
+FUSED. ``stop``: the end of each rank's ops that run, (P,). ``best_stop``: out, that of the best
+order.
+"""
 
 
 @kernel
 def way_of(row: int) -> int:
-    """The choice that a row of the choices that stages may have is about."""
+    """The choice that a row of ``allowed`` stands for."""
     return row if row <= RECOMPUTED else RECOMPUTED - row
 
 
 @kernel
 def change_choice(  # noqa: PLR0917
-    order: IntArray,  # changed, as stop and choice are
-    first: int,  # the rank's ops begin here
+    order: IntArray,  # changed, as are stop and choice
+    first: int,  # position of the rank's first op
     stop: IntArray,
     rank: int,
     choice: Choice,
@@ -50,7 +54,7 @@ def change_choice(  # noqa: PLR0917
     wanted: int,
     state: State,
 ) -> bool:
-    """Makes ``wanted`` the choice of a stage's microbatches since..until; False where it was so."""
+    """Make ``wanted`` the choice of a stage's microbatches since..until - 1; False if it is."""
     changed = False
     if wanted == FUSED:
         split = kind_of(order[_backward(order, first, packed(_F, stage, since))]) == _BW
@@ -86,7 +90,7 @@ def change_choice(  # noqa: PLR0917
 def _fuse_or_split(  # noqa: PLR0917
     order: IntArray, first: int, stop: IntArray, rank: int, of: int, split: bool
 ) -> bool:
-    """Makes one op of B and W, or two again; False where it is so."""
+    """Fuse B and W into one op, or split it into two; False if that is already so."""
     at = _backward(order, first, of)
     if (kind_of(order[at]) == _BW) != split:
         return False
@@ -129,7 +133,7 @@ def _backward(order: IntArray, first: int, of: int) -> int:
 
 @kernel
 def _carry(order: IntArray, source: int, target: int) -> None:
-    """Puts an op elsewhere; those between move by one."""
+    """Move an op from ``source`` to ``target``; those between shift by one."""
     op = order[source]
     step = 1 if target > source else -1
     at = source
