@@ -1,7 +1,7 @@
-"""Benchmarks, one folder each: cases, how one is measured, what the rows must show, and tables.
+"""Benchmarks: a folder for each, with its cases, its measurement, its claims and its tables.
 
-``python -m benchmarks`` runs them (``__main__``); ``NAME/record.json`` holds what was recorded.
-A benchmark is a package with the four names of :class:`Benchmark`.
+``python -m benchmarks`` runs them (``__main__``) and records the results in ``NAME/record.json``. A
+benchmark is a package with the four names of :class:`Benchmark`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 from pipeloom import Schedule, dump_schedule, verify_schedule
 
 Row: TypeAlias = dict[str, Any]
-"""The figures of a case by name; ``part``, ``case`` and ``origin`` are added to those measured."""
+"""The figures of a case, by name. ``part``, ``case`` and ``origin`` are added after the
+measurement."""
 Rows: TypeAlias = Sequence[Row]
 Size = Literal["small", "usual", "large"]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to measure.
+    """One measurement.
 
-    ``part``: the table that it belongs to. ``name``: unique in its part. ``given``: what
-    ``measure`` needs, to be pickled. ``timed``: the clock decides its figures, so that it is
-    measured by itself and recorded on an idle machine only. ``fresh``: in a process of its own.
+    ``part``: the table it belongs to. ``name``: unique within the part. ``given``: the arguments of
+    ``measure``; they can be pickled. ``timed``: its figures depend on the speed of the machine, so
+    it runs by itself and is recorded only on an idle machine. ``fresh``: it runs in a new process.
     """
 
     part: str
@@ -36,10 +37,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A sentence about the rows of a part, and whether it is as it must be.
+    """A sentence about the rows of a part; ``met`` says whether the target is reached.
 
-    ``key``: the name by which pages other than the benchmark's own and ``docs/results.md`` quote
-    it.
+    ``key``: the name by which other pages quote the claim. The page of the benchmark and
+    ``docs/results.md`` list all claims and need no key.
     """
 
     part: str
@@ -50,9 +51,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table; ``value`` is a key of the row, or computed from it.
+    """A column of a table: ``value`` is a key of the row, or a function of the row.
 
-    In a table of groups it is computed from the rows of a group, and a key is that of the first.
+    In a table with groups, a function gets the list of the group's rows, and a key refers to the
+    first row of the group. ``text`` is a format specification for numbers.
     """
 
     head: str
@@ -60,7 +62,7 @@ class Column:
     text: str = ""
 
     def cell(self, row: Any) -> str:
-        """The figure in words; ``-`` for None."""
+        """The text of the cell; ``-`` for None."""
         if callable(self.value):
             found = self.value(row)
         else:
@@ -71,15 +73,19 @@ class Column:
 
 
 def plain(keys: str | Mapping[str, str], text: str = "") -> Iterator[Column]:
-    """Columns of figures as they are: keys of the row by heading, or keys that are headings."""
+    """Columns that show figures unchanged.
+
+    ``keys`` maps headings to keys of a row, or is a string of keys, separated by spaces, that are
+    also the headings. ``text`` is the format specification of all of them.
+    """
     heads = {key: key for key in keys.split()} if isinstance(keys, str) else keys
     return (Column(head, key, text) for head, key in heads.items())
 
 
 class Table:
-    """The columns of a part, one line for each row, or for each group of rows with one ``by``.
+    """The table of a part: one line per row, or per group of rows with the same value of ``by``.
 
-    ``total``: a line for all rows at the end. ``where``: the rows that are shown.
+    ``total`` adds a last line for all rows. Only rows for which ``where`` is true are shown.
     """
 
     def __init__(
@@ -93,16 +99,18 @@ class Table:
 
 
 class Benchmark(Protocol):
-    """A benchmark, or a part of one, as the front (``__main__``) runs it.
+    """The interface of a benchmark, or of a part of one.
 
-    ``cases(size)``: ``small`` takes at most about a minute; a larger size has all of a smaller
-    one's. ``measure(case)``: the figures of a case. ``judge(rows)``: claims about recorded or
-    measured rows, of which some cases may be missing. ``columns``: tables, by part.
+    * ``cases(size)``: the cases to measure. ``small`` takes at most about a minute, and each size
+      contains the cases of the smaller ones.
+    * ``measure(case)``: the figures of a case.
+    * ``judge(rows)``: claims about measured or recorded rows; some cases may be missing.
+    * ``columns``: the tables by part.
 
-    A benchmark may also have ``worse(before, now)``, which compares a row with the one recorded
-    (by default they have to be equal unless they are timed), and ``files(rows)``: the text of files
-    of the repository that are made from the rows, by path; and ``ROOMS`` of the library that it
-    measures.
+    Optional names: ``worse(before, now)`` yields one line per figure that is worse than recorded
+    (default: all figures that differ, unless the case is timed). ``files(rows)`` returns the text
+    of other files that are generated from the rows, by path. ``ROOMS`` lists the folders of the
+    library that the benchmark measures.
     """
 
     @property
@@ -117,7 +125,7 @@ class Benchmark(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Several benchmarks as one, each with tables of its own."""
+    """Several benchmarks combined into one; the parts of each keep their tables."""
 
     of: Sequence[Benchmark]
 
@@ -139,7 +147,7 @@ class Parts:
 
 
 def parts(*modules: object) -> Parts:
-    """The benchmark made of these modules."""
+    """Combine modules with the interface :class:`Benchmark` into one benchmark."""
     return Parts([cast(Benchmark, module) for module in modules])
 
 
@@ -148,5 +156,5 @@ def of_part(rows: Rows, part: str) -> list[Row]:
 
 
 def violations(schedule: Schedule) -> list[str]:
-    """The faults that the verifier finds in the file of a schedule."""
+    """The errors that the verifier finds in a schedule, one line each."""
     return verify_schedule(dump_schedule(schedule))

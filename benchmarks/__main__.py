@@ -1,7 +1,7 @@
-"""Runs benchmarks, compares them with what is recorded, records them, and writes the pages.
+"""Measures benchmarks, compares them with the records, records them, and generates the pages.
 
-``python -m benchmarks [NAME[/PART] ...]`` measures the cases of a size, prints their tables and
-claims, and exits with 1 where a claim is not met, or with 2 where nothing can be measured.
+``python -m benchmarks [NAME[/PART] ...]`` measures the cases of a size and prints their tables and
+claims. The exit code is 1 if a claim is not met, and 2 if nothing can be measured.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ BENCHMARKS = (
 )  # fmt: skip
 PAGES = ("README.md", "docs/results.md", *(f"benchmarks/{name}/README.md" for name in BENCHMARKS))
 MOST_LOAD = 0.5
-"""The load average above which nothing timed is recorded."""
+"""The highest load average at which timed cases are recorded."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Does what the command line asks."""
+    """Run the command line. Returns the exit code."""
     options = _options(arguments)
     if options.report and not (options.names or options.record or options.resume):
         return report(check=options.check)
@@ -73,7 +73,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(asked: str, options: argparse.Namespace) -> int:
-    """Measures a benchmark, or one of its parts, and prints it."""
+    """Measure a benchmark ``NAME``, or one part ``NAME/PART``, and print it. Returns the exit
+    code."""
     name, _, part = asked.partition("/")
     benchmark, here, known = load(name), environment(), Record.of(name)
     cases = [case for case in benchmark.cases(options.size) if part in {"", case.part}]
@@ -104,7 +105,7 @@ def run(asked: str, options: argparse.Namespace) -> int:
 
 
 def _rooms(benchmark: Benchmark) -> Sequence[str]:
-    """The rooms of the library that it measures."""
+    """The folders of the library that the benchmark measures."""
     return getattr(benchmark, "ROOMS", ROOMS)
 
 
@@ -128,7 +129,8 @@ def _tables(benchmark: Benchmark, rows: Rows) -> Iterator[str]:
 
 
 def judged(benchmark: Benchmark, rows: Rows) -> list[Claim]:
-    """Its claims about the rows; a case that failed is one that is not met."""
+    """The claims about ``rows``, followed by one claim that is not met for each case that
+    failed."""
     failed = [row for row in rows if "failed" in row]
     sound = [row for row in rows if "failed" not in row]
     found = list(benchmark.judge(sound)) if sound else []
@@ -136,7 +138,11 @@ def judged(benchmark: Benchmark, rows: Rows) -> list[Claim]:
 
 
 def _compared(benchmark: Benchmark, case: Case, before: Row | None, now: Row) -> Iterator[str]:
-    """Figures worse than recorded; by default all that differ, unless the clock decides them."""
+    """Yield a line for each figure that is worse than recorded.
+
+    Without a function ``worse`` in the benchmark, these are all figures that differ, or none if the
+    case is timed.
+    """
     if before is None:
         yield f"{case.part}: {case.name}: not recorded"
     if before is None or "failed" in now:
@@ -153,7 +159,10 @@ def _different(before: Row, now: Row) -> Iterator[str]:
 
 
 def alike(before: Any, now: Any) -> bool:
-    """Whether two figures are equal, numbers to a millionth; keys of seconds are not compared."""
+    """Whether two figures are equal, with a tolerance of 1e-6 for numbers.
+
+    Dictionaries and lists are compared item by item; keys that contain "seconds" are ignored.
+    """
     if isinstance(before, dict) and isinstance(now, dict):
         keys = [key for key in {**before, **now} if "seconds" not in key]
         return all(key in before and key in now and alike(before[key], now[key]) for key in keys)
@@ -166,7 +175,8 @@ def alike(before: Any, now: Any) -> bool:
 
 
 def _age(known: Record, benchmark: Benchmark, here: dict[str, Any]) -> Iterator[str]:
-    """A line for each commit of the record: how many rows, and whether the code has changed."""
+    """A line for each origin of the record: whether the measured code has changed, and how many
+    rows."""
     found: dict[str, Rows] = {}
     for row in known.rows:
         current = is_current(known.origin(row), here, _rooms(benchmark))
@@ -177,7 +187,11 @@ def _age(known: Record, benchmark: Benchmark, here: dict[str, Any]) -> Iterator[
 
 
 def report(*, check: bool) -> int:
-    """Writes pages, and other files, from the records; with ``check`` 1 where one differs."""
+    """Write all generated pages and files from the records.
+
+    With ``check``, only list the files that differ and the recorded rows without a case, and return
+    1 if there are any; otherwise return 0.
+    """
     unknown = [line for name in BENCHMARKS for line in _without_case(name)] if check else []
     print("".join(f"{line}\n" for line in unknown), end="")
     files = dict(_files())
@@ -192,7 +206,7 @@ def report(*, check: bool) -> int:
 
 
 def _without_case(name: str) -> Iterator[str]:
-    """A line for each recorded row that nobody can measure again."""
+    """A line for each recorded row whose case no longer exists."""
     known = {(case.part, case.name) for case in load(name).cases("large")}
     for row in Record.of(name).rows:
         if (row["part"], row["case"]) not in known:

@@ -1,6 +1,6 @@
-"""Steps of several runtimes in turn in the same processes, and what makes the machine count less.
+"""Times steps of several runtimes alternately in the same processes, and reduces noise.
 
-Each rank notes when its steps begin and end on the machine's one clock.
+Each rank notes the start and the end of its steps on the clock that all processes share.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import torch
 import torch.distributed as dist
 
 Span = tuple[float, float, float]
-"""When a step began and ended, and the seconds of the processor that it took."""
+"""Start and end of a step, and the CPU time that it used, all in seconds."""
 
 PR_SET_TIMERSLACK = 29
 PRIORITY = 10
 LATENCY_REQUEST = Path("/dev/cpu_dma_latency")
-AWAKE = 1e-4  # seconds before a deadline from which on a sleep only yields
-SOON = 2e-3  # seconds
+AWAKE = 1e-4  # in the last so many seconds before a deadline, yield instead of sleeping
+SOON = 2e-3  # seconds until a common start
 WARMUP = 2
 
 
 def in_turn(runs: Mapping[str, Callable[[], object]], steps: int) -> dict[str, list[Span]]:
-    """The steps of each run on this rank: a step of one, then of the next.
+    """Time ``steps`` steps of each run on this rank, alternating between the runs.
 
-    Two more steps of each go before.
+    Each run first does ``WARMUP`` more steps, which are not returned.
     """
     spans: dict[str, list[Span]] = {name: [] for name in runs}
     for _ in range(steps + WARMUP):
@@ -44,20 +44,22 @@ def in_turn(runs: Mapping[str, Callable[[], object]], steps: int) -> dict[str, l
 
 
 def median_step(ranks: Sequence[Sequence[Span]]) -> float:
-    """The median step of all ranks, from the first one's start to the last one's end, in
-    milliseconds."""
+    """The median duration of a step in milliseconds.
+
+    A step lasts from the start of the first rank to the end of the last one.
+    """
     steps = zip(*ranks, strict=True)
     taken = [max(e for _, e, _ in step) - min(b for b, _, _ in step) for step in steps]
     return 1e3 * float(median(taken))
 
 
 def median_processor(ranks: Sequence[Sequence[Span]]) -> float:
-    """The median of the processor's milliseconds that a step takes on all ranks together."""
+    """The median CPU time of a step in milliseconds, summed over all ranks."""
     return 1e3 * float(median(sum(u for *_, u in step) for step in zip(*ranks, strict=True)))
 
 
 def _start_together() -> None:
-    """Returns on all ranks at one time: a barrier alone lets them go one after the other."""
+    """Return on all ranks at the same time. After only a barrier, ranks would start one by one."""
     dist.barrier()
     at = torch.tensor(time.perf_counter() + SOON, dtype=torch.float64)
     dist.broadcast(at, 0)
@@ -65,7 +67,7 @@ def _start_together() -> None:
 
 
 def sleep_until(deadline: float) -> None:
-    """Sleeps to the microsecond: ``time.sleep`` alone is a tenth of a millisecond late."""
+    """Sleep until ``deadline``, with microsecond precision; ``time.sleep`` may be 0.1 ms late."""
     while (left := deadline - time.perf_counter()) > 0:
         if left > AWAKE:
             time.sleep(left - AWAKE)
@@ -74,8 +76,11 @@ def sleep_until(deadline: float) -> None:
 
 
 def before_others() -> None:
-    """One thread for torch; where it is allowed, real-time scheduling and exact timers for all
-    threads of this process, and for those that are started later."""
+    """Give this process precise timers and precedence over other processes.
+
+    torch uses one thread. If permitted, all threads of the process, and those that they start
+    later, get real-time scheduling.
+    """
     torch.set_num_threads(1)
     try:
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
@@ -87,9 +92,10 @@ def before_others() -> None:
 
 @contextmanager
 def cores_awake() -> Iterator[bool]:
-    """A context in which an idle core polls, where that is allowed; gives whether it does.
+    """Keep idle cores polling inside the context, if permitted; yields whether it is in effect.
 
-    A core of a virtual machine that halts is given to somebody else, and comes back late and cold.
+    Otherwise the host of a virtual machine gives a halted core to others, and it comes back late
+    and with cold caches.
     """
     try:
         file = LATENCY_REQUEST.open("wb", buffering=0)
@@ -97,5 +103,5 @@ def cores_awake() -> Iterator[bool]:
         yield False
         return
     with file:
-        file.write(bytes(4))  # no latency is low enough; holds until it is closed
+        file.write(bytes(4))  # a maximum latency of 0, in effect until the file is closed
         yield True

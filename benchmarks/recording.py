@@ -1,4 +1,4 @@
-"""Record of a benchmark: its rows and the origin of each, in ``NAME/record.json``."""
+"""The record of a benchmark, ``NAME/record.json``: its rows, and the origin of each."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from . import Row
 
 HERE = Path(__file__).parent
 BEFORE = "recorded before origins were kept"
-"""The note of an origin without commit, code, load and date."""
+"""The text for an origin without commit and date."""
 
 
 @dataclass(slots=True)
 class Record:
-    """The rows of a benchmark, each with the number of its origin (``tools.environment``)."""
+    """The rows of a benchmark, each with the index of its origin (``tools.environment``)."""
 
     origins: list[dict[str, Any]] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
 
     @classmethod
     def of(cls, name: str) -> Record:
-        """The record of a benchmark; empty if there is none."""
+        """Read the record of a benchmark; an empty one if there is no file."""
         path = _record(name)
         return cls(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else cls()
 
     def row(self, part: str, case: str) -> Row | None:
-        """The row of a case, if it is recorded."""
+        """The recorded row of a case, or None."""
         return next((r for r in self.rows if (r["part"], r["case"]) == (part, case)), None)
 
     def add(self, row: Row, origin: dict[str, Any]) -> None:
-        """Puts a row in place of the one of its case, or at the end."""
+        """Replace the row of the same case, or append it."""
         if origin not in self.origins:
             self.origins.append(origin)
         new = row | {"origin": self.origins.index(origin)}
@@ -44,14 +44,14 @@ class Record:
             self.rows[self.rows.index(before)] = new
 
     def arrange(self, parts: Sequence[str]) -> None:
-        """Orders rows by part, and drops origins that no row has."""
+        """Sort the rows by part, and drop origins that no row refers to."""
         self.rows.sort(key=lambda row: parts.index(row["part"]))
         used = sorted({row["origin"] for row in self.rows})
         self.rows = [row | {"origin": used.index(row["origin"])} for row in self.rows]
         self.origins = [self.origins[number] for number in used]
 
     def write(self, name: str) -> None:
-        """Writes the file, one line a row."""
+        """Write the file, with one row per line."""
         origins, rows = (",\n".join(map(json.dumps, each)) for each in (self.origins, self.rows))
         text = f'{{"origins": [\n{origins}\n],\n"rows": [\n{rows}\n]}}\n'
         _record(name).write_text(text, encoding="utf-8")
@@ -60,20 +60,23 @@ class Record:
         return self.origins[row["origin"]]
 
     def when(self, rows: Iterable[Row]) -> str:
-        """The commits and days at which rows were recorded."""
+        """The days and commits at which ``rows`` were recorded, as text."""
         found = dict.fromkeys(words(self.origin(row)) for row in rows)
         return ", ".join(found)
 
 
 def words(origin: dict[str, Any]) -> str:
-    """The day and the commit of an origin, with changes or without."""
+    """The day and the commit of an origin, as text."""
     if "date" not in origin:
         return BEFORE
     return f"{origin['date'][:10]}, {origin['commit'].rstrip('+')}"
 
 
 def is_current(origin: dict[str, Any], here: dict[str, Any], rooms: Collection[str]) -> bool:
-    """Whether a figure of this origin was measured with the code of ``here`` in these rooms."""
+    """Whether a figure of this origin was measured with the current code of the folders ``rooms``.
+
+    ``here`` is the origin that a new measurement would have.
+    """
     known = origin.get("rooms", {})
     return all(known.get(room) == here["rooms"][room] for room in rooms)
 

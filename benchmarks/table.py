@@ -1,4 +1,4 @@
-"""Tables in Markdown, and the passages of pages that are written from records."""
+"""Tables in Markdown, and the passages of pages that are generated from records."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from . import Row, Rows, Table
 
 PASSAGE = re.compile(r"(<!-- (rows|claims) ?([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
-"""A passage of a page: ``<!-- rows BENCHMARK PART -->`` or ``<!-- claims KEY ... -->`` to
-``<!-- end -->``."""
+"""A generated passage of a page.
+
+It begins with ``<!-- rows BENCHMARK PART -->`` or ``<!-- claims KEY ... -->`` and ends with
+``<!-- end -->``.
+"""
 
 
 def markdown(
     head: Sequence[str], rows: Iterable[Sequence[str]], left: int | None = None
 ) -> list[str]:
-    """The lines of a table; columns from the one with number ``left`` on are set to the right."""
+    """The lines of a table; columns are aligned right from the column number ``left`` on."""
     first = len(head) if left is None else left
     rule = ["---"] * first + ["---:"] * (len(head) - first)
     return [f"| {' | '.join(cells)} |" for cells in (head, rule, *rows)]
 
 
 def digits(rate: float) -> str:
-    """A bubble rate as the papers have it: ``.1323``."""
+    """A bubble rate in the notation of the papers: ``.1323``."""
     return f"{rate:.4f}"[1:] if 0 <= rate < 1 else f"{rate:.4f}"
 
 
@@ -49,14 +52,18 @@ def _lines(table: Table, rows: Rows) -> Iterator[list[str]]:
 
 
 def line(table: Table, row: Row) -> list[str]:
-    """A row's line of a table without groups."""
+    """The line of one row in a table without groups."""
     if "failed" in row:
         return [row["case"], row["failed"], *[""] * (len(table.columns) - 2)]
     return [column.cell(row) for column in table.columns]
 
 
 def filled(page: str, passage: Callable[[str, list[str]], list[str]]) -> str:
-    """The page with each of its passages as ``passage`` writes it, of its kind and its words."""
+    """Replace the content of each generated passage of ``page``.
+
+    ``passage(kind, words)`` returns its new lines; ``kind`` is ``rows`` or ``claims``, and
+    ``words`` are the words that follow it in the comment.
+    """
 
     def written(match: re.Match[str]) -> str:
         lines = passage(match[2], match[3].split())

@@ -1,7 +1,7 @@
-"""Cases measured in worker processes, one after the other, or in a process each.
+"""Measures cases in worker processes, or each in a new process.
 
-``python -m benchmarks.workers`` measures one: it reads a pickled benchmark's name and case, and
-prints the row as JSON.
+``python -m benchmarks.workers`` measures one case: it reads a pickled benchmark's name and case
+from standard input, and prints the row as JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ def load(name: str) -> Benchmark:
 
 
 def measured(name: str, cases: Sequence[Case], workers: int) -> Iterator[tuple[Case, Row]]:
-    """Each case with its row, in order: first those that are not timed, on so many processes."""
+    """Measure ``cases`` and yield each with its row.
+
+    First come the cases that are not timed, on ``workers`` processes, then the timed ones, one by
+    one in this process.
+    """
     run = partial(measure, name)
     together = [case for case in cases if not case.timed]
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
@@ -39,7 +43,7 @@ def measured(name: str, cases: Sequence[Case], workers: int) -> Iterator[tuple[C
 
 
 def measure(name: str, case: Case) -> Row:
-    """The row of a case; ``failed`` in place of figures where it fails."""
+    """Measure a case and return its row, in which ``failed`` replaces the figures if it raises."""
     try:
         found = _in_a_process(name, case) if case.fresh else load(name).measure(case)
     except Exception as error:

@@ -1,5 +1,7 @@
-"""How far schedules are from their proven bounds: by kind of problem, along the memory frontier, by
-placement, with recomputation and offload."""
+"""Gaps between schedules and their proven bounds.
+
+The parts are: kinds of problems, the memory frontier, placements, recomputation and offload.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,17 @@ ROOMS = ("ir", "solver")
 _ALL = parts(kinds, frontier, placements, remat)
 cases, measure, judge, columns = _ALL.cases, _ALL.measure, _ALL.judge, _ALL.columns
 WORSE = 1e-3
-"""Relative: how much above the recorded cost is worse, as costs may depend on the clock."""
+"""Relative increase from which on a cost counts as worse than recorded; costs may depend on the
+clock."""
 
 
 def worse(before: Row, now: Row) -> Iterator[str]:
-    """Whether the schedule costs more than the one recorded."""
+    """Yield a line if the schedule costs more than the recorded one."""
     if "cost" in before and now["cost"] > before["cost"] * (1 + WORSE):
         yield f"cost: {before['cost']:.6g} recorded, {now['cost']:.6g} now"
 
 
 def files(rows: Rows) -> dict[str, str]:
-    """The certified frontier of one model."""
+    """The picture of the memory frontier of one model."""
     known = [*of_part(rows, "frontier below"), *of_part(rows, "frontier table5")]
     return {"docs/images/frontier-6.2b.svg": picture("6.2B-24", known)}

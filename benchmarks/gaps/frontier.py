@@ -1,7 +1,8 @@
-"""The memory frontier, certified: sets of instances with one stage per rank, and targets of each.
+"""The memory frontier: gaps of sets of instances with one stage per rank, and the targets.
 
-The seconds are those of ``optimize``, each in a process of its own, so that no instance profits
-from another one's warm state and that peak memory is its own."""
+Each instance is solved in a new process, so that none profits from caches of an earlier one, and
+the peak memory is its own. Times are those of ``optimize``, in seconds.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +27,16 @@ SHARES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5)
 BELOW = (0.25, 0.5, 0.75)
 SCALE = ((64, 1024), (256, 1024))
 SEEDS = 40
-"""Instances of each unequal kind."""
+"""The number of instances of each kind of unequal stages or links."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One cell: a problem, and the seconds that the target allows.
+    """A problem and the time in seconds in which it is to be solved.
 
-    ``row`` groups cells (a row of table 5, a kind). ``share`` is the limit as a multiple of
-    P x M_B (of the base profile, where stages differ); ``published`` the bubble rate that the
-    heuristic reaches there.
+    ``row`` groups instances in the table: a row of table 5, or a kind. ``share`` is the memory
+    limit in units of P x M_B (M_B of the base profile if stages differ). ``published`` is the
+    bubble rate of the published heuristic at this limit, if known.
     """
 
     name: str
@@ -47,14 +48,14 @@ class Instance:
 
 
 def table5() -> Iterator[Instance]:
-    """Twelve rows at six limits; 10 s on 8 ranks, 30 s on more."""
+    """The twelve rows of table 5 at six limits; 10 s on 8 ranks, 30 s on more."""
     for row in load_rows():
         for share in SHARES:
             yield _of_row(row, share, 10.0 if row.profile.ranks <= 8 else 30.0)
 
 
 def below() -> Iterator[Instance]:
-    """Twelve rows where less than P microbatches fit in memory, down to one alone.
+    """The twelve rows at limits below P x M_B, down to one microbatch at a time.
 
     20 s on 8 ranks, 30 s on more.
     """
@@ -65,20 +66,21 @@ def below() -> Iterator[Instance]:
 
 
 def unequal_stages() -> Iterator[Instance]:
-    """Seeded instances of each kind of inequality."""
+    """``SEEDS`` random instances of each kind of unequal stages or links."""
     for kind, seed in product(KINDS, range(SEEDS)):
         yield _of_kind(kind, seed, unequal(kind, seed))
 
 
 def odd_limits() -> Iterator[Instance]:
-    """Unequal stages at limits below P x M_B and at crooked ones, by turns for each objective."""
+    """Unequal stages at limits below P x M_B or between its multiples, alternately for both
+    objectives."""
     for kind, seed in product(KINDS, range(8)):
         objective = Objective.MAKESPAN if seed % 2 else Objective.PERIOD
         yield _of_kind(kind, seed, unequal(kind, seed, objective, ODD_SHARES))
 
 
 def scale() -> Iterator[Instance]:
-    """The 6.2B profile on many ranks: 196,608 and 786,432 ops."""
+    """The 6.2B profile on 64 and 256 ranks: 196,608 and 786,432 ops."""
     row = next(row for row in load_rows() if str(row) == "6.2B-24")
     for (ranks, microbatches), share in product(SCALE, (1.0, 1.5, 2.0)):
         profile = Profile(row.profile.stages[:1] * ranks, ranks, row.profile.t_comm)
@@ -88,7 +90,7 @@ def scale() -> Iterator[Instance]:
 
 
 def makespan() -> Iterator[Instance]:
-    """The instances of table 5 and some of unequal stages, with an optimizer barrier."""
+    """Instances of table 5 and some with unequal stages, with the makespan as objective."""
     for row, share in product(load_rows(), (1, 1.5, 2)):
         yield _of_row(row, share, 20.0, Objective.MAKESPAN)
     for kind, seed in product(KINDS, range(8)):
@@ -107,8 +109,13 @@ SETS: dict[str, Callable[[], Iterator[Instance]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Requirements of a set: the least part of its cells optimal, the most that gaps may be,
-    seconds at most as allowed (but for a tenth), the most bytes of memory."""
+    """The requirements for a set of instances.
+
+    ``words`` describes the set. ``optimal``: the least share of schedules that are proven optimal.
+    ``median``, ``nearly_all`` (95th percentile) and ``worst``: the largest gaps allowed.
+    ``on_time``: whether solves must keep their time limit, with the tolerance ``TIME``. ``memory``:
+    the largest peak memory in bytes.
+    """
 
     words: str
     optimal: float = 0.0
@@ -125,14 +132,14 @@ TARGETS = {
                      worst=0.001, on_time=True),
     "below": Target(f"Table 5's {_LESS}", median=0.02, worst=0.05),
     "unequal": Target("Unequal stages or links", median=0.002, nearly_all=0.01),
-    "odd": Target("Unequal stages or links, odd limits below P x M_B", median=0.02, worst=0.05),
-    "makespan": Target("Table 5's models and unequal ones, the makespan as cost", median=0.01),
+    "odd": Target("Unequal stages or links, low or fractional limits", median=0.02, worst=0.05),
+    "makespan": Target("Table 5's models and unequal ones, for the makespan", median=0.01),
     "scale": Target("64 and 256 ranks, 1,024 microbatches", worst=0.01, on_time=True, memory=4e9),
 }  # fmt: skip
-"""The sets by name, and what is expected of each."""
+"""The requirements by set."""
 USUAL = ("table5", "below", "scale")
 TIME, MIB = 1.2, 2**20
-"""How far seconds may be above the limit of the solve, relative; bytes."""
+"""The largest ratio of a solve's time to its limit, for ``on_time``; bytes in a MiB."""
 
 
 def _part(name: str) -> str:
@@ -149,9 +156,9 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Figures:
-    """The figures of one solve: seconds and peak memory are those of ``optimize`` only.
+    """Solve one instance; time and peak memory are those of ``optimize`` only.
 
-    ``cpu_seconds``, those of all threads, shows whether others used the machine too.
+    ``cpu_seconds`` sums over all threads. It shows whether other programs used the machine.
     """
     one: Instance = case.given["instance"]
     begin, computed = perf_counter(), process_time()
@@ -215,8 +222,8 @@ def _beside(name: str, rows: Rows) -> Claim:
     better = sum(round(row["bubble"], 4) < row["published"] for row in rows)
     worse = sum(round(row["bubble"], 4) > row["published"] for row in rows)
     words = (
-        f"Of {len(rows)} bubbles of the published heuristic at these limits {better} are "
-        f"improved, {len(rows) - better - worse} met and {worse} missed."
+        f"Compared with {len(rows)} bubbles of the published heuristic at these limits, ours are "
+        f"smaller in {better} cases, equal in {len(rows) - better - worse}, larger in {worse}."
     )
     return Claim(_part(name), words, not worse)
 
@@ -231,8 +238,8 @@ _SUMMARY = Table(
     Column("optimal", lambda rows: sum(row["status"] == "optimal" for row in rows)),
     Column("median gap", _gap_of(np.median), ".2%"),
     Column("worst gap", _gap_of(max), ".2%"),
-    Column("most s", lambda rows: max(row["seconds"] for row in rows), ".1f"),
-    Column("most MiB", lambda rows: max(row["peak_rss"] for row in rows) / MIB, ".0f"),
+    Column("longest, s", lambda rows: max(row["seconds"] for row in rows), ".1f"),
+    Column("peak MiB", lambda rows: max(row["peak_rss"] for row in rows) / MIB, ".0f"),
     by=lambda row: row["row"],
     total=True,
 )

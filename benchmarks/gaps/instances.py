@@ -1,5 +1,7 @@
-"""Instances by kind; kind, number and seed decide all. Even numbers have equal stages, odd ones
-times that are up to a fifth more or less."""
+"""Random instances by kind, reproducible from kind, number and seed.
+
+Instances with an even number have equal stages; in the others, times vary by up to 20 %.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from pipeloom.ir import Link, Links, Objective, Placement, Problem, Profile, Sha
 
 RANKS = (4, 4, 6, 6, 8, 8, 8, 12, 16, 16)
 SHARES = (0.4, 0.5, 0.75, 0.5, 0.4, 0.6, 1.0, 0.75, 0.5, 1.0)
-"""Memory of each instance of a kind, in units of P x M_B of the average rank."""
+"""Memory limits of the ten instances of a kind, in units of P x M_B of an average rank."""
 TIGHT = (0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.3, 0.4, 0.5, 0.6)
 SPREAD = 0.2
 GB = 1e9
 
 Rng = np.random.Generator
 Placed = tuple[Callable[[int], Placement], int]
-"""A placement on so many ranks, and the stages of each rank."""
+"""A function from the number of ranks to a placement, and the number of stages on each rank."""
 V: Placed = (Placement.v, 2)
 INTERLEAVED: Placed = (lambda ranks: Placement.interleaved(ranks, 2), 2)
 PLACED: Mapping[str, Placed] = {
@@ -34,15 +36,18 @@ KINDS = (*PLACED, *RELIEVED, "little memory", "makespan", "weights")
 
 
 def problem_of(kind: str, number: int, seed: int) -> Problem:
-    """Instance ``number`` of a kind, with three times as many microbatches as ranks."""
+    """Instance ``number`` of a kind.
+
+    There are three microbatches per rank, or two when weights are passed.
+    """
     rng = np.random.default_rng([KINDS.index(kind), number, seed])
     if kind in RELIEVED:
         return _relieved(number, rng, RELIEVED[kind])
     if kind == "weights":
         return _weights(number, rng)
-    if kind == "little memory":  # one stage per rank and less than P x M_B, never equal
+    if kind == "little memory":  # one stage per rank, less than P x M_B, stages always differ
         return _placed(number, rng, (Placement.linear, 1), TIGHT[number], spread=SPREAD)
-    if kind == "makespan":  # V and two chunks in turn by turns, with an optimizer barrier
+    if kind == "makespan":  # V and interleaved placements alternate
         by_turns = V if number % 4 < 2 else INTERLEAVED
         return _placed(number, rng, by_turns, SHARES[number], objective=Objective.MAKESPAN)
     more = 0.25 if kind == "two copies" else 0.0  # two stages per rank, one of each copy
@@ -52,7 +57,7 @@ def problem_of(kind: str, number: int, seed: int) -> Problem:
 def _stages(
     count: int, number: int, rng: Rng, spread: float | None = None, **sizes: Any
 ) -> tuple[StageProfile, ...]:
-    """T_F of about 10, T_B and T_W in the proportions of measured transformers."""
+    """Stages with T_F of about 10, and T_B and T_W in the proportions of measured transformers."""
     spread = SPREAD * (number % 2) if spread is None else spread
     base = 10 * np.array([1.0, rng.uniform(0.9, 1.2), rng.uniform(0.6, 1.0)])
     times = base * rng.uniform(1 - spread, 1 + spread, (count, 3))
@@ -69,7 +74,7 @@ def _placed(
     objective: Objective = Objective.PERIOD,
     spread: float | None = None,
 ) -> Problem:
-    """Stages whose M_B is 1, and a limit for one microbatch at least."""
+    """A problem with M_B = 1 whose limit admits at least one microbatch."""
     (place, chunks), ranks = placed, RANKS[number]
     stages = _stages(ranks * chunks, number, rng, spread)
     limit = max(share * ranks * chunks, chunks * 1.0)
@@ -78,22 +83,27 @@ def _placed(
 
 
 def _relieved(number: int, rng: Rng, key: str) -> Problem:
-    """One stage a rank with M_B of 1 GB and a way to hold a fiftieth of it."""
+    """One stage per rank with M_B of 1 GB, which can be reduced to 2 % by recomputation or offload.
+
+    ``key`` is ``m_r`` (recomputation) or ``m_o`` (offload).
+    """
     ranks, again = RANKS[number], 0.9 if key == "m_r" else None
     relieved: dict[str, Any] = {key: 0.02 * GB}
     stages = tuple(
         replace(s, m_b=GB, m_w=s.m_w * GB, **relieved, t_r=again and again * s.t_f)
         for s in _stages(ranks, number, rng)
     )
-    rate = 2.0 * GB / 10 / 1e6  # gigabytes a second: M_B in half of an F
+    rate = 2.0 * GB / 10 / 1e6  # gigabytes per second: M_B is copied in half the time of an F
     link = Link(0.0, rate) if key == "m_o" else None
     profile = Profile(stages, ranks, float(rng.uniform(0.0, 1.0)), host_link=link)
     return Problem.linear(profile, 3 * ranks, TIGHT[number] * ranks * GB)
 
 
 def _weights(number: int, rng: Rng) -> Problem:
-    """Streamed weights whose messages share wires, a hop of a tenth to half of an F, and two
-    microbatches per rank."""
+    """Weight passing over links that share wires, with two microbatches per rank.
+
+    A hop takes 0.1 to 0.5 of an F.
+    """
     ranks, size = RANKS[number], 1e6
     stages = _stages(ranks, number, rng, weight_bytes=size)
     hop = float(rng.uniform(0.1, 0.5)) * 10

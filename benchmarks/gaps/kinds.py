@@ -1,6 +1,7 @@
-"""How far the best schedule found is from the proven bound, by kind of problem.
+"""Gaps between the best schedule found and the proven bound, by kind of problem.
 
-Ten instances of each kind, by 30 seconds each, or by work, which gives the same on a busy machine.
+There are ten instances of each kind. They are solved with 30 seconds each, and again with a limit
+on work, which gives the same result on a busy machine.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """Cost, bound and the relative gap between them."""
+    """Cost, bound, and the relative gap between them."""
     kind, number = case.given["kind"], case.given["number"]
     problem = problem_of(kind, number, SEED)
     schedule = solve(problem, **LIMITS[case.part])
@@ -48,7 +49,7 @@ def measure(case: Case) -> Row:
 
 
 def figures(rows: Rows) -> dict[str, float]:
-    """The median gap, the one that nine of ten are within, and the worst."""
+    """The median gap, the 90th percentile ("nine of ten"), and the worst gap."""
     gaps = sorted(row["gap"] for row in rows)
     nine = gaps[int(np.ceil(0.9 * len(gaps))) - 1]
     return {"median": float(np.median(gaps)), "nine of ten": nine, "worst": gaps[-1]}
@@ -60,23 +61,23 @@ def judge(rows: Rows) -> Iterator[Claim]:
             found = figures(own)
             wrong = sum(bool(row["violations"]) for row in own)
             words = (
-                "Several stages per rank, two copies, recomputation, offload, little memory and "
-                f"shared links: of {len(own)} instances with 4 to 16 ranks, half are within "
+                f"Of {len(own)} instances with 4 to 16 ranks (several stages per rank, two copies, "
+                "recomputation, offload, little memory or shared links), half are within "
                 f"{found['median']:.1%} of a proven bound after {limit}, nine of ten within "
-                f"{found['nine of ten']:.1%}, the worst {found['worst']:.1%}."
+                f"{found['nine of ten']:.1%}, and all within {found['worst']:.1%}."
             )
             yield Claim(part, words, not wrong, part.replace(" ", "-"))
             yield from _missed(part, own)
 
 
 def _missed(part: str, rows: Rows) -> Iterator[Claim]:
-    """One claim about the kinds that are above a target."""
+    """One claim that lists the kinds whose gaps exceed a target."""
     over = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
         found = figures([row for row in rows if row["kind"] == kind])
-        over += [f"{kind}'s {name}" for name, value in found.items() if value > TARGETS[name]]
+        over += [f"{kind} ({name})" for name, value in found.items() if value > TARGETS[name]]
     targets = ", ".join(f"{name} {value:.0%}" for name, value in TARGETS.items())
-    words = f"Gaps of each kind at most: {targets}; above these: {', '.join(over) or 'none'}."
+    words = f"Targets for the gaps of each kind: {targets}; exceeded: {', '.join(over) or 'none'}."
     yield Claim(part, words, not over)
 
 

@@ -1,4 +1,4 @@
-"""The certified frontier: memory limit against bubble, the bound, and the published heuristic."""
+"""A picture of the memory frontier: memory limit against bubble, bound, and published heuristic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCOPE = "one stage per rank, passing activations"
 
 
 def picture(row: str, cells: Iterable[dict[str, Any]]) -> str:
-    """An SVG of the recorded cells of one row of table 5, limits in units of M_B."""
+    """An SVG of the recorded cells of one row of table 5, with limits in units of M_B."""
     known = [cell for cell in cells if cell["row"] == row]
     points = [
         FrontierPoint(_limit(c), c["bubble"], c["bound_bubble"], c["status"] == "optimal")

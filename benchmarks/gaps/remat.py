@@ -1,5 +1,7 @@
-"""Recomputation and offload at eight memory limits: the example profile with and without them,
-each with the same work."""
+"""An example profile at eight memory limits, with and without recomputation and offload.
+
+All solves have the same work limit.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from .. import Case, Claim, Column, Row, Rows, Size, Table, plain, violations
 PROFILE = Path(__file__).parents[2] / "examples" / "profiles" / "gpt-6.2b-remat.json"
 PART, MICROBATCHES = "recomputation and offload", 24
 WORK = 150.0
-"""Millions of simulated ops, for each limit with and without."""
+"""Work limit of each solve, in millions of simulated ops."""
 LIMITS = (4e9, 7e9, 10e9, 14e9, 20e9, 27e9, 40e9, 54e9)
 
 
@@ -37,7 +39,7 @@ def measure(case: Case) -> Row:
 
 
 def _found(problem: Problem) -> dict[str, Any] | None:
-    """The schedule's figures; None where nothing fits."""
+    """The figures of the schedule; None if no schedule fits in memory."""
     try:
         schedule = solve(problem, work_limit=WORK)
     except InfeasibleError:
@@ -55,14 +57,14 @@ def _found(problem: Problem) -> dict[str, Any] | None:
 
 
 def judge(rows: Rows) -> Iterator[Claim]:
-    """Recomputation and offload, or more memory, should make no schedule worse."""
+    """No schedule should cost more with recomputation and offload, or with more memory."""
     pairs = [(row["without"], row["with"]) for row in rows if row["without"]]
     pairs += [(less["with"], more["with"]) for less, more in pairwise(rows)]
     wrong = sum(after["period"] > before["period"] * (1 + 1e-9) for before, after in pairs)
     gaps = [_gap(row["with"]) for row in rows]
     words = (
         f"Recomputation and offload at {len(rows)} memory limits: {wrong} schedules cost more "
-        f"than without them or than with less memory; gaps of at most {max(gaps):.1%}."
+        f"than without them or than with less memory; the gaps are at most {max(gaps):.1%}."
     )
     yield Claim(PART, words, not wrong)
 

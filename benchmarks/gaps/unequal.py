@@ -1,4 +1,4 @@
-"""Seeded pipelines whose stages or links differ, around the 6.2B profile's times."""
+"""Random pipelines with unequal stages or links, based on the times of the 6.2B profile."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from pipeloom.solver import smallest_limit
 
 T_F, T_B, T_W, M_B, M_W, T_COMM = 29.718, 29.444, 19.927, 1.0, 0.432, 0.527
 SHARES = (1.0, 1.25, 1.5, 2.0)
-"""Memory limits, as multiples of P x M_B."""
+"""Memory limits in units of P x M_B."""
 ODD_SHARES = (0.3, 0.45, 0.6, 0.7, 0.85, 0.95, 1.1, 1.37, 1.8)
-"""Less than P microbatches, and limits that no whole number of them fills."""
+"""Limits of less than P microbatches, and limits between multiples of P x M_B."""
 
 Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Kind = Callable[[int, np.random.Generator], tuple[tuple[StageProfile, ...], float | Numbers]]
 
 
 def _stages(times: Numbers, memory: Numbers) -> tuple[StageProfile, ...]:
-    """``times`` is (P, 3) and ``memory`` (P,): factors on the base profile."""
+    """Stages from factors on the base profile: ``times`` of shape (P, 3), ``memory`` of shape
+    (P,)."""
     stages = []
     for factors, size in zip(times, memory.tolist(), strict=True):
         t_f, t_b, t_w = np.round((T_F, T_B, T_W) * factors, 3).tolist()
@@ -33,32 +34,33 @@ def _equal(ranks: int) -> tuple[StageProfile, ...]:
 
 
 def times(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], float]:
-    """Each stage's T_F, T_B and T_W apart, +-20 %."""
+    """T_F, T_B and T_W of each stage vary independently by up to 20 %."""
     return _stages(rng.uniform(0.8, 1.2, (ranks, 3)), np.ones(ranks)), T_COMM
 
 
 def memory(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], float]:
-    """Times +-20 % a stage, M_B and M_W +-10 %."""
+    """Times vary by stage by up to 20 %, M_B and M_W by up to 10 %."""
     factors = rng.uniform(0.8, 1.2, (ranks, 1)).repeat(3, axis=1)
     return _stages(factors, rng.uniform(0.9, 1.1, ranks)), T_COMM
 
 
 def heavy_ends(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], float]:
-    """An embedding and a head: the first and the last stage take 1.1 to 1.5 times as long."""
+    """The first and the last stage (embedding, head) take 1.1 to 1.5 times as long as the
+    others."""
     factors = np.ones((ranks, 3))
     factors[[0, -1]] = rng.uniform(1.1, 1.5, (2, 1))
     return _stages(factors, np.ones(ranks)), T_COMM
 
 
 def slow_link(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], Numbers]:
-    """Two nodes: between the middle ranks a message takes 0.2 to 1 T_F."""
+    """Two nodes: a message between the two halves of the ranks takes 0.2 to 1 T_F."""
     near = np.arange(ranks) < ranks // 2
     delays = np.where(near[:, None] == near, T_COMM, round(T_F * rng.uniform(0.2, 1.0), 3))
     return _equal(ranks), delays
 
 
 def matrix(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], Numbers]:
-    """Every ordered pair of ranks has a delay of its own, up to 0.3 T_F."""
+    """Each ordered pair of ranks has its own delay, up to 0.3 T_F."""
     return _equal(ranks), np.round(rng.uniform(0.0, 0.3 * T_F, (ranks, ranks)), 3)
 
 
@@ -72,7 +74,7 @@ KINDS: dict[str, Kind] = {
 
 
 def drawn(kind: str, ranks: int, rng: np.random.Generator, name: str = "") -> Profile:
-    """A profile of a kind."""
+    """A random profile of a kind."""
     stages, delays = KINDS[kind](ranks, rng)
     t_comm = delays if isinstance(delays, float) else tuple(map(tuple, delays.tolist()))
     return Profile(stages, ranks, t_comm, name=name)
@@ -84,9 +86,11 @@ def unequal(
     objective: Objective = Objective.PERIOD,
     shares: Sequence[float] = SHARES,
 ) -> Problem:
-    """P in 2..16 and M in 4..96, small M's as likely as large ones; the seed decides all.
+    """A random problem with P in 2..16 and M in 4..96, log-uniform; reproducible from kind and
+    seed.
 
-    The limit is one of ``shares`` times P x M_B, or what one microbatch needs where that is more.
+    The memory limit is one of ``shares`` times P x M_B, or the limit that one microbatch needs, if
+    that is larger.
     """
     rng = np.random.default_rng([list(KINDS).index(kind), seed])
     ranks = int(rng.integers(2, 17))

@@ -1,6 +1,6 @@
-"""Ranks of a GPT that share one GPU: what was planned beside what is measured.
+"""Ranks of a GPT that share one GPU: planned and measured steps.
 
-Without a GPU only the tiny models of the small size run, on a CPU.
+Without a GPU, only the tiny models of the small size run, on a CPU.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ GRADIENTS, PIPELINES, SPLIT = "gradients", "pipelines", "B and W apart"
 FAMILIES = ("1f1b", "zb-h1", "zb-v", "weipipe-interleave")
 NAMES = ("1f1b", "zb-1p", "zb-2p", "zb-v", "weipipe-interleave")
 RANKS = {2: 8, 4: 12, 8: 16}
-"""Microbatches by the number of ranks."""
+"""The number of microbatches, by the number of ranks."""
 STAGES = ("blocks 512", "blocks 1024", "blocks 2048")
-ALIKE = 0.01  # plans that differ by less have no order
+ALIKE = 0.01  # plans with a smaller relative difference count as equal
 STEP, HOST, PEAK, GAIN, RATIO = 0.03, 0.02, 0.10, 0.9, 1.03
-"""Targets: measured over planned, a rank's idle share with inputs there, peak memory, the part of
-the planned gain of tuning that is measured, (B + W) / BW."""
+"""Targets, as the largest distance from the ideal value.
+
+``STEP``: measured / planned step time. ``HOST``: share of a step in which a rank idles with its
+inputs available. ``PEAK``: measured / planned peak memory. ``GAIN``: the least share of the planned
+gain of tuning that is measured. ``RATIO``: the largest (B + W) / BW.
+"""
 
 
 def cases(size: Size) -> Iterator[Case]:
@@ -58,45 +62,46 @@ def measure(case: Case) -> Row:
 def judge(rows: Rows) -> Iterator[Claim]:
     for row in of_part(rows, GRADIENTS):
         case, device, apart = row["case"], row["device"], row["difference"]
-        words = f"Gradients of {case} on two ranks ({device}) are one process's, to {apart:.1e}."
+        words = f"Gradients of {case} on two ranks ({device}) match one process's to {apart:.1e}."
         yield Claim(GRADIENTS, words, apart <= 1e-10)
     own = [row for row in of_part(rows, PIPELINES) if not row["tiny"]]
     found = [(n, each) for row in own for n, each in row["schedules"].items()]
     activations = [each for name, each in found if name != "weipipe-interleave"]
     if found:
         ratios = [each["measured_ms"] / each["planned_ms"] for _, each in found]
-        yield _most("Measured over planned steps", STEP, ratios)
-        yield _most("A rank's idle share", HOST, [each["host"] for each in activations], 0.0)
-        yield _most("Peak memory over planned", PEAK, [_peak(each) for each in activations])
+        yield _most("Measured / planned step time", STEP, ratios)
+        yield _most("Idle share of a rank", HOST, [each["host"] for each in activations], 0.0)
+        yield _most("Measured / planned peak memory", PEAK, [_peak(each) for each in activations])
         if any(len(row["schedules"]) > 1 for row in own):
-            words = "Schedules are measured in the order of their plans."
+            words = "Of two schedules, the one planned to be faster is also measured to be faster."
             yield Claim(PIPELINES, words, all(map(_ordered, own)))
         for row in (row for row in own if "tuned_gain" in row):
             took, plan = row["tuned_gain"], row["planned_gain"]
-            words = f"{row['case']}: steps planned on 1F1B's own times, within 2 P x M_B, are "
-            words += f"{took:.1%} shorter than 1F1B's, of {plan:.1%} planned."
+            words = f"{row['case']}: steps planned with measured op times, within 2 P x M_B, are "
+            words += f"{took:.1%} shorter than those of 1F1B ({plan:.1%} planned)."
             yield Claim(PIPELINES, words, took >= GAIN * plan)
     for row in of_part(rows, SPLIT):
         ratio = _apart(row)
-        words = f"{row['case']}: (B + W) / BW is {ratio:.3f}, {RATIO} is the target."
+        words = f"{row['case']}: (B + W) / BW is {ratio:.3f}; the target is at most {RATIO}."
         yield Claim(SPLIT, words, ratio <= RATIO)
 
 
 def _most(words: str, most: float, found: list[float], middle: float = 1.0) -> Claim:
-    """A claim that all figures are within ``most`` of ``middle``."""
-    text = f"{words}: {min(found):.3f} to {max(found):.3f}, within {most:g} of {middle:g} wanted."
+    """The claim that all figures are within ``most`` of ``middle``."""
+    text = f"{words}: {min(found):.3f} to {max(found):.3f}; the target is {middle:g} +- {most:g}."
     return Claim(PIPELINES, text, all(abs(each - middle) <= most for each in found))
 
 
 def _peak(found: Row) -> float:
-    """The rank furthest from its planned peak, as measured over planned."""
+    """Measured / planned peak memory of the rank for which it is furthest from 1."""
     pairs = zip(found["peak"], found["planned_peak"], strict=True)
     ratios = [peak / plan for peak, plan in pairs if plan]
     return max(ratios, key=lambda ratio: abs(ratio - 1), default=1.0)
 
 
 def _ordered(row: Row) -> bool:
-    """Whether of any two schedules the one planned shorter is measured shorter."""
+    """Whether measured steps have the same order as the planned ones, apart from nearly equal
+    plans."""
     plans = sorted((each["planned_ms"], each["measured_ms"]) for each in row["schedules"].values())
     pairs = ((a, b) for a, b in combinations(plans, 2) if b[0] - a[0] > ALIKE * b[0])
     return all(shorter[1] < longer[1] for shorter, longer in pairs)

@@ -1,4 +1,4 @@
-"""Profiles, plans and steps of ranks that share a device, and gradients of two of them."""
+"""Profiles, plans and steps of ranks that share a device, and a check of their gradients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHUNKS = {"zb-v": 2}
 
 @dataclass(frozen=True)
 class Source(GPT):
-    """The GPT of the examples, made on its device (a CPU draws its weights for many seconds)."""
+    """The GPT of the examples, created on its device, as drawing its weights on a CPU is slow."""
 
     home: str = "cpu"
 
@@ -42,14 +42,14 @@ class Source(GPT):
 def measured(
     ranks: int, microbatches: int, names: Sequence[str], device: str, *, tiny: bool
 ) -> dict[str, Any]:
-    """Each schedule planned on a profile of all ranks computing at once, and run.
+    """Profile the model with all ranks computing at the same time, then plan and run each schedule.
 
-    Under a multi-process server (MPS) each rank computes on its share of the processors. The
-    environment keeps the share, so each case has a process of its own.
+    With NVIDIA's Multi-Process Service (MPS), each rank computes on an equal share of the GPU. The
+    share is an environment variable, so each case runs in a new process.
     """
     os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(100 // ranks)
     source = Source(4, 32, 2, 16, home=device)
-    if not tiny:  # without a GPU the launch says so
+    if not tiny:  # without a GPU, the launch raises an error
         source, device = Source(16, 2048, 16, 1024, 4, home="cuda"), "cuda"
     kept: dict[str, Any] = {"repeats": ROUNDS, "warmup": 1, "dtype": torch.bfloat16}
     profiles = {
@@ -71,7 +71,8 @@ def measured(
 
 
 def planned(name: str, profile: Profile, microbatches: int) -> Schedule:
-    """A family's schedule, or the optimizer's within once or twice P x M_B."""
+    """The schedule of a family; for zb-1p and zb-2p an optimized one, within 1 or 2 times
+    P x M_B."""
     if name not in WITHIN:
         return build_family(name, profile, microbatches, objective=Objective.MAKESPAN)
     limit = WITHIN[name] * profile.ranks * max(stage.m_b for stage in profile.stages)
@@ -80,10 +81,12 @@ def planned(name: str, profile: Profile, microbatches: int) -> Schedule:
 
 
 def run(schedule: Schedule, source: GPT, device: str) -> tuple[dict[str, Any], Schedule]:
-    """Figures of the measured step of median time, and the same order planned on what its own ops
-    took: what is left is no op's fault.
+    """Run a schedule; returns figures of the step with the median time, and the schedule on its own
+    times.
 
-    ``host``: the largest share of a step that a rank idles with all inputs there.
+    The latter has the same order and the measured op times, so the rest of the difference to the
+    measured step is not due to slow ops. ``host``: the largest share of the step in which a rank
+    idles although all inputs have arrived.
     """
     settings = RunSettings(steps=STEPS, dtype="bfloat16", device=device, timeout=TIMEOUT)
     with TemporaryDirectory() as folder:
@@ -105,8 +108,10 @@ def run(schedule: Schedule, source: GPT, device: str) -> tuple[dict[str, Any], S
 
 
 def difference(family: str, device: str) -> float:
-    """A family's gradients on two ranks against one process's, in float64: the largest difference
-    relative to the largest gradient."""
+    """Compare the gradients of a family on two ranks with those of one process, in float64.
+
+    Returns the largest difference relative to the largest gradient of the same parameter.
+    """
     source = GPT(layers=4, width=64, heads=2, context=32, dtype=torch.float64)
     stages = (StageProfile(1.0, 1.0, 1.0),) * (2 * CHUNKS.get(family, 1))
     program = compile_schedule(build_family(family, Profile(stages, 2), 4))

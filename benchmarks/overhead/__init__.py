@@ -1,5 +1,7 @@
-"""Costs of the runtime: its steps beside torch's and a bare loop's, a norm of all gradients, and
-how much code a step runs."""
+"""Overhead of the runtime: its steps compared with torch's and a bare loop's.
+
+Also the cost of a global gradient norm, and the amount of code that a step runs.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ MODULES, GRAPHS, LOOP, NORM, CORE = "modules", "graphs", "plain loop", "norm", "
 LENGTHS = (5.0, 20.0, 0.0)
 FAMILIES = ("1f1b", "interleaved-1f1b:2", "zb-h1", "zb-v")
 STAGES_AS = {MODULES: "eager", GRAPHS: "aten"}
-AT_MOST = {5.0: 1.03, 20.0: 1.01}  # of ideal, of modules, by the stages' milliseconds
-ABOVE_LOOP = {5.0: 0.01, 20.0: 0.005}  # of ideal, of graphs
-WITHOUT_COMPUTE = {MODULES: 0.25, GRAPHS: 0.2}  # of torch's
+AT_MOST = {5.0: 1.03, 20.0: 1.01}  # modules: step / ideal, by the stages' milliseconds
+ABOVE_LOOP = {5.0: 0.01, 20.0: 0.005}  # graphs: step / ideal above that of a plain loop
+WITHOUT_COMPUTE = {MODULES: 0.25, GRAPHS: 0.2}  # step / torch's step
 RUNTIMES = ("ours", "torch", "bare")
 MOST_CODE = {"functions": 15, "files_before": 6, "lines": 1100}
-WAYS = {"ahead": "steps ahead", "waiting": "all wait", "clipped": "ahead, every step clips"}
+WAYS = {"ahead": "post-validation", "waiting": "all wait", "clipped": "post-validation, all clip"}
 
 
 def cases(size: Size) -> Iterator[Case]:
@@ -56,21 +58,21 @@ def judge(rows: Rows) -> Iterator[Claim]:
     if own := of_part(rows, NORM):
         worst = max(row["step_ms"]["ahead"] / row["step_ms"]["waiting"] for row in own)
         words = (
-            "With a norm of all gradients that clips no step, stepping ahead of it takes at most "
-            f"{worst:.3f} of a step in which all ranks wait for it."
+            "With a global gradient norm that clips no step, a step with post-validation takes at "
+            f"most {worst:.3f} of a step in which all ranks wait for the norm."
         )
         yield Claim(NORM, words, worst <= 1)
     for row in of_part(rows, CORE):
         words = (
-            f"{row['functions']} functions in {row['files_before']} files run before a step's "
-            f"first instruction, and the step enters {row['files']} files of {row['lines']:,} "
-            "lines; targets are {functions} in {files_before}, and {lines} lines."
+            f"{row['functions']} functions in {row['files_before']} files run before the first "
+            f"instruction of a step; the step uses {row['files']} files of {row['lines']:,} code "
+            "lines. The targets are {functions} functions, {files_before} files, {lines} lines."
         ).format_map(MOST_CODE)
         yield Claim(CORE, words, all(row[key] <= most for key, most in MOST_CODE.items()))
 
 
 def _steps(part: str, rows: Rows, loops: Rows) -> Iterator[Claim]:
-    """Targets of steps: of ideal, and of torch's."""
+    """Claims about steps: relative to the ideal, and to torch's."""
     loop = {row["case"]: row["loop_ms"] / row["ideal_ms"] for row in loops}
     for ms, most in AT_MOST.items():
         bound = most
@@ -78,8 +80,8 @@ def _steps(part: str, rows: Rows, loops: Rows) -> Iterator[Claim]:
             bound = loop.get(f"{part} {ms:g} ms", 1.0) + ABOVE_LOOP[ms]
         if own := [row["ours_ms"] / row["ideal_ms"] for row in rows if row["stage_ms"] == ms]:
             words = (
-                f"Stages of {ms:g} ms as {part}: steps take {min(own):.3f} to {max(own):.3f} of "
-                f"ideal, {bound:.3f} is the target."
+                f"Stages of {ms:g} ms as {part}: steps take {min(own):.3f} to {max(own):.3f} times "
+                f"the ideal; the target is at most {bound:.3f}."
             )
             yield Claim(part, words, max(own) <= bound)
     longer = [row for row in rows if row["stage_ms"]]
@@ -89,8 +91,8 @@ def _steps(part: str, rows: Rows, loops: Rows) -> Iterator[Claim]:
         yield Claim(part, words, below == len(longer))
     if short := [row["ours_ms"] / row["torch_ms"] for row in rows if not row["stage_ms"]]:
         words = (
-            f"Stages as {part}, without compute: {min(short):.2f} to {max(short):.2f} of torch's "
-            f"step, {WITHOUT_COMPUTE[part]} is the target."
+            f"Stages as {part}, without compute: steps take {min(short):.2f} to {max(short):.2f} "
+            f"times as long as torch's; the target is at most {WITHOUT_COMPUTE[part]}."
         )
         yield Claim(part, words, max(short) <= WITHOUT_COMPUTE[part])
 
@@ -102,7 +104,7 @@ def _of_ideal(name: str) -> Column:
             return None
         if row["ideal_ms"]:
             return f"{taken:.1f} ms, {taken / row['ideal_ms']:.3f}"
-        return f"{taken / row['ops_a_rank']:.3f} ms an op"
+        return f"{taken / row['ops_a_rank']:.3f} ms per op"
 
     return Column(f"{name}, / ideal", cell)
 
@@ -121,7 +123,7 @@ columns = {
     MODULES: _STEPS,
     GRAPHS: _STEPS,
     LOOP: Table(
-        *plain({"beside": "case"}),
+        *plain({"stages": "case"}),
         *plain({"F + B + W in a loop of plain torch, ms": "loop_ms"}, ".2f"),
         Column("/ ideal", lambda row: row["loop_ms"] / row["ideal_ms"], ".3f"),
     ),

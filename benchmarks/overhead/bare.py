@@ -1,7 +1,7 @@
 """A step in a bare loop: the same ops, loss and messages over Gloo, without a runtime.
 
-For each instruction of the program one call, with nothing counted, timed or checked, and autograd
-for the loss alone: what no runtime over Gloo is below here, however little it does.
+Each instruction of the program is one call. Nothing is counted, timed or checked, and autograd runs
+only for the loss. No runtime over Gloo can be faster on this machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _X, _DY = ir.TensorKind.X, ir.TensorKind.DY
 
 
 class BareRank:
-    """The calls of this rank of ``program``, whose ops take ``seconds`` each, BW twice as much."""
+    """The calls of this rank of ``program``; ops take ``seconds`` each, BW twice that."""
 
     def __init__(self, program: ir.Program, seconds: float) -> None:
         stages, rows = program.schedule.problem.stages, program.instructions
@@ -43,7 +43,6 @@ class BareRank:
         self._calls = [call for call in calls if call is not None]
 
     def step(self) -> None:
-        """Runs all calls once."""
         for call in self._calls:
             call()
 
@@ -77,7 +76,7 @@ class BareRank:
             self._gradients[stage] += weight_gradient(self._waiting.pop((stage, j)), seconds)
 
     def _start(self, j: int) -> Tensor:
-        """The gradient that the last stage's B starts with."""
+        """The gradient with which B of the last stage starts."""
         y, found = self._losses.pop(j)
         found.backward()  # type: ignore[no-untyped-call]
         assert y.grad is not None

@@ -1,4 +1,4 @@
-"""How much code a step runs: functions before its first instruction, and files in all."""
+"""The amount of code that a step runs: functions before its first instruction, and files in all."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from tools.size import code_lines
 RUNTIME = Path(__file__).resolve().parents[2] / "runtime"
 RANKS, MICROBATCHES, WIDTH = 2, 4, 8
 FIRST = {"RepeatedMessage.post", "HostClock.timed.<locals>.timed"}
-"""What an instruction calls first."""
+"""Functions that are called first by an instruction."""
 
 
 def measured() -> dict[str, Any]:
-    """Functions and files between ``Pipeline.step`` and the first instruction of a ZB-H1 step, the
-    most of both ranks; the files of the step, and their code lines."""
+    """Run a ZB-H1 step and count the runtime's code.
+
+    Functions and files between ``Pipeline.step`` and the first instruction are the maximum over
+    both ranks; the files and code lines of the whole step are those of both.
+    """
     stage = StageProfile(1.0, 1.0, 1.0, m_w=0.5)
     program = compile_schedule(build("zb-h1", Profile((stage,) * RANKS, RANKS), MICROBATCHES))
     found = launch_ranks(_on_a_rank, RANKS, (program,)).values()
@@ -38,7 +41,7 @@ def measured() -> dict[str, Any]:
 
 
 def _on_a_rank(program: Program) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """Files and functions before the first instruction, and in the whole step."""
+    """Pairs (file, function) that run before the first instruction, and in the whole step."""
     torch.set_num_threads(1)
     modules = [partial(nn.Linear, WIDTH, WIDTH)] * RANKS
     sgd = partial(torch.optim.SGD, lr=0.1)

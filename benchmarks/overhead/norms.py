@@ -1,4 +1,4 @@
-"""Steps one after the other, with no barrier of the benchmark's own, on stages that sleep."""
+"""Consecutive steps of sleeping stages, with no barrier between them from the benchmark."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ WAYS: dict[str, tuple[float | None, bool]] = {
     "waiting": (ANY, False),
     "clipped": (NONE, True),
 }
-"""The norm that is allowed, None where nobody asks for one, and whether ranks step ahead of it."""
+"""The largest norm allowed (None: no norm is computed), and whether post-validation is used."""
 
 
 def measured(case: Asked) -> dict[str, Any]:
-    """The median step of all ranks and rounds in milliseconds, by way; ``planned_ms``: that of
-    iterations one after the other."""
+    """Median step times over all ranks and rounds, in milliseconds, by way.
+
+    ``planned_ms``: the planned interval between consecutive iterations.
+    """
     found = launch_ranks(_on_a_rank, RANKS, (case,), timeout=3600)
     medians = {
         way: 1e3 * median(gap for rank in found.values() for gap in rank[way]) for way in WAYS
@@ -41,7 +43,7 @@ def measured(case: Asked) -> dict[str, Any]:
 
 
 def _on_a_rank(case: Asked) -> dict[str, list[float]]:
-    """Seconds from each step's begin to the next one's, by way."""
+    """Seconds from the start of each step to that of the next one, by way."""
     before_others()
     pipelines = {way: _pipeline(case, *how) for way, how in WAYS.items()}
     x = case.batch()

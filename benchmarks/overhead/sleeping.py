@@ -1,10 +1,9 @@
 """Stages that only sleep, the same for both runtimes.
 
-F, B and W of a stage take their time whatever little they compute, as on a device of that speed:
-each computes and then sleeps until a deadline that counts from its own start. All that a runtime,
-its messages and late wake-ups cost comes on top. W is told to each runtime in the way that it
-documents: to ours as a product of its own, to torch as a ``dw_builder``, which spares torch the
-walk of the graph.
+F, B and W compute very little, and then sleep until a deadline that counts from their start, as if
+they ran on a device of that speed. So all costs of the runtime, its messages and late wake-ups add
+to the step. Each runtime gets W as its documentation recommends: ours as a deferred product, torch
+as a ``dw_builder``, which saves torch a traversal of the autograd graph.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ROWS, WIDTH = 4, 16
 
 
 def input_gradient(dy: Tensor, seconds: float) -> Tensor:
-    """B: the input's gradient, a tensor of its own as any product's."""
+    """B: the gradient of the input, a new tensor as from any product."""
     end = time.perf_counter() + seconds
     dx = dy.clone(memory_format=torch.contiguous_format)
     sleep_until(end)
@@ -35,7 +34,7 @@ def input_gradient(dy: Tensor, seconds: float) -> Tensor:
 
 
 class _Input(torch.autograd.Function):
-    """``x + weight``, whose B sleeps and gives the weight no gradient."""
+    """``x + weight`` with a B that sleeps; the weight gets no gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, seconds: float) -> Tensor:
@@ -48,7 +47,7 @@ class _Input(torch.autograd.Function):
 
 
 class _Both(_Input):
-    """The same with BW in one, twice as long."""
+    """``x + weight`` with a BW that takes twice as long."""
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor | None, None]:
@@ -62,7 +61,7 @@ _both: Callable[..., Tensor] = _Both.apply
 
 
 def added(x: Tensor, weight: Tensor, seconds: float) -> Tensor:
-    """``x + weight``, whose B and W take ``seconds`` each."""
+    """``x + weight``; B and W take ``seconds`` each."""
     if has_torch_function((x, weight)):
         out: Tensor = handle_torch_function(added, (x, weight), x, weight, seconds)
         return out
@@ -71,7 +70,7 @@ def added(x: Tensor, weight: Tensor, seconds: float) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Added:
-    """The rule of :func:`added` for ``pipeloom.runtime``."""
+    """The deferral rule of :func:`added` for ``pipeloom.runtime``."""
 
     seconds: float
     weight: Tensor
@@ -92,7 +91,7 @@ defer(added, lambda x, weight, seconds: (_Added(seconds, weight), x))
 
 
 def weigh(weight: Tensor, dy: Tensor, seconds: float) -> None:
-    """W."""
+    """W: accumulate the gradient of the weight."""
     end = time.perf_counter() + seconds
     if weight.grad is None:
         weight.grad = dy.sum(0)
@@ -102,7 +101,7 @@ def weigh(weight: Tensor, dy: Tensor, seconds: float) -> None:
 
 
 class OurStage(nn.Module):
-    """F, B and W take ``seconds`` each, and BW twice as long."""
+    """A stage in which F, B and W take ``seconds`` each, and BW twice that."""
 
     product: Callable[[Tensor, Tensor, float], Tensor] = staticmethod(added)
 
@@ -119,7 +118,7 @@ class OurStage(nn.Module):
 
 
 class TorchStage(OurStage):
-    """The same stage, whose W is :meth:`dw_builder`'s."""
+    """The same stage for torch, with W in :meth:`dw_builder`."""
 
     product = staticmethod(_input)
 
@@ -128,5 +127,5 @@ class TorchStage(OurStage):
 
 
 def loss(output: Tensor, target: Tensor) -> Tensor:
-    """A loss that computes as little as it can."""
+    """A loss with as little computation as possible."""
     return output.sum()

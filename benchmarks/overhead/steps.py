@@ -1,4 +1,4 @@
-"""Both runtimes and a bare loop in the same processes: a step of one, then of the next."""
+"""Both runtimes and a bare loop in the same processes, alternating between their steps."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ from .traced import TracedStage
 
 RANKS, STEPS = 4, 20
 CHUNKS = {"interleaved-1f1b:2": 2, "zb-v": 2}
-LONG = 10.0  # ms an op
-LATENCY = 0.1  # ms, planned: what a small message takes here
+LONG = 10.0  # ms per op
+LATENCY = 0.1  # ms, planned: the time of a small message
 Step = Callable[[], object]
 Module = Callable[[], torch.nn.Module]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """``family`` with ``microbatches``, on stages that sleep ``milliseconds`` in each of F, B,
-    W."""
+    """A schedule of ``family`` with ``microbatches``; F, B and W sleep ``milliseconds`` each."""
 
     family: str
     microbatches: int
@@ -49,7 +48,7 @@ class Asked:
 
     @property
     def ideal(self) -> float:
-        """Milliseconds of a step whose messages and runtime cost nothing: the same order, timed."""
+        """The makespan in milliseconds of the same order without costs for messages and runtime."""
         if not self.milliseconds:
             return 0.0
         free = self.schedule(t_comm=0.0).problem
@@ -60,8 +59,10 @@ class Asked:
 
 
 def measured(case: Asked, stages_as: StagesAs) -> dict[str, Any]:
-    """The median step of each runtime in milliseconds; half as many of long ones, whose spread is a
-    part of the short ones'."""
+    """The median step time of each runtime, in milliseconds.
+
+    Long steps are repeated only half as often, because their times vary less.
+    """
     steps = STEPS // 2 if case.milliseconds > LONG else STEPS
     with cores_awake() as awake:
         found = launch_ranks(_on_a_rank, RANKS, (case, steps, stages_as), timeout=3600)
@@ -79,7 +80,7 @@ def measured(case: Asked, stages_as: StagesAs) -> dict[str, Any]:
 
 
 def in_a_loop(milliseconds: float) -> dict[str, Any]:
-    """F, B and W of a stage in a loop of plain torch, the median of the ranks."""
+    """F, B and W of a stage in a loop of plain torch; the median over ranks, in milliseconds."""
     with cores_awake():
         found = launch_ranks(_loop, RANKS, (milliseconds, 10 * STEPS))
     ideal = 3 * milliseconds
@@ -87,7 +88,7 @@ def in_a_loop(milliseconds: float) -> dict[str, Any]:
 
 
 def _on_a_rank(case: Asked, steps: int, stages_as: StagesAs) -> dict[str, list[Span]]:
-    """When each step began and ended, by runtime."""
+    """Start, end and CPU time of each step, by runtime."""
     before_others()
     runtimes: dict[str, Step] = {
         "ours": _ours(case, stages_as),
@@ -98,9 +99,10 @@ def _on_a_rank(case: Asked, steps: int, stages_as: StagesAs) -> dict[str, list[S
 
 
 def _loop(milliseconds: float, rounds: int) -> float:
-    """On one rank, without messages or a runtime: F, B and W of a stage in a loop of plain torch.
+    """F, B and W of a stage in a loop of plain torch, without messages and runtime.
 
-    Milliseconds, the median of ``rounds``: what any runtime costs here whose B is autograd's.
+    Returns the median of ``rounds``, in milliseconds. No runtime that uses autograd for B can be
+    faster on this machine.
     """
     before_others()
     stage = TorchStage(milliseconds / 1e3)
@@ -125,7 +127,7 @@ def _ours(case: Asked, stages_as: StagesAs) -> Step:
         else partial(TracedStage, seconds, first=s == 0)
         for s in range(program.schedule.problem.stages)
     ]
-    # torch counts no memory either
+    # memory=False: torch's runtime does not count memory either
     pipeline = Pipeline(program, stages, loss=loss, memory=False, stages_as=stages_as)
     return lambda: pipeline.step(x, target=x, return_outputs=False)
 
@@ -142,7 +144,7 @@ def _torch(case: Asked) -> Step:
 
 
 def stages_here(schedule: Schedule) -> list[int]:
-    """The stages that this rank runs."""
+    """The stages of this rank."""
     return [s for s, owner in enumerate(owners(schedule)) if owner == dist.get_rank()]
 
 
@@ -152,8 +154,7 @@ def torch_step(
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     x: torch.Tensor,
 ) -> Step:
-    """A step of torch's runtime on this rank's ``stages`` by ``schedule``, with ``x`` as the batch
-    and the target."""
+    """A step of torch's runtime with this rank's ``stages``; ``x`` is both batch and target."""
     make: Any = _PipelineScheduleRuntime
     runtime = make(stages, schedule.problem.microbatches, loss_fn=loss)
     with tempfile.TemporaryDirectory() as folder:

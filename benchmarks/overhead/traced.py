@@ -1,5 +1,4 @@
-"""The sleeping stage for runtimes that trace it: F, B and W are ops that a graph calls as they
-are."""
+"""Sleeping stages for runtimes that trace them: F, B and W are custom ops, which tracing keeps."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ def weight_gradient(dy: Tensor, seconds: float) -> Tensor:
 
 
 def _define(name: str, arguments: str, function: Any, shape: Any) -> None:
-    """An op; the function that computes it, and the one that only tells the shape."""
+    """Define an op by the function that computes it, and one that only returns the shape."""
     _library.define(f"{name}({arguments}, float seconds) -> Tensor")
     _library.impl(name, function, "CPU")
     torch.library.register_fake(f"pipeloom_benchmarks::{name}", shape, lib=_library)
@@ -60,10 +59,10 @@ torch.library.register_autograd(
 
 
 class TracedStage(nn.Module):
-    """F, B and W take ``seconds`` each.
+    """A stage in which F, B and W take ``seconds`` each.
 
-    The ``first`` one, whose input needs no gradient, has a bias before the product: B is then what
-    the gradients of its two parameters have in common.
+    The ``first`` stage, whose input needs no gradient, has a bias before the product. So its B is
+    the computation that the gradients of both parameters share.
     """
 
     def __init__(self, seconds: float, *, first: bool) -> None:

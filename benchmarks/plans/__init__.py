@@ -1,4 +1,4 @@
-"""Plans beside published configurations, and plans on more and more GPUs."""
+"""Plans compared with published configurations, and plans for 8 to 4,096 GPUs."""
 
 from .. import parts
 from . import planned, scaled

@@ -1,4 +1,4 @@
-"""Plans beside published configurations: none of these is better, by ``predict``'s own model."""
+"""Plans, and a comparison with published configurations, all timed by the model of ``predict``."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain, viol
 GRID_PART, PUBLISHED_PART = "grid", "published configurations"
 MEASURED = Path(__file__).parents[1] / "predict" / "published.json"
 FIRST, MOST = 100.0, 1600.0
-"""Millions of simulated ops of a plan; four times as many where these miss, but not more."""
+"""Work limit of a plan, in millions of simulated ops.
+
+If a target is missed, the work is multiplied by four, up to ``MOST``.
+"""
 VTRAIN = "vtrain"
 WITHIN = 0.05
-"""How far a plan may be from its bound."""
+"""The largest gap allowed between a plan and its lower bound."""
 _BATCHES = {8: 64, 64: 256, 256: 1024, 1024: 2048}
 _MODELS = {"llama-3-8b": 8192, "llama-3-70b": 8192, "llama-3-405b": 8192, "mixtral-8x7b": 4096}
 GRID = {
@@ -41,7 +44,7 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """The case with as little work as its plan needs to miss nothing."""
+    """Plan with the smallest work limit for which no target is missed."""
     grid, work = case.part == GRID_PART, FIRST
     while True:
         if grid:
@@ -59,7 +62,10 @@ def _published() -> dict[str, list[MeasuredRow]]:
 
 
 def published_cases(rows: Iterable[MeasuredRow]) -> dict[str, list[MeasuredRow]]:
-    """Rows of large runs by what is not chosen; the name says what differs."""
+    """Rows of large runs, grouped by the settings that a plan does not choose.
+
+    A name lists these settings.
+    """
     found: dict[str, list[MeasuredRow]] = {}
     for row in rows:
         if row.source != VTRAIN:
@@ -72,7 +78,7 @@ def published_cases(rows: Iterable[MeasuredRow]) -> dict[str, list[MeasuredRow]]
 
 
 def of_published(rows: Sequence[MeasuredRow], work: float) -> Row:
-    """The plan of a case, and the steps of the published configurations by the same model."""
+    """The plan of a case, and the predicted step times of its published configurations."""
     setup = rows[0].setup
     given: dict[str, Any] = {key: getattr(setup.run, key) for key in (*_ALIKE, *_FLAGS)}
     if not all(row.setup.run.sequence_parallel for row in rows if row.setup.run.tp > 1):
@@ -103,7 +109,7 @@ def _plan(model: Any, cluster: Any, given: Mapping[str, Any], work: float) -> Ro
 
 
 def missed(row: Mapping[str, Any]) -> list[str]:
-    """A line for each way in which a plan falls short."""
+    """The targets that a plan misses, one line each."""
     if "plan" not in row:
         return []
     lines = []
@@ -118,28 +124,28 @@ def missed(row: Mapping[str, Any]) -> list[str]:
 
 
 def _nearest(row: Mapping[str, Any]) -> float | None:
-    """The step of the best published configuration in units of the plan's."""
+    """The shortest published step time divided by the plan's; None if nothing is published."""
     steps = [each["step_ms"] / row["step_ms"] for each in row.get("published", [])]
     return min(steps, default=None)
 
 
 def judge(rows: Rows) -> Iterator[Claim]:
-    for part, what in ((GRID_PART, "of Llama-3 8B, 70B, 405B and Mixtral on 8 to 1,024 H100"),
-                       (PUBLISHED_PART, "of published cases of large runs")):  # fmt: skip
+    for part, what in ((GRID_PART, "of Llama-3 8B, 70B, 405B and Mixtral on 8 to 1,024 H100s"),
+                       (PUBLISHED_PART, "for published cases of large runs")):  # fmt: skip
         planned = [row for row in of_part(rows, part) if "plan" in row]
         if planned:
-            words = f"{len(planned)} plans {what}: within {max(r['gap'] for r in planned):.1%} of "
-            words += "the bound on all plans."
+            words = f"{len(planned)} plans {what} have gaps of at most "
+            words += f"{max(r['gap'] for r in planned):.1%} to the lower bound for all plans."
             nearest = [each for row in planned if (each := _nearest(row)) is not None]
             if nearest:
-                words += " No published configuration is better, by the model, in "
-                words += f"{sum(each >= 1 - 1e-9 for each in nearest)} cases; the nearest is "
+                words += f" In {sum(each >= 1 - 1e-9 for each in nearest)} cases, no published "
+                words += "configuration is predicted to be faster; the nearest is predicted to be "
                 words += f"{min(nearest) - 1:.1%} slower."
             yield Claim(part, words, not any(map(missed, planned)), part.split()[0] + "-plans")
 
 
 def _beside(row: Row) -> str | None:
-    """Published steps in units of the plan's."""
+    """Published step times divided by the plan's."""
     steps = [f"{each['step_ms'] / row['step_ms']:.3f}" for each in row.get("published", [])]
     return ", ".join(steps) or None
 

@@ -1,4 +1,4 @@
-"""The best plans of one model on 8 to 4096 GPUs, and where their steps go."""
+"""The best plans of one model on 8 to 4,096 GPUs, with the parts of their step times."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PART = "scaled plans"
 MODEL, GPU, CLUSTER, SEQUENCE = "llama-3-8b", "H100", "dgx-h100", 8192
 GPUS = [2**power for power in range(3, 13)]
 WEAK, STRONG = 2, 1024
-"""Sequences of a step: on each GPU, or on all of them."""
+"""Sequences per step: on each GPU (weak scaling), or on all GPUs together (strong scaling)."""
 WORK = 100.0
-"""Millions of simulated ops of each plan."""
+"""Work limit of each plan, in millions of simulated ops."""
 
 
 def cases(size: Size) -> Iterator[Case]:
@@ -36,7 +36,7 @@ def measure(case: Case) -> Row:
 
 def judge(rows: Rows) -> Iterator[Claim]:
     missing = [row["case"] for row in rows if row["plan"] is None]
-    words = f"{len(rows) - len(missing)} of {len(rows)} numbers of GPUs up to 4,096 have a plan."
+    words = f"Plans are found in {len(rows) - len(missing)} of {len(rows)} cases, up to 4,096 GPUs."
     yield Claim(PART, words, not missing)
 
 
@@ -65,7 +65,7 @@ columns = {
 
 
 def files(rows: Rows) -> dict[str, str]:
-    """A picture of each kind of scaling."""
+    """A picture of weak scaling and one of strong scaling."""
     found = {}
     for kind in ("weak", "strong"):
         points = tuple(

@@ -1,5 +1,4 @@
-"""A training script of torch.distributed.pipelining and its port, a step of one after a step of the
-other in the same processes."""
+"""A training script for torch.distributed.pipelining and its port, run alternately."""
 
 from __future__ import annotations
 
@@ -20,7 +19,8 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """Medians of steps and of processor time, the losses, and the lines that the port changes."""
+    """Median step times and CPU times, the losses, and the number of lines that the port
+    changes."""
     from .compare import compared
 
     with TemporaryDirectory() as folder:
@@ -42,8 +42,8 @@ columns = {
         *plain({"schedule": "case"}),
         *plain({"torch ms": "torch_ms", "ours ms": "ours_ms"}, ".1f"),
         *plain({"ours / torch": "ratio"}, ".3f"),
-        *plain({"processor: torch ms": "torch_cpu_ms", "ours ms": "ours_cpu_ms"}, ".0f"),
+        *plain({"CPU: torch ms": "torch_cpu_ms", "ours ms": "ours_cpu_ms"}, ".0f"),
         *plain({"ours / torch": "cpu_ratio"}, ".3f"),
-        *plain({"losses apart": "losses_apart"}, ".1e"),
+        *plain({"loss difference": "losses_apart"}, ".1e"),
     )
 }

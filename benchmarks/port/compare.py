@@ -1,4 +1,4 @@
-"""Both scripts in the same processes: a step of one, then a step of the other."""
+"""Runs both scripts in the same processes, alternating between their steps."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from . import ported, script
 
 RANKS = 4
 FAMILIES = {"1F1B": "1f1b", "Interleaved1F1B": "interleaved-1f1b:2", "ZBVZeroBubble": "zb-v"}
-"""Our family of the same shape as each of torch's schedules."""
+"""The family that corresponds to each of torch's schedules."""
 ROUNDING = 1e-5
-"""How far losses may be apart, relative: sums of float32 in another order, over several steps."""
+"""Relative tolerance for losses: float32 sums in another order, over several steps."""
 Measured = tuple[dict[str, list[Span]], dict[str, list[float | None]]]
-"""By script, its steps and their losses."""
+"""The steps of each script, and their losses."""
 
 
 def compared(name: str, folder: str) -> dict[str, Any]:
-    """Medians of steps in milliseconds: from the first rank's start to the last one's end, and
-    processor time of all ranks."""
+    """Median step times, from the first rank's start to the last one's end, and CPU times, in
+    ms."""
     stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
     planned = build(FAMILIES[name], Profile((stage,) * RANKS, RANKS, 0.05), script.MICROBATCHES)
     write_json(dump_schedule(planned), str(Path(folder, f"{name}.json")))
@@ -49,7 +49,7 @@ def compared(name: str, folder: str) -> dict[str, Any]:
 
 
 def changed_lines() -> int:
-    """Lines of the script that are others in its port, or that one has and the other has not."""
+    """The number of lines that differ between the script and its port."""
     text = Path(str(script.__file__)).read_text("utf-8")
     before, after = text.splitlines(), ported.ported(text).splitlines()
     blocks = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
@@ -57,7 +57,7 @@ def changed_lines() -> int:
 
 
 def _on_a_rank(name: str, folder: str) -> Measured:
-    """The file of the plan is in ``folder``."""
+    """Train with both scripts; ``folder`` contains the file of the schedule."""
     os.chdir(folder)
     torch.set_num_threads(1)
     scripts: dict[str, Iterator[float | None]] = {

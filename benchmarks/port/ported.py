@@ -1,4 +1,4 @@
-"""The port of :mod:`.script` to a program of pipeloom: the same text but for :data:`CHANGES`.
+"""The port of :mod:`.script` to pipeloom: the same text except for :data:`CHANGES`.
 
 ``torchrun --nproc-per-node 4 -m benchmarks.port.ported Interleaved1F1B`` prints each step's loss.
 """
@@ -22,11 +22,11 @@ CHANGES = (
      '    program = f"{name}.json"\n'
      "    schedule = PlannedSchedule(given, MICROBATCHES, loss_fn=MODEL.loss, program=program)\n"),
 )  # fmt: skip
-"""Text of the script, once in it, and what is in its place in the port."""
+"""Pairs of text that occurs once in the script, and its replacement in the port."""
 
 
 def ported(text: str) -> str:
-    """The script's text with all changes."""
+    """The text of the script after all changes."""
     for before, after in CHANGES:
         assert text.count(before) == 1, before
         text = text.replace(before, after)

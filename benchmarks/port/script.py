@@ -23,7 +23,7 @@ STAGES_A_RANK = {"Interleaved1F1B": 2, "ZBVZeroBubble": 2}
 
 
 def stages_here(name: str) -> list[PipelineStage]:
-    """The stages of this rank: round and round, or down the ranks and back up."""
+    """The stages of this rank: interleaved, or for ZBVZeroBubble in V shape."""
     rank, ranks, device = dist.get_rank(), dist.get_world_size(), torch.device("cpu")
     count = ranks * STAGES_A_RANK.get(name, 1)
     indices = [s for s in range(count) if s % ranks == rank]
@@ -33,7 +33,7 @@ def stages_here(name: str) -> list[PipelineStage]:
 
 
 def train(name: str) -> Iterator[float | None]:
-    """Each step's loss, where the last stage is."""
+    """Yield the loss of each step on the rank of the last stage, and None on the others."""
     stages = stages_here(name)
     given: Any = stages if len(stages) > 1 else stages[0]
     schedule = get_schedule_class(name)(given, MICROBATCHES, loss_fn=MODEL.loss)

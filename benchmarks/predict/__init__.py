@@ -1,7 +1,8 @@
-"""Predicted beside measured: step times and memory of published runs that calibration never saw.
+"""Predicted and measured step times and memory of published runs that calibration does not use.
 
-Every second group of each source calibrates, and the others are held back; a group is the runs of
-one model and batch on as many GPUs. The presets' rates are calibrated on all rows.
+A group contains the runs of one model and batch on the same number of GPUs. Every second group of
+each source is used for calibration, and the others are held out. The rates of the presets are
+calibrated on all rows.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ TARGETS = {
     (DENSE, "median"): 10.0,
     (MEMORY, "median"): 5.0,
 }
-"""Most percent that the figures of held rows may be."""
+"""The largest values, in percent, of figures of held-out rows."""
 Rows = Sequence[MeasuredRow]
 Reached = Callable[[str], Efficiency]
-"""The rates of a GPU."""
+"""A function from the name of a GPU to its rates."""
 
 
 @cache
@@ -48,13 +49,13 @@ def all_rows() -> list[MeasuredRow]:
 
 @cache
 def halves() -> tuple[list[MeasuredRow], list[MeasuredRow]]:
-    """The rows that calibrate, and those that are held back, with all that cannot calibrate."""
+    """Calibration rows and held-out rows; rows that cannot be used for calibration are in both."""
     calibrating, held = split(all_rows())
     return calibrating, [*held, *(row for row in calibrating if not row.calibrates)]
 
 
 def split(rows: Rows) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
-    """Every second group of each source calibrates, the others are held back."""
+    """Every second group of each source, for calibration, and the other groups."""
     chosen: set[Any] = set()
     for _, groups in groupby(sorted({row.group for row in rows}), key=lambda group: group[0]):
         chosen |= set(list(groups)[::2])
@@ -64,7 +65,8 @@ def split(rows: Rows) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
 
 @cache
 def calibration(gpu: str, half: int | None, *, shapes: bool = True) -> Calibration | None:
-    """A GPU's calibration on a half of the rows, or all; None where none of use is of it."""
+    """The calibration of a GPU on one half of the rows, or on all; None if no row of it can be
+    used."""
     mine = _of_gpu(gpu, half)
     return calibrated_on(mine, shapes=shapes) if any(r.calibrates for r in mine) else None
 
@@ -115,7 +117,8 @@ def measure(case: Case) -> Row:
 
 
 def _held(name: str) -> Row:
-    """The figures of held rows, without factors of layers' shapes, and with the halves swapped."""
+    """Figures of held-out rows, also without factors for layer shapes, and with the halves
+    swapped."""
     calibrating, held = halves()
     found: dict[str, Any] = {
         "figures": _figures(_parts(held)[name], name, reached(0)),
@@ -127,7 +130,7 @@ def _held(name: str) -> Row:
 
 
 def _parts(rows: Rows) -> dict[str, Rows]:
-    """Rows by source, all large dense ones, those with experts, and those with known memory."""
+    """Rows by source, and by kind: large dense, experts, unknown precision, known memory."""
     dense = [row for row in rows if row.calibrates]
     sources = sorted({row.source for row in dense})
     parts = {
@@ -148,7 +151,7 @@ def _figures(rows: Rows, name: str, rates: Reached) -> dict[str, float]:
 
 
 def _time_ratios(rows: Rows, rates: Reached) -> list[float]:
-    """Predicted over measured step times."""
+    """Predicted / measured step times."""
     return [time / row.step_ms for row, time in zip(rows, _times(rows, rates), strict=True)]
 
 
@@ -166,7 +169,7 @@ def _memory_ratio(row: MeasuredRow, rates: Reached) -> float:
 
 
 def _off(ratios: Sequence[float]) -> dict[str, float]:
-    """Percent that predictions are off; ``bias``: the median with its sign."""
+    """Statistics of prediction errors in percent; ``bias`` is the median with its sign."""
     off = np.array(ratios) * 100 - 100
     return {
         "rows": len(ratios),
@@ -178,8 +181,10 @@ def _off(ratios: Sequence[float]) -> dict[str, float]:
 
 
 def plan_loss(rows: Rows, rates: Reached) -> dict[str, float]:
-    """How much slower the run predicted fastest is than the fastest measured one, in percent, mean
-    over groups of several."""
+    """How much slower the run predicted to be fastest is than the fastest one, in percent.
+
+    The mean over all groups with several runs.
+    """
     losses = []
     for group in sorted({row.group for row in rows}):
         mine = [row for row in rows if row.group == group]
@@ -191,7 +196,7 @@ def plan_loss(rows: Rows, rates: Reached) -> dict[str, float]:
 
 
 def _unseen(rows: Rows) -> dict[str, float]:
-    """How far off vTrain's rows are by a calibration on those with other shapes of layers."""
+    """Errors on vTrain's rows, calibrated on rows with other layer shapes."""
     mine = [row for row in rows if row.source == VTRAIN]
     shapes = sorted({sorted(row.setup.shapes)[0] for row in mine})
     ratios: list[float] = []
@@ -227,7 +232,7 @@ def judge(rows: Figures) -> Iterator[Claim]:
     for (name, figure), most in TARGETS.items():
         if name in held:
             found = held[name]["figures"][figure]
-            words = f"{name}, {figure}: {found:.1f} % off, at most {most:g} % allowed."
+            words = f"{name}, {figure}: {found:.1f} %; the target is at most {most:g} %."
             yield Claim(HELD, words, found <= most)
 
 
@@ -240,7 +245,7 @@ def _summary(held: Mapping[str, Row], unseen: Figures) -> Claim:
         f"see, is {dense['median']:.1f}% for {dense['rows']} large dense runs ({swapped:.1f}% with "
         f"calibration and test runs exchanged), {experts['median']:.0f}% for {experts['rows']} "
         f"mixture-of-experts runs, and {vtrain['median']:.1f}% for {vtrain['rows']} runs of vTrain "
-        f"({unseen[0]['median']:.0f}% where no other run has their layers); of memory, it is "
+        f"({unseen[0]['median']:.0f}% if no other run has the same layers); for memory, it is "
         f"{memory:.0f}%."
     )
     return Claim(HELD, words, key="predict")
@@ -255,13 +260,13 @@ def _percent(head: str, which: str, figure: str) -> Column:
 
 columns = {
     HELD: Table(
-        *plain({"held rows": "case"}),
+        *plain({"held-out rows": "case"}),
         Column("n", lambda row: row["figures"]["rows"]),
         *(_percent(key, "figures", key) for key in ("median", "p90", "largest", "bias")),
-        _percent("median, curves alone", "curves_alone", "median"),
+        _percent("median, curves only", "curves_alone", "median"),
         _percent("median, halves swapped", "halves_swapped", "median"),
     ),
-    UNSEEN: Table(*plain({"shapes not seen": "case"}), *plain("median p90", ".1f")),
+    UNSEEN: Table(*plain({"unseen shapes": "case"}), *plain("median p90", ".1f")),
     RUNS: Table(
         *plain("source model gpu gpus tp pp dp"),
         *plain({"measured ms": "measured_ms"}, ".0f"),
@@ -275,7 +280,7 @@ columns = {
 
 
 def files(rows: Figures) -> dict[str, str]:
-    """The calibrations that ``predict`` uses by default: those on all rows."""
+    """The default calibrations of ``predict``, which use all rows."""
     whole = [row for row in of_part(rows, RATES) if row["half"] is None]
     gpus = {row["gpu"]: _rounded(row["efficiency"]) for row in whole}
     text = json.dumps({"gpus": gpus}, indent=1) + "\n"

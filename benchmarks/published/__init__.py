@@ -1,5 +1,8 @@
-"""Published figures of schedules, built or predicted again: tables 5 and 8 of the Zero Bubble
-paper, formulas of the DeepSeek-V3 report, WeiPipe's bubbles, bytes, throughput and memory."""
+"""Published figures of schedules, built or predicted again.
+
+They are tables 5 and 8 of the Zero Bubble paper, the formulas of the DeepSeek-V3 report, and
+WeiPipe's bubbles, bytes, throughput and memory.
+"""
 
 from .. import parts
 from . import formulas, rings, streamed, tables, throughput, v_schedules

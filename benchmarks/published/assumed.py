@@ -1,4 +1,4 @@
-"""Assumptions of the predictions that the published tables do not state, and their sources."""
+"""Assumptions that the published tables do not state but predictions need, with their sources."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ GIB = 2.0**30
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """One set for all 21 rows; ``assumed.json`` says where each comes from.
+    """One set of assumptions for all 21 rows; ``assumed.json`` explains each.
 
-    ``overlap`` and ``recompute`` name schemes; bandwidths are of one direction, in GB/s.
+    ``overlap`` and ``recompute`` are sets of scheme names. Bandwidths are in GB/s per direction.
     """
 
     rounds: int
@@ -36,7 +36,7 @@ class Assumptions:
 SOURCES: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
 )
-"""Of each assumption its value, what it is, and where it comes from."""
+"""The value, meaning and source of each assumption, by name."""
 
 
 _VALUES: dict[str, Any] = {name: each["value"] for name, each in SOURCES.items()}

@@ -1,4 +1,4 @@
-"""The published tables: 21 rows, five schemes each."""
+"""WeiPipe's published tables: 21 rows with five schemes each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ NODE = 8  # GPUs
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``throughput`` in tokens/s a GPU, ``memory`` in GB, by scheme; None: out of memory."""
+    """One row; ``throughput`` in tokens/s per GPU and ``memory`` in GB, by scheme.
+
+    None means out of memory.
+    """
 
     table: str
     gpus: int
@@ -28,7 +31,7 @@ class Row:
 
     @property
     def over_pcie(self) -> bool:
-        """Inside a node; NVLink in the other tables."""
+        """Whether GPUs of a node are connected by PCIe; otherwise by NVLink."""
         return "pcie" in self.table
 
 

@@ -1,8 +1,8 @@
-"""Table 2 of the DeepSeek-V3 report, and the built schedules that it is about.
+"""Table 2 of the DeepSeek-V3 report, compared with the schedules that its formulas describe.
 
-F, B and W are the times of a rank's part of the model: B a whole backward, W the weights' part of
-it, F&B both at once. Memory is in parts of the model: weights of a stage, activations of one
-microbatch on it.
+F, B and W are the times of the part of the model on one rank. As in the report, B is the whole
+backward, W its weight gradients, and F&B a forward and a backward run at the same time. Memory is
+in units of the weights of a stage, and of the activations of one microbatch on a stage.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .. import Case, Claim, Column, Row, Rows, Size, Table, plain, violations
 PART = "formulas"
 RANKS = (2, 4, 8, 16)
 ROUNDS = (2, 3, 5)  # M / P
-SHOWN = 8  # ranks of the table
+SHOWN = 8  # the table shows rows with this number of ranks
 METHODS = {
-    "1F1B": ("1f1b", "always"),
-    "ZB1P": ("zb-h1", "where W <= F"),
-    "DualPipe": ("dualpipe", "where F = B - W >= W"),
+    "1F1B": ("1f1b", ""),
+    "ZB1P": ("zb-h1", " with W <= F"),
+    "DualPipe": ("dualpipe", " with F = B - W >= W"),
 }
-"""A row of the table: the family that it is, and where its formula holds."""
+"""By row of the table: its family, and the condition under which its formula holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class Times:
         return Profile((stage,) * ranks, ranks)
 
     def holds(self, method: str) -> bool:
-        """Whether the method's formula is meant for these times."""
+        """Whether the condition of the method's formula holds for these times."""
         even = math.isclose(self.f, self.b - self.w)
         return method == "1F1B" or (self.w <= self.f and (method == "ZB1P" or even))
 
     def published(self, method: str, p: int) -> tuple[float, float, float]:
-        """Bubble, parameters and activations on P ranks, by the table."""
+        """The bubble, parameters and activations on ``p`` ranks according to the table."""
         if method == "1F1B":
             return (p - 1) * (self.f + self.b), 1.0, p
         if method == "ZB1P":
@@ -61,8 +61,8 @@ TIMES = (
     Times(1.0, 2.0, 1.0, 3.0),
     Times(1.0, 2.0, 1.0, 2.4),
     Times(1.0, 1.8, 0.8, 2.2),
-    Times(18.522, 27.423, 9.337, 36.756),  # 1.5B of the Zero Bubble paper, F&B 80 %
-    Times(29.718, 49.371, 19.927, 63.271),  # 6.2B of it
+    Times(18.522, 27.423, 9.337, 36.756),  # 1.5B of the Zero Bubble paper, F&B = 0.8 (F + B)
+    Times(29.718, 49.371, 19.927, 63.271),  # 6.2B of the Zero Bubble paper
     Times(1.0, 2.5, 1.5, 2.8),
 )
 
@@ -79,9 +79,9 @@ def measure(case: Case) -> Row:
 
 
 def _cell(name: str, ranks: int, count: int, times: Times) -> Row:
-    """A method's schedule beside its formulas: bubble in ms, memory in parts.
+    """Compare the schedule of a method with its formulas.
 
-    The bubble is the idle time of rank 0; of a rank in the middle where two copies run. Raises
+    The bubble is the idle time of rank 0, or for DualPipe of a rank in the middle. Raises
     AssertionError if the schedule is not valid.
     """
     schedule = build_family(METHODS[name][0], times.profile(ranks), count)
@@ -105,7 +105,7 @@ def _cell(name: str, ranks: int, count: int, times: Times) -> Row:
 
 
 def _idle(timing: Timing, rank: int) -> float:
-    """The part of the makespan in which a rank computes nothing."""
+    """The part of the makespan in which a rank does not compute."""
     busy, until = 0.0, -math.inf
     for start, end in zip(timing.start[rank].tolist(), timing.end[rank].tolist(), strict=True):
         busy += max(0.0, end - max(start, until))
@@ -117,8 +117,8 @@ def judge(rows: Rows) -> Iterator[Claim]:
     for (method, (_, condition)), holds in product(METHODS.items(), (True, False)):
         own = [r for r in rows if (r["method"], r["condition_holds"]) == (method, holds)]
         equal = sum(row["equal"] for row in own)
-        where = condition if holds else f"not {condition}"
-        words = f"{method}'s published bubble and memory, {where}: {equal} of {len(own)} equal."
+        where = f"cases{condition}" if holds else "other cases"
+        words = f"{method} has its published bubble and memory in {equal} of {len(own)} {where}."
         if own:
             yield Claim(PART, words, not holds or equal == len(own))
 

@@ -1,5 +1,4 @@
-"""Weight-passing families as published: bubbles by formula and as built, and the bytes that they
-send."""
+"""Published weight-passing families: bubbles compared with their formulas, and the bytes sent."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ from ..table import digits
 
 BUBBLES, SENT = "weipipe bubbles", "weipipe sent"
 SIZES = ((4, 8), (4, 16), (8, 32), (16, 64))  # P, M
-# how many turns a microbatch takes on a stage; of naive no formula is published
+# turns per microbatch and stage; no formula is published for weipipe-naive
 TURNS = {"weipipe-naive": None, "weipipe-interleave": 1.0, "wzb1": 1.5, "wzb2": 3.0}
-RANKS, FEW, MANY = 8, 32, 64  # of what is sent: P, and two M between which the ramps cancel
-LAYER = 12.0  # elements of a layer's weights, in H^2
-HEAVY = 1.25  # of the last stage beside the others
+RANKS, FEW, MANY = 8, 32, 64  # P, and two M whose difference excludes the ramps of the pipeline
+LAYER = 12.0  # weights of a layer, in units of H^2
+HEAVY = 1.25  # times of the last stage, relative to the other stages
 
 
 def profiles(ranks: int) -> dict[str, Profile]:
-    """T_F / T_B / T_W of every stage; then a heavier last stage; then a delay between ranks."""
+    """Profiles by name: T_F / T_B / T_W equal on all stages, a heavier last stage, and a delay."""
 
     def equal(t_f: float, t_b: float, t_w: float, t_comm: float = 0.0) -> Profile:
         return Profile((StageProfile(t_f, t_b, t_w),) * ranks, ranks, t_comm=t_comm)
@@ -70,22 +69,26 @@ def _built(name: str, ranks: int, count: int, words: str, profile: Profile) -> R
 
 
 def formula(name: str, ranks: int, count: int) -> float | None:
-    """The bubble rate of the makespan at equal times and no delay, P dividing M, M > P."""
+    """The published bubble rate of the makespan, for equal times, no delay, P dividing M, and M >
+    P.
+
+    None if no formula is published.
+    """
     turns = TURNS[name]
     return None if turns is None else (ranks - 1) / (turns * count + ranks - 1)
 
 
 def _turns(name: str, ranks: int, count: int) -> Any:
-    """Each rank's ops with their turns."""
+    """The ops of each rank, with their turns."""
     family: Any = FAMILIES[name]
     return family.turns(ranks, count).rows
 
 
 def elements(name: str) -> Row:
-    """The elements that a family sends in its steady state over each link of the ring.
+    """The elements that a family sends over each link of the ring in its steady state.
 
-    ``turn``: in one of its own turns. ``microbatch``: for one microbatch of a layer. ``turns``: how
-    many turns that takes.
+    ``turn``: elements per turn. ``microbatch``: elements per microbatch and layer. ``turns``: turns
+    per microbatch.
     """
     microbatch = _sent(name, MANY) - _sent(name, FEW)
     last = {n: max(turn for row in _turns(name, RANKS, n) for turn, _ in row) for n in (FEW, MANY)}
@@ -95,9 +98,10 @@ def elements(name: str) -> Row:
 
 
 def _sent(name: str, count: int) -> float:
-    """Stages' worth from each rank to the next, in an iteration; between any two it is the same.
+    """The data that each rank sends to the next one per iteration, in units of a stage's weights.
 
-    What goes to an owner or comes from it at the ends does not depend on ``count``.
+    All links between neighbours carry the same amount. Transfers from and to owners at the start
+    and the end do not depend on ``count``.
     """
     unit = Profile((StageProfile(1.0, 1.0, 1.0, weight_bytes=1.0),) * RANKS, RANKS)
     sent = traffic(build_family(name, unit, count))
@@ -108,8 +112,8 @@ def judge(rows: Rows) -> Iterator[Claim]:
     equal = [row for row in of_part(rows, BUBBLES) if row["equal"]]
     met = sum(row["as_formula"] for row in equal)
     words = (
-        "At equal times the published formulas of WeiPipe's families give the bubbles of their "
-        f"schedules in {met} of {len(equal)} cases."
+        "With equal times, the bubbles of WeiPipe's families equal their published formulas in "
+        f"{met} of {len(equal)} cases."
     )
     yield Claim(BUBBLES, words, met == len(equal))
 
@@ -134,7 +138,7 @@ columns = {
     ),
     SENT: Table(
         *plain("family"),
-        *plain({"turns a microbatch": "turns", "H^2 elements in a turn": "turn"}, "g"),
-        *plain({"for a microbatch of a layer": "microbatch"}, "g"),
+        *plain({"turns per microbatch": "turns", "H^2 elements per turn": "turn"}, "g"),
+        *plain({"per microbatch and layer": "microbatch"}, "g"),
     ),
 }

@@ -1,5 +1,7 @@
-"""Cost of one scheme in one published row: time by the simulator, memory by the compiled
-program."""
+"""Predicted cost of a scheme in a published row.
+
+The simulator predicts the time, and the compiled program the memory.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,12 @@ FAMILY = {
 }
 ZERO_BUBBLE = {"ZB1", "ZB2"}
 PASS_ACTIVATIONS = {"1F1B", *ZERO_BUBBLE}
-MEMORY_ROUNDS = 2  # no family here holds more with more microbatches
+MEMORY_ROUNDS = 2  # M / P; more microbatches do not increase the memory of these families
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """``throughput`` in tokens/s a GPU, ``memory`` in GiB of the rank that holds most."""
+    """``throughput`` in tokens/s per GPU; ``memory`` of the rank with the highest peak, in GiB."""
 
     throughput: float
     memory: float
@@ -56,7 +58,10 @@ def predict(row: Row, scheme: str, given: Assumptions) -> Prediction:
 
 
 def _profile(row: Row, scheme: str, model: Transformer) -> Profile:
-    """FSDP gathers layer by layer, in collectives as fast as the slowest link of their ring."""
+    """The profile of the scheme.
+
+    FSDP gathers layer by layer, with ring collectives as fast as their slowest link.
+    """
     given = model.given
     inside = given.pcie if row.over_pcie else given.nvlink
     links = in_nodes(row.gpus, min(NODE, row.gpus), Link(0.0, inside), Link(0.0, given.ethernet))
@@ -70,7 +75,7 @@ def _profile(row: Row, scheme: str, model: Transformer) -> Profile:
 
 @cache
 def _shape(family: str, ranks: int, stages: int, count: int) -> Schedule:
-    """The orders and transfers of a family do not depend on the profile's numbers."""
+    """A schedule of the family; its orders and transfers do not depend on the profile's numbers."""
     unit = StageProfile(1.0, 1.0, 1.0, activation_bytes=1.0, weight_bytes=1.0)
     return build_family(family, Profile((unit,) * stages, ranks), count)
 
@@ -80,10 +85,10 @@ def _on(shape: Schedule, profile: Profile) -> Schedule:
 
 
 def _time(scheme: str, shape: Schedule, profile: Profile, given: Assumptions) -> float:
-    """The time of an iteration, in ms; zero bubble's optimizer step needs no barrier.
+    """The time of an iteration in ms: the period for zero-bubble schemes, otherwise the makespan.
 
-    Without overlap a message of activations keeps both its ranks; with overlap nothing waits for
-    a message, but no wire carries its bytes faster than it can.
+    Without overlap, a message of activations blocks both of its ranks. With overlap, no op waits
+    for a message, but the time is at least that of the busiest wire.
     """
     wires = _wire_time(scheme, shape, profile, given)
     if scheme in given.overlap:
@@ -95,7 +100,8 @@ def _time(scheme: str, shape: Schedule, profile: Profile, given: Assumptions) ->
 
 
 def _blocking(profile: Profile) -> Profile:
-    """Each message of activations or their gradients is part of both ops that it joins."""
+    """Add the time of each message with activations or their gradients to both ops that it
+    connects."""
     stages, last = profile.stages, profile.num_stages - 1
     delays = profile.link_delays(stages[0].activation_bytes or 0.0)
     hops = [0.0, *(float(delays[s, s + 1]) for s in range(last)), 0.0]
@@ -107,12 +113,11 @@ def _blocking(profile: Profile) -> Profile:
 
 
 def _wire_time(scheme: str, shape: Schedule, profile: Profile, given: Assumptions) -> float:
-    """The time that the busiest wire needs for its bytes of an iteration, one after the other, in
-    ms."""
+    """The time in ms that the busiest wire needs for all of its bytes of an iteration."""
     assert profile.links is not None
     stage = profile.stages[0]
     size = stage.activation_bytes if scheme in PASS_ACTIVATIONS else stage.weight_bytes
-    sent = traffic(shape) * (size or 0.0)  # of the shape: how many messages
+    sent = traffic(shape) * (size or 0.0)  # the shape's messages have size 1
     if scheme == "FSDP":  # each link of the ring carries what each rank receives
         return profile.links.default.delay(float(sent.sum(axis=0).max()))
     slowest = float((sent * profile.link_delays(1.0)).max())
@@ -124,12 +129,12 @@ def _wire_time(scheme: str, shape: Schedule, profile: Profile, given: Assumption
 
 
 def _untimed(profile: Profile) -> Profile:
-    """T_F : T_B : T_W as 1 : 2 : 1, and no delays."""
+    """The profile without delays and with T_F : T_B : T_W = 1 : 2 : 1."""
     stages = (replace(stage, t_f=1.0, t_b=2.0, t_w=1.0) for stage in profile.stages)
     return replace(profile, stages=tuple(stages), links=None)
 
 
 @cache
 def _memory(shape: Schedule, profile: Profile) -> float:
-    """Bytes of the rank that holds most."""
+    """The largest peak memory of a rank, in bytes."""
     return max(footprint(_on(shape, profile)).total)

@@ -1,5 +1,7 @@
-"""The optimizer beside the published order: no delay, and a hop of half an F, free or on shared
-wires."""
+"""Optimized weight passing, compared with the published order.
+
+There is either no delay between ranks, or a hop that takes half an F, with or without shared wires.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,14 @@ WITHOUT_DELAY = tuple((ranks, share * ranks) for ranks in (4, 8, 16) for share i
 HOP = 0.5  # of a T_F of 1
 BYTES = 1e6
 MOST_BUBBLE, MOST_GAP = 0.04, 0.01
-"""Targets at P = 16, M = 64 and a hop of half an F."""
+"""Targets for P = 16, M = 64 and a hop of half an F."""
 WORK = 80.0
-"""Millions of simulated ops for each solve: the same figures on every run."""
+"""Work limit of each solve in millions of simulated ops, so that results are reproducible."""
 
 
 def _hop(shared: Sharing, *, latency: bool = False) -> Links:
-    """Links over which a stage takes ``HOP`` from rank to rank, by their bandwidth or their
-    latency."""
-    rate = BYTES / (HOP * 1e6)  # gigabytes a second
+    """Links over which the weights of a stage take ``HOP``, due to their bandwidth or latency."""
+    rate = BYTES / (HOP * 1e6)  # gigabytes per second
     link = Link(HOP, 1e12) if latency else Link(0.0, rate)
     return Links(link, shared=shared)
 
@@ -36,7 +37,7 @@ HOPS: Mapping[str, Links | None] = {
     "ring": _hop(Sharing.RING),
     "ring, all latency": _hop(Sharing.RING, latency=True),
 }
-"""What messages share at a hop of half an F."""
+"""Links with a hop of half an F, by how messages share wires."""
 
 
 def cases(size: Size) -> Iterator[Case]:
@@ -95,7 +96,7 @@ def _row(
 
 
 def missed(row: Row) -> bool:
-    """Whether a row is not what it has to be."""
+    """Whether a row misses its targets."""
     if not row["verified"]:
         return True
     if row["hop"] == 0.0:
@@ -106,17 +107,17 @@ def missed(row: Row) -> bool:
 def judge(rows: Rows) -> Iterator[Claim]:
     wrong = sum(map(missed, rows))
     words = (
-        f"Weight passing optimized: {wrong} of {len(rows)} schedules are invalid, have a bubble "
-        f"without delay, or with a hop of half a forward more than {MOST_BUBBLE:.0%}, or are "
-        f"further than {MOST_GAP:.0%} from their bound."
+        f"Optimized weight passing: {wrong} of {len(rows)} schedules are invalid, have a bubble "
+        f"although there is no delay, or have a bubble above {MOST_BUBBLE:.0%} or a gap above "
+        f"{MOST_GAP:.0%} with hops of half a forward."
     )
     yield Claim(PART, words, not wrong)
     for row in rows:
         if (row["shared"], row["objective"], row["memory_limit"]) == ("ring", "makespan", None):
             words = (
-                f"On a ring of {row['ranks']} ranks whose hop takes half a forward, weight passing "
-                f"has a bubble of {row['bubble']:.2%} of the makespan, {row['gap']:.2%} from its "
-                f"bound; WeiPipe's published order has {row['published']:.0%}."
+                f"On a ring of {row['ranks']} ranks with hops of half a forward, optimized weight "
+                f"passing has a bubble of {row['bubble']:.2%} of the makespan (gap "
+                f"{row['gap']:.2%}); WeiPipe's published order has {row['published']:.0%}."
             )
             yield Claim(PART, words, key="ring")
 

@@ -1,5 +1,4 @@
-"""Tables 5 and 8 of the Zero Bubble paper, one and two chunks a rank: published and own bubble
-rates of the period."""
+"""Tables 5 and 8 of the Zero Bubble paper: published and own bubble rates of the period."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from ..table import digits
 from .wrap import published_makespan
 
 CHUNKS = {"table5": 1, "table8": 2}
-"""The parts of a rank whose times a table states."""
+"""The number of chunks per rank. The times in a table are those of one chunk."""
 OPTIMIZED = {"zb-1p": 1.0, "zb-2p": 2.0}  # the limit as a multiple of P x M_B
 TIME_LIMIT, INTERLEAVED = 60.0, "interleaved-1f1b"
 PUBLISHED_RULE, OWN_RULE = (f"{INTERLEAVED}, {rule}" for rule in ("as published", "every boundary"))
@@ -27,10 +26,11 @@ PUBLISHED_RULE, OWN_RULE = (f"{INTERLEAVED}, {rule}" for rule in ("as published"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: ``profile`` has one stage per rank, ``chunks`` is K of interleaved-1f1b.
+    """One row of a table.
 
-    ``published`` gives the bubble rate of each family, to four digits; ``heuristic`` those that the
-    authors' heuristic reaches, by the limit as a multiple of P x M_B.
+    ``profile`` has one stage per rank; ``chunks`` is K of interleaved-1f1b. ``published`` holds the
+    bubble rate of each family, to four digits; ``heuristic`` that of the authors' heuristic, by the
+    memory limit in units of P x M_B.
     """
 
     model: str
@@ -44,12 +44,12 @@ class Row:
         return f"{self.model}-{self.microbatches}"
 
     def shape(self) -> Figures:
-        """The figures that name the row."""
+        """The figures that identify the row."""
         ranks, microbatches = self.profile.ranks, self.microbatches
         return {"model": self.model, "ranks": ranks, "microbatches": microbatches}
 
     def limit(self, share: float) -> float:
-        """``share`` times P x M_B: 1 for zb-1p, 2 for zb-2p."""
+        """The memory limit ``share`` x P x M_B: 1 for zb-1p, 2 for zb-2p."""
         return share * self.profile.ranks * self.profile.stages[0].m_b
 
 
@@ -78,7 +78,8 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Figures:
-    """Own and published bubble rates of one row, built, verified and timed."""
+    """Build, verify and time the schedules of one row, and return own and published bubble
+    rates."""
     row: Row = case.given["row"]
     cells = {
         name: {"published": published} | own
@@ -95,7 +96,7 @@ def _found(row: Row, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     chunks = f":{row.chunks}" if name == INTERLEAVED else ""
     schedule = build_family(f"{name}{chunks}", row.profile, row.microbatches)
     own = {"own": bubble(schedule)}
-    if name == INTERLEAVED:  # by the published rule for chunks, and by the stricter one
+    if name == INTERLEAVED:  # with the published rule for chunks, and with the stricter one
         span = row.profile.ranks * published_makespan(schedule)
         yield PUBLISHED_RULE, {"own": 1.0 - schedule.known_timing.work / span}
         yield OWN_RULE, own
@@ -104,7 +105,7 @@ def _found(row: Row, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def bubble(schedule: Schedule) -> float:
-    """The bubble rate of the period. Raises InvalidScheduleError where the verifier objects."""
+    """The bubble rate of the period. Raises InvalidScheduleError if the verifier finds errors."""
     if faults := violations(schedule):
         raise InvalidScheduleError(faults)
     return schedule.known_timing.bubble_rate(Objective.PERIOD)
@@ -130,8 +131,8 @@ def judge(rows: Rows) -> Iterator[Claim]:
         built = [cell for name, cell in cells if name not in {*OPTIMIZED, OWN_RULE}]
         equal = sum(_worse(cell) == 0 for cell in built)
         words = (
-            f"{families} and interleaved 1F1B have the bubble rates of table {table[-1]} to four "
-            f"digits in {equal} of {len(built)} cells."
+            f"The bubble rates of {families} and interleaved 1F1B equal those of table {table[-1]} "
+            f"to four digits in {equal} of {len(built)} cells."
         )
         if cells:
             yield Claim(table, words, equal == len(built))
@@ -153,12 +154,13 @@ def _proven(cells: list[tuple[str, dict[str, Any]]]) -> Claim:
 
 
 def _worse(cell: dict[str, Any]) -> float:
-    """By how much a rate is larger than published, to the four digits that are."""
+    """The difference between own and published rate, rounded to four digits; positive if ours is
+    worse."""
     return float(round(cell["own"], 4) - cell["published"])
 
 
 def both(name: str) -> Column:
-    """Published / own bubble rate, and the bound or that it is met."""
+    """A column with published / own bubble rate, and "optimal" or the bound."""
 
     def cell(row: Figures) -> str | None:
         found = row["cells"].get(name)

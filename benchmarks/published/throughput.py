@@ -1,4 +1,4 @@
-"""WeiPipe's published throughput and memory beside predictions."""
+"""WeiPipe's published throughput and memory, compared with predictions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Figures:
-    """A published row beside its predictions; the fastest of those that are predicted to fit."""
+    """Predict one published row.
+
+    The predicted winner is the fastest scheme among those that are predicted to fit in memory.
+    """
     row: Row = case.given["row"]
     found = {name: predict(row, name, BASE) for name in FAMILY}
     fitting = {name: each.throughput for name, each in found.items() if each.fits}
@@ -37,7 +40,8 @@ def measure(case: Case) -> Figures:
 
 
 def _cell(row: Row, scheme: str, found: Prediction) -> dict[str, Any]:
-    """Predicted beside published figures; None where it ran out of memory, or none is published."""
+    """Predicted and published figures of a scheme; None if it ran out of memory or is not
+    published."""
     published, memory = row.throughput[scheme], row.memory.get(scheme)
     return {
         "published": published,
@@ -55,15 +59,16 @@ def judge(rows: Rows) -> Iterator[Claim]:
         fits = sum(c["predicted_to_fit"] == (c["published"] is not None) for c in cells)
         winners = sum(row["winner"] == row["predicted_winner"] for row in own)
         words = (
-            f"The fastest scheme is predicted in {winners} of {len(own)} rows of WeiPipe's tables, "
-            f"and whether memory suffices in {fits} of {len(cells)} cells."
+            f"The fastest scheme is predicted correctly in {winners} of {len(own)} rows of "
+            f"WeiPipe's tables, and whether memory suffices in {fits} of {len(cells)} cells."
         )
         wrong = len(own) - winners
         yield Claim(ROWS, words, wrong <= 21 - WINNERS_NEEDED and fits == len(cells))
 
 
 def _throughput(name: str) -> Column:
-    """Published / predicted tokens per second and GPU, the error, and published / predicted GB."""
+    """A column with published / predicted tokens/s per GPU, the error, and published / predicted
+    GB."""
 
     def cell(row: Figures) -> str:
         found = row["cells"][name]

@@ -1,20 +1,20 @@
-"""A transformer of equal layers at given rates: the profile of what has not been measured.
+"""The profile of a transformer of equal layers, computed from given rates.
 
-Counted are decoder layers alone, not embedding and head, of one width H with 4 H in the
-feed-forward part and neither biases nor norms' parameters: 12 H^2 parameters each. Of G sequences
-of S a layer takes
+Only decoder layers are counted, not embedding and head. They have width H and 4 H in the
+feed-forward part, no biases, and norms without parameters: 12 H^2 parameters each. For G sequences
+of length S, one layer takes
 
-* F: 24 G S H^2 FLOPs in its matrices, and 2 G S^2 H in causal attention, half of all pairs
-* B: as many in its matrices, twice as many in attention
+* F: 24 G S H^2 FLOPs in matrix products, and 2 G S^2 H in causal attention (half of all pairs)
+* B: as many in matrix products, twice as many in attention
 * W: 24 G S H^2; attention has no weights
 
-It holds 34 G S H bytes from F to B, without the attention matrix, which fused kernels do not keep,
-of which 32 stay until W, and sends 2. Norms, rotations, activation functions and additions wait for
-memory: where its bandwidth is given, F takes the time of :data:`TOUCHED` bytes for each of its G S
-H numbers, B of twice as many.
+It holds 34 G S H bytes from F to B, of which 32 stay until W, and sends 2. The attention matrix is
+not included, because fused kernels do not keep it. Norms, rotary embeddings, activation functions
+and additions are limited by memory bandwidth: if ``memory`` is given, F also takes the time of
+:data:`TOUCHED` bytes for each of its G S H elements, and B twice that.
 
-With ``recompute`` a layer holds its input alone, 2 G S H, and B begins with its F once more; for
-families that run B and W as one op: what a W of its own would wait for is more than that.
+With ``recompute``, a layer holds only its input, 2 G S H bytes, and B first runs F again. This is
+meant for families that run B and W as one op, as a separate W would need to hold more.
 """
 
 from __future__ import annotations
@@ -26,19 +26,23 @@ from pipeloom.ir import Link, Links, Profile, StageProfile
 
 from .assumed import Assumptions
 
-INPUT = 2.0  # bytes that a layer holds of its input, in units of G S H
-NUMBER, OPTIMIZER = 2.0, 12.0  # bytes of a number that is sent, and of a parameter's optimizer
+INPUT = 2.0  # bytes of a layer's input, in units of G S H
+NUMBER, OPTIMIZER = 2.0, 12.0  # bytes of an element sent, and of a parameter's optimizer state
 TOUCHED = 257.0
-"""Bytes read and written for a number G S H in F of a layer, one kernel an operation.
+"""Bytes that F of a layer reads and writes per element (G S H), with one kernel per operation.
 
-Two norms in float32 72, rotating q and k in float32 96, matrices in and out 38, gated activation on
-8/3 H 27, two additions 12, attention in and out 8, transposing 4.
+Two norms in float32: 72. Rotary embedding of q and k in float32: 96. Inputs and outputs of matrix
+products: 38. Gated activation on 8/3 H: 27. Two additions: 12. Input and output of attention: 8.
+Transposition: 4.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """``layers``, ``hidden`` (H), ``sequence`` (S), ``microbatch`` (G), at the rates ``given``."""
+    """A model with ``layers``, ``hidden`` (H), ``sequence`` (S) and ``microbatch`` (G).
+
+    ``given`` holds the rates of the GPU.
+    """
 
     layers: int
     hidden: int
@@ -49,13 +53,14 @@ class Transformer:
 
     @property
     def recomputed_bytes(self) -> float:
-        """Bytes of a layer beside its input while its B runs after its second F; else 0."""
+        """Bytes that a layer holds in addition to its input while its B runs with ``recompute``;
+        else 0."""
         return self._units(self.given.held_bytes - INPUT) if self.recompute else 0.0
 
     def on(self, ranks: int, links: Links) -> Profile:
-        """The profile of one stage per rank.
+        """The profile with one stage per rank.
 
-        Layers are dealt out evenly, one more to the first stages where P does not divide them.
+        Layers are distributed evenly; if P does not divide them, the first stages get one more.
         """
         each, more = divmod(self.layers, ranks)
         stages = tuple(self._stage(each + (rank < more)) for rank in range(ranks))
@@ -73,7 +78,8 @@ class Transformer:
         return StageProfile(t_f, t_b, t_w, *sizes, *kept)
 
     def _time(self, passes: int) -> float:
-        """Milliseconds of an op of a layer that goes so often over attention and over memory."""
+        """Milliseconds of an op of one layer that runs ``passes`` times over attention and
+        memory."""
         given, touched = self.given, 0.0
         if given.memory is not None:
             touched = self._units(TOUCHED * passes) / (given.memory * 1e6)
@@ -82,16 +88,15 @@ class Transformer:
         return matrices + attention / (given.attention_teraflops * 1e9) + touched
 
     def _units(self, units: float) -> float:
-        """A number of times G S H."""
+        """``units`` x G S H."""
         return units * self.microbatch * self.sequence * self.hidden
 
 
 def in_nodes(ranks: int, size: int, inside: Link, between: Link) -> Links:
-    """Links of ``ranks`` ranks in nodes of ``size`` consecutive ones, joined by ``inside``, all
-    others by ``between``.
+    """Links of ``ranks`` ranks in nodes of ``size`` consecutive ranks.
 
-    Whatever leaves a node goes over one wire, and so does whatever comes into it: its network
-    card.
+    Ranks of a node are connected by ``inside``, all others by ``between``. All messages that leave
+    a node share one wire (its network card), and so do all messages that enter it.
     """
     pairs = tuple(
         (a, b, inside) for a, b in combinations(range(ranks), 2) if a // size == b // size

@@ -1,4 +1,7 @@
-"""The optimizer beside the published V schedules: at table 8's memory, at less and more."""
+"""Optimized schedules for V placements, compared with the published V schedules.
+
+The memory limit is that of table 8, or smaller or larger.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from .tables import SHAPE, Row, load_rows
 
 ROWS, SWEEP = "table8 optimized", "table8 at other limits"
 SHARES = (0.4, 0.5, 0.6, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0)
-"""Of P x M_B of a whole rank, which is 2 P chunks."""
+"""Memory limits in units of P x M_B, with M_B of a whole rank (two chunks)."""
 SECONDS = 30.0
-"""The limit of a solve."""
+"""Time limit of a solve."""
 
 
 def cases(size: Size) -> Iterator[Case]:
@@ -30,7 +33,7 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Figures:
-    """Published and found bubble rate, and the certified gap."""
+    """Published and own bubble rate, and the proven gap."""
     row: Row = case.given["row"]
     problem = build_family("zb-v", row.profile, row.microbatches).problem
     limit = row.limit(case.given["share"])
@@ -52,7 +55,10 @@ def measure(case: Case) -> Figures:
 
 
 def _published(problem: Problem) -> Schedule | None:
-    """The best of the published V schedules that fit; ZB-V with room for as many chunks as fit."""
+    """The best of the published V schedules that fit in memory; None if none fits.
+
+    ZB-V is built for as many chunks as the limit admits.
+    """
     chunks = int(problem.memory_limit[0] * (1 + 1e-9) / problem.profile.stages[0].m_b)
     built = []
     for name in (f"zb-v:{chunks}", "v-half", "v-min"):
@@ -71,14 +77,14 @@ def _rate(schedule: Schedule) -> float:
 
 def judge(rows: Rows) -> Iterator[Claim]:
     broken = [row["case"] for row in rows if row["violations"]]
-    yield Claim(ROWS, f"{len(broken)} of {len(rows)} schedules are invalid.", not broken)
+    yield Claim(ROWS, f"{len(broken)} of {len(rows)} V schedules are invalid.", not broken)
     if own := of_part(rows, ROWS):
         optimal = sum(row["status"] == "optimal" for row in own)
         same = sum(row["saved"] <= 1e-6 for row in own)
         words = (
-            f"V schedules at P x M_B are proven optimal in {optimal} of {len(own)} rows of table "
-            f"8, in at most {max(row['seconds'] for row in own):.1f} s; {same} of them cost what "
-            "ZB-V does."
+            f"V schedules within P x M_B are proven optimal in {optimal} of {len(own)} rows of "
+            f"table 8, in at most {max(row['seconds'] for row in own):.1f} s; {same} of them cost "
+            "as much as ZB-V."
         )
         yield Claim(ROWS, words, optimal == len(own))
     for part in columns:

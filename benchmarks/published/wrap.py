@@ -1,10 +1,11 @@
-"""The published convention for interleaved 1F1B: a group waits once where a chunk begins.
+"""The published rule for interleaved 1F1B: each group of microbatches waits once per chunk.
 
-The table's interleaved column comes from a replay in which, going from one chunk to the next
+The interleaved column of the tables comes from a replay in which, between one chunk and the next
 (rank P-1 to rank 0 forwards, 0 to P-1 backwards), only the first microbatch of each group of P
-waits for its input; the others are taken to be there. By the contract every microbatch waits. The
-published figures, all twelve, follow from the published rule, and are lower than what a real run
-could reach. The simulator has no such rule, so it is replayed here, for this one column.
+waits for its input; the inputs of the others are assumed to be available. By the contract, every
+microbatch waits. All twelve published figures agree with the published rule; they are lower than a
+real run can reach. The simulator does not have this rule, so this module replays it for the one
+column.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from pipeloom.ir import Op, OpKind
 
 
 def published_makespan(schedule: Schedule) -> float:
-    """The makespan in ms of an interleaved schedule under the published rule; one t_comm for
-    all."""
+    """The makespan in ms of an interleaved schedule under the published rule.
+
+    ``t_comm`` must be one number for all pairs of ranks.
+    """
     problem = schedule.problem
     stages, t_comm = problem.profile.stages, problem.profile.t_comm
     assert isinstance(t_comm, float)
@@ -41,7 +44,8 @@ def published_makespan(schedule: Schedule) -> float:
 
 
 def _input(op: Op, ranks: int, stages: int, end: dict[Op, float]) -> float:
-    """When the input of ``op`` was made; -inf where it waits for none, inf where it is not yet."""
+    """The time at which the input of ``op`` was made; -inf if it does not wait, inf if not yet
+    made."""
     source = op.stage - 1 if op.kind is OpKind.F else op.stage + 1
     wraps = op.stage % ranks == (0 if op.kind is OpKind.F else ranks - 1)
     if not 0 <= source < stages or (wraps and op.microbatch % ranks):

@@ -1,6 +1,6 @@
-"""The replay: answers of the optimizer to questions of all kinds, and schedules of all families.
+"""The replay: answers of the optimizer to many kinds of questions, and schedules of all families.
 
-To compare two trees, run this folder against the library of another one:
+To compare two versions, run this folder with the library of another checkout:
 ``PYTHONPATH=OTHER/src:. python -m benchmarks replay --check``.
 """
 
@@ -20,7 +20,7 @@ from .instances import built, questions
 ROOMS = ("ir", "solver", "planner")
 QUESTIONS, FAMILIES = "questions", "families"
 FEW = 1
-"""Questions of a kind that the small size has."""
+"""The number of questions of each kind in the small size."""
 
 
 def cases(size: Size) -> Iterator[Case]:
@@ -34,7 +34,7 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """The answers with six seeds, or a digest of the family's schedule."""
+    """The answers with six seeds, or a hash of the family's schedule."""
     return {"kind": case.given["asked"].kind} | ask(case.given["asked"])
 
 

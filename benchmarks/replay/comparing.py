@@ -1,4 +1,4 @@
-"""Answers compared with those recorded: what is worse than the rules of a replay allow."""
+"""Compares answers with the recorded ones, and reports what is worse than the tolerances allow."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from statistics import median
 from typing import Any
 
 MEDIAN, BEST, BOUND = 5e-3, 1e-2, 1e-6
-"""Relative: by how much the median cost of the seeds and the best of them may be above those
-recorded, and a bound below."""
+"""Relative tolerances: increase of the median cost over all seeds, increase of the best cost, and
+decrease of a bound."""
 STATUSES = ("optimal", "feasible", "infeasible", "refused", "invalid", "crash")
-"""The better first."""
+"""From best to worst."""
 
 Answer = Mapping[str, Any]
 
 
 def worse(before: Answer, now: Answer) -> Iterator[str]:
-    """Each fault of an answer compared with the one recorded."""
+    """Yield a line for each respect in which an answer is worse than the recorded one."""
     if before["profile"] != now["profile"]:
         yield "another profile than the one recorded"
     if "status" not in before:
@@ -45,7 +45,7 @@ def _costs(before: Sequence[float], now: Sequence[float]) -> Iterator[str]:
 
 
 def _bounds(before: Answer, now: Answer) -> Iterator[str]:
-    """A bound that is listed no more is held against the best that is."""
+    """A bound that is no longer listed is compared with the highest bound listed."""
     listed: dict[str, float] = now.get("bounds", {})
     best = max(listed.values(), default=0.0)
     for name, value in before.get("bounds", {}).items():
@@ -57,7 +57,7 @@ def _bounds(before: Answer, now: Answer) -> Iterator[str]:
 
 
 def majority(statuses: Sequence[str]) -> str:
-    """The status of most seeds; the worse one where two are as frequent."""
+    """The most frequent status; the worse one in case of a tie."""
     counts = Counter(statuses)
     return max(counts, key=lambda each: (counts[each], STATUSES.index(each)))
 

@@ -1,4 +1,4 @@
-"""The questions, as they were drawn once: profiles, and what the optimizer is asked about each."""
+"""The questions for the replay: profiles, and what the optimizer is asked about each."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PARAMETRIZED = ("interleaved-1f1b:3", "looped-bfs:3", "zb-v:3", "wave:2", "fsdp:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to ``pipeloom.optimize``, asked with each of the seeds.
+    """A call of ``pipeloom.optimize``, repeated with each seed.
 
-    ``work``: millions of simulated ops. ``chosen``: whether the placement, the passing or the cut
-    is chosen, so that there is no one problem whose bounds can be listed.
+    ``work``: millions of simulated ops. ``chosen``: whether the optimizer chooses the placement,
+    the passing or the cut; then there is no single problem whose bounds can be listed.
     """
 
     kind: str
@@ -36,7 +36,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family's schedule of a profile."""
+    """A family, to be built for a profile."""
 
     family: str
     profile: Document
@@ -56,17 +56,17 @@ def _data() -> dict[str, list[dict[str, Any]]]:
 
 
 def questions() -> Iterator[Question]:
-    """All that the optimizer is asked."""
+    """All questions to the optimizer."""
     for each in _data()["questions"]:
         options = each["options"]
-        if "slow" in options:  # keys of JSON are strings
+        if "slow" in options:  # JSON has only strings as keys
             slow = {int(rank): factor for rank, factor in options["slow"].items()}
             options = options | {"slow": slow}
         yield Question(**each | {"options": options})
 
 
 def built(families: Iterable[str]) -> Iterator[Family]:
-    """Each family for each size, its stages unequal but for the first size."""
+    """Each family for each recorded profile."""
     for each in _data()["families"]:
         for family in (*families, *PARAMETRIZED):
             yield Family(family, each["profile"], each["microbatches"])

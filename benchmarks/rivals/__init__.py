@@ -1,5 +1,7 @@
-"""Methods of others on the same instances: cuts of a model into stages, orders of microbatches that
-differ, and packings of sequences."""
+"""Other methods on the same instances.
+
+They cut a model into stages, order microbatches that differ, and pack sequences.
+"""
 
 from .. import parts
 from . import packing, partition, unlike

@@ -1,15 +1,17 @@
-"""Batches whose microbatches differ, on profiles that follow from their lengths; the seed decides.
+"""Batches of microbatches that differ, as problems; reproducible from seed and number.
 
-Sequence lengths are log-normal (median 600 tokens, sigma 0.9), as chat and instruction data are,
-or bimodal (three of four about 400, the others about 4,000), as such data mixed with documents;
-up to 8,192. So many sequences as drawn share a microbatch. A third of the batches has images, which
-an encoder on the first stage takes, and whose tokens all stages have.
+Sequence lengths have a log-normal distribution (median 600 tokens, sigma 0.9), like chat and
+instruction data, or a bimodal one (three of four about 400, the others about 4,000), like such data
+mixed with documents. They are at most 8,192. Each microbatch contains a fixed number of sequences.
+A third of the batches has images: the encoder is part of the first stage, and all stages process
+the image's tokens.
 
-A stage takes as long as its products, linear in the tokens, and attention, quadratic in each
-sequence; that has no weights, so that none of it is in W. One layer of a 4,096 wide model on a
-device of 400 TFLOP/s is the unit. M_B and what is sent are linear in the tokens.
+The time of a stage is that of its matrix products, linear in the tokens, and of attention,
+quadratic in each sequence. Attention has no weights, so W does not include it. The unit of time is
+one layer of width 4,096 on a device with 400 TFLOP/s. M_B and messages are linear in the tokens.
 
-The last four are the measured iterations of a run of eight ranks, B and W in halves.
+The last four batches are measured iterations of a run on eight ranks, with each backward split into
+equal halves B and W.
 """
 
 from __future__ import annotations
@@ -28,18 +30,18 @@ COUNT, TRACED = 40, 4
 SHAPES = ((4, 8), (4, 16), (4, 32), (8, 16), (8, 32), (8, 64), (12, 24), (16, 32), (16, 64))
 """Ranks and microbatches."""
 SEQUENCES = (2, 4, 8)
-"""In a microbatch."""
+"""Sequences per microbatch."""
 ROOM = (1.0, 1.25, 1.5, 2.0)
-"""The memory limit, in units of what 1F1B or ZB-H1 hold of the batch in the order given."""
+"""Memory limits, in units of the peak memory of 1F1B or ZB-H1 (the larger) in the given order."""
 LONGEST = 8192
 WIDTH = 4096
 LAYERS = 4
 PER_TOKEN = 24 * WIDTH**2 / 4e11
-"""Milliseconds of a layer's forward products."""
+"""Milliseconds of a layer's matrix products in the forward, per token."""
 PER_PAIR = 4 * WIDTH / 4e11
-"""Of its attention, a pair of tokens of one sequence; half of them are masked."""
+"""Milliseconds of attention per pair of tokens of one sequence; half of the pairs are masked."""
 IMAGE_TOKENS, IMAGE_TIME = 576, 12.0
-"""Of one image: tokens in all stages, milliseconds of the encoder's forward."""
+"""Per image: tokens in all stages, and milliseconds of the encoder's forward."""
 TRACE_LIMIT = 8.0
 
 Rng = np.random.Generator
@@ -47,9 +49,10 @@ Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def batch(number: int, seed: int, trace: Path | None) -> tuple[str, Problem]:
-    """The batch of this number, how it was drawn and as a problem; the last four from ``trace``.
+    """The description and the problem of the batch ``number``; ``trace`` is the file for the last
+    four.
 
-    Raises InputError for one of the last four without the file of the measured run.
+    Raises InputError if one of the last four is asked for without ``trace``.
     """
     if number < COUNT - TRACED:
         return _drawn(number, seed)
@@ -72,7 +75,7 @@ def _drawn(number: int, seed: int) -> tuple[str, Problem]:
 
 
 def _lengths(kind: str, shape: tuple[int, int], rng: Rng) -> Numbers:
-    """Tokens of each sequence, by microbatch."""
+    """The tokens of each sequence, shape (microbatches, sequences)."""
     if kind == "log-normal":
         drawn = rng.lognormal(np.log(600), 0.9, shape)
     else:
@@ -118,7 +121,7 @@ def _problem(document: dict[str, Any]) -> Problem:
 
 
 def _limited(problem: Problem, room: float) -> Problem:
-    """With ``room`` times what 1F1B and ZB-H1 hold on any rank as the limit of all."""
+    """Limit the memory of all ranks to ``room`` times the peak of 1F1B and ZB-H1 on any rank."""
     peak = 0.0
     for family in ("1f1b", "zb-h1"):
         built = build_family(family, problem.profile, problem.microbatches)

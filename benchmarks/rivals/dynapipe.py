@@ -1,10 +1,11 @@
-"""DynaPipe's scheduler of microbatches that differ, run from a local copy of its source.
+"""DynaPipe's scheduler for microbatches that differ, imported from a local copy of its source.
 
-The copy's ``dynapipe/schedule_opt`` is used as it is: its cyclic scheduler, whose order each device
-runs as soon as inputs are there (its wait-free executor does the same). Around it, as its planner
-does: microbatches are put into four groups by k-means on their times (three where there are more
-than 20), groups go in every order, microbatches in a group at random, and the order given is tried
-too; first without a memory limit, then, where no order fits, with it. F's and BW's alone, as there.
+``dynapipe/schedule_opt`` is used unchanged: its cyclic scheduler gives each device an order, whose
+ops run as soon as their inputs are available, as in its wait-free executor. This module does what
+DynaPipe's planner does around it. It groups microbatches by k-means on their times, into four
+groups (three for more than 20 microbatches). It tries all orders of the groups, with random orders
+within a group, and the given order; first without a memory limit, and with it if no order fits. As
+in DynaPipe, there are only F and BW.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ROUNDS = 30
 
 
 def dynapipe(problem: Problem, folder: Path) -> float | None:
-    """The least cost of its schedules that memory holds; None where it holds none."""
+    """The lowest cost of its schedules that fit in memory; None if none fits."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     package = "dynapipe.schedule_opt"
@@ -43,7 +44,7 @@ def dynapipe(problem: Problem, folder: Path) -> float | None:
 
 
 def _entries(problem: Problem) -> Iterator[list[int]]:
-    """The orders of entry that its planner tries."""
+    """The orders in which its planner lets microbatches enter the pipeline."""
     rng = np.random.default_rng(0)
     groups = _groups(problem)
     for order in permutations(range(len(groups))):
@@ -53,7 +54,7 @@ def _entries(problem: Problem) -> Iterator[list[int]]:
 
 
 def _groups(problem: Problem) -> list[list[int]]:
-    """Microbatches by k-means on the times of F and BW on the first and the last stage."""
+    """Group microbatches by k-means on the times of F and BW on the first and the last stage."""
     f, b, w = Costs.of(problem).durations[:3]
     points = np.stack([f[0], f[-1], (b + w)[-1], (b + w)[0]], axis=1)
     number = FEW_GROUPS if len(points) > MANY else GROUPS
@@ -70,7 +71,7 @@ def _groups(problem: Problem) -> list[list[int]]:
 def _ordered(
     problem: Problem, common: Any, scheduler: Any, limit: float, entry: list[int]
 ) -> tuple[Any, ...] | None:
-    """Each rank's order by its cyclic scheduler; None where that finds none."""
+    """The order of each rank by its cyclic scheduler; None if it finds none."""
     costs, stages = Costs.of(problem), problem.stages
     f, b, w = costs.durations[:3]
     microbatches = [
@@ -101,7 +102,7 @@ def _ordered(
 
 
 def cost_of(schedule: Schedule) -> float | None:
-    """The cost of a schedule that has no times yet; None where memory does not hold it."""
+    """The cost of a schedule without times; None if it does not fit in memory."""
     timing = simulate(schedule)
     if not within_memory(schedule.problem, timing):
         return None

@@ -1,5 +1,5 @@
-"""Seeded models with a heavy embedding and head, on seeded pipelines: nothing is chosen by what
-comes out."""
+"""Random models with a heavy embedding and head on random pipelines; none is chosen by its
+result."""
 
 from __future__ import annotations
 
@@ -29,15 +29,18 @@ class Instance:
 
 
 def instance(seed: int) -> Instance:
-    """Times in those of a block's F, memory in that of a block's M_B, weights in a block's."""
+    """A random instance.
+
+    Times are in units of the F of a block, memory in units of its M_B, and weights in units of its
+    weights.
+    """
     rng = np.random.default_rng(seed)
     ranks = int(rng.choice((4, 8)))
     blocks = int(rng.choice((16, 24, 32) if ranks == 4 else (24, 32, 48)))
     layers = _layers(rng, blocks)
     placement = _placement(str(rng.choice(("linear", "linear", "v", "interleaved"))), ranks)
     cluster = Profile((), ranks, t_comm=float(rng.uniform(0.02, 0.3)), name=f"seed {seed}")
-    # the memory of 1F1B on an even cut, were all layers alike: P microbatches of a P-th of the
-    # model
+    # 1F1B on an even cut of equal layers holds P microbatches of 1 / P of the model
     share, weights = float(rng.choice((0.6, 0.8, 1.0, 1.25))), bool(rng.integers(2))
     activations = share * sum(layer.m_b for layer in layers)
     if weights:
@@ -61,8 +64,10 @@ def _placement(name: str, ranks: int) -> Placement:
 
 
 def _layers(rng: np.random.Generator, blocks: int) -> tuple[StageProfile, ...]:
-    """Embedding, blocks that differ by 5 %, head, loss; gradients as large as weights, two states
-    more."""
+    """Embedding, blocks that differ by up to 5 %, head and loss.
+
+    Gradients are as large as weights, and the optimizer has two states per weight.
+    """
     t_b, t_w, m_w = rng.uniform(1.0, 1.3), rng.uniform(0.7, 1.0), rng.uniform(0.3, 0.9)
     head, vocabulary = rng.uniform(1.5, 5.0), rng.uniform(3.0, 8.0)
     logits = rng.uniform(0.5, 3.0)

@@ -1,4 +1,4 @@
-"""Packings of batches, with the same work for the schedules of each."""
+"""Packings of batches of sequences by several methods; their schedules get the same work limit."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ from pipeloom.solver import objective_cost
 from .. import Case, Claim, Column, Row, Rows, Size, Table, plain
 
 PART, BATCHES, SEED, WORK, REFERENCE = "packing", 20, 18, 20.0, 4096
-MOST_WORSE = 1  # batches where another packing may be better by what this work misses
+MOST_WORSE = 1  # batches in which another packing may be better, due to the small work limit
 SAME = 1e-9
-"""Shares of a cost: that rounding may add, and that a search may miss by at this work."""
+"""Relative tolerance for equal costs."""
 
 
 Numbers = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 
 def by_length(costs: Numbers, lengths: Numbers, number: int, most: float) -> Microbatches | None:
-    """Sorted by length, as many sequences in each microbatch."""
+    """Sort sequences by length, and put the same number into each microbatch."""
     parts = np.array_split(np.argsort(lengths, kind="stable"), number)
     fits = all(lengths[part].sum() <= most for part in parts)
     return [part.tolist() for part in parts] if fits else None
 
 
 def first_fit(costs: Numbers, lengths: Numbers, number: int, most: float) -> Microbatches | None:
-    """Each sequence in the order given to the first microbatch with room for its tokens: of as few
-    tokens as lets all of them in."""
+    """First fit: each sequence, in the given order, goes to the first microbatch with room.
+
+    Bisection finds the smallest number of tokens per microbatch for which all sequences fit.
+    """
     order, none = np.arange(len(lengths)), np.zeros(len(lengths))
     low, high = int(lengths.max()), int(min(most, lengths.sum()))
     found = greedy(none, order, lengths, number, high)
@@ -56,13 +58,16 @@ OTHERS: dict[str, Callable[[Numbers, Numbers, int, float], Microbatches | None]]
     "first fit": first_fit,
     "dynamic programming": sorted_runs,
 }
-"""The packings that are compared with."""
+"""The other packings."""
 
 
 def batch(number: int) -> tuple[dict[str, Any], Profile, dict[str, Any]]:
-    """Lengths, profile and options: log-normal lengths, or of two kinds, short and long; of each
-    fourth batch the stages are unequal, of each third memory is for one and a half times as many
-    tokens as P even microbatches have."""
+    """Lengths, profile and options of a random batch.
+
+    Lengths are log-normal in batches with an even number, short or long in the others. Every fourth
+    batch has unequal stages. In every third one, the memory limit is 1.5 times P microbatches of
+    average size.
+    """
     rng = np.random.default_rng((SEED, number))
     ranks, microbatches = int(rng.choice([4, 8])), int(rng.choice([8, 16]))
     replicas = 2 if number % 5 == 4 else 1
@@ -93,8 +98,10 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """The costs of each packing of a batch, None where it needs more tokens than are allowed, the
-    bound, and CPU seconds of ours."""
+    """The costs of each packing of a batch, the bound, and the CPU time of ours in seconds.
+
+    The cost is None if a packing exceeds the allowed tokens per microbatch.
+    """
     number = case.given["number"]
     document, profile, options = batch(number)
     began = process_time()
@@ -121,7 +128,7 @@ def measure(case: Case) -> Row:
 
 
 def _cost(costs: SequenceCosts, packed: Microbatches, replicas: int, seed: int) -> float:
-    """The cost of the slowest replica; they share the work."""
+    """The cost of the slowest replica; the replicas share the work limit."""
     rows, count = dealt(packed, costs.busiest, replicas), len(packed) // replicas
     parts = (rows[first : first + count] for first in range(0, len(rows), count))
     limits: dict[str, Any] = {"work_limit": WORK / replicas, "seed": seed}
@@ -129,7 +136,7 @@ def _cost(costs: SequenceCosts, packed: Microbatches, replicas: int, seed: int) 
 
 
 def best_other(row: Row) -> float:
-    """The least cost of the packings that are compared with."""
+    """The lowest cost of the other packings."""
     return min((row[name] for name in OTHERS if row[name] is not None), default=inf)
 
 
@@ -137,10 +144,10 @@ def judge(rows: Rows) -> Iterator[Claim]:
     shares, gaps = [row["ours"] / best_other(row) for row in rows], list(map(_gap, rows))
     good = sum(share <= 1 + SAME for share in shares)
     words = (
-        "Packed sequences: at least as good as sorting, first fit and DynaPipe's dynamic "
-        f"programming in {good} of {len(rows)} batches, at most {max(0.0, max(shares) - 1):.2%} "
-        f"worse in the others; {median(shares):.4f} of the best other's step in the median, "
-        f"{median(gaps):.2%} from the bound in the median and {max(gaps):.2%} at most."
+        "Packed sequences: steps are no longer than with sorting, first fit and DynaPipe's dynamic "
+        f"programming in {good} of {len(rows)} batches, and {max(0.0, max(shares) - 1):.2%} longer "
+        f"at most in the others; the median is {median(shares):.4f} of the best other's. The "
+        f"median gap is {median(gaps):.2%}, the largest {max(gaps):.2%}."
     )
     sound = all(row["bound"] <= min(row["ours"], best_other(row)) * (1 + SAME) for row in rows)
     yield Claim(PART, words, sound and good >= len(rows) - MOST_WORSE)

@@ -1,4 +1,4 @@
-"""Cut and schedule together, against a balanced and an even cut scheduled afterwards."""
+"""Joint optimization of cut and schedule, compared with scheduling a balanced or an even cut."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .models import SEEDS, Instance, instance
 PART, SECONDS, ENOUGH = "partition", 5.5, 20
 OTHERS = ("balanced", "even")
 SAME = 1e-6
-"""Costs that differ by less, relative, are equal."""
+"""Relative tolerance for equal costs."""
 
 
 def cases(size: Size) -> Iterator[Case]:
@@ -23,7 +23,7 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """The costs that the ways reach on one instance, with as much time for each."""
+    """The costs of one instance with each partition, with the same time limit."""
     given = instance(case.given["seed"])
     return {
         "seed": case.given["seed"],
@@ -50,21 +50,22 @@ def _way(given: Instance, way: str) -> dict[str, Any]:
 
 
 def gain(cell: Row, other: str) -> float | None:
-    """How much less the joint way costs than another one; None where either has no schedule."""
+    """How much less the joint optimization costs, relative to ``other``; None if either has no
+    schedule."""
     costs = [cell["ways"][way]["cost"] for way in ("joint", other)]
     return None if None in costs else 1 - costs[0] / costs[1]
 
 
 def better(cell: Row) -> bool:
-    """Whether the joint way is strictly better than both others."""
+    """Whether the joint optimization costs less than both others."""
     gains = [gain(cell, other) for other in OTHERS]
     fits = cell["ways"]["joint"]["cost"] is not None
     return fits and all(each is None or each > SAME for each in gains)
 
 
 def gap(cell: Row) -> float | None:
-    """How far any cut could be better than the joint way's schedule, at most; None where it has
-    none."""
+    """The gap between the joint schedule and the bound for all cuts; None if there is no
+    schedule."""
     joint = cell["ways"]["joint"]
     if joint["cost"] is None:
         return None
@@ -74,15 +75,15 @@ def gap(cell: Row) -> float | None:
 def judge(rows: Rows) -> Iterator[Claim]:
     ahead = sum(map(better, rows))
     words = (
-        "Cut and schedule together are cheaper than both a balanced and an even cut scheduled "
-        f"afterwards on {ahead} of {len(rows)} models."
+        "Optimizing cut and schedule together costs less than scheduling a balanced or an even cut "
+        f"on {ahead} of {len(rows)} models."
     )
     yield Claim(PART, words, ahead >= ENOUGH * len(rows) / len(SEEDS))
     for other in OTHERS:
         yield Claim(PART, _against(rows, other))
     gaps = [left for row in rows if (left := gap(row)) is not None]
     met = sum(left <= SAME for left in gaps)
-    words = f"The bound on all cuts is met in {met}, the median gap is {median(gaps):.1%}."
+    words = f"{met} schedules reach the bound for all cuts; the median gap is {median(gaps):.1%}."
     yield Claim(PART, words)
 
 
@@ -90,10 +91,10 @@ def _against(rows: Rows, other: str) -> str:
     known = [each for row in rows if (each := gain(row, other)) is not None]
     more, less = sum(each > SAME for each in known), sum(each < -SAME for each in known)
     words = (
-        f"Against the {other} cut: better {more}, worse {less}, equal {len(known) - more - less}"
-        f", one of both does not fit {len(rows) - len(known)}"
+        f"Compared with the {other} cut, {more} of {len(known)} models that fit in both cases cost "
+        f"less, {less} more, {len(known) - more - less} the same"
     )
-    return f"{words}; {median(known):.1%} less in the median." if known else f"{words}."
+    return f"{words}; the median cost is {median(known):.1%} lower." if known else f"{words}."
 
 
 def _more(other: str) -> Column:

@@ -1,8 +1,8 @@
-"""Microbatches that differ: our schedules against the order given and DynaPipe's scheduler.
+"""Microbatches that differ: our schedules, those in the given order, and DynaPipe's.
 
-The environment variable ``PIPELOOM_DYNAPIPE`` names a folder with a copy of DynaPipe's package,
-which is left out without it; ``PIPELOOM_TRACE`` the file of the measured run that four batches of
-size ``large`` are from.
+The environment variable ``PIPELOOM_DYNAPIPE`` names a folder with a copy of DynaPipe's package; if
+it is not set, DynaPipe is left out. ``PIPELOOM_TRACE`` is the file of a measured run, from which
+four batches of the size ``large`` are taken.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .batches import COUNT, TRACED, batch
 from .dynapipe import cost_of, dynapipe
 
 PART, SEED, WORK = "unlike", 18, 200.0
-"""The limit of a solve in millions of simulated ops, some two seconds of a core."""
+"""The work limit of a solve, in millions of simulated ops, takes about two CPU seconds."""
 SAME = 1 + 1e-6
 OTHERS = ("1f1b", "zb-h1", "mean", "dynapipe")
 
@@ -34,7 +34,11 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """Costs by who made the schedule, None where memory does not hold it."""
+    """Costs by method; None if the schedule does not fit in memory.
+
+    ``mean``: a schedule optimized for average microbatches, with its order used for the actual
+    ones.
+    """
     trace, folder = os.environ.get("PIPELOOM_TRACE"), os.environ.get("PIPELOOM_DYNAPIPE")
     words, problem = batch(case.given["number"], SEED, None if trace is None else Path(trace))
     began = process_time()
@@ -69,7 +73,7 @@ def _family(problem: Problem, name: str) -> float | None:
 
 
 def shorter(row: Row) -> float:
-    """How much shorter our step is than the best of the others', as a part of it."""
+    """How much shorter our step is than the best of the others, relative to it."""
     costs = [row[name] for name in OTHERS if row.get(name) is not None]
     return float(1 - row["ours"] / min(costs))
 
@@ -78,16 +82,16 @@ def judge(rows: Rows) -> Iterator[Claim]:
     by, gaps = list(map(shorter, rows)), [row["gap"] for row in rows]
     good = sum(each >= 1 - SAME for each in by)
     words = (
-        f"Microbatches that differ: {sum(gap <= SAME - 1 for gap in gaps)} of {len(rows)} batches "
-        f"are proven optimal, the median gap is {median(gaps):.1%}, the widest {max(gaps):.1%}. "
-        f"{good} steps are no longer than those of 1F1B, ZB-H1 and DynaPipe; the median is "
-        f"{median(by):.1%} shorter than the best of them."
+        f"Microbatches that differ: {sum(gap <= SAME - 1 for gap in gaps)} of {len(rows)} "
+        f"schedules are proven optimal; the median gap is {median(gaps):.1%}, the largest "
+        f"{max(gaps):.1%}. {good} steps are no longer than those of 1F1B, ZB-H1 and DynaPipe; the "
+        f"median is {median(by):.1%} shorter than the best of them."
     )
     yield Claim(PART, words, good == len(rows) and not any(row["faults"] for row in rows))
     for name in OTHERS:
         own = [row for row in rows if row.get(name) is not None]
         less = median(1 - row["ours"] / row[name] for row in own) if own else 0.0
-        yield Claim(PART, f"{name} fits in memory in {len(own)}; ours is {less:.1%} shorter there.")
+        yield Claim(PART, f"{name} fits in {len(own)} batches; ours is {less:.1%} shorter there.")
 
 
 columns = {

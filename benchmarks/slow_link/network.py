@@ -1,4 +1,4 @@
-"""A ring of network namespaces on this machine, two for each rank, with links of stated rates.
+"""A ring of network namespaces on this machine, two per rank, whose links have given rates.
 
 ::
 
@@ -7,12 +7,14 @@
      router 0 ──── link 0 ──── router 1 ──── link 1 ──── router 2 ──── ... ──── router 0
            above          below      above          below
 
-A rank's namespace holds its address and leads to its router alone. Routers pass messages on along
-the ring, the shorter way round (:func:`way`). Each link is a veth pair, shaped in both directions
-by a token bucket with a deep queue. TCP is told to send what it has at once and to be patient: so a
-message lies in the queue as a whole, and a link carries one message after the other, the first come
-first, as the cost model says. (TCP's own control would share a link between messages, and all of
-them would come late.) Nothing leads out of the namespaces.
+The namespace of a rank holds its address and is connected only to its router. Routers forward
+messages along the ring in the shorter direction (:func:`way`). Each link is a veth pair, shaped in
+both directions by a token bucket with a deep queue.
+
+TCP sends all available data at once and retransmits late. So a whole message lies in the queue, and
+a link carries messages one after the other, first come, first served, as the cost model assumes.
+(With TCP's own congestion control, messages would share a link, and all of them would arrive late.)
+Nothing leaves the namespaces.
 """
 
 from __future__ import annotations
@@ -31,28 +33,31 @@ from pathlib import Path
 
 from pipeloom import InputError
 
-INTERFACE = "port"  # joins a rank and its router
-ABOVE, BELOW = "above", "below"  # a router's links to the next one and to the last one
-# bytes that leave at once after a pause: small, so that a short message takes its time too
+INTERFACE = "port"  # between a rank and its router
+ABOVE, BELOW = "above", "below"  # a router's links to the next and to the previous router
+# bytes sent at once after a pause; small, so that short messages are also delayed
 SLOW_BURST, FAST_BURST = 10_000, 30_000
-MTU = 9000  # jumbo frames: each costs this machine's cores as much as a small one
-QUEUE = 256_000_000  # bytes that may wait for a link: nothing is dropped
-# the way back may be the other way round, so that rp_filter is off
+MTU = 9000  # jumbo frames: the CPU time of a frame does not depend on its size
+QUEUE = 256_000_000  # bytes; large, so that nothing is dropped
+# rp_filter is off because replies may take the other direction of the ring
 SETTINGS = (
     "net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 "
     "net.ipv4.tcp_congestion_control=reno net.ipv4.tcp_no_metrics_save=1 "
     "net.ipv4.tcp_slow_start_after_idle=0 'net.ipv4.tcp_rmem=4096 33554432 67108864' "
     "'net.ipv4.tcp_wmem=4096 33554432 67108864'"
 )
-# a window that holds any message, and no message is sent again because it waits for others
+# a window that holds any message, and no retransmission of messages that only wait in a queue
 TCP = "initcwnd 30000 initrwnd 30000 rto_min 20s"
-_NEW_NETWORK = 0x40000000  # of sched.h: CLONE_NEWNET
+_NEW_NETWORK = 0x40000000  # CLONE_NEWNET in sched.h
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """``ranks`` in a ring; link i joins ranks i and i + 1 (mod ``ranks``), the ``slow`` one among
-    them at ``slow_megabits`` a second in each direction, the others at ``fast_megabits``."""
+    """``ranks`` in a ring; link i connects ranks i and i + 1 (mod ``ranks``).
+
+    The link ``slow`` carries ``slow_megabits`` per second in each direction, the others
+    ``fast_megabits``.
+    """
 
     ranks: int = 4
     slow: int = 1
@@ -60,37 +65,39 @@ class Ring:
     fast_megabits: int = 1000
 
     def bucket(self, link: int) -> str:
-        """The shape of a link."""
+        """The arguments of ``tc`` that shape a link."""
         slow = link == self.slow
         rate, burst = (self.slow_megabits, SLOW_BURST) if slow else (self.fast_megabits, FAST_BURST)
         return f"tbf rate {rate}mbit burst {burst} limit {QUEUE}"
 
 
 def way(source: int, target: int, ranks: int) -> list[int]:
-    """The ranks that a message passes, both ends included: the shorter way round, upwards where
-    both are as long (what profiles whose links share a ``ring`` mean)."""
+    """The ranks on the path of a message, both ends included.
+
+    It is the shorter direction around the ring, upwards if both are equally long, as for profiles
+    whose links share a ``ring``.
+    """
     up = (target - source) % ranks
     step, hops = (1, up) if 2 * up <= ranks else (-1, ranks - up)
     return [(source + step * k) % ranks for k in range(hops + 1)]
 
 
 def address(rank: int) -> str:
-    """The rank's own, which Gloo binds to; the router's end of their link is the next one."""
+    """The address of a rank, to which Gloo binds. The router's end of their link has the next
+    one."""
     return f"10.77.0.{4 * rank + 1}"
 
 
 def own(maker: int, rank: int) -> str:
-    """The namespace of a rank."""
     return f"pipeloom-{maker}-rank{rank}"
 
 
 def router(maker: int, rank: int) -> str:
-    """The namespace of a rank's router."""
     return f"pipeloom-{maker}-router{rank}"
 
 
 def commands(ring: Ring, maker: int) -> Iterator[str]:
-    """The commands that make the ring in its namespaces, which exist."""
+    """The commands that build the ring in its existing namespaces."""
     for rank in range(ring.ranks):
         name, beside = own(maker, rank), router(maker, rank)
         for each in (name, beside):
@@ -114,7 +121,7 @@ def commands(ring: Ring, maker: int) -> Iterator[str]:
 
 
 def _pair(*ends: tuple[str, str, str]) -> Iterator[str]:
-    """Two interfaces that are joined: of each its namespace, name and address."""
+    """The commands that connect two interfaces, each given by namespace, name and address."""
     (low, first, _), (high, second, _) = ends
     peer = f"type veth peer name {second} mtu {MTU} netns {high}"
     yield f"ip -n {low} link add name {first} mtu {MTU} {peer}"
@@ -125,10 +132,11 @@ def _pair(*ends: tuple[str, str, str]) -> Iterator[str]:
 
 @contextmanager
 def namespaces(ring: Ring) -> Iterator[int]:
-    """The ring, for as long as the context lasts; gives the process that it is named after.
+    """Create the ring, and remove it at the end of the context.
 
-    Raises InputError where this user or this machine cannot make it; whatever was made until then
-    is removed. Rings left by processes that were killed are removed first.
+    Yields the process id that is part of the namespaces' names. Rings left behind by killed
+    processes are removed first. Raises InputError if the user or the machine cannot create the
+    ring; what was created until then is removed.
     """
     for tool in ("ip", "tc", "sysctl"):
         if shutil.which(tool) is None:
@@ -155,21 +163,21 @@ def _remove(*names: str) -> None:
 
 
 def _left_behind() -> list[str]:
-    """Namespaces of ours whose maker is gone."""
+    """Namespaces of rings whose process no longer exists."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
     found = re.findall(r"^(pipeloom-(\d+)-(?:rank|router)\d+)\b", listed.stdout, re.MULTILINE)
     return [name for name, maker in found if not Path(f"/proc/{maker}").exists()]
 
 
 def enter(name: str) -> None:
-    """Moves this thread, and those that it starts from now on, into a namespace."""
+    """Move this thread, and all threads that it starts from now on, into a namespace."""
     with Path("/run/netns", name).open("rb") as file:
         if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _NEW_NETWORK):
             raise OSError(ctypes.get_errno(), f"setns: {name}")
 
 
 def sent(name: str) -> dict[str, int]:
-    """Bytes that have left a router by each of its links since the ring was made."""
+    """Bytes that a router has sent over each of its links since the ring was created."""
     line = ["ip", "-n", name, "-s", "-j", "link"]
     listed = subprocess.run(line, capture_output=True, check=True)
     counts = {link["ifname"]: link["stats64"]["tx"]["bytes"] for link in json.loads(listed.stdout)}

@@ -1,9 +1,9 @@
-"""The ranks of the ring: they probe its links, and train by each scheme in turn.
+"""The ranks of the ring measure its links and train with each scheme.
 
-The last scheme is torch's own ``fully_shard`` on the same model, stages and microbatches, its
-stages paced alike. Each rank runs microbatches r, P + r, ...; before a stage's forward and before
-its backward torch gathers the stage's weights from all ranks, after its backward it reduces and
-scatters their gradients. On a CPU torch waits for each of these: nothing overlaps.
+The last scheme is torch's ``fully_shard`` with the same model, stages, microbatches and op times.
+Rank r runs microbatches r, P + r, ... Before the forward and the backward of a stage, torch
+all-gathers its weights; after the backward, it reduce-scatters their gradients. On a CPU, torch
+waits for each collective, so nothing overlaps.
 """
 
 from __future__ import annotations
@@ -31,16 +31,19 @@ from ..clocks import before_others
 from .network import INTERFACE, address, enter, own, router, sent
 from .ring import STEPS, WARMUP
 
-PORT = 29500  # in namespaces of our own nobody else has it
-TIMEOUT = timedelta(seconds=120)  # of any one message
+PORT = 29500  # always free, as the namespaces are new
+TIMEOUT = timedelta(seconds=120)  # for each message
 PROBE_BYTES, PROBES = 400_000, 9
 
 
 @dataclass(frozen=True, slots=True)
 class RankRun:
-    """One rank's run: ``ends``, the end of each step on the machine's clock in seconds; ``losses``,
-    of each step, those of this rank's microbatches; ``sent``, bytes a step that left its router by
-    each link, forwarded ones and headers included."""
+    """The run of one rank.
+
+    ``ends``: the end of each step in seconds, on the clock that all ranks share. ``losses``: for
+    each step, the losses of this rank's microbatches. ``sent``: bytes per step that its router sent
+    over each link, including forwarded messages and headers.
+    """
 
     ends: list[float]
     losses: list[list[float]]
@@ -48,11 +51,12 @@ class RankRun:
 
 
 def on_ring(maker: int, ask: Callable[[int], list[object]]) -> list[object]:
-    """In a launched rank: what ``ask`` returns once the ranks meet in their namespaces."""
+    """Entry point of a launched rank: enter its namespace, connect the ranks, and return
+    ``ask(maker)``."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     before_others()
     dist.destroy_process_group()
-    gc.collect()  # ends the threads that know the network outside
+    gc.collect()  # ends threads that are connected to the network outside
     enter(own(maker, rank))
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
     store = dist.TCPStore(  # type: ignore[attr-defined]
@@ -63,7 +67,7 @@ def on_ring(maker: int, ask: Callable[[int], list[object]]) -> list[object]:
 
 
 def probe(maker: int) -> list[object]:
-    """The links that this rank measures: to the next one in the ring."""
+    """Measure the link between this rank and the next one in the ring, by ping-pong."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     found: list[object] = []
     for low in range(ranks):
@@ -92,14 +96,16 @@ def _ping_pong(peer: int, size: int, *, first: bool) -> float:
 def train(
     model: GPT, times: tuple[float, float], programs: Sequence[Program], maker: int
 ) -> list[object]:
-    """A :class:`RankRun` of each program, then of ``fully_shard``, whose stages take ``times``
-    milliseconds in F and in BW at least."""
+    """Train with each program and then with ``fully_shard``; returns a :class:`RankRun` for each.
+
+    ``times``: the least milliseconds of F and of BW of a stage with ``fully_shard``.
+    """
     found = [_planned(model, program, maker) for program in programs]
     return [*found, _sharded(model, times, programs[0].schedule.problem.microbatches, maker)]
 
 
 def _planned(model: GPT, program: Program, maker: int) -> RankRun:
-    """By a program of ours, each op at least as long as planned."""
+    """Train with a program of ours; each op takes at least the planned time."""
     pipeline = Pipeline.from_source(program, model, memory=False, pace=True, timeout=120.0)
     batches = [model.batch(i, pipeline.microbatches) for i in range(STEPS)]
 
@@ -143,8 +149,11 @@ def _run(
     barrier: Callable[[], object],
     beside: str,
 ) -> RankRun:
-    """Runs one step right after the other. No rank waits for another between steps: there is a
-    barrier before the first and after the last, where bytes are counted."""
+    """Run the steps one right after the other.
+
+    Ranks do not wait for each other between steps. Only before the first and after the last step,
+    when bytes are counted, there is a barrier.
+    """
     barrier()
     before, ends, losses = sent(beside), [], []
     for i in range(STEPS):
@@ -156,11 +165,12 @@ def _run(
 
 
 class Paced(nn.Module):
-    """A stage whose forward and backward take at least so many milliseconds, asleep for the rest.
+    """A stage whose forward and backward last at least the given milliseconds; it sleeps for the
+    rest.
 
-    The backward begins when the gradient of the output is there and ends when that of the input
-    is; of the first stage, whose input has none, when that of its first module's output is.
-    ``finish``: what else its forward does, the loss of the last stage.
+    The backward starts when the gradient of the output is available, and ends when that of the
+    input is. The input of the first stage has no gradient: there it ends with the gradient of its
+    first module's output. ``finish``: the last step of the forward, such as the loss.
     """
 
     finish: Callable[[Tensor], Tensor] | None = None
@@ -190,7 +200,7 @@ class Paced(nn.Module):
 
 
 def _marked(x: Tensor, call: Callable[[Tensor], None]) -> Tensor:
-    """The same numbers; ``call`` is made when their gradient is there."""
+    """Returns ``x`` unchanged; calls ``call`` when its gradient is computed."""
     marked = x.view_as(x)
     marked.register_hook(call)  # type: ignore[no-untyped-call]
     return marked

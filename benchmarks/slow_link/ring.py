@@ -1,7 +1,7 @@
-"""Each scheme of passing on a ring with one slow link, predicted and trained side by side.
+"""All schemes of passing on a ring with one slow link: predicted and measured step times.
 
-Models and rings are shapes chosen so that another kind of passing wins in each. The links are
-measured, and predictions come from their profile alone.
+The configurations are chosen so that each kind of passing wins in some of them. Predictions use
+only the given op times and the measured links.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ if TYPE_CHECKING:
 
 PART = "ring"
 FLOAT = 4  # bytes
-SECONDS = 20.0  # that the optimizer has for all schemes together
-STEPS, WARMUP = 6, 2  # steps of each scheme, and how many of them do not count
+SECONDS = 20.0  # time limit of the optimizer for all schemes together
+STEPS, WARMUP = 6, 2  # steps of each scheme, including warm-up
 TIMEOUT = 600.0  # seconds, for all schemes
-TIE = 0.01  # step times as near as that are one
-ALLOWED = 0.15  # by how much a prediction may miss what is measured
-HEADERS = 0.1  # with acknowledgements and what ranks tell each other beside the plan
-LOSSES = 1e-4  # relative: float32 sums in another order
+TIE = 0.01  # step times with a smaller relative difference count as equal
+ALLOWED = 0.15  # relative error allowed for predictions
+HEADERS = 0.1  # share of bytes allowed for headers, acknowledgements and control messages
+LOSSES = 1e-4  # relative tolerance: float32 sums in another order
 SCHEMES = ("activations", "weights", "fsdp", "fully_shard")
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A GPT in one stage per rank, ``microbatches`` of ``microbatch`` sequences per step. ``time``:
-    milliseconds of F, of B and of W of every stage; ranks sleep until they are over, so they are
-    those of a device far faster or slower than a share of this machine's cores could keep up
-    with."""
+    """A GPT with one stage per rank, and ``microbatches`` of ``microbatch`` sequences per step.
+
+    ``time``: milliseconds of F, of B and of W of each stage. Ranks sleep until this time is over,
+    so the ops have the speed of an imagined device, not of the cores of this machine.
+    """
 
     layers: int
     width: int
@@ -58,14 +59,15 @@ class Configuration:
 
     @property
     def model(self) -> GPT:
-        """A head for every 32 or 64 of the width."""
+        """The GPT, with one head for each 64 (or 32) of the width."""
         from examples.gpt import GPT
 
         heads = self.width // (32 if self.width % 64 else 64)
         return GPT(self.layers, self.width, heads, self.context, self.microbatch)
 
     def profile(self, links: Links) -> Profile:
-        """The stages' sizes are those of the model's own parameters; memory is not limited."""
+        """The profile of the stages. Sizes are those of the model's parameters; memory is not
+        limited."""
         sent = FLOAT * self.microbatch * self.context * self.width
         modules = [make() for make in self.model.stages(self.ring.ranks)]
         sizes = [FLOAT * sum(p.numel() for p in module.parameters()) for module in modules]
@@ -74,8 +76,8 @@ class Configuration:
         return Profile(tuple(stages), self.ring.ranks, links=links)
 
 
-# Chosen by prediction, before anything was measured. The slow link lies in the middle of the line
-# of ranks that activations follow (1) or joins its ends (3).
+# Chosen by predictions, before any measurement. The slow link is in the middle of the path of the
+# activations (1), or connects the last rank to the first (3).
 CONFIGURATIONS = {
     "wide": Configuration(4, 256, 128, 1, 8, 60.0),
     "wider": Configuration(4, 320, 128, 1, 8, 60.0),
@@ -99,7 +101,8 @@ def _searched(problem: Problem, _: str, share: float) -> Schedule:
 
 
 def measure(case: Case) -> Row:
-    """The links measured, then each scheme predicted and trained; needs root."""
+    """Measure the links, then predict the step time of each scheme and train with it; needs
+    root."""
     from pipeloom.runtime import launch_ranks
 
     from . import ranks
@@ -134,14 +137,17 @@ def measure(case: Case) -> Row:
 
 
 def _links(pairs: Sequence[Any]) -> Links:
-    """Each link between neighbours as it was measured; they share a ring."""
+    """The measured links between neighbours, which share a ring."""
     fastest = max((link for _, _, link in pairs), key=lambda link: link.gigabytes_per_second)
     return Links(fastest, tuple(pairs), Sharing.RING)
 
 
 def _row(time: float, runs: Sequence[RankRun]) -> Row:
-    """A scheme's figures: ``measured_ms`` is the median of all intervals between the ends of
-    successive steps after the warm-up, each the mean over the ranks."""
+    """The figures of a scheme.
+
+    ``measured_ms`` is the median interval between the ends of successive steps after the warm-up,
+    averaged over ranks.
+    """
     ends = np.array([run.ends for run in runs])[:, WARMUP - 1 :]
     intervals = [1e3 * float(np.mean(b - a)) for a, b in pairwise(ends.T)]
     losses = zip(*(run.losses for run in runs), strict=True)
@@ -158,8 +164,8 @@ def _row(time: float, runs: Sequence[RankRun]) -> Row:
 
 
 def wires(schedule: Schedule) -> list[tuple[float, float]]:
-    """Bytes a step over each link of the ring, upwards and downwards: no headers, no
-    acknowledgements."""
+    """Planned bytes per step over each link of the ring, as (upwards, downwards), without
+    headers."""
     sent = traffic(schedule)
     carried = np.zeros_like(sent)
     for source, target in np.argwhere(sent):
@@ -170,12 +176,12 @@ def wires(schedule: Schedule) -> list[tuple[float, float]]:
 
 
 def fully_sharded(profile: Profile, microbatches: int) -> float:
-    """Milliseconds that a step of torch's ``fully_shard`` takes on Gloo, by a formula.
+    """Predicted step time of torch's ``fully_shard`` over Gloo, in milliseconds.
 
-    On a CPU nothing overlaps: each of a rank's M / P microbatches takes, stage by stage, gather and
-    F, then gather, BW and reduce. Gloo gathers round the ring: P - 1 hops of a P-th of the weights
-    (n bytes), each as slow as the slowest link. Its reduce-scatter is an all-reduce, of 2 (P - 1)
-    such hops.
+    On a CPU nothing overlaps: for each of its M / P microbatches, a rank gathers and runs F of each
+    stage, then gathers, runs BW and reduces. Gloo gathers in a ring: P - 1 hops with 1 / P of the
+    weights (n bytes), each at the speed of the slowest link. It reduce-scatters by an all-reduce,
+    which takes 2 (P - 1) such hops. Hence
 
         M / P x sum over stages of  T_F + T_BW + 4 (P - 1) (latency + n / P / bandwidth)
     """
@@ -191,7 +197,7 @@ def fully_sharded(profile: Profile, microbatches: int) -> float:
 def judge(rows: Rows) -> Iterator[Claim]:
     picked = sum(row["auto"] in row["winners"] for row in rows)
     words = (
-        "`--passing auto` picks the fastest scheme, or one level with it, in "
+        f"`--passing auto` picks the fastest scheme, or one within {TIE:.0%} of it, in "
         f"{picked} of {len(rows)} trained configurations."
     )
     yield Claim(PART, words, picked == len(rows))
@@ -214,14 +220,13 @@ def judge(rows: Rows) -> Iterator[Claim]:
     equal = all(math.isclose(a, b, rel_tol=LOSSES) for a, b in pairs)
     yield Claim(PART, "Losses of all schemes agree to 1e-4.", equal)
     more = [share for each in schemes for share in _more_than_planned(each)]
-    words = (
-        f"Every link carries the bytes that are planned for it, and at most {max(more):.1%} more."
-    )
+    words = f"Every link carries the planned bytes, and at most {max(more):.1%} more for headers."
     yield Claim(PART, words, 0 <= min(more) <= max(more) <= HEADERS)
 
 
 def _more_than_planned(scheme: Mapping[str, Any]) -> Iterator[float]:
-    """Bytes that a link carries each way beyond those planned, as a share of these."""
+    """Relative excess of the bytes sent over each link, in each direction, over the planned
+    ones."""
     for planned, carried in zip(scheme.get("planned_wires", ()), scheme["wires"], strict=False):
         yield from (b / a - 1 for a, b in zip(planned, carried, strict=True) if a)
 

@@ -1,4 +1,4 @@
-"""How fast the simulator is, and how long commands take from the start of their process."""
+"""The speed of the simulator, and the run time of commands, including the start of the process."""
 
 from .. import parts
 from . import commands, simulator

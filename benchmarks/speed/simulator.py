@@ -1,5 +1,4 @@
-"""How fast the simulator's kernel is as a search calls it, on a schedule whose stages all
-differ."""
+"""The speed of the simulator's kernel as a search calls it, for stages that all differ."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """Times the kernel alone, as a search calls it, and :func:`simulate` with all around it."""
+    """Time the kernel by itself, as a search calls it, and the whole of :func:`simulate`."""
     schedule = build_family("zb-h1", unequal_profile(), MICROBATCHES)
     order = np.concatenate(schedule.order)
     simulator = Simulator(schedule.problem, np.cumsum([0, *map(len, schedule.order)]))
@@ -42,7 +41,7 @@ def measure(case: Case) -> Row:
 
 
 def unequal_profile(seed: int = 0) -> Profile:
-    """No two stages and no two links alike: times +-20 %, delays 0.2 to 0.6 ms."""
+    """A profile in which all stages and links differ: times +-20 %, delays 0.2 to 0.6 ms."""
     random = np.random.default_rng(seed)
     times = random.uniform(0.8, 1.2, (RANKS, 4)) * (10.0, 10.0, 8.0, 1.0)
     stages = tuple(StageProfile(f, b, w, m, 0.4 * m) for f, b, w, m in times.tolist())
@@ -51,7 +50,7 @@ def unequal_profile(seed: int = 0) -> Profile:
 
 
 def _times(run: Callable[[], object], repeats: int) -> list[float]:
-    run()  # compiles, and warms the caches
+    run()  # compile, and warm the caches
     seconds = []
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -64,8 +63,8 @@ def judge(rows: Rows) -> Iterator[Claim]:
     for row in rows:
         met = row["ops_per_second"] >= TARGET_OPS and row["median_ms"] < TARGET_MS
         words = (
-            f"The simulator times {row['ops_per_second'] / 1e6:.0f} million ops per second; a "
-            f"schedule of {row['ops']:,} takes {row['median_ms']:.2f} ms."
+            f"The simulator processes {row['ops_per_second'] / 1e6:.0f} million ops per second; a "
+            f"schedule of {row['ops']:,} ops takes {row['median_ms']:.2f} ms."
         )
         yield Claim(PART, words, met)
 

@@ -1,5 +1,7 @@
-"""B and W apart: a stage as modules and as graphs beside the whole backward and torch's split, and
-whole steps."""
+"""B and W as separate ops, compared with BW: single stages, and whole steps.
+
+Stages run as modules, as graphs, compiled, and with the split of torch.distributed.pipelining.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ WIDTHS = (128, 256, 512)
 STAGE_NAMES = (*(f"blocks {width}" for width in (64, *WIDTHS)), "llama 256")
 ROUNDS, STEPS_EACH = 30, 10
 GRAPHS = {"aten": ("eager", 1.01), "inductor": ("compiled", 1.02)}
-"""The most of (B + W) / BW, and the stages whose BW it is."""
+"""By kind of graph: the stages whose BW it is compared with, and the largest (B + W) / BW
+allowed."""
 NARROW = 128
-"""Width up to which compiled stages are to be faster than eager ones, and take more steps."""
+"""Up to this width, compiled stages must be faster than eager ones, and more steps are run."""
 SPLIT, WHOLE = "torch's compiled zb-h1", "torch's compiled 1f1b"
 
 
@@ -48,8 +51,8 @@ def judge(rows: Rows) -> Iterator[Claim]:
         for way, (whole, most) in GRAPHS.items():
             ratios = [row["ways"][way][f"of_{whole}"] for row in own]
             words = (
-                f"Stages as {way}: B + W take {min(ratios):.3f} to {max(ratios):.3f} of the BW of "
-                f"{whole} ones, {most} is the target."
+                f"Stages as {way}: B + W take {min(ratios):.3f} to {max(ratios):.3f} times as long "
+                f"as the BW of {whole} stages; the target is at most {most}."
             )
             yield Claim(STAGES, words, max(ratios) <= most)
         ways = [way for row in own for way in row["ways"].values() if "between" in way]
@@ -60,7 +63,7 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _steps(rows: Rows) -> Iterator[Claim]:
-    """Whether a ZB-H1 step of compiled stages is as fast as it should be."""
+    """The claim that ZB-H1 steps of compiled stages are fast enough."""
     missed = []
     for row in rows:
         own, ms = row["ms"]["inductor"], row["ms"]
@@ -69,8 +72,8 @@ def _steps(rows: Rows) -> Iterator[Claim]:
             missed.append(f"eager at {row['case']} ({own / ms['eager']:.3f})")
         missed += [f"{other} at {row['case']}" for other in (SPLIT, WHOLE) if own >= ms[other]]
     words = (
-        f"ZB-H1 steps of stages as inductor, {len(rows)} sizes: not shorter than "
-        f"{', '.join(missed) or 'none'} of: eager, {SPLIT}, {WHOLE}."
+        f"ZB-H1 steps of stages as inductor are shorter than eager, {SPLIT} and {WHOLE} steps in "
+        f"{len(rows)} sizes; exceptions: {', '.join(missed) or 'none'}."
     )
     yield Claim(STEPS, words, not missed)
 

@@ -1,4 +1,4 @@
-"""Times and bytes of one stage's ops under each way to run it, interleaved round by round."""
+"""Times and memory of the ops of one stage, run in different ways that alternate in each round."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def blocks(width: int) -> nn.Module:
 
 
 class LlamaLayer(nn.Module):
-    """One decoder layer of Hugging Face's Llama, with the rotation of its positions."""
+    """One decoder layer of Hugging Face's Llama, with its rotary position embedding."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -48,10 +48,10 @@ class LlamaLayer(nn.Module):
 
 
 class Ours:
-    """A runner of ours, with a batch of inputs like ``x``.
+    """A stage runner of this library, with fixed inputs like ``x``.
 
-    F is that of a stage whose backward is ``split`` or is not; :meth:`backward` is then B or BW,
-    and :meth:`weight` W.
+    With ``split``, :meth:`forward` prepares for B, and :meth:`backward` runs B, and :meth:`weight`
+    W; otherwise :meth:`backward` runs BW.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Ours:
 
 
 class Torchs:
-    """The functions that stages of torch.distributed.pipelining call."""
+    """The functions with which stages of torch.distributed.pipelining run F, B, W and BW."""
 
     def __init__(self, module: nn.Module, x: Tensor) -> None:
         self._module, self._x, self._dy = module, x, torch.randn_like(x)
@@ -111,18 +111,21 @@ Split: TypeAlias = Ours | Torchs
 
 
 WHOLE = {"of_eager": "eager", "of_compiled": "torch.compile"}
-"""The ways that are never split, by the name of B + W against their BW."""
+"""Ways that run only BW, by the key of a result that compares B + W with their BW."""
 LEDGERED = {"interception": "eager", "aten": "aten", "inductor": "inductor"}
-"""The ways of ours to split."""
+"""Our ways with a split, and the setting ``stages_as`` of each."""
 
 
 def run_ways(name: str, rounds: int, device_name: str) -> dict[str, dict[str, float]]:
-    """By way: medians of ``rounds``, in milliseconds, and the bytes that the ledger counts before B
-    and between B and W. ``of_...`` are medians of ratios in the same round: the machine's pace
-    changes from one round to the next."""
+    """Run the stage ``name`` in each way; returns medians over ``rounds``, by way.
+
+    Times are in milliseconds. ``before_b`` and ``between`` are the bytes that the memory ledger
+    counts before B, and between B and W. ``of_...`` are medians of (B + W) / BW within the same
+    round, because the speed of the machine changes from round to round.
+    """
     device = torch.device(device_name)
     torch.set_num_threads(1)
-    keep_pages(device)  # as a rank's process does, for all ways
+    keep_pages(device)  # as in the process of a rank
     torch.manual_seed(0)
     kind, width = name.split()
     module = (LlamaLayer if kind == "llama" else blocks)(int(width)).to(device)
@@ -155,7 +158,7 @@ def _medians(rows: Sequence[Mapping[str, Mapping[str, float]]], way: str) -> dic
 
 
 def _round(stage: Split, device: torch.device, *, split: bool) -> Mapping[str, float]:
-    """Seconds of BW, B and W, on gradients that are there already."""
+    """Times of BW, B and W in seconds, accumulating into existing gradients."""
     stage.forward(False)
     found = {"bw": _taken(lambda: stage.backward(False), device)}
     if split:

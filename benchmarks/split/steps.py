@@ -1,4 +1,5 @@
-"""Whole ZB-H1 steps on Gloo ranks: our runtime's stages in each way, and torch's, in turn."""
+"""Steps of ZB-H1 on Gloo ranks, alternating between our runtime with each kind of stage and
+torch's."""
 
 from __future__ import annotations
 
@@ -18,15 +19,16 @@ from ..overhead.steps import Step, stages_here, torch_step
 from . import NARROW, SPLIT, WHOLE
 from .stages import LENGTH, ROWS, blocks
 
-LATENCY = 0.1  # planned, where an F, a B and a W take 1
+LATENCY = 0.1  # planned, in units of T_F, T_B and T_W
 OURS: tuple[StagesAs, ...] = ("eager", "aten", "inductor")
 
 
 def measured(width: int, ranks: int, least: int) -> dict[str, Any]:
-    """The median step by way, and the processor's time of all ranks in one, in milliseconds.
+    """Median step time and CPU time of all ranks by way, in milliseconds.
 
-    A stage is two transformer blocks of ``width``, one per rank. There are more steps of short
-    ones, whose times spread more."""
+    Each rank has one stage of two transformer blocks of ``width``. Narrow stages run four times as
+    many steps, because their times vary more.
+    """
     steps = least if width > NARROW else 4 * least
     found = launch_ranks(_on_a_rank, ranks, (width, steps), timeout=3600)
     spans = {way: [rank[way] for rank in found.values()] for way in found[0]}
@@ -37,7 +39,7 @@ def measured(width: int, ranks: int, least: int) -> dict[str, Any]:
 
 def _on_a_rank(width: int, steps: int) -> dict[str, list[Span]]:
     torch.set_num_threads(1)
-    functorch.donated_buffer = False  # else a compiled backward does not run in two parts
+    functorch.donated_buffer = False  # otherwise a compiled backward cannot run in two parts
     planned, whole = _schedule("zb-h1"), _schedule("1f1b")
     x = torch.randn(planned.problem.microbatches * ROWS, LENGTH, width)
     runs: dict[str, Step] = {way: _ours(planned, _stages(planned, width), way, x) for way in OURS}
@@ -47,7 +49,7 @@ def _on_a_rank(width: int, steps: int) -> dict[str, list[Span]]:
 
 
 def _schedule(family: str) -> Schedule:
-    """Two microbatches per rank."""
+    """A schedule with two microbatches per rank."""
     ranks = torch.distributed.get_world_size()
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * ranks, ranks, t_comm=LATENCY)
     return build_family(family, profile, 2 * ranks)
@@ -65,7 +67,7 @@ def _ours(schedule: Schedule, stages: list[nn.Module], way: StagesAs, x: Tensor)
 
 
 def _torchs(schedule: Schedule, width: int) -> list[PipelineStage]:
-    """This rank's stages under torch.compile."""
+    """The stages of this rank, compiled with torch.compile."""
     modules, cpu = _stages(schedule, width), torch.device("cpu")
     compiled = {s: torch.compile(modules[s], dynamic=False) for s in stages_here(schedule)}
     return [
