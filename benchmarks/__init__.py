@@ -13,8 +13,10 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 from pipeloom import Schedule, dump_schedule, verify_schedule
 
 Row: TypeAlias = dict[str, Any]
-"""The figures of a case, by name. ``part``, ``case`` and ``origin`` are added after the
-measurement."""
+"""The figures of a case, by name.
+
+``part``, ``case`` and ``origin`` are added after the measurement.
+"""
 Rows: TypeAlias = Sequence[Row]
 Size = Literal["small", "usual", "large"]
 

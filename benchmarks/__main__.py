@@ -73,8 +73,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(asked: str, options: argparse.Namespace) -> int:
-    """Measure a benchmark ``NAME``, or one part ``NAME/PART``, and print it. Returns the exit
-    code."""
+    """Measure and print a benchmark ``NAME``, or one part ``NAME/PART``. Returns the exit code."""
     name, _, part = asked.partition("/")
     benchmark, here, known = load(name), environment(), Record.of(name)
     cases = [case for case in benchmark.cases(options.size) if part in {"", case.part}]
@@ -129,8 +128,7 @@ def _tables(benchmark: Benchmark, rows: Rows) -> Iterator[str]:
 
 
 def judged(benchmark: Benchmark, rows: Rows) -> list[Claim]:
-    """The claims about ``rows``, followed by one claim that is not met for each case that
-    failed."""
+    """The claims about ``rows``, and for each case that failed one claim that is not met."""
     failed = [row for row in rows if "failed" in row]
     sound = [row for row in rows if "failed" not in row]
     found = list(benchmark.judge(sound)) if sound else []
@@ -175,8 +173,7 @@ def alike(before: Any, now: Any) -> bool:
 
 
 def _age(known: Record, benchmark: Benchmark, here: dict[str, Any]) -> Iterator[str]:
-    """A line for each origin of the record: whether the measured code has changed, and how many
-    rows."""
+    """A line for each origin of the record: whether the code has changed, and how many rows."""
     found: dict[str, Rows] = {}
     for row in known.rows:
         current = is_current(known.origin(row), here, _rooms(benchmark))

@@ -15,8 +15,7 @@ ROOMS = ("ir", "solver")
 _ALL = parts(kinds, frontier, placements, remat)
 cases, measure, judge, columns = _ALL.cases, _ALL.measure, _ALL.judge, _ALL.columns
 WORSE = 1e-3
-"""Relative increase from which on a cost counts as worse than recorded; costs may depend on the
-clock."""
+"""Relative increase above which a cost counts as worse; costs may depend on the clock."""
 
 
 def worse(before: Row, now: Row) -> Iterator[str]:

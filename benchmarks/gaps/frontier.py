@@ -72,8 +72,7 @@ def unequal_stages() -> Iterator[Instance]:
 
 
 def odd_limits() -> Iterator[Instance]:
-    """Unequal stages at limits below P x M_B or between its multiples, alternately for both
-    objectives."""
+    """Unequal stages at limits below or between multiples of P x M_B, for each objective."""
     for kind, seed in product(KINDS, range(8)):
         objective = Objective.MAKESPAN if seed % 2 else Objective.PERIOD
         yield _of_kind(kind, seed, unequal(kind, seed, objective, ODD_SHARES))

@@ -20,8 +20,7 @@ Kind = Callable[[int, np.random.Generator], tuple[tuple[StageProfile, ...], floa
 
 
 def _stages(times: Numbers, memory: Numbers) -> tuple[StageProfile, ...]:
-    """Stages from factors on the base profile: ``times`` of shape (P, 3), ``memory`` of shape
-    (P,)."""
+    """Stages from factors on the base profile; ``times``: shape (P, 3), ``memory``: shape (P,)."""
     stages = []
     for factors, size in zip(times, memory.tolist(), strict=True):
         t_f, t_b, t_w = np.round((T_F, T_B, T_W) * factors, 3).tolist()
@@ -45,8 +44,7 @@ def memory(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ..
 
 
 def heavy_ends(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], float]:
-    """The first and the last stage (embedding, head) take 1.1 to 1.5 times as long as the
-    others."""
+    """The first and the last stage (embedding, head) take 1.1 to 1.5 times as long."""
     factors = np.ones((ranks, 3))
     factors[[0, -1]] = rng.uniform(1.1, 1.5, (2, 1))
     return _stages(factors, np.ones(ranks)), T_COMM
@@ -86,11 +84,10 @@ def unequal(
     objective: Objective = Objective.PERIOD,
     shares: Sequence[float] = SHARES,
 ) -> Problem:
-    """A random problem with P in 2..16 and M in 4..96, log-uniform; reproducible from kind and
-    seed.
+    """A random problem, reproducible from kind and seed.
 
-    The memory limit is one of ``shares`` times P x M_B, or the limit that one microbatch needs, if
-    that is larger.
+    P is uniform in 2..16, M log-uniform in 4..96. The memory limit is one of ``shares`` times
+    P x M_B, or the limit that one microbatch needs, if that is larger.
     """
     rng = np.random.default_rng([list(KINDS).index(kind), seed])
     ranks = int(rng.integers(2, 17))

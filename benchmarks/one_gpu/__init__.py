@@ -100,8 +100,7 @@ def _peak(found: Row) -> float:
 
 
 def _ordered(row: Row) -> bool:
-    """Whether measured steps have the same order as the planned ones, apart from nearly equal
-    plans."""
+    """Whether measured steps have the same order as planned ones, apart from nearly equal plans."""
     plans = sorted((each["planned_ms"], each["measured_ms"]) for each in row["schedules"].values())
     pairs = ((a, b) for a, b in combinations(plans, 2) if b[0] - a[0] > ALIKE * b[0])
     return all(shorter[1] < longer[1] for shorter, longer in pairs)

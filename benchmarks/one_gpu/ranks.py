@@ -71,8 +71,7 @@ def measured(
 
 
 def planned(name: str, profile: Profile, microbatches: int) -> Schedule:
-    """The schedule of a family; for zb-1p and zb-2p an optimized one, within 1 or 2 times
-    P x M_B."""
+    """A family's schedule; for zb-1p and zb-2p an optimized one, within 1 or 2 times P x M_B."""
     if name not in WITHIN:
         return build_family(name, profile, microbatches, objective=Objective.MAKESPAN)
     limit = WITHIN[name] * profile.ranks * max(stage.m_b for stage in profile.stages)
@@ -81,12 +80,11 @@ def planned(name: str, profile: Profile, microbatches: int) -> Schedule:
 
 
 def run(schedule: Schedule, source: GPT, device: str) -> tuple[dict[str, Any], Schedule]:
-    """Run a schedule; returns figures of the step with the median time, and the schedule on its own
-    times.
+    """Run a schedule; returns figures of its median step, and the same order with measured times.
 
-    The latter has the same order and the measured op times, so the rest of the difference to the
-    measured step is not due to slow ops. ``host``: the largest share of the step in which a rank
-    idles although all inputs have arrived.
+    The figures are those of the step with the median time. The second result shows which part of
+    the difference between plan and measurement is not due to slow ops. ``host``: the largest share
+    of the step in which a rank idles although all inputs have arrived.
     """
     settings = RunSettings(steps=STEPS, dtype="bfloat16", device=device, timeout=TIMEOUT)
     with TemporaryDirectory() as folder:

@@ -19,8 +19,7 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """Median step times and CPU times, the losses, and the number of lines that the port
-    changes."""
+    """Median step times and CPU times, the losses, and how many lines the port changes."""
     from .compare import compared
 
     with TemporaryDirectory() as folder:

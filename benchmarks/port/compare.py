@@ -27,8 +27,10 @@ Measured = tuple[dict[str, list[Span]], dict[str, list[float | None]]]
 
 
 def compared(name: str, folder: str) -> dict[str, Any]:
-    """Median step times, from the first rank's start to the last one's end, and CPU times, in
-    ms."""
+    """Median step times and CPU times in milliseconds, and a comparison of losses.
+
+    A step lasts from the first rank's start to the last one's end.
+    """
     stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
     planned = build(FAMILIES[name], Profile((stage,) * RANKS, RANKS, 0.05), script.MICROBATCHES)
     write_json(dump_schedule(planned), str(Path(folder, f"{name}.json")))

@@ -65,8 +65,7 @@ def split(rows: Rows) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
 
 @cache
 def calibration(gpu: str, half: int | None, *, shapes: bool = True) -> Calibration | None:
-    """The calibration of a GPU on one half of the rows, or on all; None if no row of it can be
-    used."""
+    """The calibration of a GPU on half of the rows, or on all; None if it has no usable rows."""
     mine = _of_gpu(gpu, half)
     return calibrated_on(mine, shapes=shapes) if any(r.calibrates for r in mine) else None
 
@@ -117,8 +116,7 @@ def measure(case: Case) -> Row:
 
 
 def _held(name: str) -> Row:
-    """Figures of held-out rows, also without factors for layer shapes, and with the halves
-    swapped."""
+    """Figures of held-out rows; also without factors for layer shapes, and with swapped halves."""
     calibrating, held = halves()
     found: dict[str, Any] = {
         "figures": _figures(_parts(held)[name], name, reached(0)),

@@ -69,10 +69,9 @@ def _built(name: str, ranks: int, count: int, words: str, profile: Profile) -> R
 
 
 def formula(name: str, ranks: int, count: int) -> float | None:
-    """The published bubble rate of the makespan, for equal times, no delay, P dividing M, and M >
-    P.
+    """The published bubble rate of the makespan; None if no formula is published.
 
-    None if no formula is published.
+    It holds for equal times, no delay, P dividing M, and M > P.
     """
     turns = TURNS[name]
     return None if turns is None else (ranks - 1) / (turns * count + ranks - 1)

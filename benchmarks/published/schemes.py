@@ -100,8 +100,7 @@ def _time(scheme: str, shape: Schedule, profile: Profile, given: Assumptions) ->
 
 
 def _blocking(profile: Profile) -> Profile:
-    """Add the time of each message with activations or their gradients to both ops that it
-    connects."""
+    """Add the time of each message with activations or their gradients to both ops it connects."""
     stages, last = profile.stages, profile.num_stages - 1
     delays = profile.link_delays(stages[0].activation_bytes or 0.0)
     hops = [0.0, *(float(delays[s, s + 1]) for s in range(last)), 0.0]

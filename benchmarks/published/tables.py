@@ -78,8 +78,7 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Figures:
-    """Build, verify and time the schedules of one row, and return own and published bubble
-    rates."""
+    """Build, verify and time the schedules of one row; returns own and published bubble rates."""
     row: Row = case.given["row"]
     cells = {
         name: {"published": published} | own
@@ -154,8 +153,7 @@ def _proven(cells: list[tuple[str, dict[str, Any]]]) -> Claim:
 
 
 def _worse(cell: dict[str, Any]) -> float:
-    """The difference between own and published rate, rounded to four digits; positive if ours is
-    worse."""
+    """The own minus the published rate, rounded to four digits; positive if ours is worse."""
     return float(round(cell["own"], 4) - cell["published"])
 
 

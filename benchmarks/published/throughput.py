@@ -40,8 +40,7 @@ def measure(case: Case) -> Figures:
 
 
 def _cell(row: Row, scheme: str, found: Prediction) -> dict[str, Any]:
-    """Predicted and published figures of a scheme; None if it ran out of memory or is not
-    published."""
+    """Predicted and published figures of a scheme; None if out of memory or not published."""
     published, memory = row.throughput[scheme], row.memory.get(scheme)
     return {
         "published": published,
@@ -67,8 +66,7 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _throughput(name: str) -> Column:
-    """A column with published / predicted tokens/s per GPU, the error, and published / predicted
-    GB."""
+    """A column with published / predicted tokens/s per GPU, the error, and the memory in GB."""
 
     def cell(row: Figures) -> str:
         found = row["cells"][name]

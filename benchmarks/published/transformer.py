@@ -53,8 +53,7 @@ class Transformer:
 
     @property
     def recomputed_bytes(self) -> float:
-        """Bytes that a layer holds in addition to its input while its B runs with ``recompute``;
-        else 0."""
+        """Bytes that a layer holds besides its input during B, with ``recompute``; else 0."""
         return self._units(self.given.held_bytes - INPUT) if self.recompute else 0.0
 
     def on(self, ranks: int, links: Links) -> Profile:
@@ -78,8 +77,7 @@ class Transformer:
         return StageProfile(t_f, t_b, t_w, *sizes, *kept)
 
     def _time(self, passes: int) -> float:
-        """Milliseconds of an op of one layer that runs ``passes`` times over attention and
-        memory."""
+        """Milliseconds of an op of one layer with ``passes`` passes over attention and memory."""
         given, touched = self.given, 0.0
         if given.memory is not None:
             touched = self._units(TOUCHED * passes) / (given.memory * 1e6)

@@ -44,8 +44,7 @@ def published_makespan(schedule: Schedule) -> float:
 
 
 def _input(op: Op, ranks: int, stages: int, end: dict[Op, float]) -> float:
-    """The time at which the input of ``op`` was made; -inf if it does not wait, inf if not yet
-    made."""
+    """The time at which the input of ``op`` is made; -inf if it does not wait, inf if unknown."""
     source = op.stage - 1 if op.kind is OpKind.F else op.stage + 1
     wraps = op.stage % ranks == (0 if op.kind is OpKind.F else ranks - 1)
     if not 0 <= source < stages or (wraps and op.microbatch % ranks):

@@ -34,8 +34,7 @@ def _built(asked: Family) -> dict[str, Any]:
 
 
 def _solved(asked: Question) -> dict[str, Any]:
-    """The answers as lists with one entry per seed; ``bounds`` holds the value of each bound by
-    name."""
+    """The answers as lists, one entry per seed; ``bounds``: the value of each bound by name."""
     rows = [_solve(asked, seed) for seed in SEEDS]
     schedules = [schedule for _, schedule in rows]
     found: dict[str, Any] = {key: [row.get(key) for row, _ in rows] for key in rows[0][0]}

@@ -8,8 +8,7 @@ from statistics import median
 from typing import Any
 
 MEDIAN, BEST, BOUND = 5e-3, 1e-2, 1e-6
-"""Relative tolerances: increase of the median cost over all seeds, increase of the best cost, and
-decrease of a bound."""
+"""Relative tolerances for increases of the median and the best cost, and decreases of a bound."""
 STATUSES = ("optimal", "feasible", "infeasible", "refused", "invalid", "crash")
 """From best to worst."""
 

@@ -49,8 +49,7 @@ Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def batch(number: int, seed: int, trace: Path | None) -> tuple[str, Problem]:
-    """The description and the problem of the batch ``number``; ``trace`` is the file for the last
-    four.
+    """The description and the problem of a batch; ``trace`` is the file for the last four.
 
     Raises InputError if one of the last four is asked for without ``trace``.
     """

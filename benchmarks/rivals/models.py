@@ -1,5 +1,7 @@
-"""Random models with a heavy embedding and head on random pipelines; none is chosen by its
-result."""
+"""Random models with a heavy embedding and head on random pipelines.
+
+Instances are not selected by their results.
+"""
 
 from __future__ import annotations
 

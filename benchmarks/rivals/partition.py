@@ -50,8 +50,7 @@ def _way(given: Instance, way: str) -> dict[str, Any]:
 
 
 def gain(cell: Row, other: str) -> float | None:
-    """How much less the joint optimization costs, relative to ``other``; None if either has no
-    schedule."""
+    """Relative saving of the joint optimization over ``other``; None if either has no schedule."""
     costs = [cell["ways"][way]["cost"] for way in ("joint", other)]
     return None if None in costs else 1 - costs[0] / costs[1]
 
@@ -64,8 +63,7 @@ def better(cell: Row) -> bool:
 
 
 def gap(cell: Row) -> float | None:
-    """The gap between the joint schedule and the bound for all cuts; None if there is no
-    schedule."""
+    """The gap of the joint schedule to the bound for all cuts; None if there is no schedule."""
     joint = cell["ways"]["joint"]
     if joint["cost"] is None:
         return None

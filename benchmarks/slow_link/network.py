@@ -83,8 +83,10 @@ def way(source: int, target: int, ranks: int) -> list[int]:
 
 
 def address(rank: int) -> str:
-    """The address of a rank, to which Gloo binds. The router's end of their link has the next
-    one."""
+    """The address of a rank, to which Gloo binds.
+
+    The router's end of their link has the next one.
+    """
     return f"10.77.0.{4 * rank + 1}"
 
 

@@ -51,8 +51,7 @@ class RankRun:
 
 
 def on_ring(maker: int, ask: Callable[[int], list[object]]) -> list[object]:
-    """Entry point of a launched rank: enter its namespace, connect the ranks, and return
-    ``ask(maker)``."""
+    """Run by a launched rank: enter its namespace, connect the ranks, call ``ask(maker)``."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     before_others()
     dist.destroy_process_group()
@@ -165,8 +164,7 @@ def _run(
 
 
 class Paced(nn.Module):
-    """A stage whose forward and backward last at least the given milliseconds; it sleeps for the
-    rest.
+    """A stage whose forward and backward take at least the given milliseconds, by sleeping.
 
     The backward starts when the gradient of the output is available, and ends when that of the
     input is. The input of the first stage has no gradient: there it ends with the gradient of its

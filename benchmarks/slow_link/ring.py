@@ -66,8 +66,7 @@ class Configuration:
         return GPT(self.layers, self.width, heads, self.context, self.microbatch)
 
     def profile(self, links: Links) -> Profile:
-        """The profile of the stages. Sizes are those of the model's parameters; memory is not
-        limited."""
+        """A profile with the sizes of the model's parameters and no memory limit."""
         sent = FLOAT * self.microbatch * self.context * self.width
         modules = [make() for make in self.model.stages(self.ring.ranks)]
         sizes = [FLOAT * sum(p.numel() for p in module.parameters()) for module in modules]
@@ -101,8 +100,10 @@ def _searched(problem: Problem, _: str, share: float) -> Schedule:
 
 
 def measure(case: Case) -> Row:
-    """Measure the links, then predict the step time of each scheme and train with it; needs
-    root."""
+    """Measure the links, then predict the step time of each scheme and train with it.
+
+    Needs root.
+    """
     from pipeloom.runtime import launch_ranks
 
     from . import ranks
@@ -164,8 +165,7 @@ def _row(time: float, runs: Sequence[RankRun]) -> Row:
 
 
 def wires(schedule: Schedule) -> list[tuple[float, float]]:
-    """Planned bytes per step over each link of the ring, as (upwards, downwards), without
-    headers."""
+    """Planned bytes per step over each link, as (upwards, downwards), without headers."""
     sent = traffic(schedule)
     carried = np.zeros_like(sent)
     for source, target in np.argwhere(sent):
@@ -225,8 +225,7 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _more_than_planned(scheme: Mapping[str, Any]) -> Iterator[float]:
-    """Relative excess of the bytes sent over each link, in each direction, over the planned
-    ones."""
+    """Relative excess of the bytes sent over each link and direction over the planned ones."""
     for planned, carried in zip(scheme.get("planned_wires", ()), scheme["wires"], strict=False):
         yield from (b / a - 1 for a, b in zip(planned, carried, strict=True) if a)
 

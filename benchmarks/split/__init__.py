@@ -16,8 +16,7 @@ WIDTHS = (128, 256, 512)
 STAGE_NAMES = (*(f"blocks {width}" for width in (64, *WIDTHS)), "llama 256")
 ROUNDS, STEPS_EACH = 30, 10
 GRAPHS = {"aten": ("eager", 1.01), "inductor": ("compiled", 1.02)}
-"""By kind of graph: the stages whose BW it is compared with, and the largest (B + W) / BW
-allowed."""
+"""By kind of graph: the stages with whose BW it is compared, and the largest (B + W) / BW."""
 NARROW = 128
 """Up to this width, compiled stages must be faster than eager ones, and more steps are run."""
 SPLIT, WHOLE = "torch's compiled zb-h1", "torch's compiled 1f1b"

@@ -1,5 +1,4 @@
-"""Steps of ZB-H1 on Gloo ranks, alternating between our runtime with each kind of stage and
-torch's."""
+"""Steps of ZB-H1 on Gloo ranks, alternating between kinds of stages of our runtime and torch's."""
 
 from __future__ import annotations
 
