@@ -1,4 +1,4 @@
-"""Real text that every machine has: the source files of Python's own standard library."""
+"""Training text that every machine has: the source files of Python's standard library."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 
 @functools.cache
 def text() -> Tensor:
-    """The modules at the top of the standard library, sorted by name, as one uint8 tensor.
+    """The top-level modules of the standard library, sorted by name, as one uint8 tensor.
 
-    A few megabytes; the same on every run of one Python version. Raises FileNotFoundError where
-    the library has no source files (a zipped or compiled-only installation).
+    It has a few megabytes, and is the same on every run with one version of Python. Raises
+    FileNotFoundError if the library has no source files (a zipped or compiled-only installation).
     """
     library = Path(sysconfig.get_path("stdlib"))
     files = sorted(library.glob("*.py"), key=lambda file: file.name)
@@ -28,17 +28,17 @@ def text() -> Tensor:
 def windows(
     step: int, count: int, length: int, seed: int = 0, *, held_out: bool | None = None
 ) -> Tensor:
-    """``count`` runs of ``length`` bytes for training step ``step``, shape (count, length), int64.
+    """Random windows of the text for training step ``step``, shape (count, length), int64.
 
-    Drawn anew each step from (``seed``, ``step``) alone, so that every process that asks for the
-    same step gets the same bytes. ``held_out``: from the last tenth of the text, or (False) from
-    what is before it.
+    They depend only on ``seed`` and ``step``, so all processes that ask for the same step get the
+    same bytes. ``held_out``: True for windows of the last tenth of the text, False for the rest,
+    None for all.
     """
     source = text()
     if held_out is not None:
         rest = len(source) // 10
         source = source[-rest:] if held_out else source[:-rest]
-    # the generator takes 32 bits of its seed, so the step is spread by an odd constant, not shifted
+    # the seed has 32 bits; multiplication by an odd constant spreads the step over all of them
     generator = torch.Generator().manual_seed((seed + step * 0x9E3779B1) % 2**32)
     starts = torch.randint(len(source) - length, (count, 1), generator=generator)
     return source[starts + torch.arange(length)].long()

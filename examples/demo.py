@@ -1,9 +1,9 @@
-"""The whole way on this machine: ``python -m examples.demo``, or ``make demo``.
+"""A complete run on this machine: ``python -m examples.demo``, or ``make demo``.
 
-A byte-level GPT is profiled, its schedules are planned under a memory limit, compiled and run on
-four local processes; one process alone trains the same model on the same batches. Every step is
-one call of the library, printed as it is made; the ``pipeloom`` command has each by the same name.
-What they make is in ``out/demo/``.
+It profiles a byte-level GPT, plans schedules under a memory limit, compiles them, and runs them on
+four local processes. One process trains the same model on the same batches for comparison. Each
+stage of the demo is one call of the library, which is printed; the ``pipeloom`` command of the same
+name does the same. All files are written to ``out/demo/``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .reference import train_alone
 
 RANKS = 4
 PACED_STEPS = 4
-# title of each schedule that is compared, and what its files' names begin with
+# the title of each schedule, and the beginning of its file names
 PLANS = {"1F1B": "1f1b", "best, 1F1B's memory": "best", "best, twice that": "best-2x"}
 
 
@@ -45,7 +45,7 @@ class Settings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 0 where the loss fell and is that of one process."""
+    """Run the demo. The exit code is 0 if the loss fell and agrees with that of one process."""
     settings = _settings(argv)
     settings.folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -120,7 +120,7 @@ def _plan(settings: Settings) -> None:
         "Plan: 1F1B, then the best schedule in the memory that 1F1B takes, and in twice that"
     )
     profile, microbatches = settings.file("profile.json"), settings.microbatches
-    # a step ends on all ranks before the next one begins: its cost is the makespan
+    # all ranks finish a step before the next one starts, so its cost is the makespan
     simple = _call("build", "1f1b", profile, microbatches, objective="makespan")
     _keep(settings, "1f1b", simple)
     peak = max(timing(simple).peak_memory)
@@ -188,7 +188,10 @@ def _few_cores() -> bool:
 
 
 def _call(name: str, *given: Any, **options: Any) -> Any:
-    """Calls one function of the library, and shows the call. Raises PipeloomError as it does."""
+    """Print a call of a function of the library, and make it.
+
+    Raises PipeloomError like the function.
+    """
     words = [*map(repr, given), *(f"{key}={value!r}" for key, value in options.items())]
     print(f">>> pipeloom.{name}({', '.join(words)})", flush=True)
     return getattr(pipeloom, name)(*given, **options)

@@ -1,4 +1,4 @@
-"""Which phase the demo is in and for how long it has run, and the steps of a phase."""
+"""Progress of the demo: its phase, the elapsed time, and the steps of a phase."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 
 
 class Phases:
-    """Prints one line as each of ``count`` phases begins; on a terminal also each step of it."""
+    """Prints a line at the start of each of ``count`` phases, and on a terminal for each step."""
 
     def __init__(self, count: int) -> None:
         self._count, self._number, self._begin = count, 0, time.perf_counter()
 
     @property
     def seconds(self) -> float:
-        """Since the first phase."""
+        """Seconds since the start of the demo."""
         return time.perf_counter() - self._begin
 
     def begin(self, what: str) -> None:
@@ -22,7 +22,7 @@ class Phases:
         print(f"\n[{self._number}/{self._count}, {self.seconds:.0f} s] {what}", flush=True)
 
     def step(self, done: int, steps: int, loss: float) -> None:
-        """Writes over the line before, where standard error is a terminal."""
+        """Overwrite the previous line with the current step, if standard error is a terminal."""
         if sys.stderr.isatty():
             end = "\n" if done == steps else ""
             sys.stderr.write(f"\rstep {done} of {steps}, loss {loss:.3f}{end}")

@@ -1,4 +1,4 @@
-"""Report of the demo's runs: the comparison with one process, and the table."""
+"""The report at the end of the demo: a table of the runs, and the comparison with one process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeloom.ir.units import amount, duration
 from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import table
 
-# float32 sums in another order, and training magnifies that from step to step
+# float32 sums in another order differ, and training amplifies the difference
 TOLERANCE = 1e-3
 
 
@@ -33,13 +33,17 @@ class Run:
 
     @property
     def step(self) -> float:
-        """Milliseconds of the median step."""
+        """The duration of the median step in milliseconds."""
         return float(statistics.median(self.answer["seconds"])) * 1e3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """A schedule as planned and as run; ``paced`` is None where every rank has a core."""
+    """A planned schedule with its run.
+
+    ``paced``: a second run in which ops sleep until their planned time is over; None if each rank
+    has a core of its own.
+    """
 
     title: str
     planned: Schedule
@@ -48,7 +52,7 @@ class Result:
 
 
 def curve(losses: Sequence[float]) -> str:
-    """About eight of the losses, the first and the last among them."""
+    """About eight of the losses, including the first and the last one, as text."""
     every = max(1, len(losses) // 7)
     shown = [*losses[:-1:every], losses[-1]]
     return " ".join(f"{loss:.3f}" for loss in shown)
@@ -60,8 +64,10 @@ def timing(schedule: Schedule) -> Timing:
 
 
 def largest_difference(alone: Sequence[float], curves: Iterable[Sequence[float]]) -> float:
-    """The largest difference of any step's loss between one process and each of the ``curves``; NaN
-    is the largest."""
+    """The largest difference in any step's loss between one process and each of ``curves``.
+
+    NaN counts as larger than any number.
+    """
     differences = [abs(a - b) for curve in curves for a, b in zip(alone, curve, strict=True)]
     return max(differences, key=lambda value: math.inf if math.isnan(value) else value)
 
@@ -71,7 +77,7 @@ def cores() -> int:
 
 
 def report(results: Sequence[Result]) -> str:
-    """The table, and what its columns are."""
+    """The table and an explanation of its columns."""
     paced = any(result.paced for result in results)
     header = ["schedule", "planned bubble", "measured", "planned step", "measured"]
     header += ["unpaced"] if paced else []

@@ -1,9 +1,9 @@
 """A byte-level GPT that can be cut into any number of pipeline stages.
 
-Pre-norm blocks of causal attention and a GELU MLP, learned positions, 256 symbols: about ten
-million parameters as it stands. Its units are the embedding, the blocks and the head; a stage is a
-run of them. A unit's weights depend on the seed and on the unit's place in the model alone, so
-that the model is the same however it is cut.
+It has pre-norm blocks of causal attention and a GELU MLP, learned positions and 256 symbols; with
+the default sizes, about ten million parameters. Its units are the embedding, the blocks and the
+head; a stage is a sequence of them. The initial weights of a unit depend only on the seed and on
+its place in the model, so they do not depend on the cut.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ T = TypeVar("T", bound=nn.Module)
 
 @dataclass(frozen=True)
 class GPT:
-    """The model as pipeloom takes it: stages, loss, batches and optimizer.
+    """A model source: stages, loss, batches and optimizer.
 
-    ``cuts``: how many blocks each stage gets; near even where None. ``tie_weights``: one matrix
-    for the embedding and the head. ``microbatch``: sequences in a microbatch, each of ``context``
-    bytes.
+    ``cuts``: the number of blocks of each stage; None: nearly the same number for all.
+    ``tie_weights``: embedding and head share one matrix. ``microbatch``: sequences per microbatch,
+    of ``context`` bytes each.
     """
 
     layers: int = 8
@@ -47,12 +47,15 @@ class GPT:
     learning_rate: float = 1e-3
 
     def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
-        """The functions that build each stage. Raises InputError where it cannot be cut so."""
+        """A function that builds each stage.
+
+        Raises InputError if ``count`` stages are not possible.
+        """
         ends = [0, *accumulate(self.blocks_per_stage(count))]
         return [functools.partial(self._stage, first, stop) for first, stop in pairwise(ends)]
 
     def blocks_per_stage(self, count: int) -> tuple[int, ...]:
-        """The number of blocks that each of ``count`` stages holds."""
+        """The number of blocks in each of ``count`` stages."""
         if self.cuts is not None:
             if len(self.cuts) != count or sum(self.cuts) != self.layers or min(self.cuts) < 1:
                 raise InputError(
@@ -63,12 +66,14 @@ class GPT:
         if not 1 <= count <= self.layers:
             raise InputError(f"stages: expected 1 to {self.layers} (the blocks), got {count}")
         even, rest = divmod(self.layers, count)
-        # the last stage also has the head, so the larger stages come first
+        # the last stage also has the head, so the first stages get the additional blocks
         return tuple(even + (s < rest) for s in range(count))
 
     def named_layers(self) -> Sequence[tuple[Layer, Callable[[], nn.Module]]]:
-        """The layers that the model is cut between: embedding, blocks and head, whose time has the
-        loss in it."""
+        """The layers between which the model can be cut: embedding, blocks and head.
+
+        The time of the head includes the loss.
+        """
         blocks = [f"blocks.{i}" for i in range(self.layers)]
         kinds = [LayerKind.EMBEDDING, *(LayerKind.BLOCK for _ in blocks), LayerKind.HEAD]
         return [
@@ -79,7 +84,7 @@ class GPT:
         ]
 
     def names(self, count: int) -> Callable[[int, str], str]:
-        """The names of stages' parameters in the whole model: as in its layers."""
+        """A function from a stage and a parameter's name in it to the name in the whole model."""
         layers = [layer.name for layer, _ in self.named_layers()]
         ends = [0, *accumulate(self.blocks_per_stage(count))]
         first = [end + (s > 0) for s, end in enumerate(ends)]
@@ -91,8 +96,7 @@ class GPT:
         return name_of
 
     def _stage(self, first: int, stop: int) -> nn.Module:
-        """The blocks from ``first`` to ``stop``, with the embedding before and the head after
-        them."""
+        """The blocks from ``first`` to ``stop``, with the embedding and the head if at an end."""
         begin = 0 if first == 0 else first + 1
         end = self.layers + 2 if stop == self.layers else stop + 1
         units = [self._unit_at(place) for place in range(begin, end)]
@@ -113,7 +117,7 @@ class GPT:
         if place <= self.layers:
             return self._unit(place, lambda: Block(self.width, self.heads))
         head = self._unit(place, lambda: Head(self.width))
-        if self.tie_weights:  # it starts as the embedding does, wherever it lives
+        if self.tie_weights:  # the same initial values as the embedding, on any rank
             embedding = self._unit(0, lambda: Embedding(self.width, self.context))
             head.symbols.weight.data.copy_(embedding.symbols.weight.data)
         return head
@@ -126,7 +130,7 @@ class GPT:
             return unit.to(self.dtype)
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        """The parameters that several stages share; within one stage it is one parameter anyway."""
+        """The parameters that several stages share; sharing within one stage is not listed."""
         if not self.tie_weights or count == 1:
             return ()
         head = self.blocks_per_stage(count)[-1]
@@ -137,7 +141,7 @@ class GPT:
         return F.cross_entropy(output.flatten(0, 1), target.flatten())
 
     def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Inputs and targets of one step, each one (B, T) tensor a microbatch."""
+        """Inputs and targets of one step: one tensor of shape (B, T) per microbatch."""
         drawn = data.windows(step, microbatches * self.microbatch, self.context + 1, self.seed)
         inputs, targets = drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
         return torch.split(inputs, self.microbatch), torch.split(targets, self.microbatch)
@@ -147,7 +151,7 @@ class GPT:
 
 
 class Embedding(nn.Module):
-    """Bytes (B, T) to vectors (B, T, width): the symbol's plus the position's."""
+    """Sum of symbol and position embeddings: bytes (B, T) to vectors (B, T, width)."""
 
     def __init__(self, width: int, context: int) -> None:
         super().__init__()
@@ -161,7 +165,7 @@ class Embedding(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then an MLP four times as wide; each on a normed input, added to it."""
+    """Pre-norm residual block: attention, then an MLP of four times the width."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -203,7 +207,7 @@ class Head(nn.Module):
 
 
 def _initialize(module: nn.Module) -> None:
-    """Normal weights of deviation 0.02 and no biases, as GPT-2 has them."""
+    """Normal weights with standard deviation 0.02 and zero biases, as in GPT-2."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:
@@ -211,5 +215,5 @@ def _initialize(module: nn.Module) -> None:
 
 
 def small() -> GPT:
-    """A model for tests: four narrow blocks, short sequences."""
+    """A model for tests, with four narrow blocks and short sequences."""
     return GPT(layers=4, width=32, heads=2, context=16)

@@ -1,4 +1,4 @@
-"""The least model source: a deep MLP on made-up data, cut between any two of its layers."""
+"""A minimal model source: a deep MLP on random data, which can be cut between any two layers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ WIDTH, ROWS, LAYERS = 64, 16, 8
 
 
 class MLP:
-    """Residual layers, near evenly in stages; the target is a fixed map of the input."""
+    """Residual layers, spread evenly over stages; the target is a fixed function of the input."""
 
     def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
-        """The model cut into so many stages, at most one per layer."""
+        """A function that builds each stage; ``count`` is at most the number of layers."""
         return [partial(stage, *layers) for layers in pairwise(ends(count))]
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        return ()  # no parameter is in two stages
+        return ()  # stages share no parameters
 
     def names(self, count: int) -> Callable[[int, str], str]:
-        """The names of parameters in checkpoints: the same however the model is cut."""
+        """A function to the names of parameters in checkpoints, which do not depend on the cut."""
         first = ends(count)
 
         def name_of(stage: int, name: str) -> str:
@@ -36,7 +36,7 @@ class MLP:
         return nn.functional.mse_loss(output, target)
 
     def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        generator = torch.Generator().manual_seed(step)  # every rank draws the same
+        generator = torch.Generator().manual_seed(step)  # the same data on every rank
         inputs = torch.randn(microbatches * ROWS, WIDTH, generator=generator)
         return inputs.chunk(microbatches), inputs.flip(1).chunk(microbatches)
 
@@ -54,7 +54,7 @@ def stage(first: int, end: int) -> nn.Module:
 
 
 def layer(index: int) -> nn.Module:
-    """Made on any rank, its weights are the same: they depend on its number alone."""
+    """The layer with this index; its initial weights depend only on the index, not on the rank."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(index)
         return Layer()

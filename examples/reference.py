@@ -1,4 +1,4 @@
-"""Training in one process by plain autograd: what every schedule must reproduce."""
+"""Training in one process with plain autograd, whose result every schedule must reproduce."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ def train_alone(
     microbatches: int,
     after_step: Callable[[int, float], object] = lambda *_: None,
 ) -> list[float]:
-    """The loss of each step, the mean over its microbatches; ``after_step`` is called with the
-    number of steps done and the last loss."""
+    """Train the whole model; returns the loss of each step, averaged over its microbatches.
+
+    ``after_step`` is called with the number of finished steps and the last loss.
+    """
     whole = nn.Sequential(*(made(stage, 0) for stage in checked_stages(model, 1)))
     optimizer = model.optimizer(whole.parameters())
     history: list[float] = []
@@ -37,8 +39,11 @@ def train_alone(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Torch's threads spin while they wait for each other: where another process keeps a core
-    busy, two of them take ten times as long as one."""
+    """Use one torch thread within the context.
+
+    Waiting torch threads spin: if another process keeps a core busy, two threads can be ten times
+    slower than one.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

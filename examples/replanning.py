@@ -1,10 +1,10 @@
-"""Training that measures its own stages and plans again between steps, for torchrun::
+"""A training script that measures its own stages and plans again between steps, for torchrun::
 
 torchrun --nproc-per-node 2 -m examples.replanning
 
-The first plan guesses that all stages take equally long. Every few steps the stages are measured
-where they are, rank 0 plans on that profile, and all ranks go on by the new program, with the same
-weights and optimizer state.
+The first plan assumes that all stages take the same time. Every few steps, the stages are measured
+in place, rank 0 plans with the new profile, and all ranks continue with the new program and the
+same weights and optimizer states.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEPS, EVERY, MICROBATCHES = 6, 3, 8
 
 
 def stage(index: int, count: int) -> torch.nn.Module:
-    """The last stage has four times the layers of the others."""
+    """A stage; the last one has four times as many layers as the others."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(index)
         layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(16 if index == count - 1 else 4)]
@@ -33,7 +33,7 @@ def stage(index: int, count: int) -> torch.nn.Module:
 
 
 def replanned(profile: Profile) -> Program:
-    """The program of the best schedule for ``profile``, found by rank 0, on all ranks."""
+    """The program of the best schedule for ``profile``: rank 0 finds it, and all ranks get it."""
     found: list[Any] = [None]
     if dist.get_rank() == 0:
         answer = pipeloom.optimize(profile, MICROBATCHES, objective="makespan", time_limit=2)

@@ -1,8 +1,8 @@
-"""A mesh of pipeline ranks, replicas and tensor parallel processes, 2 of each, for torchrun::
+"""A mesh of 2 pipeline ranks x 2 replicas x 2 tensor parallel processes, for torchrun::
 
     torchrun --nproc-per-node 8 -m examples.train_mesh program.json
 
-The program is one of 2 ranks, compiled with ``--data-parallel``.
+The program has 2 ranks and is compiled with ``--data-parallel``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ STEPS = 5
 
 
 def parallel_stage(stage: Callable[[], nn.Module], tp: DeviceMesh) -> nn.Module:
-    """The same on all ranks of ``tp``, each of which keeps its part of each layer's hidden
-    units."""
+    """A stage whose layers are sharded over ``tp`` along their hidden units."""
     plan = {"*.up": ColwiseParallel(), "*.down": RowwiseParallel()}
     return parallelize_module(stage(), tp, plan)
 
@@ -47,9 +46,9 @@ def main(path: str) -> None:
     )
     count = pipeline.microbatches
     for step in range(STEPS):
-        inputs, targets = data.batch(step, 2 * count)  # those of both replicas
+        inputs, targets = data.batch(step, 2 * count)  # of both replicas
         mine = slice(replica * count, (replica + 1) * count)
-        losses: list[Tensor] = []  # on the last stage's processes
+        losses: list[Tensor] = []  # filled on the processes of the last stage
         pipeline.step(inputs[mine], target=targets[mine], losses=losses, return_outputs=False)
         if losses and mesh.get_local_rank("tp") == 0:
             loss = torch.stack(losses).mean().item()

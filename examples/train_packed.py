@@ -1,10 +1,10 @@
-"""Sequences of unlike lengths, packed and planned anew for each step, for torchrun::
+"""Sequences of different lengths, packed and planned for each step, for torchrun::
 
 torchrun --nproc-per-node 4 -m examples.train_packed
 
-Rank 0 packs the batch, from the last schedule on, and sends the program to all; planned and
-measured steps are printed side by side. What a microbatch takes is measured first, in place, and
-what sequences cost is fitted again to each step.
+First, the time of a microbatch is measured in place. In each step, rank 0 packs the batch, starting
+from the previous schedule, and sends the program to all ranks. Planned and measured times are
+printed, and the costs of sequences are fitted again to the measured ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STEPS, MICROBATCHES = 6, 8
 
 
 class Planner:
-    """Rank 0's: packs, and learns from traces what sequences cost."""
+    """Packs batches on rank 0, and fits the costs of sequences to measured steps."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile, self.lengths = profile, batch_of(0)
@@ -50,14 +50,14 @@ class Planner:
 
 
 def everywhere(value: Any) -> Any:
-    """Returns what rank 0 has."""
+    """Send ``value`` from rank 0 to all ranks, and return it."""
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
 
 
 def measured_profile(ranks: int, stages: list[Any]) -> Profile:
-    """The stages' profile, of microbatches of one sequence of REFERENCE tokens."""
+    """Measure the stages with microbatches of one sequence of REFERENCE tokens."""
     stage = pipeloom.StageProfile(1.0, 1.0, 1.0)
     plan = pipeloom.build("1f1b", Profile((stage,) * ranks, ranks), ranks)
     pipeline = Pipeline(pipeloom.compile(plan), stages, loss=partial(summed_loss, tokens=REFERENCE))

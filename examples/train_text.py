@@ -1,8 +1,10 @@
-"""A Hugging Face Llama with random weights learns the source text of Python's standard library,
-byte by byte, on two processes (``pip install 'pipeloom[models]'``)::
+"""Trains a Hugging Face Llama, byte by byte, on the source text of Python's standard library.
+
+Its weights are random at first. It runs on two processes, after
+``pip install 'pipeloom[models]'``::
 
     python -m examples.train_text             # 60 steps, saved and evaluated every 20
-    python -m examples.train_text --steps 90  # goes on from there
+    python -m examples.train_text --steps 90  # continues from there
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ STAGES, MICROBATCHES = 2, 4
 
 @dataclass(frozen=True)
 class Text(pipeloom.HuggingFace):
-    """A Hugging Face model of bytes of text; labels are the tokens, which the model shifts."""
+    """A Hugging Face model for bytes; the labels equal the tokens, as the model shifts them."""
 
     path: str = str(Path(__file__).parent / "models" / "llama.json")
     seq: int = 64
@@ -35,7 +37,7 @@ class Text(pipeloom.HuggingFace):
         return self._windows(step, microbatches, held_out=False)
 
     def eval_batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """The same ones each time, of text that no step sees."""
+        """The same batch each time, from text that is not used for training."""
         return self._windows(0, microbatches, held_out=True)
 
     def _windows(
@@ -47,7 +49,7 @@ class Text(pipeloom.HuggingFace):
 
 
 def tell(record: StepRecord) -> None:
-    """Prints what a callback is given of each step."""
+    """A callback that prints the evaluation loss."""
     if record.eval_loss is not None:
         print(f"after step {record.step}: {record.eval_loss:.3f} nats a byte of unseen text")
 

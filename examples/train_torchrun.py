@@ -1,4 +1,4 @@
-"""A training script of your own, for torchrun, that runs a compiled program::
+"""A training script for torchrun that runs a compiled program::
 
 torchrun --nproc-per-node 4 -m examples.train_torchrun program.json
 """
@@ -22,14 +22,14 @@ def main(path: str) -> None:
     dist.init_process_group("gloo")  # on GPUs "nccl", after torch.cuda.set_device
     program = load_program(path)
     data = MLP()
-    # functions: a stage is made only on the rank that runs it
+    # functions, so that a stage is built only on the rank that runs it
     stages = data.stages(program.schedule.problem.stages)
     pipeline = Pipeline(
         program, stages, loss=data.loss, optimizer=partial(torch.optim.AdamW, lr=1e-3)
     )
     for step in range(STEPS):
         inputs, targets = data.batch(step, pipeline.microbatches)
-        losses: list[Tensor] = []  # one scalar a microbatch, on the last stage's rank; else none
+        losses: list[Tensor] = []  # one scalar per microbatch on the last stage's rank, else none
         pipeline.step(inputs, target=targets, losses=losses, return_outputs=False)
         if losses:
             print(f"step {step}: loss {torch.stack(losses).mean().item():.6f}", flush=True)

@@ -1,12 +1,12 @@
-"""Trains by torchtitan's conventions: a schedule as CSV, and the modules of each part by name::
+"""Trains with the conventions of torchtitan: a schedule as CSV, and module names for each part::
 
     torchrun --nproc-per-node 2 -m examples.train_torchtitan schedule.csv parts.json
 
-``schedule.csv`` is what ``pipeline_parallel_schedule_csv`` names, ``parts.json`` is
-``module_fqns_per_model_part``: a list of module names for each stage. ``pipeloom export --to
-torch-csv`` and ``--to torchtitan`` write both. As there, every rank makes the whole model
-(torchtitan without memory, on the meta device), and a stage is a copy that has lost what it is not
-to run.
+``schedule.csv`` is the file for ``pipeline_parallel_schedule_csv``; ``parts.json`` contains
+``module_fqns_per_model_part``, a list of module names for each stage.
+``pipeloom export --to torch-csv`` and ``--to torchtitan`` write them. As in torchtitan, every rank
+creates the whole model (there without memory, on the meta device), and a stage is a copy without
+the other stages' modules.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A decoder with torchtitan's names; any of its modules may be None."""
+    """A decoder with torchtitan's module names; any module may be None."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def whole() -> Decoder:
 
 
 def part(names: Sequence[str]) -> nn.Module:
-    """A copy of the model with the modules of these names alone."""
+    """A copy of the model with only the named modules."""
     model = deepcopy(whole())
     for name, child in list(model.named_children()):
         if isinstance(child, nn.ModuleDict):
@@ -76,8 +76,7 @@ def part(names: Sequence[str]) -> nn.Module:
 
 
 def read_program(csv: str, stages: int) -> Program:
-    """The order of the CSV, compiled; the times of the stages, which it lacks, are taken as
-    equal."""
+    """Compile the order of the CSV, which contains no times; all stages get the same ones."""
     text = Path(csv).read_text(encoding="utf-8")
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * stages, ranks=len(text.split()))
     read = EXPORTERS["torch-csv"].read
@@ -96,7 +95,7 @@ def loss(output: Tensor, target: Tensor) -> Tensor:
 
 
 def train(csv: str, parts: str) -> list[float]:
-    """The losses of the steps, where the last stage runs; elsewhere none."""
+    """Returns the losses of the steps on the rank of the last stage; empty on the others."""
     names: list[list[str]] = json.loads(Path(parts).read_text(encoding="utf-8"))
     pipeline = Pipeline(
         read_program(csv, len(names)),
