@@ -1,8 +1,7 @@
-"""pipeloom: the best pipeline schedule for measured times and memory limits, with a proof, run on
-torch.distributed.
+"""pipeloom: proven optimal pipeline schedules for measured times, run on torch.distributed.
 
-The public names stand in ``__init__.pyi``; each is loaded when it is first used, so that planning
-needs no torch and ``--help`` no solver.
+The public names are listed in ``__init__.pyi``. Each is loaded on first use, so planning does not
+import torch, and ``--help`` no solver.
 """
 
 from __future__ import annotations

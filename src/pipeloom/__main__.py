@@ -1,11 +1,14 @@
-"""``python -m pipeloom``, and the command of that name: it is imported within, so that an interrupt
-meanwhile ends in a line, too."""
+"""``python -m pipeloom``, and the entry point of the command ``pipeloom``.
+
+The command line is imported inside :func:`command`, so that an interrupt during the import is also
+reported in one line.
+"""
 
 import sys
 
 
 def command() -> None:
-    """Imports the command line and runs it."""
+    """Import the command line and run it."""
     try:
         from .cli.main import command as run
 

@@ -1,13 +1,12 @@
-"""Programs inside of trainers written for torch.distributed.pipelining: one line of a script
-changes.
+"""Runs programs in training scripts for torch.distributed.pipelining, by changing one line.
 
 ::
 
     schedule = Schedule1F1B(stage, 8, loss_fn=loss)                              # before
     schedule = PlannedSchedule(stage, 8, loss_fn=loss, program="schedule.json")  # after
 
-Stages, batches, losses, outputs and gradients are torch's; the order of ops, the messages and how B
-is apart from W are ours.
+Stages, batches, losses, outputs and gradients are handled as in torch. The order of ops, the
+messages and the split of the backward into B and W are those of pipeloom.
 """
 
 from __future__ import annotations
@@ -49,35 +48,35 @@ SAID_OTHERWISE = {
     "group": "none, but the stages' own",
     "device": "none, but the stages' own",
 }
-"""Options of a pipeline that a planned schedule does not take, and what is expected instead."""
+"""Options of a pipeline that a planned schedule does not accept, and what is expected instead."""
 BESIDE_LISTS = ("losses", "return_outputs", "loss_kwargs")
-"""Arguments of a step beside lists of microbatches."""
+"""Arguments of ``step`` that are allowed together with lists of microbatches."""
 RESERVED = {"update", "metrics", "microbatches"}
-"""Arguments of a pipeline's step that torch's have not."""
+"""Arguments of a pipeline's ``step`` that torch's schedules do not have."""
 
 
 class PlannedSchedule(PipelineScheduleMulti):
-    """A schedule of torch.distributed.pipelining that runs a program of ours.
+    """A schedule of torch.distributed.pipelining that runs a program of pipeloom.
 
-    Every rank of the stages' group makes one, and calls ``step`` or ``eval`` as often as the
-    others. The pipeline is connected in the first step, with what the stages have as ``submod``
-    then. Gradients add up until the caller zeroes them, and the caller's optimizers step. Unlike
-    torch's, a step scales what it adds alone, not the gradients of earlier ones too, and ``eval``
-    runs modules in evaluation mode.
+    Every rank of the stages' group creates one, and all ranks call ``step`` or ``eval`` the same
+    number of times. The pipeline is connected in the first step, with the ``submod`` that each
+    stage has then. Gradients accumulate until the caller zeroes them, and the caller steps its
+    optimizers. Unlike torch's schedules, a step scales only the gradients that it adds, not earlier
+    ones, and ``eval`` switches modules to evaluation mode.
 
     Arguments:
-        stages: this rank's ``PipelineStage``, or all of them: those that the program has here.
-        n_microbatches: as many as the program has.
-        loss_fn: ``loss_fn(output, target, **loss_kwargs)`` of one microbatch; None: ``step`` runs
-            forward only.
-        program: what is run. A schedule is compiled; where stages are wrapped in ``fully_shard``,
-            gradients are then averaged over the processes that have the shards.
-        options: some of :class:`~pipeloom.Pipeline`, such as ``scale_grads``, ``timeout`` or
-            ``varying_shapes``.
+        stages: this rank's ``PipelineStage``, or a list of all of them, as placed by the program.
+        n_microbatches: the number of microbatches; must be that of the program.
+        loss_fn: ``loss_fn(output, target, **loss_kwargs)`` of one microbatch. If None, ``step``
+            runs only the forward.
+        program: the program to run. A schedule is compiled; if stages are wrapped in
+            ``fully_shard``, gradients are averaged over the processes that hold the shards.
+        options: some of the options of :class:`~pipeloom.Pipeline`, such as ``scale_grads``,
+            ``timeout`` or ``varying_shapes``.
 
-    The other arguments are those of torch's schedules. Raises InputError where program and stages
-    do not go together; the first step raises what a pipeline does, and warns where the stages'
-    parameters are not as large as those of the program's profile.
+    The other arguments are those of torch's schedules. Raises InputError if the stages do not match
+    the program. The first step raises the errors of a pipeline, and warns if the size of the
+    stages' parameters differs from the program's profile.
     """
 
     def __init__(
@@ -116,8 +115,8 @@ class PlannedSchedule(PipelineScheduleMulti):
 
     @classmethod
     def of(cls, schedule: Any, program: Plan, **options: Unpack[Options]) -> PlannedSchedule:
-        """The schedule with the stages, microbatches, loss and splitting of ``schedule``, one of
-        torch's."""
+        """Replace one of torch's schedules, keeping its stages, microbatches, loss and chunk
+        specs."""
         stages = getattr(schedule, "_stages", None) or [schedule._stage]
         options = {"scale_grads": schedule.scale_grads, **options}
         return cls(
@@ -138,10 +137,11 @@ class PlannedSchedule(PipelineScheduleMulti):
         program: Plan,
         **options: Unpack[Options],
     ) -> Callable[..., tuple[Any, ...]]:
-        """``function``, which returns one of torch's schedules and more, with ours in its place.
+        """Wrap ``function`` so that a planned schedule replaces the one of torch's that it returns
+        first.
 
-        For torchtitan's models: ``pipelining_fn=PlannedSchedule.pipelining(pipeline_llm, program)``
-        in a model's spec.
+        Its other results are passed on. For torchtitan:
+        ``pipelining_fn=PlannedSchedule.pipelining(pipeline_llm, program)`` in a model's spec.
         """
 
         @wraps(function)
@@ -153,7 +153,7 @@ class PlannedSchedule(PipelineScheduleMulti):
 
     @property
     def pipeline(self) -> Pipeline:
-        """The pipeline that runs the steps. Raises InputError before the first one."""
+        """The pipeline that runs the steps. Raises InputError before the first step."""
         if self._pipeline is None:
             raise InputError("pipeline: no step has run yet")
         return self._pipeline
@@ -166,12 +166,13 @@ class PlannedSchedule(PipelineScheduleMulti):
         target_mbs: list[Any] | None = None,
         **given: Any,
     ) -> Any:
-        """One step with the arguments of torch's schedules: whole batches, or with ``arg_mbs``,
-        ``kwarg_mbs`` and ``target_mbs`` a list of microbatches each, as torchtitan gives them.
+        """Run one step, with the arguments of torch's schedules or with lists of microbatches.
 
-        ``given``: ``target``, ``losses``, ``return_outputs``, ``loss_kwargs``, and keyword
-        arguments of the stages; beside lists of microbatches ``losses``, ``return_outputs`` and
-        ``loss_kwargs`` alone. The outputs of the last stage are returned where it is.
+        ``args`` are whole batches. Instead, ``arg_mbs``, ``kwarg_mbs`` and ``target_mbs`` may be
+        lists with one entry per microbatch, as in torchtitan. ``given``: ``target``, ``losses``,
+        ``return_outputs``, ``loss_kwargs``, and keyword arguments of the stages; with lists of
+        microbatches, only ``losses``, ``return_outputs`` and ``loss_kwargs``. Returns the outputs
+        on the rank of the last stage, and None on the others.
         """
         if arg_mbs is None and kwarg_mbs is None and target_mbs is None:
             return super().step(*args, **given)
@@ -194,7 +195,7 @@ class PlannedSchedule(PipelineScheduleMulti):
         return_outputs: bool = True,
         loss_kwargs: dict[str, Any] | None = None,
     ) -> None:
-        """Runs the program; outputs are left with the last stage, where torch looks for them."""
+        """Run the program, and store outputs in the last stage, where torch expects them."""
         args, kwargs = self._check_inputs(arg_mbs, kwarg_mbs, target_mbs, losses)
         if self._pipeline is None:
             self._pipeline = self._connected()
@@ -211,11 +212,11 @@ class PlannedSchedule(PipelineScheduleMulti):
             **_by_microbatch(kwargs),
         )
         if last is not None and return_outputs:
-            # a list where they are no tensors of one shape: torch's own merging goes on from there
+            # a list, unless all are tensors of one shape; torch merges it
             last.output_chunks[:] = outputs if isinstance(outputs, list) else [outputs]
 
     def _connected(self) -> Pipeline:
-        """The connected pipeline; all ranks call it at the same time."""
+        """The connected pipeline; all ranks must call it at the same time."""
         stages, program = self._stages, self._plan
         self._modules = [stage.submod for stage in stages]
         group = self._options.get("data_group") or _shards_group(self._modules)
@@ -237,7 +238,8 @@ class PlannedSchedule(PipelineScheduleMulti):
         return Pipeline(program, modules, **options)
 
     def _check_modules(self) -> None:
-        """Raises InputError where a stage has another module than when it was connected."""
+        """Raise InputError if the module of a stage was replaced after the pipeline was
+        connected."""
         for stage, module in zip(self._stages, self._modules, strict=True):
             if stage.submod is not module:
                 raise InputError(
@@ -258,7 +260,7 @@ def _read(given: Plan) -> Program | Schedule:
 
 
 def _check_plan(schedule: Schedule, microbatches: int) -> None:
-    """Raises InputError for a program that trains otherwise, or for other batches."""
+    """Raise InputError if the program does not train like torch, or has other microbatches."""
     passing, problem = schedule.problem.placement.passing, schedule.problem
     if passing is not Passing.ACTIVATIONS:
         raise InputError(f"program: passing: expected activations, got {passing.value}")
@@ -275,7 +277,7 @@ def _check_plan(schedule: Schedule, microbatches: int) -> None:
 
 
 def _check_stages(schedule: Schedule, stages: Sequence[_PipelineStageBase]) -> None:
-    """Raises InputError where the program has other stages on this rank of the stages' group."""
+    """Raise InputError if the program places other stages on this rank of the stages' group."""
     if not stages:
         raise InputError("stages: expected a PipelineStage or a list of them, got none")
     for i, stage in enumerate(stages):
@@ -306,8 +308,10 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 
 def _check_beside_lists(args: Sequence[Any], given: Mapping[str, Any]) -> None:
-    """Raises InputError for arguments that lists of microbatches leave no place for; a target of
-    None, which ``eval`` passes on, is none."""
+    """Raise InputError for arguments that cannot be combined with lists of microbatches.
+
+    ``target=None``, which ``eval`` passes on, is allowed.
+    """
     if args:
         raise InputError(f"step: expected no inputs beside lists of microbatches, got {len(args)}")
     lists = {"target": "target_mbs"}
@@ -320,9 +324,9 @@ def _check_beside_lists(args: Sequence[Any], given: Mapping[str, Any]) -> None:
 
 
 def _shards_group(modules: Sequence[nn.Module]) -> dist.ProcessGroup | None:
-    """The processes over which ``fully_shard`` has shards of the stages, None without.
+    """The group over which ``fully_shard`` shards the stages; None if they are not sharded.
 
-    Raises InputError where there are copies of the shards as well.
+    Raises InputError if the shards are also replicated.
     """
     parts = [part for m in modules for part in m.modules() if isinstance(part, FSDPModule)]
     meshes = [group.mesh_info for part in parts for group in parameter_groups(part)]
@@ -337,10 +341,10 @@ def _shards_group(modules: Sequence[nn.Module]) -> dist.ProcessGroup | None:
 
 
 def _by_microbatch(kwargs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Keyword arguments of all microbatches by name.
+    """The keyword arguments of all microbatches, by name.
 
-    Raises InputError where microbatches have different ones, or a pipeline has a meaning of its own
-    for one.
+    Raises InputError if microbatches have different arguments, or if ``Pipeline.step`` has an
+    argument of the same name.
     """
     names = kwargs[0].keys()
     for name in RESERVED & names:

@@ -1,4 +1,4 @@
-"""The functions that need torch: ``measure`` and ``run``."""
+"""The public functions that need torch: ``measure`` and ``run``."""
 
 from __future__ import annotations
 
@@ -40,19 +40,18 @@ def measure(
     like: Like | None = None,
     **settings: Any,
 ) -> Measurement:
-    """The profile of ``model``, measured.
+    """Measure the stages of ``model`` and return their profile.
 
-    ``model``: a source, or where one is, as ``module:attribute``. ``stages``: pieces of it;
-    without them, or with ``layers``, each of its layers by itself. ``ranks``: processes, as many as
-    stages by default. ``alone``: one
-    process, a stage after the other, and no links. ``memory_limit``: bytes of activations on a
-    rank, which the profile is given. ``dtype``: ``float32``, say; None: the model's own.
-    ``memory_only=True``: bytes by calculation, without a step and without the model's memory; times
-    are then those of ``like``, a profile of the same stages (or a schedule or program for one),
-    else 1 for each op. The other
-    settings are those of :func:`measure_profile`: among them ``group``, ``data_group`` and ``view``
-    where the stages are shards, in a job that torchrun started. Raises InputError for wrong ones,
-    LaunchError where a rank fails.
+    ``model``: a model source, or ``module:attribute``. ``stages``: the number of pieces; without
+    it, or with ``layers``, each layer is measured separately. ``ranks``: the number of processes,
+    by default that of stages. ``alone``: one process measures the stages one by one, and no links.
+    ``memory_limit``: the limit in bytes of activations per rank to write into the profile.
+    ``dtype``: for example ``float32``; None: the model's own. ``memory_only=True``: calculate bytes
+    without running a step and without allocating the model; the times are those of ``like``, a
+    profile, schedule or program with the same stages, otherwise 1 for each op.
+
+    The other settings are those of :func:`measure_profile`. Raises InputError for invalid settings,
+    and LaunchError if a rank fails.
     """
     if layers and stages is not None:
         raise InputError(f"stages: expected none beside layers, got {stages}")
@@ -92,13 +91,14 @@ def run(
     no_post_validation: bool = False,
     **settings: Any,
 ) -> RunResult | None:
-    """Trains ``model`` by ``program``, and what the steps took.
+    """Train ``model`` with ``program``; returns the losses and times of the steps.
 
-    ``trace``: a file for the median step, as a schedule with measured times. ``callbacks``: called
-    in this process after each step with its :class:`StepRecord`, and their ``close()``, if they
-    have one, at the end; or named ``module:attribute``. ``quiet``: no progress on standard error.
-    The other settings are those of :class:`RunSettings`. None under torchrun on all processes but
-    the first. Raises InputError for wrong input, LaunchError where a rank fails.
+    ``trace``: a file for the median step, a schedule with measured times. ``callbacks``: functions
+    called in this process after each step with its :class:`StepRecord`, or their names
+    ``module:attribute``; if they have a method ``close``, it is called at the end. ``quiet``: no
+    progress on standard error. The other settings are those of :class:`RunSettings`. Under
+    torchrun, all processes but the first return None. Raises InputError for invalid input, and
+    LaunchError if a rank fails.
     """
     loaded, where = read_program(program)
     chosen = RunSettings(progress=not quiet, post_validation=not no_post_validation, **settings)
