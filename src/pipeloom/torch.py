@@ -115,8 +115,7 @@ class PlannedSchedule(PipelineScheduleMulti):
 
     @classmethod
     def of(cls, schedule: Any, program: Plan, **options: Unpack[Options]) -> PlannedSchedule:
-        """Replace one of torch's schedules, keeping its stages, microbatches, loss and chunk
-        specs."""
+        """Replace one of torch's schedules; its stages, microbatches, loss and chunk specs stay."""
         stages = getattr(schedule, "_stages", None) or [schedule._stage]
         options = {"scale_grads": schedule.scale_grads, **options}
         return cls(
@@ -137,8 +136,8 @@ class PlannedSchedule(PipelineScheduleMulti):
         program: Plan,
         **options: Unpack[Options],
     ) -> Callable[..., tuple[Any, ...]]:
-        """Wrap ``function`` so that a planned schedule replaces the one of torch's that it returns
-        first.
+        """Wrap ``function`` so that its first result, one of torch's schedules, becomes a planned
+        one.
 
         Its other results are passed on. For torchtitan:
         ``pipelining_fn=PlannedSchedule.pipelining(pipeline_llm, program)`` in a model's spec.
@@ -238,8 +237,7 @@ class PlannedSchedule(PipelineScheduleMulti):
         return Pipeline(program, modules, **options)
 
     def _check_modules(self) -> None:
-        """Raise InputError if the module of a stage was replaced after the pipeline was
-        connected."""
+        """Raise InputError if the module of a stage changed after the pipeline was connected."""
         for stage, module in zip(self._stages, self._modules, strict=True):
             if stage.submod is not module:
                 raise InputError(

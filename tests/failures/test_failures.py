@@ -1,4 +1,4 @@
-"""A rank that fails ends all with one message that says where; nothing hangs."""
+"""A failing rank ends all ranks with one message that names the cause; nothing hangs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipeloom.runtime.launch import processes
 from tests.failures import cases as of
 from tests.failures.cases import RANKS, program
 
-# of what a rank does in a launch of its own: the patience, the rank that tells, and its message
+# (fault of a rank, patience, rank that reports it, message); each in its own launch
 APART: list[tuple[Callable[[Any], None], float, int, str]] = [
     (of.is_killed, 60.0, 0, r"^rank 0 died by SIGKILL; rank 1: .* 'wait recv x1\..', peer rank 0"),
     (of.is_stopped, 5.0, 1, "^rank 1: .*peer rank 0: TimeoutE.* 5000ms .*; no answer from rank 0$"),
@@ -36,7 +36,7 @@ def test_one_message_names_rank_instruction_and_reason(
     message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(processes, "GRACE", 0.5)  # of a rank that is stopped
+    monkeypatch.setattr(processes, "GRACE", 0.5)  # seconds that a stopped rank gets to end
     with pytest.raises(LaunchError, match=message) as caught:
         launch_ranks(of.ends, 2, (odd, patience), timeout=120)
     assert (caught.value.rank, caught.value.exit_code) == (rank, 1)
@@ -44,7 +44,7 @@ def test_one_message_names_rank_instruction_and_reason(
 
 
 LINEAR, AT = nn.Linear(4, 4), r"instruction \d+ of \d+ \(op"
-# of functions that two ranks run in turn: a rank, and what it says
+# (function, rank, its message); two ranks run the functions one after the other
 OF_TWO: list[tuple[Any, int, str]] = [
     (partial(of.trains, [of.Odd(of.is_longer), LINEAR]), 0, "'0F1': ShapeError: stage 0: its outp"),
     (partial(of.trains, [of.Odd(of.throws), LINEAR]), 0, f"{AT} 1 of 12\\), '0F1': ValueErro"),
@@ -56,7 +56,7 @@ OF_TWO: list[tuple[Any, int, str]] = [
     (of.waits_for_another_replica, 0, r"'step 0': ConnectionError: the average of stage \d over t"),
 ]
 ALONE = "gathering the shards of stage 0 over the replicas, waited at most 2 s: "
-# before the first step, on both of them
+# faults that both ranks report before the first step
 HASHES = r"[0-9a-f]{16} on rank 0, [0-9a-f]{16} on rank 1 \(hashes\)"
 UNLIKE = f"^InputError None: program: expected one on all ranks, got {HASHES}; they differ first in"
 OPS = "recv dy0.0 from 1 into 0' on rank 0, 'instruction 2 of rank 0: 0F1' on rank 1$"
@@ -64,20 +64,20 @@ OF_BOTH = [
     (of.differs_in_its_program, f"{UNLIKE} 'instruction 2 of rank 0: {OPS}"),
     (of.differs_in_an_option, f"{UNLIKE} 'param_dtype: None' on rank 0, .*torch.bfloat16' on r"),
 ]
-# the fault of one of two replicas, with whole stages or shards
+# (fault of one of two replicas, whether stages are shards, error, message)
 OF_REPLICAS = [
     (of.evaluates_a_bad_batch, False, "ShapeError", r"stage 0 does not run on float32\[2, 3\]"),
     (of.missing_target, False, "InputError", "step: rank 0 runs the last stage: target is missing"),
     (of.evaluates_a_bad_target, True, "ShapeError", r"target: float32\[7, 4\] cannot be cut into"),
 ]
-# the fault of one of three ranks
+# by fault of one of three ranks: the rank, the error and the message
 BAD: dict[Any, tuple[int, str, str]] = {
     of.bad_target: (2, "InputError", "step: rank 2 runs the last stage: target is missing"),
     of.other_shape: (0, "ShapeError", r"step: stage 0 is given float32\[4, 4\] for microbatch 0"),
     of.bad_option: (1, "ShapeError", "step: stage 1 is given scale=2.0 for microbatch 0"),
     of.bad_metric: (2, "ExecutionError", r"TypeError: squared\(\) got an unexpected keyword argum"),
 }
-# in activations' messages, in the norm's, in weights'
+# the others learn of the fault by messages of activations, of the norm, or of weights
 OF_ONE = [
     *((partial(of.of_one_rank, "1f1b", fault), *told) for fault, told in BAD.items()),
     (partial(of.of_one_rank, "zb-h1 ahead", of.bad_target), *BAD[of.bad_target]),
@@ -87,7 +87,7 @@ OF_ONE = [
     (of.has_a_bad_optimizer, 1, "ExecutionError", "a bad batch$"),
     (of.does_not_come, 1, "ExecutionError", "not there where all ranks make their Pipeline, wait"),
 ]
-# on all three
+# faults that all three ranks report
 OF_ALL = [
     (of.updates_unlike, "^$"),
     (of.steps_by_another_program, "InputError .*: program: expected one on all .* on ranks 0, 2"),
@@ -95,11 +95,11 @@ OF_ALL = [
 
 
 LAUNCHES = {"two": 2, "two with shards": 2, "three": RANKS}
-"""How many ranks there are; a second pipeline with shards finds no usable group."""
+"""The number of ranks of each launch. Shards have their own, as they make a group unusable."""
 
 
 def expected() -> Iterator[tuple[str, Any, dict[int, str]]]:
-    """Which function is run in which launch, and what some ranks say."""
+    """Yield each function with its launch, and the messages that some ranks must report."""
     for function, rank, text in OF_TWO:
         yield "two", function, {rank: text}
     for function, text in OF_BOTH:
@@ -118,7 +118,7 @@ def expected() -> Iterator[tuple[str, Any, dict[int, str]]]:
 
 @cache
 def said(launch: str) -> dict[Any, list[str]]:
-    """What each rank says of each function, all in one launch."""
+    """The messages of each rank for each function of a launch."""
     functions = [function for name, function, _ in CASES if name == launch]
     with TemporaryDirectory() as folder:
         found = launch_ranks(of.in_turn, LAUNCHES[launch], (functions, folder), timeout=250)
@@ -150,7 +150,7 @@ def test_swapped_receives_are_refused() -> None:
 
 
 def made_before() -> Any:
-    """Where a function that makes it is expected."""
+    """An optimizer, to be passed where a function that makes one is expected."""
     return torch.optim.AdamW(nn.Linear(4, 4).parameters())
 
 

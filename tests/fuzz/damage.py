@@ -1,7 +1,7 @@
-"""Damage to values and to bytes, by the random numbers that it is given.
+"""Random damage to JSON values and to bytes.
 
-Half of the damaged documents are crossed with another one, a *donor*: parts or keys of it are put
-where they may or may not belong.
+Half of the damaged documents are crossed with another document, the *donor*: parts or keys of the
+donor are put in valid or invalid places.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ KEYS = ["", "T_F", "memory_limits", "\x1b[2J", "line\nbreak", "x" * 700, "__clas
 
 
 REMOVED_KEYS = [name.removeprefix("key ") for name in REMOVED if name.startswith("key ")]
-"""Keys that files of older versions have."""
+"""Keys that are only in files of older versions."""
 
 
 def damaged(value: Any, draw: Random, donors: Sequence[Any]) -> bytes:
-    """A file of ``value``, JSON or a text, with one to three faults, or sometimes none.
+    """The bytes of a file of ``value`` (JSON or text) with up to three faults.
 
     ``donors``: JSON documents with which it may be crossed.
     """
@@ -48,7 +48,7 @@ def damaged(value: Any, draw: Random, donors: Sequence[Any]) -> bytes:
 
 
 def _containers(value: Any) -> list[Any]:
-    """All objects and lists inside that hold anything."""
+    """All objects and lists inside ``value``, and itself, that are not empty."""
     if not isinstance(value, dict | list) or not value:
         return []
     inner = value.values() if isinstance(value, dict) else value
@@ -56,7 +56,10 @@ def _containers(value: Any) -> list[Any]:
 
 
 def _place(value: Any, draw: Random) -> tuple[Any, Any]:
-    """A container and a key in it, at all depths alike often: few are near the top."""
+    """A random container and a key in it.
+
+    Containers near the top, of which there are few, are chosen about as often as deeper ones.
+    """
     found = _containers(value)
     if not found:
         return [None], 0
@@ -75,14 +78,14 @@ def _drop(value: Any, draw: Random) -> None:
 
 
 def _transplant(value: Any, draw: Random) -> None:
-    """A value from elsewhere in the document, which is more often of the right type."""
+    """Replace a value by another one of the same document, which often has the right type."""
     place, key = _place(value, draw)
     donor, other = _place(value, draw)
     place[key] = copy.deepcopy(donor[other])
 
 
 def _near(value: Any, draw: Random) -> None:
-    """A number that is near, a list with one of its entries twice, another case of a name."""
+    """Change a value slightly: a similar number, a list with a repeated item, a similar name."""
     place, key = _place(value, draw)
     old = place[key]
     if isinstance(old, int | float) and abs(old) < 1e300:
@@ -109,7 +112,7 @@ def _rename(value: Any, draw: Random) -> None:
 
 
 def _numbers(value: Any, draw: Random) -> None:
-    """One number in place of all those under one key, as of times that are all zero."""
+    """Set all numbers with the same key to one value, such as all times to zero."""
     key, new = draw.choice(("t_f", "t_b", "t_w", "m_b", "m_w", "weight_bytes", "start", "end")), 0.0
     new = draw.choice((0.0, 1e-12, 1e80, 1e-300))
     for of in _containers(value):
@@ -122,7 +125,7 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 
 
 def _replace_by_key(value: Any, draw: Random, donor: Any) -> None:
-    """The donor's value of a key that both have: its stages, order, report, a time of its."""
+    """Replace a value by one that has the same key in the donor."""
     theirs = [(key, of[key]) for of in _objects(donor) for key in of]
     mine = [(of, key) for of in _objects(value) for key in of]
     shared = sorted({key for key, _ in theirs} & {key for _, key in mine})
@@ -133,7 +136,7 @@ def _replace_by_key(value: Any, draw: Random, donor: Any) -> None:
 
 
 def _merge(value: Any, draw: Random, donor: Any) -> None:
-    """Some of the donor's first keys, over those of the document or only beside them."""
+    """Add some of the donor's top-level keys, replacing existing ones or not."""
     if isinstance(value, dict) and isinstance(donor, dict):
         over = draw.random() < 0.5
         for key in draw.sample(sorted(donor), draw.randint(1, min(4, len(donor)))):
@@ -142,7 +145,7 @@ def _merge(value: Any, draw: Random, donor: Any) -> None:
 
 
 def _add_key(value: Any, draw: Random, donor: Any) -> None:
-    """A key that the donor has anywhere, in any object: with its value, one near it, or junk."""
+    """Add a key of an object of the donor, with its value, a similar one, or junk."""
     mine, theirs = _objects(value), _objects(donor)
     if not (mine and theirs):
         return
@@ -160,7 +163,7 @@ def _add_key(value: Any, draw: Random, donor: Any) -> None:
 
 
 def _graft(value: Any, draw: Random, donor: Any) -> None:
-    """Any part of the donor in place of any part."""
+    """Replace any value by any value of the donor."""
     place, key = _place(value, draw)
     other, at = _place(donor, draw)
     place[key] = copy.deepcopy(other[at])
@@ -184,7 +187,7 @@ def _packed(data: bytes, draw: Random) -> bytes:
 
 
 def _repeated(data: bytes, draw: Random) -> bytes:
-    """A part of the file once more."""
+    """Repeat a part of the file."""
     a, b = sorted((draw.randrange(len(data) + 1), draw.randrange(len(data) + 1)))
     return data[:b] + data[a:]
 

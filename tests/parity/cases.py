@@ -1,4 +1,4 @@
-"""One case: a choice on each axis, mostly the plain one, and what follows from it."""
+"""A parity case: a choice on each axis, and the schedules that follow from it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,11 @@ PIECES = (
 )
 HUGGING = ("gemma2", "llama", "mixtral", "mamba", "gpt2")
 REPLICAS = {"sharded": (1, 2), "hybrid": (2, 2), "experts": (1, 2), "sharded experts": (2, 2)}
-"""Replicas in two axes: ``fully_shard`` over the second, in ``hybrid`` over both; experts are over
-the second, and sharded over the first."""
+"""The sizes of the two axes of replicas.
+
+``fully_shard`` shards over the second axis, or in ``hybrid`` over both. Experts are spread over the
+second axis; ``sharded experts`` are also sharded over the first.
+"""
 RANDOM, ANYWHERE, ENDS = "any order", "any rank for any op", "replicated ends"
 ROUTES = ("one way", "fanned out", "by way of a bystander", "no op waits for weights")
 MANY = ("interleaved-1f1b:2", "wave:2")
@@ -51,7 +54,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     "microbatches": (4, 2, 3, 5, 6, 8),
     "model": ("parts", "parts", *HUGGING),
     "tensor parallel": ("none", "some", "all"),
-    "sequence": (False, True),  # of tensor parallel stages: norms compute parts of each sequence
+    "sequence": (False, True),  # sequence parallel norms in tensor parallel stages
     "replicas": (1, 1, 1, 2, 2, *REPLICAS),
     "input": ("floats", "tokens"),
     "tied": ("none", "ends", "second name", "middle", "idle"),
@@ -75,14 +78,14 @@ AXES: dict[str, tuple[Any, ...]] = {
     "rates": ("same", "falling"),
     "clip": (None, 0.05, 1e6),
     "loss_scale": (None, 1024.0),
-    "overflow": (False, True),  # of gradients, in one step
+    "overflow": (False, True),  # gradients overflow in one step
     "ahead": (False, True),
     "adds_up": (False, True),
     "evaluates": (False, True),
     "restores": ("no", RANDOM, ANYWHERE),
     "exchange": ("no", "program"),
     "memory": (True, False),
-    "thaws": (False, True),  # what was frozen is trained from the second step on
+    "thaws": (False, True),  # frozen parameters are trained from the second step on
     **dict.fromkeys(PIECES, ("none", "some", "all")),
     "all frozen": ("none", "some"),
 }
@@ -90,21 +93,24 @@ PROFILED = StageProfile(*(2.0, 2.0, 1.5, 1.0, 0.5, 1e3, 1e6), t_fb=4.0, t_r=2.0,
 OF_PARTS = {*PIECES, "edges", "skips", "factor", "loss", "tied", "input", "thaws", "overflow"}
 LATER = ("adds_up", "ahead", "loss_scale", "overflow", "thaws")
 UNCUT = {"hook", "lengths"}
-"""Choices that models of Hugging Face have not, and stages that are not tensor parallel."""
+"""Axes that Hugging Face models and tensor parallel stages do not have."""
 
 
 DEVICE = torch.device(os.environ.get("PARITY_DEVICE", "cpu"))
-"""Where the pipeline and plain PyTorch compute."""
+"""The device of the pipeline and of plain PyTorch."""
 
 
 class UnmadeError(Exception):
-    """There is no schedule of a case."""
+    """A case has no schedule."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """``count`` microbatches by the program of so many, which ``update``; ``resumes``: before it
-    all was saved, and goes on by another schedule, as in all that are ``resumed``."""
+    """A step with ``count`` microbatches, which ends with an optimizer step if ``update``.
+
+    ``resumes``: before this step, the state is saved, and restored in a pipeline with another
+    schedule. ``resumed``: this step or an earlier one did so.
+    """
 
     number: int
     count: int
@@ -115,7 +121,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Case:
-    """``choices`` are those that are not the axis's first one."""
+    """A case; ``choices`` holds those that differ from the axis's default, its first value."""
 
     seed: int
     number: int
@@ -123,7 +129,7 @@ class Case:
 
     @classmethod
     def drawn(cls, seed: int, number: int) -> Case:
-        """A choice on every axis: on few or on many axes another than the first."""
+        """A random case, in which few or many axes differ from the default."""
         draw = Random(f"{seed} {number}")
         share = draw.choice([0.1, 0.2, 0.3])
         picked = {
@@ -131,18 +137,18 @@ class Case:
             for axis, values in AXES.items()
             if draw.random() < (1.0 if axis in ("plan", "ranks") else share)
         }
-        if picked["ranks"] == 1:  # nothing is sent, tied or skipped
+        if picked["ranks"] == 1:  # one rank tests no messages, ties or skips
             picked["ranks"] = 2
         if "thaws" in picked:
             picked |= {"frozen": "all", "restores": "no"}
             picked |= {"empty": "none", "all frozen": "none"}
         if picked.get("model", "parts") != "parts":
             picked = {axis: value for axis, value in picked.items() if axis not in OF_PARTS}
-        if picked.get("restores") == ANYWHERE:  # weights that are sent have one dtype
+        if picked.get("restores") == ANYWHERE:  # weights in messages must have one dtype
             picked.pop("phases", None)
-        if picked.get("model") == "mamba":  # torch cannot compile it beside param_dtype
+        if picked.get("model") == "mamba":  # torch cannot compile it with param_dtype
             picked.pop("compiled", None)
-        if "compiled" in picked:  # what is split runs as written: its buffers have other versions
+        if "compiled" in picked:  # split stages run uncompiled, and buffers' versions differ
             picked.pop("batch norm", None)
         if picked.get("tensor parallel", "none") != "none":
             picked = {axis: value for axis, value in picked.items() if axis not in UNCUT}
@@ -157,20 +163,20 @@ class Case:
         return cls(seed, number, tuple(kept.items()))
 
     def without(self, axis: str) -> Case:
-        """The same with the plain choice on an axis."""
+        """The same case with the default on ``axis``."""
         return Case.of(self.seed, self.number, {k: v for k, v in self.choices if k != axis})
 
     def __getitem__(self, axis: str) -> Any:
         return dict(self.choices).get(axis, AXES[axis][0])
 
     def __str__(self) -> str:
-        """The words that run it again after ``python -m tests.parity``."""
+        """The argument with which ``python -m tests.parity`` repeats the case."""
         numbers = [f"seed={self.seed}", f"number={self.number}"]
         return ", ".join(numbers + [f"{k}={v}" for k, v in self.choices])
 
     @classmethod
     def read(cls, text: str) -> Case:
-        """The case that these words are."""
+        """The inverse of ``str``."""
         words = dict(part.split("=") for part in text.split(", "))
         seed, number = int(words.pop("seed")), int(words.pop("number"))
         known = {axis: {str(value): value for value in values} for axis, values in AXES.items()}
@@ -183,7 +189,7 @@ class Case:
 
     @property
     def data_axes(self) -> tuple[int, int]:
-        """Processes with other microbatches, in two axes."""
+        """The number of processes with different microbatches, on two axes."""
         ways: Any = self["replicas"]
         return REPLICAS[ways] if ways in REPLICAS else (1, int(ways))
 
@@ -197,16 +203,16 @@ class Case:
 
     @property
     def spread(self) -> bool:
-        """Whether each process has some of the experts."""
+        """Whether experts are distributed over processes."""
         return self["replicas"] in ("experts", "sharded experts")
 
     @property
     def width(self) -> int:
-        """Processes of a rank."""
+        """The number of processes per rank (tensor parallelism)."""
         return 1 if self["tensor parallel"] == "none" else 2
 
     def cut(self, stage: int) -> bool:
-        """Whether a stage is tensor parallel."""
+        """Whether ``stage`` is tensor parallel."""
         if self["tensor parallel"] != "some":
             return bool(self["tensor parallel"] == "all")
         alike = {s for group in self.tied for s, _ in group}
@@ -214,8 +220,11 @@ class Case:
 
     @property
     def in_processes(self) -> bool:
-        """Whether ranks are not threads: there are more of them than one pipeline's, Inductor
-        compiles, or they compute on a GPU."""
+        """Whether ranks are processes, not threads.
+
+        They are if there are several processes per rank or replicas, if Inductor compiles, or if
+        they compute on a GPU.
+        """
         inductor = "inductor" in (self["compiled"], self["stages_as"])
         return self.replicas * self.width > 1 or inductor or DEVICE.type != "cpu"
 
@@ -225,7 +234,10 @@ class Case:
 
     @property
     def overflows(self) -> bool:
-        """Whether gradients may: where a norm is asked for, as all would be NaN else."""
+        """Whether gradients may overflow.
+
+        Without a norm, which skips the step, all weights would become NaN.
+        """
         return bool(self["overflow"] and (self["clip"] or self["loss_scale"]))
 
     @cached_property
@@ -233,13 +245,13 @@ class Case:
         return self.schedule(self["microbatches"]).problem.stages
 
     def pieces(self, stage: int) -> set[str]:
-        """The pieces of a stage."""
+        """The names of the pieces that ``stage`` contains."""
         ways = {piece: self[piece] for piece in PIECES}
         found = {piece for piece, way in ways.items() if way == "all"}
         found |= {p for p, way in ways.items() if way == "some" and self._some(p, stage)}
         if self["tied"] == "idle":
             found.add("idle")
-        if stage == self.stages - 1:  # an optimizer wants some parameter
+        if stage == self.stages - 1:  # an optimizer needs at least one parameter
             found.discard("all frozen")
         unlike = {"none": set[str](), "middle": {"all frozen", "hook", "empty"}}
         return found - unlike.get(self["tied"], {"all frozen"})
@@ -273,7 +285,7 @@ class Case:
         return found[: ("none", "one", "two").index(self["skips"])]
 
     def shape(self, step: int, microbatch: int) -> tuple[int, int]:
-        """Rows and length of a microbatch."""
+        """The number of rows and the length of a microbatch."""
         match self["lengths"]:
             case "rows":
                 return 2 + microbatch % 2, 3
@@ -285,8 +297,12 @@ class Case:
 
     @property
     def steps(self) -> list[Step]:
-        """Two; three where something comes of the second one, four where a number of microbatches
-        comes again after a resumption. One before that, and the last one, update."""
+        """The steps: two, or more if a feature needs later ones.
+
+        Some features take effect in the third step. The fourth repeats a number of microbatches
+        after a resumption. If gradients are accumulated, only every second step and the last one
+        update.
+        """
         others, resumes = self["exchange"] != "no", self["restores"] != "no"
         steps = 3 if others or resumes or any(self[axis] for axis in LATER) else 2
         steps += others and resumes
@@ -304,13 +320,16 @@ class Case:
 
     @property
     def evaluated(self) -> int:
-        """Microbatches of an evaluation: one more than are trained, where a whole batch is not cut
-        into as many."""
+        """The number of microbatches in an evaluation.
+
+        It is one more than in training, unless whole batches are given, which are cut into a fixed
+        number.
+        """
         return int(self["microbatches"]) + (self["given"] != "whole")
 
     @cache  # noqa: B019 (there are few cases, all of them kept)
     def program(self, count: int, *, resumed: bool = False) -> Program:
-        """The program of so many microbatches, before or after all was saved."""
+        """The program for ``count`` microbatches, before or after a resumption."""
         return compile_schedule(
             self.schedule(count, resumed=resumed),
             tied=[sorted({s for s, _ in group}) for group in self.tied],
@@ -320,8 +339,8 @@ class Case:
 
     @cache  # noqa: B019
     def schedule(self, count: int, *, resumed: bool = False) -> Schedule:
-        """The schedule of so many microbatches; after a resumption as many stages are on other
-        ranks."""
+        """The schedule for ``count`` microbatches, with stages on other ranks after a
+        resumption."""
         if not resumed:
             try:
                 return _made(self, count)
@@ -337,8 +356,10 @@ class Case:
 
 
 def _for_replicas(picked: dict[str, Any]) -> dict[str, Any]:
-    """Drawn choices without what no replicas have: fully_shard calls no hooks, and experts get as
-    many rows of each process."""
+    """Remove choices that replicas do not support.
+
+    fully_shard calls no hooks, and experts need the same number of rows from each process.
+    """
     if picked.get("replicas") in REPLICAS:
         picked = {axis: value for axis, value in picked.items() if axis not in UNCUT}
     if "experts" in str(picked.get("replicas")):
@@ -365,7 +386,7 @@ def _made(case: Case, count: int) -> Schedule:
 
 
 def _any_order(profile: Profile, count: int, draw: Random, seed: int) -> Schedule:
-    """Stages on random ranks, ops in a random order."""
+    """A schedule with stages on random ranks and ops in a random order."""
     owners = [draw.randrange(profile.ranks) for _ in profile.stages]
     placement = Placement.of_stages(owners, ranks=profile.ranks)
     problem = Problem(profile, count, placement, profile.limit_from(None))
@@ -374,8 +395,10 @@ def _any_order(profile: Profile, count: int, draw: Random, seed: int) -> Schedul
 
 
 def _anywhere(profile: Profile, count: int, draw: Random, seed: int) -> Schedule:
-    """Each stage of each microbatch on a random rank: weights are sent, too. Ranks run the same
-    stages whether there are ``seed`` microbatches or more."""
+    """A schedule with each stage of each microbatch on a random rank, so weights are also sent.
+
+    For any ``count``, a rank runs the same stages, as microbatches repeat after ``seed``.
+    """
     owner = np.array(
         [
             [Random(f"{seed} {s} {j % seed}").randrange(profile.ranks) for j in range(count)]
@@ -395,7 +418,7 @@ def _streamed(
 
 
 def _routed(how: str, profile: Profile, count: int) -> Schedule:
-    """Weights round a ring, with other transfers than the families'."""
+    """Weight passing in a ring with routes that no family uses."""
     if how == "by way of a bystander":
         return _by_way(profile, count)
     family = build_family("weipipe-interleave", profile, count)
@@ -407,7 +430,7 @@ def _routed(how: str, profile: Profile, count: int) -> Schedule:
 
 
 def _without_waiting(schedule: Schedule) -> Schedule:
-    """Weights go on as soon as they come; no op waits for D, which takes what was kept for it."""
+    """Weights are forwarded as soon as they arrive, and no op waits for weight gradients (D)."""
 
     def change(transfer: Transfer) -> Transfer:
         if transfer.kind is TransferKind.WEIGHT:
@@ -418,7 +441,7 @@ def _without_waiting(schedule: Schedule) -> Schedule:
 
 
 def _by_way(profile: Profile, count: int) -> Schedule:
-    """All goes by way of rank 1, which runs and owns nothing."""
+    """All messages go through rank 1, which runs no ops and owns no stages."""
     others = [rank for rank in range(profile.ranks) if rank != 1]
     runs = np.array([[others[j % len(others)] for j in range(count)]])
     placement = Placement.of_ops(Passing.WEIGHTS, profile.ranks, runs)
@@ -442,8 +465,7 @@ def _by_way(profile: Profile, count: int) -> Schedule:
 
 
 def given_up(schedule: Schedule, how: str, draw: Random) -> Schedule:
-    """With activations recomputed (R) or offloaded (O) between F and B: of all microbatches, or of
-    some each way."""
+    """Recompute (R) or offload (O) activations between F and B, for all or some microbatches."""
     ways = {"none": LEVERS[:1], "R": LEVERS[1:2], "O": LEVERS[2:], "some": LEVERS}[how]
     if ways == LEVERS[:1]:
         return schedule

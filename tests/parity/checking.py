@@ -1,6 +1,6 @@
-"""Trains cases by the runtime and by plain PyTorch, and compares.
+"""Trains cases with the runtime and with plain PyTorch, and compares the results.
 
-Cases that need processes share those of one launch, by how many these are; the others are threads.
+Cases that need the same number of processes share one launch; the others run on threads.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ from .ranks import AFTER, patience, run_cases
 
 LONGEST = 400
 IMPORTED = ("tests.parity.ranks", "transformers.models.llama.modeling_llama")
-Rows = Sequence[Found | str]  # of each rank what it found, or its refusal
+Rows = Sequence[Found | str]  # the result of each rank, or the message of its refusal
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """``faults``: lines on what is not as promised; ``refused``: the line of a refusal; ``unmade``:
-    why there is no such case."""
+    """The outcome of a case.
+
+    ``faults``: one line per fault. ``refused``: the message, if the pipeline refuses the case.
+    ``unmade``: why the case cannot be built.
+    """
 
     faults: tuple[str, ...] = ()
     refused: str | None = None
@@ -41,12 +44,12 @@ class Outcome:
 
 
 def group_of(case: Case) -> int:
-    """Cases that run together: as many processes, or 0 for threads."""
+    """The number of processes of the case, or 0 for threads; equal numbers run together."""
     return case["ranks"] * case.replicas * case.width if case.in_processes else 0
 
 
 def checked(cases: Sequence[Case]) -> Iterator[tuple[Case, Outcome]]:
-    """Each case with what came of it."""
+    """Yield each case with its outcome."""
     groups = defaultdict[int, list[Case]](list)
     for case in dict.fromkeys(cases):
         if (outcome := _unmade(case)) is not None:
@@ -59,13 +62,13 @@ def checked(cases: Sequence[Case]) -> Iterator[tuple[Case, Outcome]]:
 
 
 def check(case: Case) -> Outcome:
-    """Trains the case both ways and compares."""
+    """Train a case both ways and compare."""
     ((_, outcome),) = checked([case])
     return outcome
 
 
 def _unmade(case: Case) -> Outcome | None:
-    """Why there is no program of the case, if there is none."""
+    """The reason why the case has no program, or None."""
     try:
         for count in {step.count for step in case.steps}:
             case.program(count)
@@ -77,7 +80,7 @@ def _unmade(case: Case) -> Outcome | None:
 
 
 def _trained(cases: Sequence[Case]) -> Iterator[tuple[Case, Rows | LaunchError]]:
-    """What ranks find of each case, or the failure that ended it."""
+    """Yield the results of all ranks for each case, or the error that ended it."""
     with tempfile.TemporaryDirectory() as folder:
         rest = [*cases]
         while rest:
@@ -89,7 +92,7 @@ def _trained(cases: Sequence[Case]) -> Iterator[tuple[Case, Rows | LaunchError]]
 
 
 def _launched(cases: Sequence[Case], folder: str) -> tuple[list[Rows], LaunchError | None]:
-    """What ranks find of the first of these cases, up to one that fails."""
+    """The results of the first of these cases, up to one that fails, and its error."""
     if not cases[0].in_processes:
         return _on_threads(cases[0], folder)
     told = defaultdict[int, list[Found | str]](list)
@@ -101,7 +104,7 @@ def _launched(cases: Sequence[Case], folder: str) -> tuple[list[Rows], LaunchErr
     def listen(row: tuple[int, Found | str]) -> None:
         told[row[0]].append(row[1])
 
-    preloaded = (*IMPORTED, *processes.PRELOADED)  # once, not by each process
+    preloaded = (*IMPORTED, *processes.PRELOADED)  # imported once for all processes
     try:
         with patch.object(processes, "PRELOADED", preloaded):
             launch_ranks(run_cases, world, (cases, folder), listener=listen, **options)
@@ -146,7 +149,7 @@ def _failed(case: Case, error: LaunchError) -> Outcome:
 
 
 def _wanted(case: Case) -> Found | Outcome:
-    """The result of one process, or why there is none."""
+    """The result of one process, or the reason why there is none."""
     try:
         return Plain(case).run()
     except Exception as error:
@@ -159,7 +162,7 @@ def _refused(line: str) -> Outcome:
 
 
 def shrunk(case: Case, outcome: Outcome) -> tuple[Case, Outcome]:
-    """The case with as few choices as still are at fault."""
+    """Remove as many choices as possible such that the case is still at fault."""
     for axis, _ in case.choices:
         less = case.without(axis)
         found = check(less)
@@ -169,13 +172,13 @@ def shrunk(case: Case, outcome: Outcome) -> tuple[Case, Outcome]:
 
 
 def judge(case: Case, cases: Sequence[Case]) -> None:
-    """Fails where the case, one of these, does not train as in one process."""
+    """Fail if ``case``, one of ``cases``, does not train as in one process."""
     outcome = outcome_of(case, cases)
     assert outcome == Outcome(), f'python -m tests.parity "{case}": {outcome}'
 
 
 def outcome_of(case: Case, cases: Sequence[Case]) -> Outcome:
-    """What came of a case, one of these: all that run in as many processes share a launch."""
+    """The outcome of ``case``; all of ``cases`` with as many processes share its launch."""
     torch.set_num_threads(1)
     return _outcomes(tuple(c for c in cases if group_of(c) == group_of(case)))[case]
 

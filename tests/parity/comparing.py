@@ -1,4 +1,4 @@
-"""Comparison of what all ranks have with what one process has."""
+"""Compares the results of all ranks with those of one process."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .cases import Case
 from .plain import Found
 
 BOUNDS = {"float64": 1e-9, "float32": 3e-4, "bfloat16": 0.15}
-"""Of differences, relative, by the dtypes that a case computes and sends in."""
-SMALL = {"outputs": 1.0}  # in bfloat16: they are sums of some fifty numbers
+"""Relative tolerance, by the least precise dtype in which a case computes or sends."""
+SMALL = {"outputs": 1.0}  # absolute tolerance in bfloat16, as they are sums of about 50 numbers
 
 
 def compared(case: Case, rows: Sequence[Found], wanted: Found) -> Iterator[str]:
-    """Lines on what ranks have that one process has not."""
+    """Yield a line for each kind of result that differs."""
     dtypes = (
         "float32" if case.hugging else case["dtype"],
         case["param_dtype"],
@@ -58,7 +58,7 @@ def _told(
 
 
 def _norm(found: Found) -> float | None:
-    """None also where it is none."""
+    """The gradient norm; None if there is none or it is not finite."""
     return found.norm if found.norm is not None and isfinite(found.norm) else None
 
 

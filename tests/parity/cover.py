@@ -1,8 +1,8 @@
-"""Few cases in which every pair of features that can meet does: greedy, from a fixed seed.
+"""A small set of cases that contains all compatible pairs of features (pairwise testing).
 
-Features are numbered; a set of them is an integer, with one bit each. The pinned cases are those of
-the cover. ``torch.compile`` takes seconds a case: a second cover has its pairs, whose cases are
-tried by the slow tests.
+It is chosen greedily from a fixed seed. Features are numbered, and a set of features is an integer
+with one bit for each. The pinned cases are those of the cover. As ``torch.compile`` takes seconds
+per case, a second cover contains its pairs; its cases are slow tests.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from random import Random
 from .cases import Case
 from .features import CONFLICTS, FEATURES, PLAIN, Choices, Feature
 
-TRIED = 8  # rows made anew for each that is kept
+TRIED = 8  # candidates for each row that is kept
 COSTS = {
     **{("stages_as", "graphs"): 4},
     **{("model", "hugging"): 3, ("ranks", "3"): 2, ("ranks", "4"): 3},
     **{("mesh", mesh): 4 for mesh in FEATURES["mesh"] if mesh != "none"},
 }
-"""Pairs that a feature must have more than another of its axis, as it takes longer."""
+"""How many more new pairs a slow feature must have than another of its axis, to be chosen."""
 TRACED = {"model": "hugging", "stages_as": "graphs"}
-"""They meet in one case, which is plain otherwise: a trace of such a layer takes a second."""
+"""Features that only one, otherwise plain case combines: tracing such a layer takes a second."""
 FEW: Choices = {"microbatches": 2}
-"""Cases in processes and of graphs on two ranks have so many: they are about meshes and traces, not
-about how many microbatches follow each other."""
+"""The number of microbatches in cases with processes or graphs on at most two ranks.
+
+These cases test meshes and traces, not long sequences of microbatches.
+"""
 ALL: list[Feature] = [(axis, value) for axis, values in FEATURES.items() for value in values]
 AT = {feature: i for i, feature in enumerate(ALL)}
 AXES = [[AT[axis, value] for value in values] for axis, values in FEATURES.items()]
@@ -36,7 +38,7 @@ AXES = [[AT[axis, value] for value in values] for axis, values in FEATURES.items
 
 @cache
 def allowed() -> list[int]:
-    """Of each feature those that no conflict keeps from it; those of its axis are kept."""
+    """For each feature, the features of other axes that do not conflict with it, and itself."""
     found = [(1 << len(ALL)) - 1] * len(ALL)
     apart = [pair for axis in AXES for pair in combinations(axis, 2)]
     apart += [(AT[one], AT[other]) for each in CONFLICTS for one, other in each.pairs()]
@@ -48,7 +50,7 @@ def allowed() -> list[int]:
 
 @cache
 def can_meet() -> list[int]:
-    """Of each feature those that some row has beside it."""
+    """For each feature, the set of features with which some row contains it."""
     found = [0] * len(ALL)
     for i, j in combinations(range(len(ALL)), 2):
         if allowed()[i] >> j & 1 and _completed(allowed()[i] & allowed()[j], bound()):
@@ -59,13 +61,13 @@ def can_meet() -> list[int]:
 
 @cache
 def bound() -> list[list[int]]:
-    """The axes that are in a conflict."""
+    """The axes that occur in a conflict."""
     names = {axis for each in CONFLICTS for pair in each.pairs() for axis, _ in pair}
     return [axis for axis in AXES if ALL[axis[0]][0] in names]
 
 
 def _completed(left: int, axes: list[list[int]]) -> bool:
-    """Whether each axis has a feature of those that are left, so that all may meet."""
+    """Whether a choice of one of the features ``left`` on each axis has no conflict."""
     if not axes:
         return True
     first, *rest = axes
@@ -79,8 +81,11 @@ def _open(left: int, axes: list[list[int]]) -> bool:
 
 @cache
 def rows(without: tuple[Feature, ...] = (), only: tuple[Feature, ...] = ()) -> list[dict[str, str]]:
-    """The cover: a feature of each axis, row by row; none of those ``without``, or ``only`` pairs
-    of these with all others."""
+    """The cover: rows with one feature of each axis, which together contain all compatible pairs.
+
+    ``without``: features that no row contains. ``only``: cover only pairs with one of these
+    features.
+    """
     absent = sum(1 << AT[feature] for feature in without)
     missing = [0 if absent >> i & 1 else met & ~absent for i, met in enumerate(can_meet())]
     if only:
@@ -105,8 +110,10 @@ def _gain(row: list[int], missing: list[int]) -> int:
 
 
 def _row(missing: list[int], left: int, draw: Random) -> list[int]:
-    """From a pair that is missing, on each axis the feature that meets most of what is missing;
-    empty where these leave none on some axis."""
+    """A random row: a missing pair, and on each other axis the feature with most missing pairs.
+
+    Empty if some axis has no compatible feature left.
+    """
     start = draw.choice([(i, others) for i, others in enumerate(missing) if others])
     other = draw.choice([j for j in range(len(ALL)) if start[1] >> j & 1])
     row, chosen = [start[0], other], 1 << start[0] | 1 << other
@@ -130,7 +137,7 @@ def _row(missing: list[int], left: int, draw: Random) -> list[int]:
 
 
 def uncovered(cover: Iterable[Mapping[str, str]]) -> list[tuple[Feature, Feature]]:
-    """Pairs of features that can meet and do not."""
+    """Compatible pairs of features that no row contains."""
     met = {frozenset(pair) for row in cover for pair in combinations(row.items(), 2)}
     return [
         (ALL[i], ALL[j])
@@ -155,13 +162,13 @@ def compiled() -> list[Case]:
 
 @cache
 def found() -> list[Case]:
-    """The cases of ``found.txt``, in the words that a failure prints."""
+    """The cases in ``found.txt``, written as in the message of a failure."""
     lines = Path(__file__).with_name("found.txt").read_text().splitlines()
     return [Case.read(line) for line in lines if not line.startswith("#")]
 
 
 def _cases(cover: list[dict[str, str]]) -> list[Case]:
-    """Each feature takes its choices in turn, row by row."""
+    """The cases of the rows; choices of the same feature alternate from row to row."""
     taken, found = Counter[Feature](), list[Case]()
     for number, row in enumerate(cover):
         choices: Choices = {}
@@ -176,7 +183,7 @@ def _cases(cover: list[dict[str, str]]) -> list[Case]:
 
 
 def _again(cover: list[dict[str, str]]) -> Iterator[dict[str, str]]:
-    """For each plan that no row takes, one in which ranks are threads that has its feature."""
+    """Rows with threads as ranks, repeated for plans that have more choices than rows."""
     for plan, some in FEATURES["plan"].items():
         rows = [row for row in cover if row["plan"] == plan]
         threads = [row for row in rows if row["mesh"] == "none"]

@@ -1,7 +1,7 @@
-"""Features of a run by axis, and which pairs of them cannot meet.
+"""Features of a run, by axis, and which pairs of them are incompatible.
 
-A feature is a list of choices on the axes of :mod:`tests.parity.cases`, which pinned cases take in
-turn: ``split`` is ``zb-h1`` in one case and ``zb-h2`` in the next.
+A feature is a list of choices on the axes of :mod:`tests.parity.cases`, which the pinned cases use
+in turn: ``split`` is ``zb-h1`` in one case and ``zb-h2`` in the next.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Choices: TypeAlias = dict[str, Any]
 
 
 def each(axis: str, values: Iterable[Any] = ()) -> dict[str, list[Choices]]:
-    """Each value of an axis is a feature."""
+    """Features with one value of the axis each."""
     return {str(value): [{axis: value}] for value in values or dict.fromkeys(AXES[axis])}
 
 
 def groups(axis: str, **values: Iterable[Any]) -> dict[str, list[Choices]]:
-    """Several values of an axis are one feature."""
+    """Features with several values of the axis each."""
     return {
         name.replace("_", " "): [{axis: value} for value in some] for name, some in values.items()
     }
@@ -102,8 +102,11 @@ FEATURES: dict[str, dict[str, list[Choices]]] = {
 
 @dataclass(frozen=True)
 class Conflict:
-    """Features of two axes (``"axis: value, value"``) that cannot meet; ``line``: words of the
-    refusal of a pipeline that has both, or None where there is no such case."""
+    """Incompatible features of two axes, written ``"axis: value, value"``.
+
+    ``line``: a part of the message with which a pipeline refuses both, or None if no such case
+    exists.
+    """
 
     one: str
     other: str
@@ -121,12 +124,12 @@ def _features(words: str) -> list[Feature]:
 PLAIN = {axis: next(iter(values)) for axis, values in FEATURES.items()}
 
 PARTS = [axis for axis in PLAIN if axis in {*PIECES, "edges", "skips", "factor", "loss"}]
-"""Axes that are about small stages of many parts, not about models of Hugging Face."""
+"""Axes that apply only to the small stages of this test, not to Hugging Face models."""
 REFUSALS = (
     "norm_groups: expected the process groups over which parameters are shards",
     "that the backward needs was changed in place since its forward",
 )
-"""Parts of other lines in which drawn cases may be refused."""
+"""Parts of other messages with which random cases may be refused."""
 
 
 def _read() -> Iterator[Conflict]:
@@ -144,7 +147,7 @@ CONFLICTS += [
 
 
 def conflicting(conflict: Conflict) -> list[Case]:
-    """A case of each pair of features that a conflict is about, and nothing else."""
+    """For each pair of features of a conflict, a case with them and defaults otherwise."""
     found = []
     for pair in conflict.pairs():
         more: Choices = {"ranks": 1} if ("mesh", "tensor parallel replicas") in pair else {}
@@ -155,8 +158,10 @@ def conflicting(conflict: Conflict) -> list[Case]:
 
 
 def refused() -> list[tuple[Case, str]]:
-    """Cases that are refused, with words of the line: of a conflict all pairs in threads; where all
-    are in processes, one."""
+    """Cases that are refused, each with a part of the message.
+
+    For each conflict, these are all cases with threads, or one case if all need processes.
+    """
     found = []
     for conflict in CONFLICTS:
         cases = conflicting(conflict) if conflict.line is not None else []
@@ -166,6 +171,6 @@ def refused() -> list[tuple[Case, str]]:
 
 
 def listed(line: str) -> bool:
-    """Whether a refusal is one that is known."""
+    """Whether a refusal is known."""
     known = [conflict.line for conflict in CONFLICTS if conflict.line is not None]
     return any(words in line for words in (*known, *REFUSALS))

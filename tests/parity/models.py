@@ -1,5 +1,7 @@
-"""Stages of small models with what may go wrong in them, their batches and losses: what the runtime
-and the plain loop have in common."""
+"""Small models with error-prone parts, their batches and losses.
+
+The runtime and the plain loop share them.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +36,16 @@ from tests.support.one_rank import Of
 from .cases import DEVICE, Case
 
 WIDTH, WORDS, EXPERTS = 4, 7, 4
-OVERFLOWS = 1  # the step in which a gradient may be infinite
+OVERFLOWS = 1  # the step in which a gradient may overflow
 
 
 def sometimes(m: Any, x: Tensor) -> Tensor:
-    """Uses one of its parameters or the other, as its input says."""
+    """Uses one or the other of two parameters, depending on the input."""
     return x * (1 + (m.up if x.detach().flatten()[0] >= 0 else m.down))
 
 
 class RunningMean(nn.Module):
-    """Adds a buffer that each forward in training changes."""
+    """Adds a buffer that is updated in each training forward."""
 
     mean: Tensor
 
@@ -58,7 +60,7 @@ class RunningMean(nn.Module):
 
 
 class LateMean(RunningMean):
-    """Begins to change it at its third forward."""
+    """Updates the buffer only from the third forward on."""
 
     seen: Tensor
 
@@ -72,14 +74,14 @@ class LateMean(RunningMean):
 
 
 class Normed(nn.BatchNorm1d):
-    """Over rows and length."""
+    """Batch norm over rows and length."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.flatten(0, 1)).view(x.shape)
 
 
 class Noise(nn.Module):
-    """Draws from a generator of its own."""
+    """Multiplies by random numbers from its own generator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +92,7 @@ class Noise(nn.Module):
 
 
 class Stack(nn.Module):
-    """A stack of matrices, whose products each have a share."""
+    """A stack of matrices; the result is the weighted sum of all products."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,8 +104,7 @@ class Stack(nn.Module):
 
 
 class Experts(nn.Module):
-    """A stack of experts, of which each has a share in each token; over ``group`` each process has
-    some of them."""
+    """A mixture of experts with dense routing; over ``group``, each process holds some experts."""
 
     group: ProcessGroup | None = None
 
@@ -121,7 +122,7 @@ class Experts(nn.Module):
         return x + reduce_scatter_tensor_autograd(found, "sum", 0, self.group)
 
     def spread(self, mesh: DeviceMesh, *, as_dtensor: bool) -> None:
-        """Keeps this process's part of the stack."""
+        """Keep only this process's part of the stack."""
         whole = self.stack.weight.detach()
         own: Tensor = whole.chunk(mesh.size())[mesh.get_local_rank()].clone()
         if as_dtensor:
@@ -130,29 +131,29 @@ class Experts(nn.Module):
 
 
 def twice(m: Any, x: Tensor) -> Tensor:
-    """One product twice, the second time in an activation checkpoint."""
+    """Uses one product twice, the second time in an activation checkpoint."""
     x = m.product(x).sin()
     found: Tensor = checkpoint(m.product, x, use_reentrant=False)
     return found.tanh()
 
 
 def slices(m: Any, x: Tensor) -> Tensor:
-    """Products with parts of a parameter."""
+    """Products with slices of a parameter."""
     return x @ m.stack[:WIDTH].T + x @ m.stack[WIDTH:]
 
 
 def table(m: Any, x: Tensor) -> Tensor:
-    """A product of two parameters, which the next stage may be handed, too."""
+    """A product of two parameters, which does not depend on the input."""
     return x + m.product(m.rows).mean(0)
 
 
 def row(m: Any, x: Tensor) -> Tensor:
-    """A product with a vector, and a number that scales it."""
+    """A product with a vector, scaled by a scalar parameter."""
     return x + m.scale * functional.linear(x, m.row)[..., None]
 
 
 class Phases(nn.Module):
-    """A product with complex numbers, which keep their dtype."""
+    """A complex product; its parameter keeps its dtype."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +168,7 @@ class Phases(nn.Module):
 
 
 class Neighbours(nn.Conv1d):
-    """A convolution over a sequence, in two groups of channels."""
+    """A convolution over the sequence, with two groups of channels."""
 
     def __init__(self) -> None:
         super().__init__(WIDTH, WIDTH, 3, padding=1, groups=2)
@@ -177,7 +178,7 @@ class Neighbours(nn.Conv1d):
 
 
 class Positions(nn.Embedding):
-    """Rows of a table by place, the first one of which gets no gradient."""
+    """Position embeddings; the first one gets no gradient."""
 
     def __init__(self) -> None:
         super().__init__(WORDS, WIDTH, padding_idx=0)
@@ -187,14 +188,14 @@ class Positions(nn.Embedding):
 
 
 class Attention(nn.MultiheadAttention):
-    """Attention of a sequence to itself."""
+    """Self-attention."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         return x + super().forward(x, x, x, need_weights=False)[0]
 
 
 class Frozen(nn.Linear):
-    """Weights that are not trained."""
+    """A linear layer that is not trained."""
 
     def __init__(self) -> None:
         super().__init__(WIDTH, WIDTH)
@@ -205,7 +206,7 @@ class Frozen(nn.Linear):
 
 
 def in_place(m: Any, x: Tensor) -> Tensor:
-    """Changes what it has made itself."""
+    """Modifies its own intermediate result in place."""
     return (x * 2).add_(0.5).mul_(0.5)
 
 
@@ -243,11 +244,11 @@ EDGES: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, ...]]] = {
     "expanded": lambda x, came: (x, x.mean(-1, keepdim=True).expand_as(x)),
     "parameter": lambda x, came: (x,),
 }
-"""What a stage hands on, of its result and what it was given."""
+"""The outputs of a stage, from its result ``x`` and its input ``came``."""
 
 
 class Part(nn.Module):
-    """One stage, as its case says."""
+    """One stage of a case."""
 
     def __init__(self, case: Case, stage: int) -> None:
         super().__init__()
@@ -297,7 +298,7 @@ class Part(nn.Module):
 
 
 def thaw(stage: nn.Module) -> list[nn.Parameter]:
-    """Makes trained what was frozen: all of that, to be given to an optimizer."""
+    """Make the frozen parameters of a stage trainable, and return them."""
     frozen = [p for part in stage.modules() if isinstance(part, Frozen) for p in part.parameters()]
     for parameter in frozen:
         parameter.requires_grad = True
@@ -306,7 +307,7 @@ def thaw(stage: nn.Module) -> list[nn.Parameter]:
 
 @cache
 def source(kind: str, stages: int) -> HuggingFace:
-    """A small model of Hugging Face that has as many layers."""
+    """A small Hugging Face model with one layer per stage."""
     from transformers import AutoConfig
 
     sizes = {"vocab_size": WORDS, "hidden_size": 2 * WIDTH, "num_hidden_layers": stages}
@@ -324,7 +325,7 @@ def source(kind: str, stages: int) -> HuggingFace:
 
 
 def make_stage(case: Case, stage: int) -> nn.Module:
-    """A stage whose weights depend on nothing else; the same numbers are drawn after it."""
+    """A stage with reproducible weights; the state of the random generator stays unchanged."""
     with torch.random.fork_rng():
         if case.hugging:
             made = source(case["model"], case.stages).stages(case.stages)[stage]
@@ -333,7 +334,7 @@ def make_stage(case: Case, stage: int) -> nn.Module:
 
 
 class InParts(SequenceParallel):
-    """A norm of each process's part of a sequence that all have."""
+    """A sequence parallel norm whose input is the whole sequence."""
 
     @staticmethod
     def _prepare_input_fn(layout: Any, mod: nn.Module, inputs: Any, mesh: DeviceMesh) -> Any:
@@ -342,7 +343,10 @@ class InParts(SequenceParallel):
 
 
 def parallel(module: nn.Module, mesh: DeviceMesh, *, sequence: bool = False) -> nn.Module:
-    """Tensor parallel, with whole tensors between stages; with ``sequence`` norms are of parts."""
+    """A tensor parallel module with whole tensors between stages.
+
+    With ``sequence``, its norms are sequence parallel.
+    """
     columns = partial(ColwiseParallel, output_layouts=Replicate())
     rows = partial(RowwiseParallel, input_layouts=Replicate())
     styles: dict[str, Callable[[], ParallelStyle]] = {
@@ -360,9 +364,9 @@ def parallel(module: nn.Module, mesh: DeviceMesh, *, sequence: bool = False) -> 
 
 
 def compiled(module: nn.Module, how: str) -> nn.Module:
-    """Under ``torch.compile``: by itself, in place, or its parts."""
+    """Apply ``torch.compile`` to the module as a whole, in place, or to its children."""
     backend = "inductor" if how == "inductor" else "aot_eager"
-    torch._inductor.config.fallback_random = True  # dropout's numbers are torch's
+    torch._inductor.config.fallback_random = True  # the same dropout masks as without compiling
     if how in ("whole", "inductor"):
         return cast("nn.Module", torch.compile(module, backend=backend))
     for part in [module] if how == "in place" else module.children():
@@ -371,27 +375,27 @@ def compiled(module: nn.Module, how: str) -> nn.Module:
 
 
 def mean_square(output: Any, target: Any) -> Tensor:
-    """The loss of one microbatch; of tokens the next one's cross entropy."""
+    """The loss of a microbatch: mean squared error, or cross entropy of the next token."""
     if not target.is_floating_point():
         return functional.cross_entropy(output[:, :-1].flatten(0, 1), target[:, 1:].flatten())
     return functional.mse_loss(output, target.to(output.dtype))
 
 
 def with_metrics(output: Tensor, target: Tensor, *, weight: float = 1.0) -> tuple[Tensor, Any]:
-    """The same, weighed, and a tensor that still has its graph."""
+    """The weighted loss, and metrics with a tensor that still has its autograd graph."""
     return weight * mean_square(output, target), {"largest": output.max()}
 
 
 def optimizer(case: Case, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """An optimizer; epsilon is large, as noise of rounding would be a whole step else."""
+    """The optimizer of a case. A large epsilon keeps rounding errors from becoming whole steps."""
     lr = 0.03 if case["scale_grads"] else 0.002
-    # on a GPU torch steps lists of tensors, which cannot hold DTensors and others
+    # on a GPU, torch uses foreach by default, which cannot mix DTensors with other tensors
     more: dict[str, Any] = {} if case.width == 1 and not case.spread else {"foreach": False}
     match case["optimizer"]:
         case "momentum":
             return torch.optim.SGD(parameters, lr=lr, momentum=0.9, **more)
         case "adamw":
-            # fully_shard gives what nothing uses a gradient of zeros, by which it would decay
+            # fully_shard gives unused parameters a gradient of zeros, so that they would decay
             decay = 0.0 if case.sharded else 0.5
             return torch.optim.AdamW(parameters, lr=0.03, weight_decay=decay, eps=1e-3, **more)
         case "adam":
@@ -400,7 +404,7 @@ def optimizer(case: Case, parameters: Iterable[nn.Parameter]) -> torch.optim.Opt
 
 
 def batch(case: Case, step: int, count: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Inputs, targets and factors of the step's microbatches, of all replicas'."""
+    """Inputs, targets and factors of all microbatches of a step, for all replicas."""
     found: tuple[list[Tensor], list[Tensor], list[Tensor]] = [], [], []
     for j in range(count):
         rows, length = case.shape(step, j)

@@ -1,7 +1,7 @@
-"""The same training in one process by plain PyTorch: whole gradients by autograd, one optimizer.
+"""The same training in one process with plain PyTorch: one autograd graph and one optimizer.
 
-Of the schedule it knows which rank runs which forwards in what order, as that is the order in which
-a process draws random numbers and changes its copy of a stage's buffers.
+From the schedule, it uses only which rank runs which forwards in which order, since this determines
+the random numbers that a process draws and the updates of its stages' buffers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ Losses: TypeAlias = dict[tuple[int, int], float]  # by step and microbatch
 
 @dataclass
 class Found:
-    """``losses`` of training and, by how many steps were done, of evaluations; a number that each
-    output has; the last step's ``gradients`` and ``norm``, and the ``parameters`` after it, by
-    stage and name."""
+    """The results of a training run.
+
+    ``losses`` by step and microbatch, and ``evaluated`` those of evaluations; ``outputs``: a
+    checksum of each output. ``gradients`` and ``norm`` of the last step and ``parameters`` after
+    it, by stage and name.
+    """
 
     losses: Losses = field(default_factory=dict)
     outputs: Losses = field(default_factory=dict)
@@ -41,7 +44,7 @@ class Found:
 
 
 class Plain:
-    """One process that does what all ranks of all replicas do."""
+    """Does in one process what all ranks of all replicas do."""
 
     def __init__(self, case: Case) -> None:
         self.case, self.found = case, Found()
@@ -60,8 +63,8 @@ class Plain:
         self.optimizer = optimizer(case, self.trained) if has else None
         self.copies: dict[tuple[int, int], nn.Module] = {}
         self.buffers: dict[int, dict[str, Tensor]] = {}
-        self.drawn: dict[int, Tensor] = {}  # the state of each process's generator
-        self.stale: list[dict[str, Tensor]] = []  # of each stage, weights in place of its own
+        self.drawn: dict[int, Tensor] = {}  # the state of each process's random generator
+        self.stale: list[dict[str, Tensor]] = []  # by stage, weights used instead of the current
         self.scale, self.good = case["loss_scale"], 0
 
     def run(self) -> Found:
@@ -107,7 +110,10 @@ class Plain:
             self.optimizer.zero_grad()
 
     def _train_stale(self, step: Step, schedule: Schedule) -> None:
-        """Each microbatch with the weights of so many updates ago as stages are behind its own."""
+        """Train with stale weights (PipeDream).
+
+        Stage s uses the weights from as many updates ago as there are stages after it.
+        """
         named = [dict(whole.named_parameters()) for whole in self.wholes]
         history = [[{n: p.detach().clone() for n, p in each.items()} for each in named]]
         for j in range(step.count):
@@ -139,7 +145,7 @@ class Plain:
                 group["lr"] *= 0.7
 
     def _steps(self) -> bool:
-        """Whether the norm lets the optimizer step; gradients are clipped."""
+        """Clip the gradients; returns whether the optimizer may step."""
         most, scaled = self.case["clip"], self.scale is not None
         if most is None and not scaled:
             return True
@@ -157,8 +163,10 @@ class Plain:
     def _forwards(
         self, step: Step, count: int, schedule: Schedule, only: int | None = None
     ) -> dict[int, Tensor]:
-        """The loss of each microbatch of all replicas; each process runs forwards in its order, as
-        often as it takes for so many."""
+        """The loss of each microbatch of all replicas.
+
+        Each process runs forwards in the order of the schedule, repeated if ``count`` is larger.
+        """
         case, ranks, often = self.case, schedule.problem.ranks, schedule.problem.microbatches
         xs, ys, factors = batch(case, step.number, count * case.replicas)
         carried: dict[tuple[int, int], tuple[Tensor, ...]] = {}
@@ -210,7 +218,7 @@ class Plain:
     def _computed(
         self, process: int, stage: int, inputs: tuple[Tensor, ...], options: Mapping[str, Tensor]
     ) -> Any:
-        """The output of a process's copy of a stage, with its own random numbers."""
+        """The output of a process's copy of a stage, with the process's random numbers."""
         if process not in self.drawn:
             torch.manual_seed(process)
             self.drawn[process] = RANDOM.get_rng_state()
@@ -238,7 +246,7 @@ class Plain:
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """After it all is as if nothing had been evaluated."""
+        """Evaluation mode; afterwards, all state is as before."""
         drawn = dict(self.drawn)
         kept = {key: _state(module) for key, module in self.copies.items()}
         for module in (*self.wholes, *self.copies.values()):
@@ -254,8 +262,11 @@ class Plain:
             module.train()
 
     def _resume(self, schedule: Schedule) -> None:
-        """Buffers of all copies are those of the first rank that ran the stage; stages are new, and
-        so are gradients that no optimizer cleared."""
+        """Restore as a checkpoint does.
+
+        The buffers of all copies are those of the first rank that ran the stage. Stages are new,
+        and gradients are dropped.
+        """
         for s in range(self.case.stages):
             first = min(schedule.problem.owner[s].tolist())
             self.buffers[s] = _state(self._copy(first, s))[0]
@@ -265,7 +276,7 @@ class Plain:
 
 
 def summed(output: Tensor) -> float:
-    """A number of an output that is another where two of its elements change places."""
+    """A checksum of an output that changes if two elements are exchanged."""
     found = output.detach().double().flatten()
     return float(
         found @ torch.linspace(0.5, 1.5, len(found), dtype=found.dtype, device=found.device)
@@ -286,7 +297,7 @@ def _noises(module: nn.Module) -> list[Noise]:
 
 
 def _put(module: nn.Module, path: str, value: Tensor) -> None:
-    """In place of a parameter, until the next: a checkpoint computes with it in its backward."""
+    """Replace a parameter until the next call, as a checkpoint also uses it in its backward."""
     owner, _, leaf = path.rpartition(".")
     part = module.get_submodule(owner)
     part._parameters.pop(leaf, None)

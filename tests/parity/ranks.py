@@ -1,4 +1,4 @@
-"""A case on every rank, with replicas of the pipeline."""
+"""Trains a case on each rank of all replicas."""
 
 from __future__ import annotations
 
@@ -41,16 +41,14 @@ SECONDS, AFTER = 120.0, "after the first step: "
 
 
 def patience(case: Case) -> float:
-    """Seconds that a message may take: a rank may compile meanwhile, by Inductor for minutes where
-    nothing is known of the stage."""
+    """Seconds that a message may take, as ranks may compile; with Inductor, minutes."""
     return SECONDS * (5 if "inductor" in (case["compiled"], case["stages_as"]) else 1)
 
 
 def run_cases(
     cases: Sequence[Case], folder: str, tell: Callable[[tuple[int, Found | str]], object]
 ) -> None:
-    """On every rank of one launch: tells of each case what was found, or why no pipeline was
-    made."""
+    """Run by each rank of a launch: train the cases, and report each result or refusal."""
     torch.set_num_threads(1)
     for i, case in enumerate(cases):
         ranked = Ranked(case, folder)
@@ -78,7 +76,10 @@ class Ranked:
             torch._dynamo.reset()
 
     def run(self, pipeline: Pipeline) -> Found:
-        """Raises what the first step does; what comes after it is no refusal."""
+        """Train all steps.
+
+        A PipeloomError of the first step is raised unchanged; later ones do not count as refusals.
+        """
         torch.manual_seed(pipeline.rank + self.replica * self.case["ranks"])
         for step in self.case.steps:
             try:
@@ -161,7 +162,7 @@ class Ranked:
         return module
 
     def _spread(self, module: nn.Module, mesh: DeviceMesh) -> None:
-        """The experts over processes, and shards of all."""
+        """Distribute experts over processes, and shard the module with ``fully_shard``."""
         experts = [part for part in module.modules() if isinstance(part, Experts)]
         for part in experts if self.case.spread else ():
             part.spread(mesh["dp"], as_dtensor=self.case.sharded)
@@ -172,7 +173,7 @@ class Ranked:
             fully_shard(module, mesh=over.get(self.case["replicas"], mesh["dp"]))
 
     def _given(self, step: Step, count: int) -> tuple[Any, dict[str, Any]]:
-        """This replica's arguments of a step or an evaluation."""
+        """The arguments of a step or an evaluation for this replica."""
         first = self.replica * count
         mine = slice(first, first + count)
         rows = batch(self.case, step.number, count * self.case.replicas)
@@ -225,14 +226,13 @@ class Ranked:
         self.found.evaluated |= found
 
     def _ended(self, pipeline: Pipeline, step: Step, count: int, often: int) -> list[int]:
-        """The microbatches that end on this rank, ascending, as their losses come: ``often`` of
-        them at a time."""
+        """The microbatches whose last stage is on this rank, ascending, in passes of ``often``."""
         ends = self.case.schedule(often, resumed=step.resumed).problem.owner[-1].tolist()
         mine = [j for j in range(count) if ends[j % often] == pipeline.rank]
         return [j + self.replica * count for j in mine]
 
     def _resumed(self, before: Pipeline) -> Pipeline:
-        """Another pipeline that goes on from what this one saves."""
+        """A new pipeline that continues from the saved state of ``before``."""
         path = Path(self.folder) / str(self.case.number)
         state: dict[str, Any] = {}
         if own() is None:

@@ -1,4 +1,4 @@
-"""Pinned cases have every pair of features that can meet."""
+"""The pinned cases contain every compatible pair of features."""
 
 from __future__ import annotations
 

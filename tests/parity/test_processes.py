@@ -1,5 +1,7 @@
-"""Pinned cases of ranks that are processes train as one process does: replicas, shards and tensor
-parallel stages; and those that cannot meet are refused in a line. Nearly all are of one launch."""
+"""Pinned cases with processes as ranks train as one process does; conflicts are refused in a line.
+
+They have replicas, shards and tensor parallel stages. Nearly all share one launch.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def test_trains_as_one_process(case: Case) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in FOUND if case["compiled"] != "no"], ids=str)
 def test_compiled_stages_that_are_sent_train_as_one_process(case: Case) -> None:
-    """In a launch of its own: what torch.compile keeps of one case may fail the next."""
+    """Runs in its own launch, because caches of torch.compile from one case can break the next."""
     assert check(case) == Outcome()
 
 

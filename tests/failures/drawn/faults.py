@@ -1,4 +1,4 @@
-"""The faults of each start, what is done to the ranks, and what is promised then."""
+"""Injects faults into training runs, and checks how the ranks react to each."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .apart import fill, left_behind, loopback
 from .disturbed import PATIENCE
 from .trial import SCHEMES, Started, Trial
 
-SETTLES = 5.0  # seconds in which processes and sockets of a start that has ended are gone
-ROOM = 8.0  # seconds beyond the patience in which all ranks have ended, on a machine under load
-POISONED = 4  # the step of a start that is
+SETTLES = 5.0  # seconds until all processes and sockets of a finished run must be gone
+ROOM = 8.0  # seconds after the patience until all ranks must have ended, on a busy machine
+POISONED = 4  # the step, counted from the start, in which the losses are NaN
 Fault = Callable[[Started, int], list[str]]
 
 
 def faults(chance: random.Random, folder: Path) -> Iterator[tuple[str, str, str, list[str]]]:
-    """Yields the scheme of each fault, its kind, rank and seconds, and the broken promises."""
+    """Yield the scheme, kind, rank and seconds of each fault, and the broken promises."""
     trials = [Trial(name, folder) for name in SCHEMES]
     usual, first = left_behind(), chance.randrange(len(STARTS))
     for start in islice(cycle(STARTS), first, None):
@@ -33,7 +33,10 @@ def faults(chance: random.Random, folder: Path) -> Iterator[tuple[str, str, str,
 def _start(
     chance: random.Random, trial: Trial, faults: Mapping[str, Fault], usual: set[str]
 ) -> Iterator[tuple[str, str, list[str]]]:
-    """Yields the kind, rank and seconds of each fault of one start, and the broken promises."""
+    """Start training once and inject ``faults``; yield kind, rank and seconds, and broken promises.
+
+    The last fault is expected to end the run; the ranks must survive the others.
+    """
     *first, last = faults
     settings, poisoned = dict(trial.next()), None
     if "poisoned" in first:
@@ -55,8 +58,10 @@ def _start(
 def _disturb(
     chance: random.Random, trial: Trial, run: Started, fault: Fault
 ) -> tuple[str, list[str]]:
-    """The rank and seconds of a fault, and the promises that were broken; losses from a poisoned
-    step on are not compared."""
+    """Inject a fault; returns its rank and seconds, and the broken promises.
+
+    Losses must equal those of an undisturbed run, except from a poisoned step on.
+    """
     rank = chance.randrange(len(run.ranks))
     time.sleep(chance.uniform(0.0, 0.5))
     began = time.monotonic()
@@ -82,7 +87,7 @@ def _stopped(run: Started, rank: int) -> list[str]:
 
 
 def _slowed(run: Started, rank: int) -> list[str]:
-    """Stopped for a second, twice, within the patience: nothing is to end."""
+    """Stop a rank for a second, twice. This is within the patience, so nothing may end."""
     before = len(run.losses())
     for _ in range(2):
         run.signal(rank, signal.SIGSTOP)
@@ -93,14 +98,14 @@ def _slowed(run: Started, rank: int) -> list[str]:
 
 
 def _mended(run: Started, rank: int) -> list[str]:
-    """All links cut for half a second, within the patience: nothing is to end."""
+    """Cut all links for half a second. This is within the patience, so nothing may end."""
     before = len(run.losses())
     _cut_for(0.5)
     return _goes_on(run, before)
 
 
 def _cut(run: Started, rank: int) -> list[str]:
-    """All links cut for longer than the patience: nobody can ask anybody."""
+    """Cut all links for longer than the patience, so that no rank can reach another."""
     _cut_for(PATIENCE + 1.0)
     return _ended(run, None)
 
@@ -112,7 +117,7 @@ def _cut_for(seconds: float) -> None:
 
 
 def _full(run: Started, rank: int) -> list[str]:
-    """No byte more goes onto the disk: the next checkpoint fails, on all ranks."""
+    """Fill the disk, so that the next checkpoint fails on all ranks."""
     filler = fill(run.saved)
     found = _ended(run, None, words="No space left on device")
     filler.unlink()
@@ -120,7 +125,7 @@ def _full(run: Started, rank: int) -> list[str]:
 
 
 def _poisoned(run: Started, rank: int) -> list[str]:
-    """A step of NaN is told as such and skipped; the next ones have numbers."""
+    """A step with NaN losses must be reported and skipped, and the next ones must be finite."""
     if not run.begun(8):
         return [f"ended: {run.lines()}"]
     losses = list(run.losses().values())[:8]
@@ -128,7 +133,7 @@ def _poisoned(run: Started, rank: int) -> list[str]:
     return [] if nan == [i == POISONED for i in range(8)] else [f"losses: {losses}"]
 
 
-# faults of one start, one after the other: the first lets it go on, or comes while it is made
+# faults of each start, in this order; "early" ones are injected during the start
 STARTS: Sequence[Mapping[str, Fault]] = (
     {"slowed": _slowed, "killed": _killed},
     {"mended": _mended, "stopped": _stopped},
@@ -144,8 +149,10 @@ STARTS: Sequence[Mapping[str, Fault]] = (
 def _ended(
     run: Started, culprit: int | None, left: Sequence[int] = (), words: str = ""
 ) -> list[str]:
-    """All ranks but those ``left`` end in time, each with one line, of these ``words``, that names
-    the culprit."""
+    """Check that all ranks except ``left`` end in time, each with one line of output.
+
+    The line must name the rank ``culprit`` and contain ``words``.
+    """
     found = [f"rank {rank} still runs" for rank in run.wait(PATIENCE + ROOM, left)]
     for rank, lines in enumerate(run.lines()):
         said = [line for line in lines if not line.startswith("step ")]
@@ -161,7 +168,7 @@ def _ended(
 
 
 def _goes_on(run: Started, before: int) -> list[str]:
-    """Steps come as before."""
+    """Check that three more steps are run."""
     if run.begun(before + 3):
         return []
     return [f"does not go on: {[lines[-1:] for lines in run.lines()]}"]

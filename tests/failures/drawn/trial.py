@@ -1,4 +1,4 @@
-"""A scheme that trains, and the four processes of each of its starts."""
+"""A training scheme, and the four processes of each of its starts."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from pipeloom import Profile, StageProfile, build, compile_schedule
 from .disturbed import Source, train
 
 RANKS, MICROBATCHES, EVERY = 4, 8, 5
-STEPS = 100_000  # more than there is time for
-REFERENCE = 90  # steps of the undisturbed run; beyond two thirds of them a run begins anew
-STARTED = 180.0  # seconds in which the first steps are to come, on a machine under load
+STEPS = 100_000  # more than can be run
+REFERENCE = 90  # steps of the undisturbed run; after two thirds of them, training starts again at 0
+STARTED = 180.0  # seconds until the first steps must be finished, on a busy machine
 SCHEMES: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "activations": ("zb-h1", {}, {}),
     "weights": ("weipipe-interleave", {}, {}),
     "post-validation": ("zb-h1", {"post_validation": True}, {}),
     "graphs": ("1f1b", {}, {"stages_as": "aten"}),
 }
-"""Each with its family, and the options of its program and of its runs."""
+"""The family of each scheme, and the options of its program and of its runs."""
 
 
 class Trial:
-    """A scheme with its checkpoints, and the losses that it had undisturbed."""
+    """A scheme with its checkpoints, and the losses of an undisturbed run."""
 
     def __init__(self, name: str, folder: Path) -> None:
         family, options, self.settings = SCHEMES[name]
@@ -49,7 +49,7 @@ class Trial:
         assert len(self.losses) == REFERENCE, run.lines()
 
     def next(self) -> Mapping[str, Any]:
-        """The settings of the next start: from the last checkpoint, or anew near the end."""
+        """The settings of the next start: resume the last checkpoint, or start again at step 0."""
         if self.resumes_at() > REFERENCE * 2 // 3:
             shutil.rmtree(self.saved)
             self.saved.mkdir()
@@ -57,13 +57,13 @@ class Trial:
         return {"steps": STEPS, "save": str(self.saved), "every": EVERY, **resume}
 
     def resumes_at(self) -> int:
-        """The step of the last complete checkpoint."""
+        """The step of the last complete checkpoint; 0 if there is none."""
         complete = [path.parent.name for path in self.saved.glob("step-*/.metadata")]
         return max((int(name.partition("-")[2]) for name in complete), default=0)
 
 
 class Started:
-    """The processes of one start, ended with the context."""
+    """The processes of one start, killed at the end of the context."""
 
     def __init__(
         self, trial: Trial, settings: Mapping[str, Any], poisoned: int | None = None
@@ -98,7 +98,7 @@ class Started:
             os.kill(pid, number)
 
     def wait(self, seconds: float, but: Sequence[int] = ()) -> list[int]:
-        """The ranks, without those left out, that still run after so long."""
+        """Wait for all ranks except ``but``; returns those that still run after ``seconds``."""
         end = time.monotonic() + seconds
         waited = {r: process for r, process in enumerate(self.ranks) if r not in but}
         for process in waited.values():
@@ -106,7 +106,7 @@ class Started:
         return [rank for rank, process in waited.items() if process.is_alive()]
 
     def lines(self) -> list[list[str]]:
-        """The lines that each rank wrote."""
+        """The lines that each rank has written."""
         paths = [self.folder / f"rank{rank}" for rank in range(RANKS)]
         return [path.read_text().splitlines() if path.exists() else [] for path in paths]
 
@@ -115,7 +115,7 @@ class Started:
         return {int(row[1]): float(row[2]) for row in rows if row[0] == "step" and len(row) == 3}
 
     def begun(self, steps: int) -> bool:
-        """Whether so many steps have been told in time."""
+        """Wait until ``steps`` steps are reported; False if a rank ends or it takes too long."""
         end = time.monotonic() + STARTED
         while len(self.losses()) < steps and time.monotonic() < end:
             if not all(process.is_alive() for process in self.ranks):
