@@ -339,8 +339,8 @@ class Case:
 
     @cache  # noqa: B019
     def schedule(self, count: int, *, resumed: bool = False) -> Schedule:
-        """The schedule for ``count`` microbatches, with stages on other ranks after a
-        resumption."""
+        """The schedule for ``count`` microbatches; after a resumption, stages are on other
+        ranks."""
         if not resumed:
             try:
                 return _made(self, count)

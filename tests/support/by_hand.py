@@ -1,4 +1,4 @@
-"""Schedules written by hand: the text of each rank's ops, and all else follows from it."""
+"""Schedules from the text of each rank's ops."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def by_hand(
     limit: float | None = None,
     passing: Passing = Passing.ACTIVATIONS,
 ) -> Schedule:
-    """One text a rank; stages and microbatches are where their ops are.
+    """An untimed schedule; ``rows`` has the text of the ops of each rank.
 
-    Each op takes 1 ms and messages none, and memory has no limit, unless ``profile`` and ``limit``
-    say otherwise. Nothing is timed.
+    Stages and microbatches are placed as in the ops. By default, each op takes 1 ms, messages take
+    no time, and memory is not limited; ``profile`` and ``limit`` change this.
     """
     order = [parse_order(row) for row in rows]
     ops = [op for row in order for op in row]

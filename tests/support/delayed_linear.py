@@ -1,4 +1,4 @@
-"""A module that puts off its weight gradient by itself, as TransformerEngine's do."""
+"""A module that delays its own weight gradient, like those of TransformerEngine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.models import WIDTH, Squares
 
 
 class Product(torch.autograd.Function):
-    """``x @ weight.T``; with a ``store`` its backward leaves the weight's gradient to that."""
+    """``x @ weight.T``; with a ``store``, its backward puts the weight gradient's inputs there."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, store: deque[Any] | None) -> Tensor:
@@ -35,7 +35,10 @@ def product(dy: Tensor, x: Tensor) -> Tensor:
 
 
 class DelayedLinear(nn.Module):
-    """Without ``delayed`` a plain one. ``backward_dw`` overwrites the gradient, as theirs does."""
+    """A linear layer; if ``delayed``, ``backward_dw`` computes the weight gradient.
+
+    Like in TransformerEngine, ``backward_dw`` overwrites the gradient.
+    """
 
     def __init__(self, delayed: bool = True) -> None:
         super().__init__()
@@ -55,7 +58,7 @@ class DelayedLinear(nn.Module):
 
 
 class Layer(nn.Module):
-    """Two of them, which its own ``backward_dw`` would call, a norm and a linear."""
+    """A layer that contains two delayed linears, a norm and a plain linear."""
 
     def __init__(self, delayed: bool) -> None:
         super().__init__()
@@ -64,7 +67,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.linear(torch.tanh(self.second(self.first(self.norm(x)))))
-        # the second one once more: two entries in its queue
+        # used a second time, so that its queue has two entries
         return x + self.second(out)
 
     def backward_dw(self) -> None:
@@ -73,7 +76,7 @@ class Layer(nn.Module):
 
 @dataclass(frozen=True)
 class Delayed(Squares):
-    """A model source of such layers, one per stage."""
+    """A model source with one such layer per stage."""
 
     dtype: torch.dtype = torch.float64
     delayed: bool = True

@@ -1,5 +1,7 @@
-"""A made-up device. Streams are queues of work that nothing runs while the hosts queue it;
-afterwards any stream whose head waits for no event may go on, by chance.
+"""A simulated device whose streams run in any legal order.
+
+Streams are queues of work. Nothing runs while the host fills them; afterwards, a random stream
+whose first item does not wait for an event runs next.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Stream:
 
 
 class Event:
-    """``record_now``: the last record, which becomes true when a stream comes to it."""
+    """``record_now``: the last record; it becomes non-empty when a stream reaches it."""
 
     record_now: list[bool] | None = None
 
@@ -50,7 +52,8 @@ class Event:
 
 
 class Device:
-    """Has the verbs of :class:`pipeloom.runtime.device.Device`; work goes to ``compute`` first."""
+    """Has the methods of :class:`pipeloom.runtime.device.Device`; ``compute`` is the current
+    stream."""
 
     device, is_host = DEVICE, False
 
@@ -72,7 +75,7 @@ class Device:
         return self.compute
 
     def run(self, seed: int) -> None:
-        """Until all is done. Fails where streams wait for each other."""
+        """Run all work. Fails if streams wait for each other."""
         chance = random.Random(seed)
         while waiting := [stream for stream in self.streams if stream.queue]:
             chance.shuffle(waiting)
@@ -82,8 +85,8 @@ class Device:
 
 
 class Memory:
-    """A tensor as far as the transport knows one; ``value`` is what is there when the device comes
-    by."""
+    """A tensor with only what the transport uses; copies of ``value`` happen when the device
+    runs."""
 
     device, dtype, nbytes = DEVICE, torch.float32, 4
 

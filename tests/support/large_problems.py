@@ -1,4 +1,4 @@
-"""Problems of the usual size, by kind: four to sixteen ranks, three times as many microbatches."""
+"""Problems of realistic size, by kind: 4 to 16 ranks, with three times as many microbatches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GB = 1e9
 
 
 def large_problem(kind: str, number: int) -> Problem:
-    """Instance ``number``, 0 to 9, of one of :data:`KINDS`; stages of even numbers are equal."""
+    """Instance ``number``, 0 to 9, of a kind in :data:`KINDS`; even numbers have equal stages."""
     rng = np.random.default_rng([KINDS.index(kind), number, 17])
     ranks = RANKS[number]
     chunks = 2 if kind in {"v", "interleaved", "makespan"} else 1
@@ -43,7 +43,7 @@ def large_problem(kind: str, number: int) -> Problem:
 def _with_levers(
     kind: str, stages: tuple[StageProfile, ...], t_comm: float, limit: float
 ) -> Problem:
-    """M_B is 1 GB, which is copied in half of an F; or an R takes .9 of an F."""
+    """M_B is 1 GB; its copy takes half as long as an F, or an R takes 0.9 of an F."""
     whole = [replace(s, m_b=GB, m_w=s.m_w * GB) for s in stages]
     if kind == "remat":
         stages = tuple(replace(s, t_r=0.9 * s.t_f, m_r=0.02 * GB) for s in whole)

@@ -1,4 +1,4 @@
-"""Profiles by layers for tests: an embedding, blocks, a head and a loss."""
+"""Profiles by layers: an embedding, blocks, a head and a loss."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ def layer(name: str, kind: LayerKind, *times_and_sizes: float) -> StageProfile:
 
 
 def model(blocks: int, cluster: Profile, head: float = 3.0) -> LayeredProfile:
-    """T_F = T_B = T_W = 1 and M_B = 1, M_W = .5 of a block; a light embedding, a heavy head, a
-    loss."""
+    """A light embedding, ``blocks`` equal blocks, a heavy head, and a loss.
+
+    Blocks have T_F = T_B = T_W = 1, M_B = 1 and M_W = 0.5.
+    """
     layers = (
         layer("emb", LayerKind.EMBEDDING, 0.25, 0.0, 0.5, 0.25, 0.25),
         *(layer(f"layers.{i}", LayerKind.BLOCK, 1.0, 1.0, 1.0, 1.0, 0.5) for i in range(blocks)),
@@ -29,7 +31,7 @@ def model(blocks: int, cluster: Profile, head: float = 3.0) -> LayeredProfile:
 
 @st.composite
 def layered(draw: st.DrawFn, most_ranks: int, most_layers: int) -> LayeredProfile:
-    """Any times; at times tied layers, a memory limit and one of the device."""
+    """A random profile with any times; some have tied layers, a memory limit, or a device limit."""
     ranks = draw(st.integers(1, most_ranks))
     number = draw(st.integers(2 * ranks, max(2 * ranks, most_layers)))
     layers = []
@@ -56,13 +58,13 @@ def layered(draw: st.DrawFn, most_ranks: int, most_layers: int) -> LayeredProfil
 
 
 def with_ends(profile: LayeredProfile) -> LayeredProfile:
-    """The first layer as an embedding and the last one as a head, as Megatron wants them."""
+    """Make the first layer an embedding and the last one a head, as Megatron requires."""
     first, *others, last = profile.layers
     return replace(profile, layers=(_as(first, "EMBEDDING"), *others, _as(last, "HEAD")))
 
 
 def equal_blocks(number: int) -> LayeredProfile:
-    """Layers that take the same times on two ranks, and messages that take none."""
+    """Equal layers on two ranks, without message delays."""
     blocks = model(number, Profile((), 2)).layers[1:-2]
     return with_ends(LayeredProfile(blocks, (False,) * number, Profile((), 2, 0.0)))
 

@@ -1,10 +1,11 @@
-"""A machine that runs programs with symbols for tensors, its ranks advancing in random order.
+"""A machine that runs programs with symbols as tensors; its ranks advance in random order.
 
-Nothing of the compiler or the runtime: rendezvous semantics as ``docs/program.md`` states them. A
-message is carried once its send and its receive and those of all earlier messages of its channel
-are posted; a buffer holds garbage from the posting of a receive until then. Who has which weights,
-and what each D has collected, is as ``docs/weight-passing.md`` states it: what a rank adds to a
-stage's gradient leaves with the next D of that stage to leave the rank.
+It shares no code with the compiler and the runtime. Messages have rendezvous semantics as in
+``docs/program.md``: a message is transferred when its send, its receive, and those of all earlier
+messages of its channel are posted. From the post of a receive until then, its buffer holds garbage.
+Which rank has which weights, and what each weight gradient (D) contains, follows
+``docs/weight-passing.md``: what a rank adds to the gradient of a stage is included in the next D of
+that stage that leaves the rank.
 """
 
 from __future__ import annotations
@@ -41,22 +42,22 @@ from pipeloom.ir import (
 from pipeloom.ir.model.transfers import size
 
 KINDS = {TensorKind.WEIGHT: TransferKind.WEIGHT, TensorKind.GRADIENT: TransferKind.GRADIENT}
-"""The tensors that go where the schedule's transfers say, not from op to op."""
-Sum = frozenset[int]  # the microbatches that a gradient has collected
+"""Kinds of tensors whose route is given by the schedule's transfers, not by its ops."""
+Sum = frozenset[int]  # the microbatches whose gradients are in a sum
 
 
 class DeadlockError(Exception):
-    """No rank can go on."""
+    """No rank can continue."""
 
 
 class Machine:
-    """Runs ``program``; what goes wrong is an AssertionError, or a DeadlockError."""
+    """Runs ``program``; errors raise AssertionError or DeadlockError."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         ranks, transfers = range(len(program.instructions)), program.schedule.transfers
         self.at = [0 for _ in ranks]
-        self.content: list[dict[int, Tensor | None]] = [{} for _ in ranks]  # of taken buffers
+        self.content: list[dict[int, Tensor | None]] = [{} for _ in ranks]  # of buffers in use
         self.place: list[dict[Tensor, int]] = [{} for _ in ranks]
         self.made: list[set[Tensor]] = [set() for _ in ranks]
         self.ran: list[set[Op]] = [set() for _ in ranks]
@@ -74,9 +75,9 @@ class Machine:
             for x, e in enumerate(previous(transfers))
         }
         self.last = {journey[-1] for journey in journeys(transfers).values()}
-        self.home: dict[int, Sum] = defaultdict(Sum)  # what has come to each stage's owner
+        self.home: dict[int, Sum] = defaultdict(Sum)  # what each stage's owner has received
         self.kept: list[dict[int, Sum]] = [defaultdict(Sum) for _ in ranks]  # by stage
-        self.sums: dict[Tensor, Sum] = {}  # of each D on its way
+        self.sums: dict[Tensor, Sum] = {}  # of each D that is being passed
         self.leaving: list[set[Tensor]] = [set() for _ in ranks]
         self.total: dict[int, Sum] = {}
 
@@ -220,8 +221,10 @@ class Machine:
 
 
 def run_compiled(schedule: Schedule, seed: int = 0, tied: Sequence[Sequence[int]] = ()) -> Machine:
-    """The machine after the program of ``schedule`` has run: with the memory that is planned, every
-    op and step done, every gradient collected once and reduced as is due, and nothing left behind.
+    """Run the program of ``schedule``, and check the final state; returns the machine.
+
+    The program uses the planned memory. All ops and steps are done, each gradient is collected once
+    and reduced if required, and all buffers are free.
     """
     program = compile_schedule(schedule, tied=tied)
     assert footprint(schedule).passing == passing_of(program)
@@ -242,11 +245,11 @@ def run_compiled(schedule: Schedule, seed: int = 0, tied: Sequence[Sequence[int]
     return machine
 
 
-# what programs hold for weights and gradients on their way, as ``footprint`` says of schedules ----
+# The memory of programs for passing weights and gradients, like ``footprint`` for schedules -------
 
 
 def passing_of(program: Program) -> tuple[float, ...]:
-    """Receive buffers, a stage at work, sums of gradients; one number per rank."""
+    """For each rank, the size of receive buffers, weights of a running stage, and gradient sums."""
     schedule, profile, found = program.schedule, program.schedule.problem.profile, []
     for rank, mine in enumerate(map(set, owned(schedule))):
         buffers = sum(
@@ -263,12 +266,12 @@ def passing_of(program: Program) -> tuple[float, ...]:
 
 
 def _kept(program: Program, rank: int, mine: set[int]) -> float:
-    """The most that the rank keeps, at one time, of sums that are not in a D's buffer."""
+    """The peak size of the rank's gradient sums that are not in the buffer of a D."""
     schedule, most = program.schedule, 0.0
     earlier = previous(schedule.transfers)
     kept: set[int] = set()
     leaving: set[Tensor] = set()
-    here: set[int] = set()  # stages whose D is
+    here: set[int] = set()  # stages whose D is on this rank
     for item in program.instructions[rank]:
         match item:
             case Compute(op) if op.kind is not OpKind.F and op.stage not in mine | here:

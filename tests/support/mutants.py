@@ -1,9 +1,9 @@
-"""Changed documents as text: blocks of edits, each with the lines that are said of what it makes.
+"""Edits of documents, written as text, each with the lines that a verifier must print.
 
-A block belongs to the document that the last ``== NAME`` names. Edits of programs replace lines of
-a rank that are there once, ``rank 1: 1W0; free x1.0 -> 1W0``, all in the unchanged rows. Those of
-other documents are done one by one: ``a.0.b = JSON``, ``a.0 + JSON`` before that place, ``a.0 -``.
-Expected lines are indented.
+A block of edits belongs to the document named by the previous line ``== NAME``. Edits of programs,
+such as ``rank 1: 1W0; free x1.0 -> 1W0``, replace lines of a rank that occur once; all refer to the
+unchanged rows. Edits of other documents are applied one by one: ``a.0.b = JSON``, ``a.0 + JSON``
+(insert before), ``a.0 -`` (delete). Expected lines are indented.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pipelines of one rank, which need no processes, and the same stages by plain autograd."""
+"""Pipelines of one rank, which need no other processes, and the same stages with plain autograd."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MIXED = "0F0 1F0 0O0 0F1 1F1 1R0 1B0 1W0 0L0 0B0 0W0 1B1 1W1 0R1 0B1 0W1"
 
 
 def each(order: str, count: int) -> str:
-    """An order that does all of one microbatch before the next."""
+    """An order that finishes each microbatch before the next one."""
     return " ".join(order.format(j) for j in range(count))
 
 
 def late(count: int) -> str:
-    """All F's of two stages, then all B's, then all W's: the longest that gradients can wait."""
+    """All F's of two stages, then all B's, then all W's, so that weight gradients wait longest."""
     kinds = ("0F{0} 1F{0}", "1B{0} 0B{0}", "1W{0} 0W{0}")
     return " ".join(each(kind, count) for kind in kinds)
 
@@ -50,7 +50,7 @@ def square(output: Any, _: Any = None) -> Tensor:
 
 
 class Shift(nn.Module):
-    """A first stage: the gradient of its parameter is that of the next stage's input."""
+    """A first stage whose parameter has the same gradient as the next stage's input."""
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Shift(nn.Module):
 
 
 class Of(nn.Module):
-    """What ``function`` makes of the module itself and its inputs.
+    """A module that applies ``function`` to itself and its inputs.
 
     ``parts`` are modules, buffers, parameters or shapes of parameters.
     """
@@ -84,7 +84,7 @@ class Of(nn.Module):
 
 @dataclass(frozen=True)
 class Ran:
-    """What steps left: ``values`` are the last losses, all gradients and buffers, by name."""
+    """The result of steps; ``values``: the last losses, all gradients and buffers, by name."""
 
     values: dict[str, Tensor]
     pipeline: Pipeline
@@ -100,7 +100,7 @@ def ran(
     loss: Callable[..., Any] = square,
     **options: Any,
 ) -> Ran:
-    """Steps of a pipeline, whose gradients add up; random numbers begin at the same place."""
+    """Run steps of a pipeline with a fixed random seed; gradients accumulate."""
     pipeline = Pipeline(program(order), modules, loss=loss, **options)
     losses: list[Tensor] = []
     torch.manual_seed(3)
@@ -144,7 +144,10 @@ def _values(modules: Sequence[nn.Module], losses: Sequence[Tensor]) -> dict[str,
 def differing(
     found: dict[str, Tensor], wanted: dict[str, Tensor], relative: float = 0.0
 ) -> list[str]:
-    """The names of values that differ by more than so much of their largest element: in any bit."""
+    """The names of values that differ by more than ``relative`` of their largest element.
+
+    With 0, they must be bitwise equal.
+    """
     assert found.keys() == wanted.keys()
     bounds = {name: relative * x.double().abs().max() for name, x in wanted.items() if x.numel()}
     return [

@@ -1,8 +1,9 @@
-"""Schedules timed by the rules alone: plain loops that share nothing with :mod:`pipeloom.ir.cost`.
+"""Times of schedules by the rules: plain loops that share no code with :mod:`pipeloom.ir.cost`.
 
-:class:`Playing` plays iterations moment by moment, first come, first served; :func:`listed_times`
-has transfers on a wire in the order of their list. Messages must take some time where there are
-wires: what is first at one moment is else a matter of taste. All links are alike.
+:class:`Playing` simulates iterations step by step, and wires are first come, first served; in
+:func:`listed_times`, a wire carries transfers in the order of their list. If there are wires,
+messages must take some time, as otherwise the order of simultaneous messages is not defined. All
+links are equal.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from pipeloom.ir import Op, OpKind, Profile, Schedule, Sharing, Transfer, Transf
 
 
 def occupied_wires(profile: Profile, source: int, target: int) -> list[object]:
-    """The wires of a message in the order in which it passes them, each by any name; none without
-    links."""
+    """The wires that a message occupies, in order, with arbitrary names; empty without links."""
     if profile.links is None:
         return []
     shared = profile.links.shared
@@ -31,7 +31,7 @@ def occupied_wires(profile: Profile, source: int, target: int) -> list[object]:
 
 
 def _shortest_way(source: int, target: int, ranks: int) -> list[object]:
-    """Breadth first round the circle, the neighbour above before the one below."""
+    """Breadth-first search in the ring; upwards if both directions are equally long."""
     queue: deque[tuple[int, list[object]]] = deque([(source, [])])
     while True:
         at, way = queue.popleft()
@@ -42,7 +42,7 @@ def _shortest_way(source: int, target: int, ranks: int) -> list[object]:
 
 
 def lasts(profile: Profile, transfer: Transfer) -> float:
-    """What a transfer takes."""
+    """The duration of a transfer."""
     stage = profile.stages[transfer.stage]
     size = stage.weight_bytes or 0.0
     if transfer.kind is TransferKind.GRADIENT and stage.grad_bytes is not None:
@@ -54,7 +54,7 @@ def lasts(profile: Profile, transfer: Transfer) -> float:
 
 
 def over_links(profile: Profile, source: int, target: int, size: float) -> float:
-    """Of links that are all alike."""
+    """The duration of a message over links that are all equal."""
     assert profile.links is not None
     assert not profile.links.pairs
     link, hops = profile.links.default, 1
@@ -64,7 +64,7 @@ def over_links(profile: Profile, source: int, target: int, size: float) -> float
 
 
 def needs_of(op: Op, stages: int) -> list[tuple[str, int, int]]:
-    """(F or B, stage, microbatch) of each op that makes an input of ``op``."""
+    """(F or B, stage, microbatch) of each op that produces an input of ``op``."""
     s, j = op.stage, op.microbatch
     if op.kind is OpKind.F:
         return [("F", s - 1, j)] if s > 0 else []
@@ -80,8 +80,10 @@ def duration_of(profile: Profile, op: Op) -> float:
 
 
 class Thing(NamedTuple):
-    """An op, the notice that there is room for a message, an activation that changes ranks, a
-    transfer or an all-reduce; in this order."""
+    """An op, a notice of room for a message, an activation message, a transfer, or an all-reduce.
+
+    They are sorted in this order.
+    """
 
     iteration: int
     sort: str  # "0 op", "1 notice", "2 message", "3 transfer" or "4 sum"
@@ -91,14 +93,14 @@ class Thing(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """A thing on one of its wires, the first one 0; an op is one leg, without a wire."""
+    """A thing on one of its wires, counted from 0; an op is one leg without a wire."""
 
     thing: Thing
     hop: int
 
 
 class Rules:
-    """What each thing of a schedule waits for, how long it lasts, and where it goes."""
+    """For each thing of a schedule, what it waits for, its duration, and its ranks."""
 
     def __init__(self, schedule: Schedule, iterations: int = 1) -> None:
         self.schedule, self.profile = schedule, schedule.problem.profile
@@ -131,7 +133,7 @@ class Rules:
 
     @cached_property
     def holders(self) -> dict[int, list[int]]:
-        """The ranks that run each stage of which nothing travels, where they are several."""
+        """The ranks of each stage that runs on several ranks and is not passed."""
         users: dict[int, set[int]] = {}
         for rank, row in enumerate(self.rows):
             for op in row:
@@ -148,7 +150,7 @@ class Rules:
 
     @cached_property
     def homes(self) -> dict[tuple[str, int, int], tuple[int, int]]:
-        """Rank and position of what makes each output."""
+        """Rank and position of the op that produces each output."""
         homes = {}
         for rank, row in enumerate(self.rows):
             for i, op in enumerate(row):
@@ -161,7 +163,7 @@ class Rules:
         return self.rows[rank][position]
 
     def message_to(self, thing: Thing) -> Thing | None:
-        """The message that brings the op its input, where another rank makes it."""
+        """The message with the op's input, if another rank produces it."""
         made = self.maker(thing)
         if made is None or made[0] == thing.number[0]:
             return None
@@ -169,13 +171,13 @@ class Rules:
         return Thing(thing.iteration, "2 message", (backward, *thing.number))
 
     def maker(self, thing: Thing) -> tuple[int, int] | None:
-        """Who makes what comes from the stage beside: rank and position."""
+        """Rank and position of the op on a neighbouring stage that produces the input."""
         op = self.op(thing)
         beside = [key for key in needs_of(op, self.schedule.problem.stages) if key[1] != op.stage]
         return self.homes[beside[0]] if beside else None
 
     def ends_of(self, thing: Thing) -> tuple[int, ...]:
-        """From which rank to which; of an all-reduce all that take part."""
+        """Source and target rank; for an all-reduce, all ranks that take part."""
         if thing.sort == "4 sum":
             return tuple(self.holders[thing.number[0]])
         if thing.sort == "3 transfer":
@@ -202,7 +204,7 @@ class Rules:
         return self.needs_of_sending(thing) + noticed
 
     def begun(self, ranks: set[int], iteration: int) -> list[Thing]:
-        """What they have done once they begin the iteration."""
+        """The things that ``ranks`` have finished before they begin the iteration."""
         return self.needs_of_end(ranks, iteration - 1, self.once) if iteration > 0 else []
 
     def needs_of_room(self, message: Thing) -> list[Thing]:
@@ -226,8 +228,10 @@ class Rules:
         return result + [Thing(i, "3 transfer", (k,)) for k in same]
 
     def needs_of_end(self, ranks: set[int], iteration: int, things: list[Thing]) -> list[Thing]:
-        """What ``ranks`` are done with an iteration after: what one sends need only be ready to
-        go."""
+        """The things after which ``ranks`` are done with an iteration.
+
+        A message that they send only has to be ready, not transferred.
+        """
         result = []
         for thing in (other._replace(iteration=iteration) for other in things):
             if thing.sort == "1 notice":
@@ -293,7 +297,7 @@ class Rules:
         return steps * max(busy)
 
     def wires(self, thing: Thing) -> list[object]:
-        """One after the other; of an all-reduce those of its hops, each once."""
+        """The wires in order; for an all-reduce, all wires of its hops, without repetition."""
         if thing.sort == "0 op":
             return []
         hops = self.circle(thing.number[0]) if thing.sort == "4 sum" else [self.ends_of(thing)]
@@ -302,7 +306,7 @@ class Rules:
 
 
 class Playing(Rules):
-    """``ends`` says when each thing has ended, ``starts`` when it started."""
+    """Simulates iterations; ``starts`` and ``ends`` hold the times of each thing."""
 
     def __init__(self, schedule: Schedule, iterations: int) -> None:
         super().__init__(schedule, iterations)
@@ -318,12 +322,12 @@ class Playing(Rules):
             self.step()
 
     def ended(self, rank: int, iteration: int) -> float:
-        """When the rank is done with that iteration and all before it."""
+        """The time at which ``rank`` has finished this iteration and all earlier ones."""
         needs = [n for i in range(iteration + 1) for n in self.needs_of_end({rank}, i, self.once)]
         return max([0.0, *(self.ends[need] for need in needs)])
 
     def step(self) -> None:
-        """The first leg that is ready joins its queue; or time passes."""
+        """Let the first leg that is ready join its queue, or advance the time."""
         waiting = [(self.joins(leg), leg) for leg in self.ready if self.joins(leg) <= self.now]
         if waiting:
             _, leg = min(waiting)
@@ -342,8 +346,7 @@ class Playing(Rules):
                 self.start(queue.pop(0))
 
     def joins(self, leg: Leg) -> float:
-        """When a leg joins its queue: never, as far as is known, or when what it waits for is
-        over."""
+        """The time at which a leg joins its queue; infinite if it is not known yet."""
         if leg.hop:
             return self.left[Leg(leg.thing, leg.hop - 1)]
         needs = self.needs[leg.thing]
@@ -357,7 +360,7 @@ class Playing(Rules):
         self.starts.setdefault(thing, self.now)
         if leg.hop + 1 < len(self.ways[thing]):
             self.ready.append(Leg(thing, leg.hop + 1))
-        else:  # alike as the links are, the last one is the last to be left
+        else:  # all links are equal, so the last one is left last
             self.ends[thing] = self.now + self.duration(thing)
 
     def over(self, thing: Thing) -> bool:
@@ -365,9 +368,9 @@ class Playing(Rules):
 
 
 def listed_times(schedule: Schedule) -> list[tuple[float, float]]:
-    """Start and end of every transfer of one iteration.
+    """Start and end of all transfers of one iteration.
 
-    Looks again and again for anything that may start by what has ended, until nothing is left.
+    Repeatedly starts everything whose inputs have ended, until nothing is left.
     """
     rules, ends = Rules(schedule), dict[Thing, float]()
     moves = [Thing(0, "3 transfer", (i,)) for i in range(len(schedule.transfers))]

@@ -1,4 +1,4 @@
-"""A small GPT whose losses are compared to the last digit."""
+"""A small GPT whose losses are compared exactly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MICROBATCHES = 4
 
 @dataclass(frozen=True)
 class SmallGPT(GPT):
-    """Four small blocks, embedding and head tied, in float64, by Adam."""
+    """Four small blocks in float64, with tied embedding and head, trained by Adam."""
 
     layers: int = 4
     width: int = 16
@@ -33,7 +33,7 @@ class SmallGPT(GPT):
 
 
 def program_of(family: str, ranks: int, *, data_parallel: bool = False) -> Program:
-    """The program of a family that trains it."""
+    """The program of a family for this model."""
     plan = schedule(family, ranks, MICROBATCHES)
     tied = [sorted({s for s, _ in group}) for group in SmallGPT().tied(plan.problem.stages)]
     return compile_schedule(plan, tied=tied, data_parallel=data_parallel)

@@ -1,8 +1,8 @@
-"""The least makespan of a tiny instance where weights travel, over everything that could decide it.
+"""The least makespan of a tiny weight-passing instance, by exhaustive search.
 
-For tests alone. All owners, all ways in which copies could pass the other ranks, all orders of the
-transfers on the wires, all orders of a rank's ops that keep its memory limit. D's travel on what
-weights leave free: nothing waits for them.
+It tries all owners, all paths of copies over the other ranks, all orders of transfers on the wires,
+and all orders of a rank's ops within its memory limit. Weight gradients (D) use the time that
+weights leave free, as nothing waits for them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Leg = tuple[int, int, int, int]  # stage, copy, from, to
 
 
 def least_makespan(problem: Problem) -> float:
-    """Of an instance in which every rank has microbatches."""
+    """The least makespan of an instance in which every rank has microbatches."""
     ranks, stages = range(problem.ranks), range(problem.stages)
     delays = [delay_matrix(problem.profile, TransferKind.WEIGHT, s).tolist() for s in stages]
     best = float("inf")
@@ -35,7 +35,7 @@ def least_makespan(problem: Problem) -> float:
 
 
 def _routes(owner: int, others: list[int]) -> Iterator[list[list[tuple[int, int]]]]:
-    """Every set of paths from the owner that passes each of the others once, as legs."""
+    """All sets of paths from the owner that together visit each other rank once, as legs."""
     if not others:
         yield []
         return
@@ -52,7 +52,7 @@ def _routes(owner: int, others: list[int]) -> Iterator[list[list[tuple[int, int]
 
 
 def _listings(legs: list[Leg]) -> Iterator[Sequence[Leg]]:
-    """Every order of the legs in which each copy's come one after the other."""
+    """All orders of the legs that keep the order of each copy's legs."""
     for order in permutations(range(len(legs))):
         place = {leg: at for at, leg in enumerate(order)}
         if all(
@@ -64,7 +64,7 @@ def _listings(legs: list[Leg]) -> Iterator[Sequence[Leg]]:
 def _arrivals(
     problem: Problem, owner: Sequence[int], legs: Sequence[Leg], delays: list[list[list[float]]]
 ) -> dict[tuple[int, int], float]:
-    """By stage and rank: when the weights are there."""
+    """The time at which the weights of a stage arrive on a rank, by (stage, rank)."""
     links = problem.profile.links
     came = dict.fromkeys(enumerate(owner), 0.0)
     free: dict[str, float] = {}
@@ -78,21 +78,20 @@ def _arrivals(
 
 
 def _end(problem: Problem, rank: int, came: dict[tuple[int, int], float]) -> float:
-    """When the rank's last op ends at the earliest; infinite where its memory admits no order."""
+    """The earliest end of the rank's last op; infinite if no order fits in its memory."""
     number = problem.owner[0].tolist().count(rank)
     arrived = tuple(came[s, rank] for s in range(problem.stages))
     return _least_end(problem.profile.stages, problem.memory_limit[rank], number, arrived)
 
 
-Place = tuple[int, int]  # of a microbatch: how many of its F's and B's have run, how many W's
+Place = tuple[int, int]  # progress of a microbatch: number of F's and B's done, number of W's done
 
 
 @cache
 def _least_end(
     stages: tuple[StageProfile, ...], limit: float, number: int, arrived: tuple[float, ...]
 ) -> float:
-    """By the earliest time at which each set of ops can be done: nothing else of the past
-    matters."""
+    """Dynamic programming over sets of finished ops, with the earliest time for each."""
     last = (2 * len(stages), len(stages))
     earliest: dict[tuple[Place, ...], float] = {((0, 0),) * number: 0.0}
     for _ in range(3 * len(stages) * number):
@@ -113,7 +112,7 @@ def _least_end(
 def _next(
     stages: tuple[StageProfile, ...], place: Place, clock: float, arrived: tuple[float, ...]
 ) -> Iterator[tuple[Place, float, float]]:
-    """What a microbatch can run next: its place then, when it starts, how long it takes."""
+    """The ops that a microbatch can run next: its place afterwards, their start and duration."""
     (done, written), number = place, len(stages)
     if done < number:
         yield (done + 1, written), max(clock, arrived[done]), stages[done].t_f
@@ -124,7 +123,7 @@ def _next(
 
 
 def _held(stages: tuple[StageProfile, ...], places: Sequence[Place]) -> float:
-    """The activations of microbatches at their places."""
+    """The activation memory of microbatches at ``places``."""
     total, number = 0.0, len(stages)
     for done, written in places:
         back = max(0, done - number)

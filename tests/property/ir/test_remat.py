@@ -1,5 +1,4 @@
-"""Recomputed and offloaded activations: two readings of the rules agree, and a small case by
-hand."""
+"""Recomputation and offload: independent implementations agree, and small hand-computed cases."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ def test_the_verifier_and_the_replay_agree_with_the_simulator(schedule: Schedule
 
 @given(lever_schedules())
 def test_a_run_as_planned_lost_nothing(schedule: Schedule) -> None:
-    """Copies are no compute of their rank, and what waits for them waits for an input."""
+    """Copies do not count as compute, and an op that waits for a copy waits for an input."""
     schedule = timed(schedule)
     found = attribute(schedule, schedule)
     assert found.measured == found.planned
@@ -68,7 +67,7 @@ def test_a_lever_op_that_is_lost_or_comes_too_late_is_found(
     document = dump_schedule(timed(schedule))
     rank, i = random.choice(places)
     entry = document["order"][rank].pop(i)
-    if entry["op"] == "R" or random.random() < 0.5:  # behind its B
+    if entry["op"] == "R" or random.random() < 0.5:  # after its B
         document["order"][rank].append(entry)
     assert verify_schedule(document) != []
 
@@ -79,15 +78,15 @@ def one_stage(order: str, **options: Any) -> Schedule:
 
 
 def test_recomputing_by_hand() -> None:
-    """F 0-2, 2-4; R 4-6; B 6-9; W 9-10; then B of the other."""
+    """F 0-2, 2-4; R 4-6; B 6-9; W 9-10; then R, B and W of the other microbatch."""
     timing = simulate(one_stage("0F0 0F1 0R0 0B0 0W0 0R1 0B1 0W1", t_r=2.0, m_r=1.0))
     assert timing.end[0].tolist() == [2, 4, 6, 9, 10, 12, 15, 16]
-    assert timing.peak_memory == (11.0,)  # M_B of the one, the input of the other
+    assert timing.peak_memory == (11.0,)  # M_B of one microbatch, the input of the other
     assert timing.work == 16.0
 
 
 def test_offloading_by_hand() -> None:
-    """O 0 goes out from 2 to 5 while F 1 runs; B 1 waits for nothing, L 0 comes back beside it."""
+    """O 0 runs from 2 to 5, in parallel with F 1; L 0 runs in parallel with W 1."""
     order = "0F0 0F1 0O0 0B1 0L0 0W1 0B0 0W0"
     timing = simulate(one_stage(order, m_o=1.0, offload_bytes=3.0))
     starts = dict(zip(order.split(), timing.start[0].tolist(), strict=True))

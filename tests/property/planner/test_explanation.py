@@ -1,4 +1,4 @@
-"""Whatever the problem, it can be explained, and the figures of the explanation fit together."""
+"""Every problem can be explained, and the figures of the explanation are consistent."""
 
 from __future__ import annotations
 

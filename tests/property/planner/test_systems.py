@@ -1,4 +1,4 @@
-"""Whatever the profile: no schedule that Megatron runs costs less than the bound that is told."""
+"""For all profiles, no schedule that Megatron can run costs less than the reported bound."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stage_profiles(draw: st.DrawFn) -> StageProfile:
 
 
 def assert_bounds_all(profile: Profile | LayeredProfile, microbatches: int, most: int) -> None:
-    """The bound on Megatron's schedules is below each of them that can be built."""
+    """The bound for Megatron's schedules is not above any of them that can be built."""
     try:
         answer = pipeloom.optimize(profile, microbatches, for_="megatron", work_limit=20.0)
     except InfeasibleError:

@@ -1,4 +1,4 @@
-"""Runs this benchmark alone."""
+"""``python -m tests.property.small_exact``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Checks of a small problem: no bound is above its optimum or above a known schedule."""
+"""Checks of a small problem: no bound exceeds its optimum or the cost of a known schedule."""
 
 from __future__ import annotations
 
@@ -39,17 +39,20 @@ from tests.support.weight_oracle import least_makespan
 from .instances import CELLS, problem_of
 
 EQUAL = 1e-7
-"""Relative: what rounding may add to a sum of times."""
+"""Relative tolerance for rounding in sums of times."""
 CEILING = 1e-6
-"""Relative: how much above the cost that was found the oracle looks for schedules."""
+"""The oracle looks for schedules up to the found cost times 1 + CEILING."""
 SECONDS = 5.0
-"""For each bound that is searched, and each certificate, at most."""
+"""Time limit of each bound that needs a search, and of each certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """``optimum``: the oracle's; None where it was undecided. ``bounds``: how many were held
-    against it, or else against the schedules that are known. ``wrong``: a line for each fault."""
+    """The result of a check.
+
+    ``optimum``: from the oracle; None if undecided. ``bounds``: the number of bounds compared with
+    the optimum, or with known schedules. ``wrong``: one line per fault.
+    """
 
     wrong: tuple[str, ...]
     kind: str = ""
@@ -61,15 +64,15 @@ class Found:
 
 
 def check(kind: str, seed: int, work_limit: float, nodes: int, *, every_bound: bool) -> Found:
-    """The problem's bounds and schedule, held against the oracle; a crash is a fault.
+    """Compare the bounds and the schedule of a random problem with the oracle; a crash is a fault.
 
-    ``work_limit``: of the solve, in millions of simulated ops. ``every_bound``: of a small problem
-    those that are searched too, and certificates.
+    ``work_limit``: of the solve, in millions of simulated ops. ``every_bound``: for small problems,
+    also check bounds that need a search, and certificates.
     """
     longer = float(np.random.default_rng(seed).uniform(1.0, 2.0))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # overflow and its like
+            warnings.simplefilter("error")  # such as overflow
             problem = problem_of(kind, seed)
             small = problem.stages * problem.microbatches <= CELLS
             found = check_problem(
@@ -83,8 +86,11 @@ def check(kind: str, seed: int, work_limit: float, nodes: int, *, every_bound: b
 
 
 def check_problem(problem: Problem, work_limit: float, nodes: int, longer: float | None) -> Found:
-    """``longer``: times the cost, another ceiling for the bounds that are searched below one; None
-    where these are not checked."""
+    """Check a problem.
+
+    ``longer``: bounds that search below a ceiling are checked with the cost and with ``longer``
+    times the cost as ceilings; None: they are not checked.
+    """
     return _Check(problem, nodes, longer).found(work_limit)
 
 
@@ -118,7 +124,7 @@ class _Check:
         return Found(tuple(wrong), cost=cost, proven=proven, optimum=optimum, bounds=len(values))
 
     def _infeasible(self, work_limit: float) -> Iterator[str]:
-        """The oracle finds no schedule either, and the optimizer says the same."""
+        """Check that neither the oracle nor the optimizer finds a schedule."""
         with suppress(InfeasibleError):
             solve(self._problem, work_limit=work_limit)
             yield "infeasible, but solved"
@@ -128,9 +134,9 @@ class _Check:
                 yield f"infeasible, but there is a schedule of cost {least!r}"
 
     def _least(self, cost: float, highest: float) -> tuple[float, bool]:
-        """The optimum, or else the least cost that is known; and which of them it is.
+        """The lowest cost known, and whether it is proven to be the optimum.
 
-        The oracle is asked first whether anything costs less than the highest bound.
+        The oracle first checks whether anything costs less than the highest bound.
         """
         if self._problem.placement.passing is Passing.WEIGHTS:
             return least_makespan(self._problem), True
@@ -141,12 +147,12 @@ class _Check:
         return min(cost, least), complete
 
     def _below(self, ceiling: float) -> Searched:
-        """The optimum that the oracle finds below ``ceiling``; infinite if there is none."""
+        """The optimum below ``ceiling`` according to the oracle; infinite if there is none."""
         found = searched(self._problem, ceiling=ceiling, nodes=self._nodes)
         return found if found.least < ceiling else found._replace(least=math.inf)
 
     def _searched(self, cost: float, ceiling: float) -> Iterator[tuple[str, float]]:
-        """The bounds that are searched below a ceiling."""
+        """Bounds that search below a ceiling."""
         problem, below = self._problem, f" below {ceiling!r}"
         weights = problem.placement.passing is Passing.WEIGHTS
         if problem.profile.unlike or weights or cost == 0:

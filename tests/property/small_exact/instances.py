@@ -1,7 +1,7 @@
-"""Random problems by kind, most of at most twelve (stage, microbatch) pairs; the seed decides all.
+"""Random problems by kind, reproducible from their seed.
 
-Times and sizes are seldom round numbers. Memory limits are often exactly what some microbatches
-hold, or a hair more or less.
+Most have at most twelve (stage, microbatch) pairs. Times and sizes are seldom round numbers. Memory
+limits are often exactly what some microbatches hold, or very slightly more or less.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pipeloom.ir import Link, Links, Objective, Placement, Problem, Profile, Sha
 
 CELLS = 12
 FEW_CELLS = 6
-"""Where orders are many: with recomputation, offload, or unlike microbatches."""
+"""The limit for kinds with many orders: recomputation, offload, unlike microbatches."""
 MOST_RANKS = 6
 
 Rng = np.random.Generator
@@ -32,20 +32,22 @@ def placed(
     objective: Objective = Objective.PERIOD,
     **profile: Any,
 ) -> Problem:
-    """Stages placed as they are, with the same limit for each rank and no delays; ``profile``:
-    other keys of the profile."""
+    """Stages on a given placement, with the same limit for all ranks and no delays.
+
+    ``profile``: other fields of the profile.
+    """
     ranks = 1 + max(placement.owners)
     whole = Profile(stages, ranks, **{"t_comm": 0.0} | profile)
     return Problem(whole, microbatches, placement, (limit,) * ranks, objective)
 
 
 def problem_of(kind: str, seed: int) -> Problem:
-    """The problem of a kind, one of :data:`KINDS`, and a seed."""
+    """A random problem of a kind in :data:`KINDS`, reproducible from the seed."""
     return KINDS[kind](np.random.default_rng([11, seed]))
 
 
 def _times(stages: int, rng: Rng) -> Numbers:
-    """T_F, T_B, T_W of each stage: small whole numbers, equal but for a fifth, or any."""
+    """T_F, T_B, T_W of each stage: small integers, values within 20 % of each other, or any."""
     way = rng.integers(3)
     if way == 0:
         return rng.integers(0, 5, (stages, 3)).astype(np.float64)
@@ -55,7 +57,10 @@ def _times(stages: int, rng: Rng) -> Numbers:
 
 
 def _sizes(stages: int, rng: Rng) -> Numbers:
-    """M_B, 1, the same for all stages or any, and M_W: nothing, all, or a share of it."""
+    """M_B and M_W of each stage, shape (stages, 2).
+
+    M_B is 1, the same for all stages, or any value; M_W is 0, M_B, or a share of it.
+    """
     way = rng.integers(3)
     m_b = np.ones(stages) if way == 0 else np.full(stages, rng.uniform(0.3, 3))
     m_b = rng.uniform(0.3, 3, stages) if way == 2 else m_b
@@ -64,7 +69,7 @@ def _sizes(stages: int, rng: Rng) -> Numbers:
 
 
 def _stages(number: int, rng: Rng) -> tuple[StageProfile, ...]:
-    """A third of the time all stages are equal."""
+    """Random stages; in a third of all cases, they are equal."""
     rows = np.hstack([_times(number, rng), _sizes(number, rng)])
     if rng.random() < 1 / 3:
         rows[:] = rows[0]
@@ -72,8 +77,11 @@ def _stages(number: int, rng: Rng) -> tuple[StageProfile, ...]:
 
 
 def _limit(stages: list[StageProfile], microbatches: int, rng: Rng) -> float:
-    """None, or as much as a microbatch holds on all stages of a rank and some M_B's and M_W's
-    beside it, or some part of one more; seldom too little."""
+    """A random memory limit for a rank.
+
+    There is none, or it is enough for one microbatch on all stages of the rank and some more M_B's
+    and M_W's, with small deviations up and down; rarely, it is too small.
+    """
     if not stages or rng.random() < 0.2:
         return math.inf
     held = sum(stage.m_b for stage in stages)
@@ -93,8 +101,11 @@ def _posed(
     cells: int = CELLS,
     microbatches: int | None = None,
 ) -> Problem:
-    """With any delay, memory limits and objective, and up to as many microbatches as there is room
-    for, rather many."""
+    """A problem with random delays, memory limits and objective.
+
+    The number of microbatches is random up to ``cells`` / stages, with a preference for large
+    numbers.
+    """
     number = microbatches or int(rng.integers(1, cells // len(stages) + 1, 2).max())
     t_comm = float(rng.choice([0.0, 0.3, 1.0, 4.0, rng.uniform(0, 3)]))
     profile = Profile(stages, ranks, t_comm=t_comm, host_link=Link(0.1 * rng.uniform(), 1.0))
@@ -104,14 +115,14 @@ def _posed(
     if rng.random() < 0.5:
         limits = (max(limits),) * ranks
     objective = Objective(rng.choice([each.value for each in Objective]))
-    if rng.random() < 0.25:  # each direction of each pair has a delay of its own
+    if rng.random() < 0.25:  # a different delay for each direction of each pair
         matrix = rng.choice([0.0, 0.3, 4.0], (ranks, ranks)).tolist()
         profile = replace(profile, t_comm=tuple(map(tuple, matrix)))
     return Problem(profile, number, placement, limits, objective)
 
 
 def _at_once(stages: tuple[StageProfile, ...], rng: Rng) -> tuple[StageProfile, ...]:
-    """An F and a BW at once take the longer of the two and some of the shorter."""
+    """Let an F and a BW that run at once take the longer time and a part of the shorter one."""
     return tuple(replace(s, t_fb=_longer(s, float(rng.uniform()))) for s in stages)
 
 
@@ -121,12 +132,12 @@ def _longer(stage: StageProfile, share: float) -> float:
 
 
 def _fused(stages: tuple[StageProfile, ...], rng: Rng) -> tuple[StageProfile, ...]:
-    """A BW takes less than its B and W."""
+    """Let a BW take less time than B and W."""
     return tuple(replace(s, t_bw=float(rng.uniform(0.5, 1)) * (s.t_b + s.t_w)) for s in stages)
 
 
 def _few(rng: Rng, least: int, most: int) -> int:
-    """Half of the time ``least``: with few stages there are many microbatches."""
+    """A number of stages; ``least`` half of the time, which leaves room for many microbatches."""
     return least if rng.random() < 0.5 else int(rng.integers(least, most + 1))
 
 
@@ -141,7 +152,7 @@ def _v(rng: Rng) -> Problem:
 
 
 def _several(rng: Rng) -> Problem:
-    """Interleaved, a wave, or each stage on any rank."""
+    """An interleaved placement, a wave, or each stage on a random rank."""
     way, ranks = rng.integers(3), int(rng.integers(2, 4))
     if way == 0:
         return _posed(Placement.interleaved(ranks, 2), _stages(2 * ranks, rng), ranks, rng)
@@ -166,7 +177,7 @@ def _bw(rng: Rng) -> Problem:
 
 
 def _copies(rng: Rng) -> Problem:
-    """Both ways, half of them with pairs."""
+    """Two copies in opposite directions; half of the problems allow pairs."""
     ranks = int(rng.choice([2, 4, 6]))
     stages = _stages(ranks, rng)
     stages = _at_once(stages, rng) if rng.random() < 0.5 else stages
@@ -188,7 +199,7 @@ def _recomputed(rng: Rng) -> Problem:
 
 
 def _offloaded(rng: Rng) -> Problem:
-    """Some may be recomputed instead."""
+    """Some of these problems also allow recomputation."""
     placement, stages, ranks = _small(rng)
     stages = _with_recomputation(stages, rng) if rng.random() < 0.4 else stages
     stages = tuple(
@@ -214,11 +225,11 @@ def _unlike(rng: Rng) -> Problem:
 
 
 _STREAMED = ((2, 1), (2, 2), (2, 3), (2, 4), (3, 1), (3, 2))
-"""Ranks and stages of which the oracle tries all transfers in moments."""
+"""Ranks and stages for which the oracle tries all transfers within moments."""
 
 
 def _weights(rng: Rng) -> Problem:
-    """The makespan alone: a rank's span can begin once all weights are there."""
+    """Only with the makespan, since the span of a rank can begin after all weights have arrived."""
     ranks, number = _STREAMED[rng.integers(len(_STREAMED))]
     microbatches = int(rng.integers(ranks, CELLS // number + 1))
     sizes = rng.uniform(0, 4e6, number).tolist()
@@ -235,7 +246,7 @@ def _weights(rng: Rng) -> Problem:
 
 
 def _magnitudes(rng: Rng) -> Problem:
-    """Up to 8 ranks and 12 microbatches; times and sizes of all magnitudes, or many of them 0."""
+    """Up to 8 ranks and 12 microbatches, with times and sizes of all magnitudes, or many zeros."""
     ranks, way = int(rng.integers(1, 9)), rng.integers(4)
     rows = np.hstack([_times(ranks, rng), _sizes(ranks, rng)])
     if way == 0:

@@ -1,5 +1,4 @@
-"""Cuts and their bounds against all cuts one by one, and the joint search against all schedules of
-all cuts."""
+"""Compares cuts, bounds on cuts and the joint search with exhaustive enumeration."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ EXAMPLE = model(6, Profile((), 2, 0.1, memory_limit=(6.0, 6.0)))
 
 
 def every_cut(profile: LayeredProfile, stages: int, rules: Rules) -> list[Cut]:
-    """By the definition."""
+    """All cuts that the rules allow, by definition."""
     number = len(profile.layers)
     found = []
     for inner in combinations(range(1, number), stages - 1):
@@ -90,7 +89,7 @@ def test_the_smallest_limit_is_that_of_the_cut_that_needs_least(
         assert found.proven
         assert found.device == least.device
     assert found.cut in cuts
-    if found.device:  # enough for the cut, and a bit less is not
+    if found.device:  # otherwise, the limit is enough for the cut, and a bit less is not
         return
     stages = profile.cut(found.cut)
     for limit, feasible in ((found.limit, True), (found.limit * 0.999, False)):
@@ -175,5 +174,5 @@ def test_layers_cannot_be_shared_out_below_the_least_load(pieces: list[float], r
 
 
 def test_the_least_load_of_equal_layers_counts_whole_ones() -> None:
-    """24 blocks of 27 ms, an embedding and a head: some rank has 7 blocks."""
+    """For 24 blocks of 27 ms, an embedding and a head, some rank has 7 blocks."""
     assert least_load([2.4, *[27.0] * 24, 41.0], 4) == 7 * 27.0
