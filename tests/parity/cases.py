@@ -339,8 +339,7 @@ class Case:
 
     @cache  # noqa: B019
     def schedule(self, count: int, *, resumed: bool = False) -> Schedule:
-        """The schedule for ``count`` microbatches; after a resumption, stages are on other
-        ranks."""
+        """The schedule for ``count`` microbatches; a resumption moves stages to other ranks."""
         if not resumed:
             try:
                 return _made(self, count)

@@ -52,8 +52,7 @@ class Event:
 
 
 class Device:
-    """Has the methods of :class:`pipeloom.runtime.device.Device`; ``compute`` is the current
-    stream."""
+    """Has the methods of :class:`pipeloom.runtime.device.Device`; ``compute`` is current."""
 
     device, is_host = DEVICE, False
 
@@ -85,8 +84,7 @@ class Device:
 
 
 class Memory:
-    """A tensor with only what the transport uses; copies of ``value`` happen when the device
-    runs."""
+    """A tensor with only what the transport uses; ``value`` is copied when the device runs."""
 
     device, dtype, nbytes = DEVICE, torch.float32, 4
 
