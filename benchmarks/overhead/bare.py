@@ -25,7 +25,7 @@ _X, _DY = ir.TensorKind.X, ir.TensorKind.DY
 
 
 class BareRank:
-    """The calls of this rank of ``program``; ops take ``seconds`` each, BW twice that."""
+    """Runs this rank's part of ``program``; ops take ``seconds`` each, BW twice that."""
 
     def __init__(self, program: ir.Program, seconds: float) -> None:
         stages, rows = program.schedule.problem.stages, program.instructions

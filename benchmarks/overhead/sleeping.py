@@ -118,7 +118,7 @@ class OurStage(nn.Module):
 
 
 class TorchStage(OurStage):
-    """The same stage for torch, with W in :meth:`dw_builder`."""
+    """:class:`OurStage` for torch, with W in :meth:`dw_builder`."""
 
     product = staticmethod(_input)
 

@@ -64,7 +64,7 @@ def _published() -> dict[str, list[MeasuredRow]]:
 def published_cases(rows: Iterable[MeasuredRow]) -> dict[str, list[MeasuredRow]]:
     """Rows of large runs, grouped by the settings that a plan does not choose.
 
-    A name lists these settings.
+    The keys list these settings.
     """
     found: dict[str, list[MeasuredRow]] = {}
     for row in rows:

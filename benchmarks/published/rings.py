@@ -1,4 +1,7 @@
-"""Published weight-passing families: bubbles compared with their formulas, and the bytes sent."""
+"""Published weight-passing families: bubbles compared with their formulas, and the bytes sent.
+
+A *turn* is one step of the ring, after which each rank passes weights on to the next rank.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ WORK = 80.0
 
 
 def _hop(shared: Sharing, *, latency: bool = False) -> Links:
-    """Links over which the weights of a stage take ``HOP``, due to their bandwidth or latency."""
+    """Links on which a stage's weights take ``HOP`` per hop, due to their bandwidth or latency."""
     rate = BYTES / (HOP * 1e6)  # gigabytes per second
     link = Link(HOP, 1e12) if latency else Link(0.0, rate)
     return Links(link, shared=shared)

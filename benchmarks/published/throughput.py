@@ -21,7 +21,7 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Figures:
-    """Predict one published row.
+    """Published and predicted figures of one row.
 
     The predicted winner is the fastest scheme among those that are predicted to fit in memory.
     """

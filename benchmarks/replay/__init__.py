@@ -34,7 +34,7 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """The answers with six seeds, or a hash of the family's schedule."""
+    """The answers to a question with six seeds, or a hash of the family's schedule."""
     return {"kind": case.given["asked"].kind} | ask(case.given["asked"])
 
 

@@ -28,7 +28,7 @@ from pipeloom.ir import parse_profile
 
 COUNT, TRACED = 40, 4
 SHAPES = ((4, 8), (4, 16), (4, 32), (8, 16), (8, 32), (8, 64), (12, 24), (16, 32), (16, 64))
-"""Ranks and microbatches."""
+"""Pairs of ranks and microbatches."""
 SEQUENCES = (2, 4, 8)
 """Sequences per microbatch."""
 ROOM = (1.0, 1.25, 1.5, 2.0)
