@@ -25,7 +25,6 @@ from pipeloom import (
     profile_from,
 )
 from pipeloom.ir import LayeredProfile, Link, Links, Measurement, parse_profile
-from tests.support.command_line import written
 
 PRIMUS = Path(__file__).with_name("primus_pp8.json")
 TWO_STAGES = "stage,microbatch,F,BW\n0,0,1,8\n1,0,1,8\n"
@@ -40,16 +39,6 @@ def trace(path: Path, events: Sequence[Any], rank: int | None = None) -> Path:
     document = json.dumps({"traceEvents": list(events)} | about).encode()
     path.write_bytes(gzip.compress(document) if path.suffix == ".gz" else document)
     return path
-
-
-def measured(path: Path, profile: Profile) -> Path:
-    """A schedule that ran as planned, but a millisecond late."""
-    schedule = build_family("zb-h1", profile, 3)
-    start, end = (
-        tuple(t + 1 for t in x) for x in (schedule.known_timing.start, schedule.known_timing.end)
-    )
-    late = replace(schedule, timing=replace(schedule.known_timing, start=start, end=end))
-    return written(path, dump_schedule(late))
 
 
 def times(found: Measurement) -> list[tuple[float, float, float]]:
