@@ -19,9 +19,7 @@ from pipeloom.ir import InputError
 from pipeloom.ir.litter import remove_litter
 from pipeloom.runtime import LaunchError, launch_ranks
 from pipeloom.runtime.launch import processes
-from tests.support.launched import until
-
-ROOT = Path(__file__).parents[2]
+from tests.support.processes import ENVIRONMENT, until
 
 
 def hang_on(rank: int) -> list[str]:
@@ -92,10 +90,9 @@ def test_nobody_outlives_a_killed_fork_server_or_parent(tmp_path: Path) -> None:
     """A rank that is stopped neither; the folder of sockets is left to the next start."""
     folder = tmp_path.with_name("own")
     folder.mkdir(exist_ok=True)
-    paths = os.pathsep.join([*sys.path, str(ROOT)])
-    given = os.environ | {"PYTHONPATH": paths, "TMPDIR": str(folder)}
     script = f"from tests.distributed.test_launch import parent; parent({str(tmp_path)!r})"
-    process = subprocess.Popen([sys.executable, "-c", script], env=given, cwd=ROOT)
+    given = ENVIRONMENT | {"TMPDIR": str(folder)}
+    process = subprocess.Popen([sys.executable, "-c", script], env=given)
 
     def ranks(name: str) -> list[str]:
         return [path.name for path in tmp_path.iterdir() if path.name.startswith(name)]

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-SRC = Path(__file__).parents[2] / "src"
-# for processes of their own: this checkout's pipeloom
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(SRC)}
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.support.command_line import ENVIRONMENT
 from tests.support.inner import COMMANDS
+from tests.support.processes import ENVIRONMENT
 
 HELP = f"""
 import sys

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,8 +16,8 @@ import pytest
 
 from pipeloom import InputError, plan, sweep
 from pipeloom.planner import LostWorkersError, Workers
-from tests.support.command_line import ENVIRONMENT, untimed
-from tests.support.launched import until
+from tests.support.command_line import untimed
+from tests.support.processes import ENVIRONMENT, until
 from tests.support.tasks import killed_once, missing_module, until_nobody_waits
 
 pytest.importorskip("distributed")
@@ -49,13 +48,8 @@ class Cluster:
         file = ("--scheduler-file", str(self._folder / "scheduler.json"))
         words += file if what == "scheduler" else ("--local-directory", str(self._folder))
         command = [sys.executable, "-m", f"distributed.cli.dask_{what}", "--no-dashboard", *words]
-        paths = os.pathsep.join(filter(None, sys.path))
-        process = subprocess.Popen(
-            command,
-            env=ENVIRONMENT | {"PYTHONPATH": paths},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        nowhere = subprocess.DEVNULL
+        process = subprocess.Popen(command, env=ENVIRONMENT, stdout=nowhere, stderr=nowhere)
         self._processes.callback(process.wait)
         self._processes.callback(process.kill)
         return process

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,7 @@ import pytest
 
 from pipeloom import InputError
 from pipeloom.planner import Event, LostWorkersError, Note, Workers, stop_asked
-from tests.support.command_line import ENVIRONMENT
-from tests.support.launched import until
+from tests.support.processes import ENVIRONMENT, until
 from tests.support.tasks import killed, killed_once, stopped
 
 TWO = Workers(2)
@@ -73,9 +71,8 @@ if __name__ == "__main__":
 def test_a_killed_parent_leaves_no_orphan(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     words = [sys.executable, str(script)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as parent:
         assert parent.stdout is not None
         children = [int(word) for word in parent.stdout.readline().split()]
         parent.kill()
