@@ -14,9 +14,8 @@ from torch import Tensor
 
 from pipeloom import compile_schedule
 from pipeloom.runtime import LaunchError, Routes, Transport, connect, launch_ranks
-from pipeloom.runtime.transport.gloo import SHORT
-from pipeloom.runtime.transport.staged_gloo import StagedGlooTransport
 from tests.support.hub import on_threads, own
+from tests.support.inside import SHORT, StagedGlooTransport
 from tests.support.models import TinyTransformer, named, reference, trained, worst
 from tests.support.schedules import schedule
 

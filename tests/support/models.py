@@ -14,7 +14,6 @@ from torch.nn import functional
 
 from pipeloom.ir import Program
 from pipeloom.runtime import ModelSource, Pipeline
-from pipeloom.runtime.stages.store import made
 from tests.support.hub import own
 
 VOCABULARY, WIDTH, LENGTH = 17, 16, 6
@@ -150,7 +149,8 @@ class Squares:
 
 def whole(source: ModelSource, stages: int) -> nn.Sequential:
     """The model in one process; what is tied is one parameter object."""
-    modules = [made(stage, s) for s, stage in enumerate(source.stages(stages))]
+    given = source.stages(stages)
+    modules = [stage if isinstance(stage, nn.Module) else stage() for stage in given]
     for (s, name), *others in source.tied(stages):
         shared = modules[s].get_parameter(name)
         for other, path in others:

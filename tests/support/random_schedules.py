@@ -31,7 +31,6 @@ from pipeloom.ir import (
     TransferKind,
     timed,
 )
-from pipeloom.ir.model.ops import pack
 from pipeloom.solver import Route, Streaming, build_family, streamed
 from tests.support.families import TRAVELLING, fits
 
@@ -224,7 +223,7 @@ def streamed_orders(
 ) -> Schedule:
     """Any order with the transfers that serve it; some stages stay on each rank that runs them."""
     plan = plan or Streaming()
-    rows = [pack(row) for row in random_order(problem, fused, Random(draw(SEEDS)))]
+    rows = Schedule.of(problem, random_order(problem, fused, Random(draw(SEEDS))), "random").order
     try:
         schedule = streamed(problem, rows, plan)
     except InvalidScheduleError:  # a path cannot serve it, which direct routes always can

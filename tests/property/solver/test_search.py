@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from pipeloom import explain
 from pipeloom.ir import (
     Objective,
     Placement,
@@ -15,7 +16,6 @@ from pipeloom.ir import (
     dump_schedule,
     verify_schedule,
 )
-from pipeloom.planner.explain.explanation import losses, why
 from pipeloom.solver import Method, build_family, lower_bound, objective_cost, solve, within_memory
 from tests.support.large_problems import large_problem
 
@@ -93,8 +93,9 @@ def test_optimize_pairs_no_worse_than_dualpipev(solver: str, limit: float) -> No
     assert solver != "auto" or found.known_timing.period < built.known_timing.period
     assert verify_schedule(dump_schedule(found)) == []
     assert max(found.known_timing.peak_memory) <= limit
-    assert "with pairs" in why(found).words[-1]
-    assert sum(loss.work for loss in losses(found)) == pytest.approx(found.known_timing.work)
+    explained = explain(found, seconds=0.0)
+    assert "with pairs" in explained.reason.words[-1]
+    assert sum(loss.work for loss in explained.losses) == pytest.approx(found.known_timing.work)
 
 
 def test_a_pair_that_costs_is_not_made() -> None:
