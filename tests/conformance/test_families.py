@@ -47,7 +47,7 @@ from pipeloom.solver import ASYNCHRONOUS, FAMILIES, find_family
 from tests.support.families import RINGS, families_of, fits
 from tests.support.iterations import play_iterations
 from tests.support.random_schedules import profiles
-from tests.support.table5 import Row, load_rows
+from tests.support.table5 import ROWS, Row
 
 PARAMETRIZED = [
     *("interleaved-1f1b:1", "interleaved-1f1b:3", "interleaved-1f1b-grouped:3", "looped-bfs:1"),
@@ -182,7 +182,7 @@ def test_other_times_give_it_too(
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zb-h2"])
-@pytest.mark.parametrize("row", load_rows(), ids=str)
+@pytest.mark.parametrize("row", ROWS.values(), ids=str)
 def test_published_bubble_rates_to_four_digits(row: Row, name: str) -> None:
     timing = timing_of(name, row.profile, row.microbatches)
     period = timing.bubble_rate(Objective.PERIOD)
