@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from unittest.mock import patch
+
+from tests.support.inner import main
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,18 @@ class Done:
 
 
 Command = Callable[..., Done]
+
+
+def called(*words: object, given: bytes = b"", sink: IO[bytes] | None = None) -> Done:
+    """A command in this process, whose standard input is ``given``. Its output may go to a
+    ``sink``."""
+    out, err = sink or io.BytesIO(), io.StringIO()
+    stream = io.TextIOWrapper(out, write_through=isinstance(out, io.RawIOBase))
+    reads = patch("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+    with redirect_stdout(stream), redirect_stderr(err), reads:
+        code = main([str(word) for word in words])
+    answer = out.getvalue().decode() if isinstance(out, io.BytesIO) else ""
+    return Done(code, answer, err.getvalue())
 
 
 def written(path: Path, document: object) -> Path:
