@@ -64,6 +64,10 @@ def untimed(value: Any) -> Any:
     return [untimed(each) for each in value] if isinstance(value, list) else value
 
 
+def without_none(document: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if value is not None}
+
+
 def profile_document(**changes: Any) -> dict[str, Any]:
     """Two ranks, one stage each, T_F = T_B = T_W = 1; ``None`` takes a key out."""
     stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5}
@@ -75,7 +79,7 @@ def profile_document(**changes: Any) -> dict[str, Any]:
         "ranks": 2,
         "t_comm": 0.0,
     } | changes
-    return {key: value for key, value in document.items() if value is not None}
+    return without_none(document)
 
 
 def layers_document(**changes: Any) -> dict[str, Any]:
@@ -97,4 +101,4 @@ def layers_document(**changes: Any) -> dict[str, Any]:
         "ranks": 2,
         "t_comm": 0.0,
     } | changes
-    return {key: value for key, value in document.items() if value is not None}
+    return without_none(document)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,21 +21,8 @@ from pipeloom.ir import (
 )
 from pipeloom.solver import lower_bounds, solve
 from tests.property.small_exact.instances import problem_of
+from tests.support.command_line import layers_document, profile_document
 from tests.support.random_schedules import unlike
-
-
-def _stage(rng: np.random.Generator, microbatches: int) -> dict[str, list[float]]:
-    def drawn(low: float, high: float) -> list[float]:
-        return rng.uniform(low, high, microbatches).tolist()
-
-    m_b, share = drawn(1, 4), float(rng.choice((0.0, 0.5, 1.0)))
-    sizes = {"m_b": m_b, "m_w": [share * m for m in m_b]}
-    sizes |= {"activation_bytes": [1e6 * float(t) for t in drawn(0, 8)]}
-    return {"t_f": drawn(0, 6), "t_b": drawn(1, 6), "t_w": drawn(0, 4), **sizes}
-
-
-def _profile(ranks: int, stages: list[Any]) -> dict[str, Any]:
-    return {"format": "pipeloom.profile", "version": 1, "ranks": ranks, "stages": stages}
 
 
 def test_the_largest_of_each_stage_need_not_fit_at_once() -> None:
@@ -62,24 +48,25 @@ def test_random_instances(kind: str, seed: int) -> None:
 
 
 def test_lists_that_are_constant_are_numbers() -> None:
-    stages = [_stage(np.random.default_rng(s), 1) for s in range(2)]
-    lists = [{key: value * 5 for key, value in stage.items()} for stage in stages]
-    numbers = [{key: value[0] for key, value in stage.items()} for stage in stages]
-    listed = parse_profile(_profile(2, lists), "profile")
+    document = profile_document()
+    lists = [{key: [value] * 5 for key, value in stage.items()} for stage in document["stages"]]
+    listed = parse_profile(document | {"stages": lists}, "profile")
     assert (listed.microbatches, listed.unlike) == (5, False)
-    assert replace(listed, microbatches=None) == parse_profile(_profile(2, numbers), "profile")
+    assert replace(listed, microbatches=None) == parse_profile(document, "profile")
     assert parse_profile(dump_profile(listed), "again") == listed
 
 
 def test_layers_are_summed_microbatch_by_microbatch() -> None:
-    rng = np.random.default_rng(1)
-    layers = [_stage(rng, 3) | {"name": f"layer {n}"} for n in range(4)]
-    document = _profile(2, []) | {"layers": layers}
-    del document["stages"]
-    profile = parse_layers(document, "profile")
+    amounts, (stage, _) = (
+        np.random.default_rng(1).uniform(1, 4, (4, 3)),
+        profile_document()["stages"],
+    )
+    each = [
+        {"name": f"layer {n}", "t_f": row, "m_b": row} for n, row in enumerate(amounts.tolist())
+    ]
+    profile = parse_layers(layers_document(layers=[stage | one for one in each]), "profile")
     assert parse_layers(dump_layers(profile), "again") == profile
     first, second = profile.cut((0, 1)).stages
-    assert [one.t_f for one in first.each] == pytest.approx(layers[0]["t_f"])
-    sums = [sum(column) for column in zip(*(layer["m_b"] for layer in layers[1:]), strict=True)]
-    assert [one.m_b for one in second.each] == pytest.approx(sums)
-    assert second.m_b == pytest.approx(sum(sums) / 3)
+    assert [one.t_f for one in first.each] == pytest.approx(amounts[0])
+    assert [one.m_b for one in second.each] == pytest.approx(amounts[1:].sum(axis=0))
+    assert second.m_b == pytest.approx(amounts[1:].sum() / 3)
