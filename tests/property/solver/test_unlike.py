@@ -57,14 +57,9 @@ def test_lists_that_are_constant_are_numbers() -> None:
 
 
 def test_layers_are_summed_microbatch_by_microbatch() -> None:
-    amounts, (stage, _) = (
-        np.random.default_rng(1).uniform(1, 4, (4, 3)),
-        profile_document()["stages"],
-    )
-    each = [
-        {"name": f"layer {n}", "t_f": row, "m_b": row} for n, row in enumerate(amounts.tolist())
-    ]
-    profile = parse_layers(layers_document(layers=[stage | one for one in each]), "profile")
+    amounts, (layer, _) = np.arange(1.0, 13.0).reshape(4, 3), profile_document()["stages"]
+    rows = [{"name": f"{n}", "t_f": row, "m_b": row} for n, row in enumerate(amounts.tolist())]
+    profile = parse_layers(layers_document(layers=[layer | row for row in rows]), "profile")
     assert parse_layers(dump_layers(profile), "again") == profile
     first, second = profile.cut((0, 1)).stages
     assert [one.t_f for one in first.each] == pytest.approx(amounts[0])
