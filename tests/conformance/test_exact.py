@@ -110,12 +110,8 @@ def test_fused_incumbents_are_improved_on(name: str) -> None:
         name, problem, incumbent, on_solution=lambda found: seen.append(objective_cost(found))
     )
     assert result.schedule is not None
-    assert (
-        objective_cost(incumbent)
-        > objective_cost(result.schedule)
-        == seen[-1]
-        == result.lower_bound
-    )
+    best = objective_cost(result.schedule)
+    assert objective_cost(incumbent) > best == seen[-1] == result.lower_bound
     assert seen == sorted(set(seen), reverse=True)
 
 
@@ -152,12 +148,8 @@ def test_the_time_limit_and_should_stop_end_the_search(
     for options in ({"time_limit": 0.5}, {"time_limit": 1000.0, "should_stop": lambda: True}):
         result = solved(name, problem, incumbent, 1.0, **options)  # within the test's own limit
         assert result.schedule is not None
-        assert (
-            1.0
-            <= result.lower_bound
-            <= objective_cost(result.schedule)
-            <= objective_cost(incumbent)
-        )
+        best = objective_cost(result.schedule)
+        assert 1.0 <= result.lower_bound <= best <= objective_cost(incumbent)
         assert all(each.returncode is not None for each in processes)
         assert not list(tmp_path.iterdir())
     assert bool(processes) == (name == "milp")

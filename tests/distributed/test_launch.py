@@ -19,7 +19,7 @@ from pipeloom.ir import InputError
 from pipeloom.ir.litter import remove_litter
 from pipeloom.runtime import LaunchError, launch_ranks
 from pipeloom.runtime.launch import processes
-from tests.support.processes import ENVIRONMENT, until
+from tests.support.processes import ENVIRONMENT, sockets, until
 
 
 def hang_on(rank: int) -> list[str]:
@@ -38,12 +38,7 @@ def listening() -> list[str]:
         with suppress(OSError):  # that of the folder itself
             links.append(str(path.readlink()))
     own = {link[8:-1] for link in links if link.startswith("socket:[")}
-    lines = [
-        line.split()
-        for kind in ("tcp", "tcp6")
-        for line in Path("/proc/self/net", kind).read_text().splitlines()[1:]
-    ]
-    return [row[1] for row in lines if row[3] == "0A" and row[9] in own]
+    return [row[1] for row in sockets() if row[3] == "0A" and row[9] in own]
 
 
 def environment(name: str, tell: Callable[[list[str]], object]) -> tuple[str | None, int]:

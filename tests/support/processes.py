@@ -25,6 +25,12 @@ def until(condition: Callable[[], object], seconds: float = 240.0) -> None:
         time.sleep(0.02)
 
 
+def sockets() -> list[list[str]]:
+    """The rows of /proc/net on sockets in this process's network."""
+    tables = [Path("/proc/self/net", kind).read_text().splitlines() for kind in ("tcp", "tcp6")]
+    return [line.split() for _, *rows in tables for line in rows]
+
+
 def torchrun(processes: int, *words: object) -> subprocess.CompletedProcess[str]:
     """``python -m`` with these words, on so many processes of ``torchrun``."""
     launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]

@@ -43,10 +43,8 @@ def packings(count: int, number: int) -> Iterator[list[list[int]]]:
 def test_no_bound_is_above_the_best_of_all(
     microbatches: int, replicas: int, data: st.DataObject
 ) -> None:
-    profile, objective = (
-        data.draw(profiles(2 if microbatches == 3 else 3)),
-        data.draw(st.sampled_from(Objective)),
-    )
+    profile = data.draw(profiles(2 if microbatches == 3 else 3))
+    objective = data.draw(st.sampled_from(Objective))
     lengths = data.draw(st.lists(st.integers(1, 9), min_size=4, max_size=4))
     limit = data.draw(st.sampled_from([None, sum(lengths) / 4, sum(lengths) / 6]))
     shares = [data.draw(st.sampled_from([0.0, 0.3, 1.0]))] * profile.ranks
