@@ -143,10 +143,8 @@ def test_stages_sum_their_layers_and_know_them() -> None:
     first, last = cut.stages
     assert (first.t_f, first.t_b, first.t_w) == (2.5, 4.0, 2.5)
     assert (first.m_b, first.m_w, first.weight_bytes) == (2.25, 1.25, 40.0)
-    assert (first.activation_bytes, last.weight_bytes) == (
-        8.0,
-        None,
-    )  # of the loss nothing is known
+    # of the loss nothing is known
+    assert (first.activation_bytes, last.weight_bytes) == (8.0, None)
     assert [layer.name for layer in first.layers] == ["emb", "layers.0", "layers.1"]
     again = parse_profile(dump_profile(cut), "written")
     assert again == cut
