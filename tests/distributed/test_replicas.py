@@ -92,27 +92,6 @@ def test_torchruns_processes_are_as_many_replicas_as_they_make_up(
     assert answer["losses"] == pytest.approx(expected, rel=1e-12)
 
 
-def test_how_many_replicas_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    averages = replicated("zb-h1")
-    alone = compile_schedule(averages.schedule)
-    none = r"schedule: profile: data_parallel: missing; .* --replica"
-    check(averages, none)
-    check(alone, r"instructions: expected averages for 2 replicas, .* none", replicas=2)
-    with pytest.raises(InputError, match="replicas: expected at least 1, got 0"):
-        RunSettings(replicas=0)
-    torchrun = {"RANK": "0", "WORLD_SIZE": "6", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-    for name, value in torchrun.items():
-        monkeypatch.setenv(name, value)
-    check(averages, "expected 4, the program's ranks times 2 replicas, got 6", replicas=2)
-    monkeypatch.setenv("WORLD_SIZE", "5")
-    check(averages, r"WORLD_SIZE: expected a multiple of 2, .* got 5")
-
-
-def check(program: Program, line: str, **settings: int) -> None:
-    with pytest.raises(InputError, match=line):
-        run_program(program, TinyTransformer(), RunSettings(**settings))  # type: ignore[arg-type]
-
-
 def scales(*dtypes: torch.dtype) -> nn.Sequential:
     """Products with parameters of these dtypes."""
     ones = (nn.Parameter(torch.ones(4, dtype=dtype)) for dtype in dtypes)
