@@ -22,3 +22,12 @@ def ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def here() -> Iterator[None]:
+    """This process is the only rank of what runs: none is started."""
+    from tests.support.launched import the_only_rank  # imports torch, for seconds
+
+    with the_only_rank():
+        yield

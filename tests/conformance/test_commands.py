@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import IO
@@ -14,7 +13,9 @@ import pytest
 
 from pipeloom import load_program
 from tests.fuzz.cases import sound_lines
-from tests.support.inner import COMMANDS, main
+from tests.support.command_line import Done, called
+from tests.support.inner import COMMANDS
+from tests.support.processes import ENVIRONMENT
 
 FULL = Path("/dev/full")
 UNWRITTEN = "pipeloom: standard output: cannot be written: No space left on device\n"
@@ -54,18 +55,6 @@ def trained(monkeypatch: pytest.MonkeyPatch, lines: Lines) -> None:
     monkeypatch.setattr(training, "run", lambda *_, **__: result)
 
 
-def called(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, sink: IO[bytes] | None = None
-) -> tuple[int, bytes, str]:
-    """The exit code, output and standard error of a command, whose output may go to ``sink``."""
-    err, raw = io.StringIO(), io.BytesIO() if sink is None else sink
-    out = io.TextIOWrapper(raw, write_through=isinstance(raw, io.RawIOBase))
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(sys, "stderr", err)
-    code = main(words)
-    return code, raw.getvalue() if isinstance(raw, io.BytesIO) else b"", err.getvalue()
-
-
 def with_file(words: list[str], file: str) -> list[str]:
     """``words`` with another first file."""
     first = next(word for word in words if "sound-" in word)
@@ -80,17 +69,17 @@ def unread() -> IO[bytes]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_has_an_example_of_the_command(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    code, out, err = called([name, "--help"], monkeypatch)
-    assert (code, err) == (0, "")
-    assert f"pipeloom {name}" in out.decode().split("example:\n")[1]
-    assert "--json" in out.decode()
+def test_help_has_an_example_of_the_command(name: str) -> None:
+    done = called(name, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert f"pipeloom {name}" in done.out.split("example:\n")[1]
+    assert "--json" in done.out
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("kind", ["missing", "another kind", "a folder"])
 def test_a_file_that_cannot_be_read_is_a_line_and_the_same_in_json(
-    lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+    lines: Lines, tmp_path: Path, name: str, kind: str
 ) -> None:
     file = tmp_path / "other.json"
     if kind == "another kind":
@@ -98,41 +87,36 @@ def test_a_file_that_cannot_be_read_is_a_line_and_the_same_in_json(
     elif kind == "a folder":
         file.mkdir()
     words = with_file(lines[name], str(file))
-    code, out, err = called(words, monkeypatch)
-    assert (code, out, err.count("\n")) == (2, b"", 1), err
-    assert err.startswith(f"pipeloom: {file}")
-    code, out, again = called([*words, "--json"], monkeypatch)
-    assert (code, again) == (2, err)
-    assert [f"pipeloom: {each}\n" for each in json.loads(out)["error"]] == [err]
+    done, again = called(*words), called(*words, "--json")
+    assert done.refusal.startswith(f"pipeloom: {file}")
+    assert (again.code, again.err) == (2, done.err)
+    assert [f"pipeloom: {each}" for each in again.json["error"]] == [done.refusal]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_standard_input_is_a_file(lines: Lines, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_standard_input_is_a_file(lines: Lines, name: str) -> None:
     first = next(word for word in lines[name] if "sound-" in word)
-    whole = called(lines[name], monkeypatch)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path(first).read_bytes())))
-    piped = called(with_file(lines[name], "-"), monkeypatch)
-    named = untimed(whole[1]).replace(first, "standard input")
-    answered = untimed(piped[1]).replace("'standard input'", "standard input")
+    whole = called(*lines[name])
+    piped = called(*with_file(lines[name], "-"), given=Path(first).read_bytes())
+    named = untimed(whole.out).replace(first, "standard input")
+    answered = untimed(piped.out).replace("'standard input'", "standard input")
     answered = answered.replace("predict - ", "predict standard input ")
-    assert (piped[0], answered) == (whole[0], named)
+    assert (piped.code, answered) == (whole.code, named)
 
 
-def untimed(answer: bytes) -> str:
+def untimed(answer: str) -> str:
     """``answer`` without how long a search took."""
-    return re.sub(r'"(solve_)?seconds": ?[^,}]*|[\d.]+ s\b', "", answer.decode())
+    return re.sub(r'"(solve_)?seconds": ?[^,}]*|[\d.]+ s\b', "", answer)
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_output_that_cannot_be_written(
-    lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_output_that_cannot_be_written(lines: Lines, tmp_path: Path, name: str) -> None:
     nowhere = tmp_path / "absent" / "x.json"
     no_folder = f"there is no folder {nowhere.parent}"
     for place, why in (tmp_path, "Is a directory"), (nowhere, no_folder):
-        code, out, err = called([*lines[name], "-o", str(place)], monkeypatch)
-        assert (code, out) == (2, b"")
-        assert err.splitlines()[-1] == f"pipeloom: {place}: cannot be written: {why}"
+        done = called(*lines[name], "-o", place)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.splitlines()[-1] == f"pipeloom: {place}: cannot be written: {why}"
 
 
 @NOTHING_FULL
@@ -140,18 +124,37 @@ def test_output_that_cannot_be_written(
 @pytest.mark.parametrize("as_json", [False, True], ids=["words", "json"])
 @pytest.mark.parametrize("name", [*COMMANDS, *OTHERS])
 def test_output_that_is_not_taken_is_one_line_or_silence(
-    lines: Lines, monkeypatch: pytest.MonkeyPatch, name: str, as_json: bool
+    lines: Lines, name: str, as_json: bool
 ) -> None:
     words = [*lines[name], *(["--json"] if as_json and name in COMMANDS else [])]
     # a raw file is written at once, another when it is flushed
     sinks = FULL.open("wb", buffering=0 if as_json else -1), unread()
     for sink, lines_of_it in zip(sinks, (1, 0), strict=True):
-        code, _, err = called(words, monkeypatch, sink)
-        assert (code, err.count(UNWRITTEN)) == (1, lines_of_it)
-        assert not re.search("Traceback|internal error|Broken pipe", err)
+        done = called(*words, sink=sink)
+        assert (done.code, done.err.count(UNWRITTEN)) == (1, lines_of_it)
+        assert not re.search("Traceback|internal error|Broken pipe", done.err)
 
 
 @NOTHING_FULL
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_that_is_not_taken(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    assert called([name, "--help"], monkeypatch, FULL.open("wb")) == (1, b"", UNWRITTEN)
+def test_help_that_is_not_taken(name: str) -> None:
+    assert called(name, "--help", sink=FULL.open("wb")) == Done(1, "", UNWRITTEN)
+
+
+HELP = f"""
+import sys
+from pipeloom.__main__ import command
+for name in {list(COMMANDS)}:
+    sys.argv = ["pipeloom", name, "--help"]
+    try:
+        command()
+    except SystemExit as ended:
+        heavy = {{"numpy", "numba", "ortools", "pulp", "networkx", "pydantic", "torch"}}
+        print(name, heavy & {{*sys.modules}} or "nothing", ended.code, file=sys.stderr)
+"""
+
+
+def test_help_imports_nothing_heavy() -> None:
+    words = [sys.executable, "-c", HELP]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    assert done.stderr.splitlines() == [f"{name} nothing 0" for name in COMMANDS]

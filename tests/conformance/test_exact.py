@@ -5,10 +5,8 @@ CBC runs as a process, which ends when it should and leaves nothing behind."""
 from __future__ import annotations
 
 import math
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +32,7 @@ from pipeloom.solver.exact.milp import cbc_process
 from pipeloom.solver.exact.milp.cbc_process import PREFIX
 from tests.property.small_exact.instances import problem_of
 from tests.support.oracle import searched
+from tests.support.processes import ENVIRONMENT
 
 # every exact backend of ``BACKENDS`` meets the oracle's optimum, and keeps its incumbent ----------
 
@@ -111,12 +110,8 @@ def test_fused_incumbents_are_improved_on(name: str) -> None:
         name, problem, incumbent, on_solution=lambda found: seen.append(objective_cost(found))
     )
     assert result.schedule is not None
-    assert (
-        objective_cost(incumbent)
-        > objective_cost(result.schedule)
-        == seen[-1]
-        == result.lower_bound
-    )
+    best = objective_cost(result.schedule)
+    assert objective_cost(incumbent) > best == seen[-1] == result.lower_bound
     assert seen == sorted(set(seen), reverse=True)
 
 
@@ -150,17 +145,11 @@ def test_the_time_limit_and_should_stop_end_the_search(
     """And the process of a backend, if it has one, with what it wrote."""
     problem = _large()
     incumbent = _one_f_one_b(problem)
-    for options in ({"time_limit": 0.5}, {"time_limit": 100.0, "should_stop": lambda: True}):
-        begin = time.monotonic()
-        result = solved(name, problem, incumbent, 1.0, **options)
-        assert time.monotonic() - begin < 30.0
+    for options in ({"time_limit": 0.5}, {"time_limit": 1000.0, "should_stop": lambda: True}):
+        result = solved(name, problem, incumbent, 1.0, **options)  # within the test's own limit
         assert result.schedule is not None
-        assert (
-            1.0
-            <= result.lower_bound
-            <= objective_cost(result.schedule)
-            <= objective_cost(incumbent)
-        )
+        best = objective_cost(result.schedule)
+        assert 1.0 <= result.lower_bound <= best <= objective_cost(incumbent)
         assert all(each.returncode is not None for each in processes)
         assert not list(tmp_path.iterdir())
     assert bool(processes) == (name == "milp")
@@ -187,8 +176,7 @@ def test_errors_of_the_caller_end_the_search(name: str) -> None:
 )
 def test_imports(code: str) -> None:
     """Both solvers load in one process, in either order, and none before it is used."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=ENVIRONMENT)
 
 
 def test_presolving_proves_no_bound_above_a_schedule() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -46,8 +46,8 @@ from pipeloom.ir import (
 from pipeloom.solver import ASYNCHRONOUS, FAMILIES, find_family
 from tests.support.families import RINGS, families_of, fits
 from tests.support.iterations import play_iterations
-from tests.support.random_schedules import profiles
-from tests.support.table5 import Row, load_rows
+from tests.support.random_schedules import SEEDS, profiles, unlike
+from tests.support.table5 import ROWS, Row
 
 PARAMETRIZED = [
     *("interleaved-1f1b:1", "interleaved-1f1b:3", "interleaved-1f1b-grouped:3", "looped-bfs:1"),
@@ -88,11 +88,13 @@ def idle(timing: Timing, rank: int | None = None) -> float:
     return float(np.count_nonzero(~busy)) / 1000
 
 
-@given(NAMES, PROFILES, st.integers(1, 11), st.floats(0.1, 0.999))
+@pytest.mark.parametrize("alike", [True, False])
+@given(NAMES, PROFILES, st.integers(1, 11), st.floats(0.1, 0.999), SEEDS)
 def test_every_family_is_valid_and_names_its_least_limit(
-    name: str, profile: Profile, microbatches: int, share: float
+    alike: bool, name: str, profile: Profile, microbatches: int, share: float, seed: int
 ) -> None:
     assume(fits(name, profile.ranks))
+    profile = profile if alike else unlike(profile, microbatches, seed)
     schedule = build_family(name, profile, microbatches)
     assert verify_schedule(document(schedule)) == []
     assert find_family(name).supports(schedule.problem) is None
@@ -148,16 +150,18 @@ IDLE = {
 NO_BUBBLE = ("zb-h2", "zb-v", "wzb2")  # of the period
 
 
-@pytest.mark.parametrize(("ranks", "count"), [(1, 3), (2, 4), (3, 9), (4, 8), (4, 20), (8, 24)])
-@pytest.mark.parametrize("name", [*IDLE, *NO_BUBBLE])
-def test_equal_times_give_the_published_bubble(name: str, ranks: int, count: int) -> None:
+EQUAL = product((*IDLE, *NO_BUBBLE), [(1, 3), (2, 4), (3, 9), (4, 8), (4, 20), (8, 24)])
+
+
+@pytest.mark.parametrize(("name", "sizes"), [each for each in EQUAL if fits(each[0], each[1][0])])
+def test_equal_times_give_the_published_bubble(name: str, sizes: tuple[int, int]) -> None:
     """For T_F = T_B = T_W, no delays, P dividing M and M > P."""
-    if fits(name, ranks):
-        timing = timing_of(name, equal(ranks), count)
-        least = IDLE.get(name, 0.0) * (ranks - 1)
-        rate = timing.bubble_rate(Objective.MAKESPAN if name in IDLE else Objective.PERIOD)
-        assert rate == pytest.approx(least / (3.0 * count + least), abs=1e-12)
-        assert name not in NO_BUBBLE or timing.bubble_rate(Objective.PERIOD) == 0.0
+    ranks, count = sizes
+    timing = timing_of(name, equal(ranks), count)
+    least = IDLE.get(name, 0.0) * (ranks - 1)
+    rate = timing.bubble_rate(Objective.MAKESPAN if name in IDLE else Objective.PERIOD)
+    assert rate == pytest.approx(least / (3.0 * count + least), abs=1e-12)
+    assert name not in NO_BUBBLE or timing.bubble_rate(Objective.PERIOD) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -182,7 +186,7 @@ def test_other_times_give_it_too(
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zb-h2"])
-@pytest.mark.parametrize("row", load_rows(), ids=str)
+@pytest.mark.parametrize("row", ROWS.values(), ids=str)
 def test_published_bubble_rates_to_four_digits(row: Row, name: str) -> None:
     timing = timing_of(name, row.profile, row.microbatches)
     period = timing.bubble_rate(Objective.PERIOD)

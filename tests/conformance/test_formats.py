@@ -44,7 +44,6 @@ from pipeloom.ir import (
     parse_program,
     parse_schedule,
 )
-from pipeloom.ir.formats import write_text
 from pipeloom.solver import FAMILIES
 from tests.fuzz.documents import sound
 from tests.support.command_line import layers_document
@@ -197,11 +196,11 @@ def test_a_dash_is_standard_input_and_output(
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
-    write_text("old", str(path))
+    path.write_text("old")
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json({"a": float("nan")}, str(path))
     with pytest.raises(InputError, match=r"cannot be written: there is no folder .*nowhere"):
-        write_text("new", str(tmp_path / "nowhere" / "p.json"))
+        write_json({}, str(tmp_path / "nowhere" / "p.json"))
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -6,10 +6,8 @@ them.
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,8 @@ import pytest
 
 import pipeloom
 from tests.conformance.messages import NAMES, Case, cases, files
-from tests.support.inner import COMMANDS, main
+from tests.support.command_line import called
+from tests.support.inner import COMMANDS
 
 ALL = list(cases(Path(__file__).with_name("same.txt").read_text(encoding="utf-8")))
 PAIRS = [(command, call) for command, call in zip(ALL[::2], ALL[1::2], strict=True)]
@@ -35,13 +34,10 @@ def plain(answer: Any) -> Any:
 
 
 def printed(line: str, *more: str) -> str:
-    with redirect_stdout(io.TextIOWrapper(io.BytesIO())) as out:
-        main([*shlex.split(line.removeprefix("$ ")), *more])
-        out.flush()
-    return out.buffer.getvalue().decode()
+    return called(*shlex.split(line.removeprefix("$ ")), *more).out
 
 
-def called(call: str) -> Any:
+def returned(call: str) -> Any:
     """What a function returns, or the error that it raises."""
     try:
         return eval(call.removeprefix(">>> "), NAMES | vars(files))
@@ -71,7 +67,7 @@ def test_a_command_prints_what_its_function_gives(command: Case, call: Case) -> 
     write_files(command, call)
     document = command.line.endswith(" -") or command.line.startswith("$ profile")
     answer = json.loads(printed(command.line, *([] if document else ["--json"])))
-    assert plain(answer) == plain(json.loads(json.dumps(as_json(called(call.line)))))
+    assert plain(answer) == plain(json.loads(json.dumps(as_json(returned(call.line)))))
 
 
 @pytest.mark.parametrize("command", ["compare", "sweep", "predict"])
@@ -80,7 +76,7 @@ def test_its_words_are_those_of_the_function(command: str) -> None:
         if asked.line.split()[1] == command:
             write_files(asked, call)
             shown = printed(asked.line, "-q") if command != "predict" else printed(asked.line)
-            assert shown.startswith(f"{called(call.line)}\n")
+            assert shown.startswith(f"{returned(call.line)}\n")
 
 
 def test_every_command_that_answers_has_a_pair() -> None:

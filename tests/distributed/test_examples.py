@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from functools import partial
@@ -31,6 +28,7 @@ from pipeloom import compile_schedule, dump_program, export, write_json
 from pipeloom.ir import load_profile, load_schedule, verify_schedule
 from tests.support.launched import in_one_launch, the_only_rank
 from tests.support.models import mean_losses
+from tests.support.processes import torchrun
 from tests.support.schedules import schedule
 
 RANKS, MICROBATCHES = 2, 4
@@ -100,25 +98,13 @@ def one_process(model: nn.Module, batch: Any, loss: Any) -> list[float]:
 
 
 @pytest.mark.slow
-def test_under_torchrun_a_script_and_a_mesh_train_as_in_one_process(tmp_path: Path) -> None:
+def test_under_torchrun_a_mesh_trains_as_in_one_process(tmp_path: Path) -> None:
     """``pipeloom run`` under it: test_replicas.py."""
-    output = torchrun(RANKS, "examples.train_torchrun", program(tmp_path / "program.json"))
-    expected = mean_losses(MLP(), RANKS, MICROBATCHES, STEPS)
-    assert losses(output) == pytest.approx(expected, abs=1e-4)
     path = program(tmp_path / "replicas.json", data_parallel=True)
-    rows = re.findall(
-        r"step (\d): replica \d: loss ([\d.]+)", torchrun(8, "examples.train_mesh", path)
-    )
+    output = torchrun(8, "examples.train_mesh", path).stdout
+    rows = re.findall(r"step (\d): replica \d: loss ([\d.]+)", output)
     found = [sum(float(x) for i, x in rows if int(i) == step) / 2 for step in range(STEPS)]
     assert found == pytest.approx(mean_losses(MLP(), RANKS, 2 * MICROBATCHES, STEPS), abs=1e-4)
-
-
-def torchrun(processes: int, module: str, path: str) -> str:
-    """What these processes print."""
-    words = ["--standalone", f"--nproc-per-node={processes}", "-m", module, path]
-    command = [sys.executable, "-m", "torch.distributed.run", *words]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.check_output(command, env=environment, timeout=280, text=True)
 
 
 def test_a_hugging_face_model_learns_text_and_goes_on(

@@ -19,9 +19,7 @@ from pipeloom.ir import InputError
 from pipeloom.ir.litter import remove_litter
 from pipeloom.runtime import LaunchError, launch_ranks
 from pipeloom.runtime.launch import processes
-from tests.support.launched import until
-
-ROOT = Path(__file__).parents[2]
+from tests.support.processes import ENVIRONMENT, sockets, until
 
 
 def hang_on(rank: int) -> list[str]:
@@ -40,12 +38,7 @@ def listening() -> list[str]:
         with suppress(OSError):  # that of the folder itself
             links.append(str(path.readlink()))
     own = {link[8:-1] for link in links if link.startswith("socket:[")}
-    lines = [
-        line.split()
-        for kind in ("tcp", "tcp6")
-        for line in Path("/proc/self/net", kind).read_text().splitlines()[1:]
-    ]
-    return [row[1] for row in lines if row[3] == "0A" and row[9] in own]
+    return [row[1] for row in sockets() if row[3] == "0A" and row[9] in own]
 
 
 def environment(name: str, tell: Callable[[list[str]], object]) -> tuple[str | None, int]:
@@ -92,10 +85,9 @@ def test_nobody_outlives_a_killed_fork_server_or_parent(tmp_path: Path) -> None:
     """A rank that is stopped neither; the folder of sockets is left to the next start."""
     folder = tmp_path.with_name("own")
     folder.mkdir(exist_ok=True)
-    paths = os.pathsep.join([*sys.path, str(ROOT)])
-    given = os.environ | {"PYTHONPATH": paths, "TMPDIR": str(folder)}
     script = f"from tests.distributed.test_launch import parent; parent({str(tmp_path)!r})"
-    process = subprocess.Popen([sys.executable, "-c", script], env=given, cwd=ROOT)
+    given = ENVIRONMENT | {"TMPDIR": str(folder)}
+    process = subprocess.Popen([sys.executable, "-c", script], env=given)
 
     def ranks(name: str) -> list[str]:
         return [path.name for path in tmp_path.iterdir() if path.name.startswith(name)]

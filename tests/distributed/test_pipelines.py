@@ -34,7 +34,7 @@ from pipeloom.runtime import (
 from tests.parity.cases import ENDS, Case
 from tests.support.by_hand import by_hand
 from tests.support.hub import Hub, on_threads, own
-from tests.support.models import TinyTransformer, Untied
+from tests.support.models import TinyTransformer, Untied, stepped
 from tests.support.schedules import V, schedule
 
 
@@ -82,16 +82,11 @@ def test_a_run_whose_shapes_vary() -> None:
         run_program(ALONE, Growing(), replace(settings, varying_shapes=False))
 
 
-def stepped(program: Program, **options: Any) -> Pipeline:
+def begun(program: Program, **options: Any) -> Pipeline:
     """After a step."""
     pipeline = Pipeline.from_source(program, SOURCE, transport=own(), **options)
-    again(pipeline)
+    stepped(pipeline, SOURCE)
     return pipeline
-
-
-def again(pipeline: Pipeline, rows: int = 2, **given: Any) -> None:
-    inputs, targets = replace(SOURCE, rows=rows).batch(0, pipeline.microbatches)
-    pipeline.step(inputs, target=targets, **given)
 
 
 def test_a_closed_pipeline_is_kept_by_neither_its_modules_nor_its_optimizers() -> None:
@@ -103,7 +98,7 @@ def test_a_closed_pipeline_is_kept_by_neither_its_modules_nor_its_optimizers() -
 
 def _closed(plan: Program) -> tuple[bool, bool]:
     """Whether the pipeline is there before and after it is closed and let go."""
-    pipeline = stepped(plan, clip_grad_norm=1.0)
+    pipeline = begun(plan, clip_grad_norm=1.0)
     kept, there = (pipeline.modules, pipeline.optimizers), weakref.ref(pipeline)
     pipeline.close()
     before = there() is not None
@@ -120,10 +115,10 @@ def test_a_gradient_stays_the_tensor_that_it_was() -> None:
 
 
 def _same_tensors(program: Program) -> bool:
-    pipeline = stepped(program, train=False)
+    pipeline = begun(program, train=False)
     parameters = [p for module in pipeline.modules.values() for p in module.parameters()]
     before = [p.grad for p in parameters]
-    again(pipeline)
+    stepped(pipeline, SOURCE)
     pipeline.close()
     return all(p.grad is grad for p, grad in zip(parameters, before, strict=True))
 
@@ -135,12 +130,12 @@ def test_a_step_that_fails_loses_nothing_of_those_before() -> None:
 
 
 def _failing() -> tuple[Tensor | None, Tensor | None]:
-    pipeline = stepped(ALONE, train=False)
+    pipeline = begun(ALONE, train=False)
     shared = pipeline.modules[0].get_parameter("embedding.weight")
     before = None if shared.grad is None else shared.grad.clone()
     pipeline.modules[0].register_forward_pre_hook(lambda *_: 1 / 0)
     with pytest.raises(ExecutionError):
-        again(pipeline)
+        stepped(pipeline, SOURCE)
     return before, shared.grad
 
 
@@ -153,10 +148,10 @@ def test_each_shape_is_traced_once() -> None:
 
 def _graphs(program: Program) -> tuple[list[tuple[int, int, int]], str]:
     """How many graphs, functions and eager stages there are after each step."""
-    pipeline = stepped(program, train=False, stages_as="aten", varying_shapes=True)
+    pipeline = begun(program, train=False, stages_as="aten", varying_shapes=True)
     counts = []
     for rows in (2, 2, 3, 2):
-        again(pipeline, rows)
+        stepped(pipeline, replace(SOURCE, rows=rows))
         counts.append((pipeline.graphs, pipeline.graph_functions, len(pipeline.eager_stages)))
     why = pipeline.remade_graphs[pipeline.rank]
     pipeline.close()
@@ -231,7 +226,7 @@ def _goes_on(program: Program, norms: bool, event: Event) -> bool:
     for step in range(2):
         if step == 1 and pipeline.rank == 0:
             pipeline.store.module(0).register_forward_hook(lambda *_: event.set())
-        again(pipeline)
+        stepped(pipeline, SOURCE)
         if step == 0:
             copies = pickle.loads(pickle.dumps(pipeline.modules)), deepcopy(pipeline.modules)
             for module in (module for modules in copies for module in modules.values()):

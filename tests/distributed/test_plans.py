@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import Tensor
 
 import pipeloom
 from pipeloom import Pipeline
@@ -15,6 +14,7 @@ from pipeloom.ir import OpKind, Program, Schedule
 from pipeloom.planner import Plan
 from pipeloom.runtime import load_source
 from tests.support.hub import on_threads, own
+from tests.support.models import stepped
 
 hugging = pytest.importorskip("transformers")
 
@@ -84,10 +84,8 @@ def _losses(program: Program, name: str) -> list[float]:
     source, history = load_source(name), []
     pipeline = Pipeline.from_source(program, source, transport=own())
     for step in range(2):
-        losses: list[Tensor] = []
-        inputs, targets = source.batch(step, pipeline.microbatches)
-        pipeline.step(inputs, target=targets, losses=losses)
-        history += [sum(loss.item() for loss in losses) / len(losses)] if losses else []
+        losses = stepped(pipeline, source, step)
+        history += [sum(losses) / len(losses)] if losses else []
     pipeline.close()
     return history
 

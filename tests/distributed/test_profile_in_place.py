@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from pipeloom import build_family, compile_schedule
 from pipeloom.ir import InputError, Measurement, OpKind, StageProfile, dump_profile, parse_profile
 from pipeloom.runtime import Pipeline, launch_ranks, measure_profile
-from tests.support.models import Squares
+from tests.support.models import Squares, stepped
 from tests.support.schedules import schedule
 
 RANKS, SHARDS, MICROBATCHES, REPEATS = 2, 2, 2, 1
@@ -127,13 +127,8 @@ def _trained(pipeline: Pipeline, steps: int, start: int = 0) -> list[float]:
     """Losses; each step draws random numbers from where the one before it left them."""
     if start == 0:
         torch.manual_seed(7)
-    losses: list[Tensor] = []
-    found = []
-    for step in range(start, start + steps):
-        x, y = Model().batch(step, MICROBATCHES)
-        pipeline.step(x, target=y, losses=losses)
-        found += [loss.item() for loss in losses]
-    return found
+    rows = [stepped(pipeline, Model(), step) for step in range(start, start + steps)]
+    return [loss for row in rows for loss in row]
 
 
 def _refused(mesh: DeviceMesh) -> list[str]:

@@ -25,7 +25,7 @@ from pipeloom.ir import (
 from pipeloom.runtime import measure_profile
 from pipeloom.solver import solve
 from tests.support.hub import on_threads, own
-from tests.support.models import TinyTransformer, Untied
+from tests.support.models import TinyTransformer, Untied, stepped, trained
 
 RANKS, COUNTS = 2, (2, 4, 7)
 STAGES, MICROBATCHES = 2 * RANKS, 4
@@ -62,11 +62,7 @@ def test_what_is_recomputed_or_offloaded_is_held_within_the_limit(lever: str) ->
 
 
 def _held(program: Program, rows: int = SOURCE.rows) -> int:
-    pipeline = Pipeline.from_source(program, SOURCE, train=False, transport=own())
-    x, y = replace(SOURCE, rows=rows).batch(0, MICROBATCHES)
-    pipeline.step(x, target=y)
-    pipeline.close()
-    return pipeline.peak_memory
+    return trained(program, replace(SOURCE, rows=rows), train=False).peak_memory
 
 
 def test_recomputation_of_another_model_is_refused_before_the_first_step() -> None:
@@ -102,8 +98,7 @@ def _peaks(programs: Sequence[Program]) -> list[int]:
     source, found = TinyTransformer(), []
     for program in programs:
         pipeline = Pipeline.from_source(program, source, transport=own())
-        inputs, targets = source.batch(0, program.schedule.problem.microbatches)
-        pipeline.step(inputs, target=targets)
+        stepped(pipeline, source)
         for stage in {*pipeline.store.stages} - {*pipeline.modules}:
             away = pipeline.store.module(stage).parameters()
             assert all(p.untyped_storage().nbytes() == 0 for p in away), "weights of another rank"

@@ -4,10 +4,7 @@ microbatches."""
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -35,6 +32,7 @@ from pipeloom.runtime import LaunchError, Pipeline, RunSettings, launch_ranks, r
 from tests.support.launched import in_one_launch
 from tests.support.models import TinyTransformer, full, mean_losses
 from tests.support.one_rank import Of
+from tests.support.processes import torchrun
 from tests.support.schedules import schedule
 
 REPLICAS, RANKS, MICROBATCHES, STEPS = 2, 2, 3, 3
@@ -86,41 +84,12 @@ def test_losses_are_one_processs_and_the_trace_is_the_first_replicas(
 def test_torchruns_processes_are_as_many_replicas_as_they_make_up(
     program: str, expected: list[float]
 ) -> None:
-    command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-        *(f"--nproc-per-node={REPLICAS * RANKS}", "-m", "pipeloom", "run", program),
-        *("--model", SOURCE, "--steps", str(STEPS), "--json"),
-    ]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(
-        command, env=environment, timeout=300, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
+    words = ("pipeloom", "run", program, "--model", SOURCE, "--steps", STEPS, "--json")
+    ended = torchrun(REPLICAS * RANKS, *words)
     answer = json.loads(ended.stdout)  # one process speaks
     assert [ended.stderr.count(f"step {step}: loss") for step in range(STEPS)] == [1] * STEPS
     assert answer["replicas"] == REPLICAS
     assert answer["losses"] == pytest.approx(expected, rel=1e-12)
-
-
-def test_how_many_replicas_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    averages = replicated("zb-h1")
-    alone = compile_schedule(averages.schedule)
-    none = r"schedule: profile: data_parallel: missing; .* --replica"
-    check(averages, none)
-    check(alone, r"instructions: expected averages for 2 replicas, .* none", replicas=2)
-    with pytest.raises(InputError, match="replicas: expected at least 1, got 0"):
-        RunSettings(replicas=0)
-    torchrun = {"RANK": "0", "WORLD_SIZE": "6", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-    for name, value in torchrun.items():
-        monkeypatch.setenv(name, value)
-    check(averages, "expected 4, the program's ranks times 2 replicas, got 6", replicas=2)
-    monkeypatch.setenv("WORLD_SIZE", "5")
-    check(averages, r"WORLD_SIZE: expected a multiple of 2, .* got 5")
-
-
-def check(program: Program, line: str, **settings: int) -> None:
-    with pytest.raises(InputError, match=line):
-        run_program(program, TinyTransformer(), RunSettings(**settings))  # type: ignore[arg-type]
 
 
 def scales(*dtypes: torch.dtype) -> nn.Sequential:

@@ -10,13 +10,14 @@ from typing import Any, TypeAlias
 
 import pytest
 import torch.distributed.checkpoint as dcp
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from pipeloom import Pipeline, compile_schedule
 from tests.support.launched import in_one_launch
+from tests.support.models import stepped
 from tests.support.schedules import schedule
 from tests.support.small_gpt import MICROBATCHES, SmallGPT
 
@@ -27,10 +28,7 @@ Losses: TypeAlias = tuple[float, ...]
 def steps(pipeline: Pipeline, first: int, count: int = STEPS) -> Losses:
     history = []
     for step in range(first, first + count):
-        inputs, targets = SmallGPT().batch(step, pipeline.microbatches)
-        losses: list[Tensor] = []
-        pipeline.step(inputs, target=targets, losses=losses)
-        rows = pipeline.gather([loss.item() for loss in losses])
+        rows = pipeline.gather(stepped(pipeline, SmallGPT(), step))
         history.append(sum(sorted(loss for row in rows for loss in row)) / MICROBATCHES)
     return tuple(history)
 

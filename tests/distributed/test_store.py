@@ -21,7 +21,7 @@ from pipeloom.runtime.launch import processes
 from pipeloom.runtime.transport import making, process_group, store
 from pipeloom.runtime.transport.making import meet
 from tests.failures.cases import RANKS, Odd, linears, made, squared, step
-from tests.support.launched import until
+from tests.support.processes import until
 
 
 def makes_none(patience: float) -> None:

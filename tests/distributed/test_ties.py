@@ -22,6 +22,7 @@ from tests.support.models import (
     gradient,
     named,
     reference,
+    trained,
     whole,
 )
 from tests.support.one_rank import Of
@@ -59,20 +60,16 @@ def source(request: pytest.FixtureRequest) -> TinyTransformer:
     return found
 
 
-def trained(plan: Program, source: TinyTransformer) -> dict[str, Tensor]:
-    pipeline = Pipeline.from_source(plan, source, train=False, transport=own())
-    inputs, targets = source.batch(0, MICROBATCHES)
-    pipeline.step(inputs, target=targets)
-    pipeline.close()
-    return named(pipeline.modules, gradient)
+def gradients_of(plan: Program, source: TinyTransformer) -> dict[str, Tensor]:
+    return named(trained(plan, source, train=False).modules, gradient)
 
 
 def test_a_tie_is_seen_and_refused_where_the_program_does_not_sum_it(
     source: TinyTransformer,
 ) -> None:
     with pytest.raises(LaunchError, match=f"tied: {SHARED}"):
-        on_threads(trained, 2, (program(), source), timeout=60)
-    found = on_threads(trained, 2, (program(tied=[(0, 1)]), source), timeout=60)
+        on_threads(gradients_of, 2, (program(), source), timeout=60)
+    found = on_threads(gradients_of, 2, (program(tied=[(0, 1)]), source), timeout=60)
     assert torch.equal(found[0]["0.embedding.weight"], found[1]["1.head.weight"])
 
 
@@ -156,5 +153,5 @@ def test_a_reduction_of_more_stages_sums_what_some_of_them_share() -> None:
     assert "reduce 0 1 2 3" in map(str, program.instructions[1])
     source = TinyTransformer()
     wanted = reference(source, 4, MICROBATCHES)[1]
-    for gradients in on_threads(trained, 2, (program, source), timeout=60).values():
+    for gradients in on_threads(gradients_of, 2, (program, source), timeout=60).values():
         assert all(difference(grad, wanted[name]) <= 1e-12 for name, grad in gradients.items())

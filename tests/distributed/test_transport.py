@@ -12,12 +12,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeloom import Pipeline, compile_schedule
+from pipeloom import compile_schedule
 from pipeloom.runtime import LaunchError, Routes, Transport, connect, launch_ranks
-from pipeloom.runtime.transport.gloo import SHORT
-from pipeloom.runtime.transport.staged_gloo import StagedGlooTransport
 from tests.support.hub import on_threads, own
-from tests.support.models import TinyTransformer, named, reference, worst
+from tests.support.inside import SHORT, StagedGlooTransport
+from tests.support.models import TinyTransformer, named, reference, trained, worst
 from tests.support.schedules import schedule
 
 CPU = torch.device("cpu")
@@ -173,11 +172,7 @@ def trains(opened: Opened) -> float:
     """How far parameters of a pipeline over a transport that it is given are from one process's."""
     between, source = opened(Routes()), TinyTransformer()
     program = compile_schedule(schedule("zb-h1", 2, 4), tied=[(0, 1)])
-    pipeline = Pipeline.from_source(program, source, transport=between)
-    for step in range(3):
-        inputs, targets = source.batch(step, 4)
-        pipeline.step(inputs, target=targets)
-    pipeline.close()
+    pipeline = trained(program, source, 3, transport=between)
     between.barrier()  # it stays open
     between.close()
     return worst(named(pipeline.modules), reference(source, 2, 4, steps=3, train=True)[1])

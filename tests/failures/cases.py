@@ -22,7 +22,7 @@ from pipeloom.ir import InputError, Program, timed
 from pipeloom.runtime import Pipeline
 from tests.support.by_hand import by_hand
 from tests.support.delayed_linear import DelayedLinear
-from tests.support.launched import until
+from tests.support.processes import until
 from tests.support.schedules import schedule
 
 RANKS = 3

@@ -16,7 +16,7 @@ import pytest
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir import dump_program
-from tests.support.interrupted import Started
+from tests.support.processes import Started
 from tests.support.schedules import schedule
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

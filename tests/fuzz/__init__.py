@@ -8,15 +8,13 @@ brackets before it; ``record.json`` holds the last whole run.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 
-from tests.support.recorded import record
+from tests.support.recorded import parser_of, record
 
 from .cases import Case, random_case
 from .checks import Outcome, check
@@ -27,7 +25,9 @@ COUNT = 100_000
 
 def main(arguments: list[str]) -> int:
     """Checks, prints and records; 1 where anything is wrong."""
-    options = _options(arguments)
+    parser = parser_of(__name__, __doc__, COUNT)
+    parser.add_argument("--first", type=int, default=0, help="the first case of the seed")
+    options = parser.parse_args(arguments)
     began = perf_counter()
     print(f"seed {options.seed}", flush=True)
     outcomes: Counter[int] = Counter()
@@ -45,24 +45,9 @@ def main(arguments: list[str]) -> int:
     return 1 if faults else 0
 
 
-def today() -> int:
-    """A seed that is new each day."""
-    return int(f"{datetime.now(UTC):%Y%m%d}")
-
-
 def checked(seed: int, first: int, count: int) -> Iterator[tuple[Case, Outcome]]:
     """Each case of the seed, and what came of it; their files are in a folder that is removed."""
     with tempfile.TemporaryDirectory() as folder:
         for number in range(first, first + count):
             case = random_case(seed, number, Path(folder))
             yield case, check(case)
-
-
-def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--seed", type=int, default=today(), help="today's date by default")
-    parser.add_argument("--first", type=int, default=0, help="the first case of the seed")
-    parser.add_argument(
-        "--count", type=int, default=COUNT, help="cases; a run of fewer is not recorded"
-    )
-    return parser.parse_args(arguments)

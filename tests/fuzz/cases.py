@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from pipeloom.cli.main import COMMANDS as COMMAND_MODULES
+from tests.support.inner import COMMANDS as COMMAND_MODULES
 
 from .damage import damaged
 from .documents import COMMANDS, SLOW, sound

@@ -17,8 +17,8 @@ from typing import BinaryIO
 from xml.etree import ElementTree
 
 from pipeloom.cli.failures import MOST_CHARACTERS
-from pipeloom.cli.main import main
 from pipeloom.ir.errors import printable
+from tests.support.inner import main
 
 from .cases import Case
 

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pipeloom import build, export, optimize
 from pipeloom.compiler import compile_schedule
-from pipeloom.compiler.exporters.torch_csv import write
 from pipeloom.ir import (
     DataParallel,
     Link,
@@ -28,8 +28,6 @@ from pipeloom.ir import (
     dump_schedule,
 )
 from pipeloom.planner import certificate, preset
-from pipeloom.planner.build import build
-from pipeloom.planner.optimize import optimize as plan
 from pipeloom.solver import build_family, solve
 from tests.support.command_line import layers_document
 
@@ -117,7 +115,7 @@ def _schedules() -> Iterator[Schedule]:
     yield build_family("pipedream", _PLAIN, 3)
     for profile in (_AGAIN, _MOVED):  # what is recomputed, or moved to the host
         given = dump_profile(profile)
-        yield plan(given, 4, memory_limit=1.25, placement="linear", work_limit=0.01).schedule
+        yield optimize(given, 4, memory_limit=1.25, placement="linear", work_limit=0.01).schedule
 
 
 @cache
@@ -141,7 +139,7 @@ def sound() -> dict[str, list[Any]]:
         "layers": [_LAYERS],
         "schedule": list(map(dump_schedule, schedules)),
         "program": list(map(dump_program, programs)),
-        "csv": [write(schedules[0])],
+        "csv": [export(schedules[0], "torch-csv").text],
         "layout": ["Etttt|ttL"],
         "timers": ["stage,microbatch,op,ms\n0,0,F,1.0\n0,0,BW,2.5\n1,0,F,1.5\n1,0,BW,2\n"],
         "placement": [[0, 1]],

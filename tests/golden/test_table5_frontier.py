@@ -6,9 +6,7 @@ import pytest
 
 from pipeloom.ir import Objective, Problem, Status
 from pipeloom.solver import lower_bound, solve
-from tests.support.table5 import Row, load_rows
-
-ROWS = load_rows()
+from tests.support.table5 import ROWS
 
 # the bound's bubble rate at each model's smallest M, by the limit in units of P x M_B
 BOUNDS = """
@@ -20,10 +18,6 @@ BOUNDS = """
 """
 
 
-def problem(row: Row, share: float, objective: Objective = Objective.PERIOD) -> Problem:
-    return Problem.linear(row.profile, row.microbatches, row.limit(share), objective)
-
-
 def bubble_rate(problem: Problem, cost: float) -> float:
     stages = problem.profile.stages
     work = problem.microbatches * sum(s.t_f + s.t_b + s.t_w for s in stages)
@@ -33,21 +27,19 @@ def bubble_rate(problem: Problem, cost: float) -> float:
 @pytest.mark.parametrize("line", BOUNDS.strip().splitlines()[1:], ids=lambda line: line.split()[0])
 def test_bounds_at_growing_limits(line: str) -> None:
     model, *rates = line.split()
-    row = next(row for row in ROWS if row.model == model)
-    problems = [problem(row, float(share)) for share in BOUNDS.split()[:6]]
+    row = next(row for row in ROWS.values() if row.model == model)
+    problems = [row.problem(float(share)) for share in BOUNDS.split()[:6]]
     found = [bubble_rate(p, lower_bound(p).value) for p in problems]
     assert found == list(map(float, rates))
 
 
 @pytest.mark.parametrize("share", [1.5, 1.75, 2.5])
 def test_the_frontier_is_proven_optimal(share: float) -> None:
-    row = next(row for row in ROWS if row.model == "14.6B")
-    schedule = solve(problem(row, share))
+    schedule = solve(ROWS["14.6B-48"].problem(share))
     assert schedule.known_report.status is Status.OPTIMAL
 
 
 def test_the_makespan_differs_much_from_the_period() -> None:
-    row = next(row for row in ROWS if row.model == "6.2B")
-    schedule = solve(problem(row, 2, Objective.MAKESPAN))
+    schedule = solve(ROWS["6.2B-24"].problem(2, Objective.MAKESPAN))
     assert schedule.known_report.status is Status.OPTIMAL
     assert bubble_rate(schedule.problem, schedule.known_timing.makespan) == 0.1003

@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from datetime import UTC, datetime
 
 import torch
+
+from tests.support.recorded import parser_of
 
 from .cases import Case
 from .checking import checked, shrunk
@@ -46,12 +47,9 @@ def _numberless(line: str) -> str:
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.parity", description=__doc__)
-    today = int(f"{datetime.now(UTC):%Y%m%d}")
+    parser = parser_of("tests.parity", __doc__, 500)
     parser.add_argument("case", nargs="?", help="the words of one case, as a failure prints them")
-    parser.add_argument("--seed", type=int, default=today, help="today's date by default")
     parser.add_argument("--first", type=int, default=0, help="the first case of the seed")
-    parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--shrink", action="store_true", help="find the fewest choices at fault")
     parser.add_argument("--verbose", action="store_true", help="print the outcome of each case")
     return parser.parse_args(arguments)

@@ -4,7 +4,6 @@ they train as one process does."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,10 +14,10 @@ from tests.parity.comparing import BOUNDS
 from tests.parity.cover import compiled, found, pinned
 from tests.parity.features import listed, refused
 from tests.parity.plain import Plain
+from tests.support.recorded import today
 
 CASES = [case for case in (*pinned(), *found()) if not case.in_processes]
 REFUSED = [(case, line) for case, line in refused() if not case.in_processes]
-TODAY = int(f"{datetime.now(UTC):%Y%m%d}")
 DRAWN, MANY = 6, 300
 
 
@@ -40,7 +39,7 @@ def test_compiled_stages_train_as_one_process(case: Case) -> None:
 
 
 def test_drawn_features_train_as_one_process_or_are_refused() -> None:
-    drawn = (Case.drawn(TODAY, number) for number in range(MANY))
+    drawn = (Case.drawn(today(), number) for number in range(MANY))
     plain = (case for case in drawn if not (case.in_processes or case.hugging))
     few = [case for case in plain if case["compiled"] == "no"]
     check_drawn(few[:DRAWN])
@@ -49,7 +48,7 @@ def test_drawn_features_train_as_one_process_or_are_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_more_of_them() -> None:
-    check_drawn([Case.drawn(TODAY, number) for number in range(MANY)])
+    check_drawn([Case.drawn(today(), number) for number in range(MANY)])
 
 
 def check_drawn(cases: Sequence[Case]) -> None:

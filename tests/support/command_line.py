@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from unittest.mock import patch
 
-SRC = Path(__file__).parents[2] / "src"
-# for processes of their own: this checkout's pipeloom
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(SRC)}
+from tests.support.inner import main
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,18 @@ class Done:
 Command = Callable[..., Done]
 
 
+def called(*words: object, given: bytes = b"", sink: IO[bytes] | None = None) -> Done:
+    """A command in this process, whose standard input is ``given``. Its output may go to a
+    ``sink``."""
+    out, err = sink or io.BytesIO(), io.StringIO()
+    stream = io.TextIOWrapper(out, write_through=isinstance(out, io.RawIOBase))
+    reads = patch("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
+    with redirect_stdout(stream), redirect_stderr(err), reads:
+        code = main([str(word) for word in words])
+    answer = out.getvalue().decode() if isinstance(out, io.BytesIO) else ""
+    return Done(code, answer, err.getvalue())
+
+
 def written(path: Path, document: object) -> Path:
     """The file, which holds ``document`` now."""
     path.write_text(json.dumps(document))
@@ -52,6 +64,10 @@ def untimed(value: Any) -> Any:
     return [untimed(each) for each in value] if isinstance(value, list) else value
 
 
+def without_none(document: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in document.items() if value is not None}
+
+
 def profile_document(**changes: Any) -> dict[str, Any]:
     """Two ranks, one stage each, T_F = T_B = T_W = 1; ``None`` takes a key out."""
     stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5}
@@ -63,7 +79,7 @@ def profile_document(**changes: Any) -> dict[str, Any]:
         "ranks": 2,
         "t_comm": 0.0,
     } | changes
-    return {key: value for key, value in document.items() if value is not None}
+    return without_none(document)
 
 
 def layers_document(**changes: Any) -> dict[str, Any]:
@@ -85,4 +101,4 @@ def layers_document(**changes: Any) -> dict[str, Any]:
         "ranks": 2,
         "t_comm": 0.0,
     } | changes
-    return {key: value for key, value in document.items() if value is not None}
+    return without_none(document)

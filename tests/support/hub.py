@@ -84,10 +84,8 @@ class Hub:
         (channel.sends if handle.what == "send" else channel.receives).append(handle)
         while channel.sends and channel.receives:
             sent, received = channel.sends.popleft(), channel.receives.popleft()
-            assert (sent.tensor.dtype, sent.tensor.nbytes) == (
-                received.tensor.dtype,
-                received.tensor.nbytes,
-            )
+            assert sent.tensor.dtype is received.tensor.dtype
+            assert sent.tensor.nbytes == received.tensor.nbytes
             with torch.no_grad():
                 received.tensor.view(-1).copy_(sent.tensor.view(-1))
             sent.done = received.done = True

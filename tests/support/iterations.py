@@ -1,4 +1,5 @@
-"""Iterations of a schedule played one after the other, with the times of each op."""
+"""Iterations of a schedule played one after the other, with the times of each op; and a schedule as
+ranks run it that do one thing at a time."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from pipeloom.ir import Schedule, Timing
 from pipeloom.ir.cost.gradient_averaging import averages
 from pipeloom.ir.cost.graph_simulator import peaks
 from pipeloom.ir.cost.steady_state.iteration_graph import IterationGraph
+from pipeloom.ir.cost.steady_state.send_points import between_ops
 from pipeloom.ir.cost.steady_state.steady_state import played
 from pipeloom.ir.model.ops import FloatArray, offsets_of
 
@@ -39,3 +41,14 @@ def play_iterations(schedule: Schedule, iterations: int = 1) -> Iterations:
             timing = replace(timing, averages=averages(schedule, timing))
         timings.append(timing)
     return Iterations(tuple(timings), np.vstack([start[:, : iteration.ranks], done]))
+
+
+def posted_between_ops(schedule: Schedule) -> Schedule:
+    """``schedule`` untimed, with the same ops, its transfers as :func:`between_ops` has them."""
+    routes = between_ops(schedule)
+    columns = (column.tolist() for column in (routes.after, routes.before, routes.room))
+    changed = (
+        replace(transfer, after=after, before=before, room=room)
+        for transfer, after, before, room in zip(schedule.transfers, *columns, strict=True)
+    )
+    return replace(schedule, transfers=tuple(changed), timing=None)

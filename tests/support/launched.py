@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,14 +23,6 @@ def in_one_launch(ranks: int, calls: Sequence[Call]) -> list[list[Any]]:
 
 def _in_turn(calls: Sequence[Call]) -> list[Any]:
     return [function(*args) for function, args in calls]
-
-
-def until(condition: Callable[[], object], seconds: float = 240.0) -> None:
-    """Waits for it."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.02)
 
 
 @contextmanager

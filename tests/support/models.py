@@ -6,14 +6,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeloom.runtime import ModelSource
-from pipeloom.runtime.stages.store import made
+from pipeloom.ir import Program
+from pipeloom.runtime import ModelSource, Pipeline
+from tests.support.hub import own
 
 VOCABULARY, WIDTH, LENGTH = 17, 16, 6
 
@@ -148,7 +149,8 @@ class Squares:
 
 def whole(source: ModelSource, stages: int) -> nn.Sequential:
     """The model in one process; what is tied is one parameter object."""
-    modules = [made(stage, s) for s, stage in enumerate(source.stages(stages))]
+    given = source.stages(stages)
+    modules = [stage if isinstance(stage, nn.Module) else stage() for stage in given]
     for (s, name), *others in source.tied(stages):
         shared = modules[s].get_parameter(name)
         for other, path in others:
@@ -187,6 +189,23 @@ def mean_losses(source: ModelSource, stages: int, microbatches: int, steps: int)
     """One process's mean loss of each training step."""
     history, _ = reference(source, stages, microbatches, steps=steps, train=True)
     return [sum(losses) / len(losses) for losses in history]
+
+
+def stepped(pipeline: Pipeline, source: ModelSource, step: int = 0, **given: Any) -> list[float]:
+    """A step by the source's batch of this number: its losses, where the last stage is."""
+    inputs, targets = source.batch(step, pipeline.microbatches)
+    losses: list[Tensor] = []
+    pipeline.step(inputs, target=targets, losses=losses, **given)
+    return [loss.item() for loss in losses]
+
+
+def trained(program: Program, source: ModelSource, steps: int = 1, **options: Any) -> Pipeline:
+    """A pipeline of this rank, closed after so many steps."""
+    pipeline = Pipeline.from_source(program, source, **{"transport": own()} | options)
+    for step in range(steps):
+        stepped(pipeline, source, step)
+    pipeline.close()
+    return pipeline
 
 
 def gradient(parameter: Tensor) -> Tensor | None:

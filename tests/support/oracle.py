@@ -8,7 +8,6 @@ cost too much. Where weights travel :mod:`.weight_oracle` decides.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numba
@@ -92,15 +91,6 @@ def exhaustive_optimum(
     if not found.complete:
         raise TooManyOrdersError
     return found.least
-
-
-def known_optimum(problem: Problem, nodes: int) -> float | None:
-    """None where no schedule is valid, or where the search takes more than so many ``nodes``."""
-    try:
-        least = exhaustive_optimum(problem, nodes=nodes)
-    except TooManyOrdersError:
-        return None
-    return least if least < math.inf else None
 
 
 def searched(

@@ -31,7 +31,6 @@ from pipeloom.ir import (
     TransferKind,
     timed,
 )
-from pipeloom.ir.model.ops import pack
 from pipeloom.solver import Route, Streaming, build_family, streamed
 from tests.support.families import TRAVELLING, fits
 
@@ -193,6 +192,20 @@ def profiles(
     return Profile(tuple(each), ranks, t_comm, links, shared_by=1)
 
 
+def unlike(profile: Profile, microbatches: int, seed: int) -> Profile:
+    """``profile`` with times and sizes of each microbatch's own."""
+    rng = np.random.default_rng(seed)
+    alike = (("t_f",), ("t_b",), ("t_w",), ("m_b", "m_w"), ("activation_bytes",))
+
+    def scaled(stage: StageProfile) -> StageProfile:
+        for keys in alike:
+            stage = stage.scaled(rng.uniform(0.3, 1.7), keys)
+        return stage
+
+    each = ([scaled(stage) for _ in range(microbatches)] for stage in profile.stages)
+    return replace(profile, stages=tuple(map(StageProfile.of, each)))
+
+
 @st.composite
 def weight_problems(
     draw: st.DrawFn,
@@ -224,7 +237,7 @@ def streamed_orders(
 ) -> Schedule:
     """Any order with the transfers that serve it; some stages stay on each rank that runs them."""
     plan = plan or Streaming()
-    rows = [pack(row) for row in random_order(problem, fused, Random(draw(SEEDS)))]
+    rows = Schedule.of(problem, random_order(problem, fused, Random(draw(SEEDS))), "random").order
     try:
         schedule = streamed(problem, rows, plan)
     except InvalidScheduleError:  # a path cannot serve it, which direct routes always can

@@ -1,16 +1,13 @@
-"""Schedules of two to four ranks that tests train by, and how near one process they come."""
+"""Schedules of two to four ranks that tests train by."""
 
 from __future__ import annotations
 
 import itertools
 
-import torch
-
 from pipeloom.ir import Profile, Schedule, StageProfile, timed
 from pipeloom.solver import build_family
 from tests.support.by_hand import by_hand
 
-BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-12}
 V = "v, every other backward split"
 
 

@@ -10,11 +10,6 @@ from pipeloom import Profile, dump_profile
 from pipeloom.ir import parse_profile
 
 
-def lengths_document(lengths: Sequence[int], reference: int, attention: Any) -> dict[str, Any]:
-    head = {"format": "pipeloom.lengths", "version": 1, "lengths": [*lengths]}
-    return head | {"reference_length": reference, "attention": attention}
-
-
 def packed_profile(
     profile: Profile, document: dict[str, Any], part: Sequence[Sequence[int]]
 ) -> Profile:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pipeloom import Profile, StageProfile
+from pipeloom import Objective, Problem, Profile, StageProfile
 
 # model, P, M; T_F, T_B, T_W, T_comm; M_B, M_W; bubble rates of 1F1B, ZB-H1, ZB-H2
 _ROWS = """
@@ -34,12 +34,13 @@ class Row(NamedTuple):
     def __str__(self) -> str:
         return f"{self.model}-{self.microbatches}"
 
-    def limit(self, share: float) -> float:
-        """``share`` times P x M_B."""
-        return share * self.profile.ranks * self.profile.stages[0].m_b
+    def problem(self, share: float, objective: Objective = Objective.PERIOD) -> Problem:
+        """Its memory limit is ``share`` times P x M_B."""
+        limit = share * self.profile.ranks * self.profile.stages[0].m_b
+        return Problem.linear(self.profile, self.microbatches, limit, objective)
 
 
-def load_rows() -> list[Row]:
+def _rows() -> list[Row]:
     rows = []
     for model, *words in map(str.split, _ROWS.strip().splitlines()):
         ranks, microbatches, f, b, w, t_comm, m_b, m_w, *rates = map(float, words)
@@ -48,3 +49,6 @@ def load_rows() -> list[Row]:
         published = dict(zip(("1f1b", "zb-h1", "zb-h2"), rates, strict=True))
         rows.append(Row(model, profile, int(microbatches), published))
     return rows
+
+
+ROWS = {str(row): row for row in _rows()}

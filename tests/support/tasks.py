@@ -37,7 +37,3 @@ def until_nobody_waits(mark: Path) -> None:
     while not stop_asked():
         sleep(0.05)
     mark.touch()
-
-
-def missing_module(task: int) -> int:
-    raise ModuleNotFoundError(f"No module named 'pipeloom' ({task})")

@@ -8,18 +8,17 @@ then the answer, a line each: ``code | key | file | text``. Write the answers an
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
 
 import pipeloom
-from tests.support.inner import main
+from tests.support.command_line import called
 
 from . import files
 
@@ -71,7 +70,7 @@ def answer(case: Case, folder: Path) -> list[str]:
     before = content(folder)
     with chdir(folder), patch.dict(os.environ):
         os.environ.pop("PIPELOOM_CACHE", None)
-        code, lines = called(case.line) if case.line.startswith(">") else run(case)
+        code, lines = raised(case.line) if case.line.startswith(">") else run(case)
     assert code != "2" or content(folder) == before, "input is refused, and a file written"
     return [in_columns(code, line) for line in lines] or [f"{code} |  |  |"]
 
@@ -86,18 +85,14 @@ def run(case: Case) -> tuple[str, list[str]]:
     while variable := VARIABLE.fullmatch(words[0]):
         os.environ[variable[1]] = variable[2]
         del words[0]
-    out, err = io.TextIOWrapper(io.BytesIO()), io.StringIO()
-    given = io.TextIOWrapper(io.BytesIO(files.content(case.files.get("-", "''"))))
-    with redirect_stdout(out), redirect_stderr(err), patch("sys.stdin", given):
-        code = main([word.replace("NINES", "9" * 5000) for word in words])
-    out.flush()
-    told = [CHOICES.sub("...", x) for x in err.getvalue().splitlines() if x[:10] == "pipeloom: "]
-    answered = out.buffer.getvalue()  # type: ignore[attr-defined]
-    assert code != 2 or bool(answered) is ("--json" in words), "refused, and answered"
-    return str(code), [line.removeprefix("pipeloom: ") for line in told]
+    words = [word.replace("NINES", "9" * 5000) for word in words]
+    done = called(*words, given=files.content(case.files.get("-", "''")))
+    told = [CHOICES.sub("...", x) for x in done.err.splitlines() if x[:10] == "pipeloom: "]
+    assert done.code != 2 or bool(done.out) is ("--json" in words), "refused, and answered"
+    return str(done.code), [line.removeprefix("pipeloom: ") for line in told]
 
 
-def called(line: str) -> tuple[str, Iterable[str]]:
+def raised(line: str) -> tuple[str, Iterable[str]]:
     """What a call raises: the exit code that a command would have, or the error's name."""
     try:
         eval(line.removeprefix(">>> "), NAMES | vars(files))

@@ -10,6 +10,7 @@ from typing import Any
 import pipeloom
 from tests.support.command_line import layers_document as layers
 from tests.support.command_line import profile_document as profile
+from tests.support.command_line import without_none
 
 __all__ = ["inf", "layers", "nan", "profile"]
 
@@ -33,10 +34,6 @@ def content(expression: str) -> bytes:
     if isinstance(value, bytes):
         return value
     return (value if isinstance(value, str) else json.dumps(value)).encode()
-
-
-def without_none(document: Json) -> Json:
-    return {key: value for key, value in document.items() if value is not None}
 
 
 def stage(**changes: Any) -> Json:

@@ -8,17 +8,15 @@ that nobody disturbed. Rank 0 serves the store of torch.distributed, which is th
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import tempfile
 from collections import Counter
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from time import monotonic
 
-from tests.support.recorded import record
+from tests.support.recorded import parser_of, record
 
 from .apart import set_apart
 from .faults import faults
@@ -32,7 +30,7 @@ def main(arguments: list[str]) -> int:
 
     Raises InputError where this process cannot have a network and disks of its own.
     """
-    options = _options(arguments)
+    options = parser_of(__name__, __doc__, COUNT).parse_args(arguments)
     print(f"seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -57,13 +55,3 @@ def _disturbed(seed: int, count: int, folder: Path) -> tuple[list[str], Counter[
         broken += [f"fault {number}, {scheme}, {kind} {told}: {line}" for line in found]
         print(f"fault {number}: {scheme}, {kind} {told}", *found, sep="\n  ", flush=True)
     return broken, kinds, monotonic() - began
-
-
-def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.failures.drawn", description=__doc__)
-    today = int(f"{datetime.now(UTC):%Y%m%d}")
-    parser.add_argument("--seed", type=int, default=today, help="today's date by default")
-    parser.add_argument(
-        "--count", type=int, default=COUNT, help="faults; a run of fewer than 200 is not recorded"
-    )
-    return parser.parse_args(arguments)

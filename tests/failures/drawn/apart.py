@@ -11,6 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from pipeloom import InputError
+from tests.support.processes import sockets
 
 NEW_MOUNTS, NEW_NETWORK = 0x00020000, 0x40000000  # of sched.h: CLONE_NEWNS, CLONE_NEWNET
 MARK = "PIPELOOM_CHAOS"
@@ -57,12 +58,7 @@ def fill(folder: Path) -> Path:
 def left_behind() -> set[str]:
     """The processes with this one's mark, temporary files, files in shared memory and sockets."""
     files = [*Path(os.environ["TMPDIR"]).iterdir(), *SHARED_MEMORY.iterdir()]
-    sockets = [
-        line.split()
-        for kind in ("tcp", "tcp6")
-        for line in Path("/proc/self/net", kind).read_text().splitlines()[1:]
-    ]
-    late = {f"socket {row[1]}" for row in sockets if row[3] != _WAITS_FOR_LATE_PACKETS}
+    late = {f"socket {row[1]}" for row in sockets() if row[3] != _WAITS_FOR_LATE_PACKETS}
     return {str(path) for path in files} | late | set(_processes())
 
 

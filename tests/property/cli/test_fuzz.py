@@ -8,11 +8,12 @@ from random import Random
 
 import pytest
 
-from tests.fuzz import checked, today
+from tests.fuzz import checked
 from tests.fuzz.cases import Case, random_case
 from tests.fuzz.checks import check
 from tests.fuzz.damage import REMOVED_KEYS, damaged
 from tests.fuzz.documents import sound
+from tests.support.recorded import today
 
 COUNT, PARTS = 2000, 4
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeloom import InfeasibleError, Objective, Problem, Profile, StageProfile, pack
+from tests.conformance.messages import files
 from tests.support.oracle import searched
-from tests.support.sequences import lengths_document, packed_profile
+from tests.support.sequences import packed_profile
 
 TIME = st.sampled_from([0.5, 1.0, 3.0])
 NODES = 60_000
@@ -42,14 +43,13 @@ def packings(count: int, number: int) -> Iterator[list[list[int]]]:
 def test_no_bound_is_above_the_best_of_all(
     microbatches: int, replicas: int, data: st.DataObject
 ) -> None:
-    profile, objective = (
-        data.draw(profiles(2 if microbatches == 3 else 3)),
-        data.draw(st.sampled_from(Objective)),
-    )
+    profile = data.draw(profiles(2 if microbatches == 3 else 3))
+    objective = data.draw(st.sampled_from(Objective))
     lengths = data.draw(st.lists(st.integers(1, 9), min_size=4, max_size=4))
     limit = data.draw(st.sampled_from([None, sum(lengths) / 4, sum(lengths) / 6]))
     shares = [data.draw(st.sampled_from([0.0, 0.3, 1.0]))] * profile.ranks
-    document = lengths_document(lengths, 4, dict.fromkeys(("t_f", "t_b", "t_w"), shares))
+    attention = dict.fromkeys(("t_f", "t_b", "t_w"), shares)
+    document = files.lengths(lengths=lengths, reference_length=4, attention=attention)
     known = dict[str, float]()
 
     def least(part: list[list[int]]) -> float:

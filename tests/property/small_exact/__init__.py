@@ -14,8 +14,7 @@ import secrets
 from pathlib import Path
 from time import perf_counter
 
-from pipeloom.planner import Workers
-from pipeloom.planner.solving.workers import in_order, processes_here
+from pipeloom.planner import Workers, processes_here
 from tests.support.recorded import record
 
 from .checks import CEILING, Found, check
@@ -76,7 +75,7 @@ def main(arguments: list[str]) -> int:
     print(f"--seed {options.seed} --count {options.count}", flush=True)
     began, found = perf_counter(), []
     seeds = range(options.seed, options.seed + options.count)
-    for _, one in in_order(Workers(processes_here()).run(checked, seeds)):
+    for _, one in Workers(processes_here()).run(checked, seeds):
         found.append(one)
         for line in faults(one):
             print(line, flush=True)

@@ -26,10 +26,7 @@ from pipeloom.ir import (
     simulate,
     verify_schedule,
 )
-from pipeloom.ir.cost.remat import choice_of, pulled
 from pipeloom.solver import lower_bounds, smallest_limit, solve
-from pipeloom.solver.core.relaxations import plain, without_offloading, without_recomputing
-from pipeloom.solver.remat.portfolio import one_at_a_time_with_remat
 from tests.support.large_problems import large_problem
 from tests.support.random_schedules import lever_schedules
 
@@ -56,6 +53,7 @@ def test_a_start_is_not_lost(schedule: Schedule, objective: Objective) -> None:
     assert found.known_timing.cost(objective) <= given * (1 + 1e-9)
 
 
+RECOMPUTED, OFFLOADED = ("t_r", "m_r"), ("m_o", "offload_bytes")
 STAGE = StageProfile(4.0, 5.0, 3.0, m_b=10.0, m_w=4.0, t_r=4.0, m_r=1.0, m_o=1.0, offload_bytes=3.0)
 PROFILE = Profile((STAGE,) * 4, 2, t_comm=0.5, host_link=Link(0.0, 1e-6))
 
@@ -64,49 +62,55 @@ def posed(profile: Profile, limit: float) -> Problem:
     return Problem(profile, 4, Placement.v(2), (limit,) * 2)
 
 
+def without(profile: Profile, *keys: str) -> Profile:
+    stages = (replace(stage, **dict.fromkeys(keys)) for stage in profile.stages)
+    return replace(profile, stages=tuple(stages))
+
+
+def used(schedule: Schedule) -> set[OpKind]:
+    """The kinds of ops that recompute or offload."""
+    found = {op.kind for rank in range(schedule.problem.ranks) for op in schedule.ops(rank)}
+    return found & {OpKind.R, OpKind.O, OpKind.L}
+
+
 @pytest.mark.parametrize(
     ("profile", "kinds"),
     [
-        (without_offloading(PROFILE), {OpKind.R}),
-        (without_recomputing(PROFILE), {OpKind.O, OpKind.L}),
+        (without(PROFILE, *OFFLOADED), {OpKind.R}),
+        (without(PROFILE, *RECOMPUTED), {OpKind.O, OpKind.L}),
         (PROFILE, {OpKind.R, OpKind.O, OpKind.L}),
     ],
 )
 def test_a_limit_that_nothing_else_keeps(profile: Profile, kinds: set[OpKind]) -> None:
     problem = posed(profile, 14.0)
     with pytest.raises(InfeasibleError):
-        next(lower_bounds(plain(problem)))
+        next(lower_bounds(posed(without(profile, *RECOMPUTED, *OFFLOADED), 14.0)))
     found = solve(problem, work_limit=5.0)
     assert verify_schedule(dump_schedule(found)) == []
-    used = {op.kind for rank in range(2) for op in found.ops(rank)} - {*list(OpKind)[:4]}
-    assert used
-    assert used <= kinds
-    alone = simulate(Schedule(problem, one_at_a_time_with_remat(problem, every=False)))
-    assert found.known_timing.period < 0.9 * alone.period
+    assert set() < used(found) <= kinds
+    alone = solve(replace(problem, microbatches=1), work_limit=1.0).known_timing
+    assert found.known_timing.period < 0.9 * 4 * alone.period
     again = solve(problem, work_limit=5.0)
     assert [row.tolist() for row in again.order] == [row.tolist() for row in found.order]
 
 
 def test_where_memory_is_no_matter_no_lever_is_pulled() -> None:
-    found = solve(posed(PROFILE, 1000.0), work_limit=8.0)
-    assert (choice_of(found.problem, found.order) == 0).all()
+    assert used(solve(posed(PROFILE, 1000.0), work_limit=8.0)) == set()
 
 
 def test_little_work_has_room_for_the_relaxation() -> None:
     """A round of the list scheduler is longer than all of this work."""
-    report = solve(without_offload(seeded(0, 21.0)), work_limit=2.0).known_report
+    problem = seeded(0, 21.0)
+    alone = replace(problem, profile=without(problem.profile, *OFFLOADED))
+    report = solve(alone, work_limit=2.0).known_report
     assert report.bound == "remat-relaxation"
     assert report.status is Status.OPTIMAL
-
-
-def without_offload(problem: Problem) -> Problem:
-    return replace(problem, profile=without_offloading(problem.profile))
 
 
 def test_offload_that_frees_no_place_is_proven_of_no_use() -> None:
     found = solve(large_problem("offload", 0), work_limit=8.0)
     assert found.known_report.status is Status.OPTIMAL
-    assert not pulled(found.order)
+    assert used(found) == set()
 
 
 def seeded(seed: int, limit: float) -> Problem:

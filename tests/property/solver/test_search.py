@@ -1,4 +1,5 @@
-"""Local search: annealers, windows, restarts, unrolling and pairs find better, valid orders."""
+"""Constructors and local search: schedules that published ones do not reach, bounds that are met,
+methods and pairs that find better, valid orders."""
 
 from __future__ import annotations
 
@@ -6,18 +7,54 @@ from dataclasses import replace
 
 import pytest
 
+from pipeloom import explain
 from pipeloom.ir import (
     Objective,
     Placement,
     Problem,
     Profile,
     StageProfile,
+    Status,
     dump_schedule,
     verify_schedule,
 )
-from pipeloom.planner.explain.explanation import losses, why
 from pipeloom.solver import Method, build_family, lower_bound, objective_cost, solve, within_memory
 from tests.support.large_problems import large_problem
+
+# constructors: schedules that published ones do not reach, and ends that meet a bound -------------
+
+
+def folded(limit: float) -> Problem:
+    """Four ranks, two chunks each in a V."""
+    profile = Profile((StageProfile(14.4, 14.4, 9.7, 1.0, 0.43),) * 8, 4, 1.6)
+    return Problem(profile, 16, Placement.v(4), (limit,) * 4)
+
+
+def test_below_p_m_b_the_published_v_is_beaten() -> None:
+    problem = folded(6.0)
+    published = build_family("v-half", problem.profile, 16, memory_limit=6.0)
+    schedule = solve(problem, solver="heuristic", work_limit=30.0)
+    assert schedule.known_timing.period < 0.97 * published.known_timing.period
+
+
+def test_zb_h1_is_met_however_few_microbatches() -> None:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 6, 6)
+    for microbatches in (4, 6, 12):
+        problem = Problem.linear(profile, microbatches)
+        found = solve(problem, solver="heuristic", should_stop=lambda: True)
+        built = build_family("zb-h1", profile, microbatches)
+        assert found.known_timing.period <= built.known_timing.period * (1 + 1e-9)
+
+
+def test_the_end_of_zb_v_meets_the_bound_of_the_last_forward() -> None:
+    stage = StageProfile(6.763, 6.969, 5.251, 1.0, 0.4324)
+    zb_v = build_family("zb-v", Profile((stage,) * 32, 16, 0.755), 40)
+    problem = replace(zb_v.problem, memory_limit=(32.0,) * 16)
+    found = solve(problem, solver="heuristic", work_limit=20)
+    assert found.known_report.method == Method.TAIL
+    assert found.known_report.status is Status.OPTIMAL
+    assert found.known_timing.period < zb_v.known_timing.period / 1.0004
+
 
 # what the optimizer finds with little work, by the method that is to find it ----------------------
 
@@ -93,8 +130,9 @@ def test_optimize_pairs_no_worse_than_dualpipev(solver: str, limit: float) -> No
     assert solver != "auto" or found.known_timing.period < built.known_timing.period
     assert verify_schedule(dump_schedule(found)) == []
     assert max(found.known_timing.peak_memory) <= limit
-    assert "with pairs" in why(found).words[-1]
-    assert sum(loss.work for loss in losses(found)) == pytest.approx(found.known_timing.work)
+    explained = explain(found, seconds=0.0)
+    assert "with pairs" in explained.reason.words[-1]
+    assert sum(loss.work for loss in explained.losses) == pytest.approx(found.known_timing.work)
 
 
 def test_a_pair_that_costs_is_not_made() -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from pipeloom.ir import (
-    InputError,
     Placement,
     Problem,
     Profile,
@@ -19,26 +17,12 @@ from pipeloom.ir import (
     dump_schedule,
     parse_layers,
     parse_profile,
-    parse_schedule,
     verify_schedule,
 )
-from pipeloom.solver import FAMILIES, build_family, lower_bounds, solve
+from pipeloom.solver import lower_bounds, solve
 from tests.property.small_exact.instances import problem_of
-
-
-def _stage(rng: np.random.Generator, microbatches: int) -> dict[str, list[float]]:
-    def drawn(low: float, high: float) -> list[float]:
-        return rng.uniform(low, high, microbatches).tolist()
-
-    m_b, share = drawn(1, 4), float(rng.choice((0.0, 0.5, 1.0)))
-    sizes = {"m_b": m_b, "m_w": [share * m for m in m_b]}
-    sizes |= {"activation_bytes": [1e6 * float(t) for t in drawn(0, 8)]}
-    return {"t_f": drawn(0, 6), "t_b": drawn(1, 6), "t_w": drawn(0, 4), **sizes}
-
-
-def _profile(ranks: int, stages: list[Any], **keys: Any) -> dict[str, Any]:
-    head = {"format": "pipeloom.profile", "version": 1, "ranks": ranks}
-    return head | {"stages": stages} | keys
+from tests.support.command_line import layers_document, profile_document
+from tests.support.random_schedules import unlike
 
 
 def test_the_largest_of_each_stage_need_not_fit_at_once() -> None:
@@ -53,14 +37,9 @@ def test_the_largest_of_each_stage_need_not_fit_at_once() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_random_instances(kind: str, seed: int) -> None:
     """Solved: verified, no bound above, the same again; with room for the largest microbatch."""
-    alike, rng = problem_of(kind, seed), np.random.default_rng(seed)
-    stages = tuple(
-        StageProfile.of([_scaled(stage, *rng.uniform(0.3, 1.7, 4)) for _ in range(8)])
-        for stage in alike.profile.stages
-    )
-    limit = tuple(2.0 * limit for limit in alike.memory_limit)
-    profile = replace(alike.profile, stages=stages)
-    problem = replace(alike, profile=profile, microbatches=8, memory_limit=limit)
+    alike = problem_of(kind, seed)
+    profile, limit = unlike(alike.profile, 8, seed), [2.0 * limit for limit in alike.memory_limit]
+    problem = replace(alike, profile=profile, microbatches=8, memory_limit=tuple(limit))
     found, again = (solve(problem, work_limit=0.5, seed=seed) for _ in range(2))
     assert verify_schedule(dump_schedule(found)) == []
     cost = found.known_timing.cost(problem.objective)
@@ -68,52 +47,21 @@ def test_random_instances(kind: str, seed: int) -> None:
     assert [row.tolist() for row in again.order] == [row.tolist() for row in found.order]
 
 
-def _scaled(stage: StageProfile, f: float, b: float, w: float, m: float) -> StageProfile:
-    sizes = {"m_b": stage.m_b * m, "m_w": stage.m_w * m}
-    return replace(stage, t_f=stage.t_f * f, t_b=stage.t_b * b, t_w=stage.t_w * w, **sizes)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_families_keep_the_rules_and_round_trip(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    more = {"activation_bytes": rng.uniform(1e6, 1e8, 6).tolist(), "weight_bytes": 1e6}
-    more |= {"t_bw": rng.uniform(1, 7, 6).tolist()} if seed else {"t_fb": 9.0}
-    stages = [_stage(rng, 6) | more for _ in range((3, 6, 2)[seed])]
-    links = {"latency": 0.1, "gigabytes_per_second": 25.0}
-    profile = parse_profile(_profile((3, 3, 2)[seed], stages, links=links), "profile")
-    assert parse_profile(dump_profile(profile), "again") == profile
-    built = []
-    for name in FAMILIES:
-        try:
-            schedule = build_family(name, profile, 6)
-        except InputError:  # not for so many stages or ranks
-            continue
-        document = dump_schedule(schedule)
-        assert verify_schedule(document) == [], name
-        assert dump_schedule(parse_schedule(document, "again")) == document
-        built.append(name)
-    assert len(built) > 8
-
-
 def test_lists_that_are_constant_are_numbers() -> None:
-    stages = [_stage(np.random.default_rng(s), 1) for s in range(2)]
-    lists = [{key: value * 5 for key, value in stage.items()} for stage in stages]
-    numbers = [{key: value[0] for key, value in stage.items()} for stage in stages]
-    listed = parse_profile(_profile(2, lists), "profile")
+    document = profile_document()
+    lists = [{key: [value] * 5 for key, value in stage.items()} for stage in document["stages"]]
+    listed = parse_profile(document | {"stages": lists}, "profile")
     assert (listed.microbatches, listed.unlike) == (5, False)
-    assert replace(listed, microbatches=None) == parse_profile(_profile(2, numbers), "profile")
+    assert replace(listed, microbatches=None) == parse_profile(document, "profile")
     assert parse_profile(dump_profile(listed), "again") == listed
 
 
 def test_layers_are_summed_microbatch_by_microbatch() -> None:
-    rng = np.random.default_rng(1)
-    layers = [_stage(rng, 3) | {"name": f"layer {n}"} for n in range(4)]
-    document = _profile(2, []) | {"layers": layers}
-    del document["stages"]
-    profile = parse_layers(document, "profile")
+    amounts, (layer, _) = np.arange(1.0, 13.0).reshape(4, 3), profile_document()["stages"]
+    rows = [{"name": f"{n}", "t_f": row, "m_b": row} for n, row in enumerate(amounts.tolist())]
+    profile = parse_layers(layers_document(layers=[layer | row for row in rows]), "profile")
     assert parse_layers(dump_layers(profile), "again") == profile
     first, second = profile.cut((0, 1)).stages
-    assert [one.t_f for one in first.each] == pytest.approx(layers[0]["t_f"])
-    sums = [sum(column) for column in zip(*(layer["m_b"] for layer in layers[1:]), strict=True)]
-    assert [one.m_b for one in second.each] == pytest.approx(sums)
-    assert second.m_b == pytest.approx(sum(sums) / 3)
+    assert [one.t_f for one in first.each] == pytest.approx(amounts[0])
+    assert [one.m_b for one in second.each] == pytest.approx(amounts[1:].sum(axis=0))
+    assert second.m_b == pytest.approx(amounts[1:].sum() / 3)

@@ -43,9 +43,9 @@ from pipeloom.ir import (
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.cost.transfer_order import in_sending_order
 from pipeloom.solver import Route, Streaming, find_family, lower_bound, solve
+from tests.support.iterations import posted_between_ops
 from tests.support.machine import Machine, run_compiled
 from tests.support.plain_times import listed_times
-from tests.support.posted import posted_between_ops
 from tests.support.random_schedules import (
     PLANS,
     SEEDS,

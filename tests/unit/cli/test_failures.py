@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from pipeloom.__main__ import command
-from tests.support.command_line import ENVIRONMENT, Command, profile_document
+from tests.support.command_line import Command, profile_document
+from tests.support.processes import ENVIRONMENT
 
 FULL = Path("/dev/full")
 CLOSED = "pipeloom: standard output: is closed; expected a file, a pipe or a terminal\n"

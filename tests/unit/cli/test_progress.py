@@ -20,7 +20,7 @@ from pipeloom.ir import Report, Status
 from pipeloom.solver import Progress
 from tests.support.command_line import Command, Done, profile_document, written
 from tests.support.inner import Searched, Searching
-from tests.support.interrupted import Started
+from tests.support.processes import Started
 
 STOPPED = [signal.SIGINT, signal.SIGTERM]
 COMPILING = "pipeloom: compiling kernels, once on this machine; a time limit does not count this\n"

@@ -24,7 +24,7 @@ from pipeloom.ir import Link, Links, timed
 from pipeloom.planner import certificate
 from pipeloom.solver import is_feasible, lower_bound, one_at_a_time
 from tests.support.by_hand import by_hand
-from tests.support.table5 import load_rows
+from tests.support.table5 import ROWS
 
 STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
 FAST = ["links twice as fast", "links without delay"]
@@ -33,11 +33,6 @@ FAST = ["links twice as fast", "links without delay"]
 def explained(problem: Problem) -> Any:
     """Of one microbatch after the other."""
     return explain(timed(Schedule(problem, one_at_a_time(problem))), seconds=0.0)
-
-
-def table5(name: str, share: float) -> Problem:
-    row = next(row for row in load_rows() if str(row) == name)
-    return Problem.linear(row.profile, row.microbatches, row.limit(share))
 
 
 def linear(times: tuple[float, ...], t_comm: float, microbatches: int, limit: float) -> Problem:
@@ -50,7 +45,7 @@ def limited(problem: Problem, limit: float) -> Problem:
 
 
 def test_the_head_and_the_tail_of_rank_0_are_why() -> None:
-    reason = explained(table5("6.2B-24", 1.0)).reason
+    reason = explained(ROWS["6.2B-24"].problem(1.0)).reason
     assert (reason.name, reason.rank) == ("head-tail", 0)
     assert reason.words == (
         "rank 0 computes for 1898.1 ms and idles at least 289.4 ms",
@@ -93,7 +88,7 @@ def test_losses_of_a_schedule_by_hand() -> None:
 def test_what_more_memory_and_faster_links_buy() -> None:
     """One rank more, or all, and links: none costs more than the same order under it, nor more than
     a lesser change. Memory stops paying where the bound stops falling."""
-    tight = table5("6.2B-24", 1.0)
+    tight = ROWS["6.2B-24"].problem(1.0)
     schedule = solve(tight, time_limit=1.0)
     found = explain(schedule, seconds=0.1)
     alone, everywhere, *links, _ = found.changes
@@ -115,7 +110,7 @@ def test_what_more_memory_and_faster_links_buy() -> None:
     assert everywhere.bound == lower_bound(limited(tight, tight.memory_limit[0] + step)).value
     stopped = explain(schedule, seconds=5.0, should_stop=lambda: True)
     assert {change.cost for change in stopped.changes} == {None}
-    free = explain(solve(table5("6.2B-24", math.inf), time_limit=0.1), seconds=0.0)
+    free = explain(solve(ROWS["6.2B-24"].problem(math.inf), time_limit=0.1), seconds=0.0)
     assert free.enough is None
     assert [each.what for each in free.changes] == [*FAST, "twice the microbatches"]
 

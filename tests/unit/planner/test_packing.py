@@ -10,15 +10,16 @@ import pytest
 
 import pipeloom
 from pipeloom import Packing, Profile, Schedule, StageProfile
+from tests.conformance.messages import files
 from tests.support.command_line import profile_document
-from tests.support.sequences import lengths_document, packed_profile
+from tests.support.sequences import packed_profile
 
-LENGTHS = [900, 100, 400, 30, 250, 700, 60, 500, 120, 340]
+LENGTHS: list[int] = files.lengths()["lengths"]
 OPS = ("t_f", "t_b", "t_w")
 
 
 def packed(lengths: list[int] = LENGTHS, microbatches: int = 4, **options: Any) -> Packing:
-    document, options = lengths_document(lengths, 1000, 0.2), {"work_limit": 0.5} | options
+    document, options = files.lengths(lengths=lengths), {"work_limit": 0.5} | options
     return pipeloom.pack(document, profile_document(), microbatches, **options)
 
 
@@ -66,7 +67,7 @@ def test_memory_limits_tokens_and_an_earlier_schedule_is_begun_with() -> None:
     assert answer.cost <= first.cost * (1 + 1e-9)
 
 
-LATE = lengths_document([5, 30, 12, 22, 9, 17, 28, 3], 32, 0.1)
+LATE = files.lengths(lengths=[5, 30, 12, 22, 9, 17, 28, 3], reference_length=32, attention=0.1)
 TIMES = {"t_f": [2.0, 3.0], "t_b": [2.5, 4.0], "t_w": [1.5, 1.0]}
 SHARES = {"t_f": [0.3, 0.0], "t_b": [0.5, 0.2], "t_w": [0.0, 1.0]}
 GUESS = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2, 2, 0.1, micro_batch=2)
@@ -80,7 +81,7 @@ def step(seed: int, *, late: float = 0.0, family: str = "zb-h1") -> tuple[Packin
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 33, 12).tolist()
     rows = [row.tolist() for row in np.array_split(rng.permutation(12), [2, 3, 7])]
-    profile = packed_profile(TRUTH, lengths_document(lengths, 32, SHARES), rows)
+    profile = packed_profile(TRUTH, LATE | {"lengths": lengths, "attention": SHARES}, rows)
     found = pipeloom.build_family(family, profile, 4)
     ends = [end.copy() for end in found.known_timing.end]
     ends[0][0] += late

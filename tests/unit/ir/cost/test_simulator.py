@@ -27,8 +27,7 @@ from pipeloom.ir import (
 from pipeloom.ir.cost.transfer_order import in_sending_order
 from pipeloom.solver import build_family
 from tests.support.by_hand import by_hand
-from tests.support.iterations import play_iterations
-from tests.support.posted import posted_between_ops
+from tests.support.iterations import play_iterations, posted_between_ops
 
 # the simulator on schedules small enough to be timed by hand --------------------------------------
 

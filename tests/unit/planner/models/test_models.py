@@ -17,7 +17,7 @@ MEGATRON: dict[str, Any] = {
     **{"untie-embeddings-and-output-weights": True, "position-embedding-type": "rope"},
     "disable-bias-linear": True,
 }
-LLAMA, MIXTRAL = read_model("llama-2-70b"), read_model("mixtral-8x7b")
+LLAMA = read_model("llama-2-70b")
 
 
 def test_names_are_met_as_people_write_them() -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from pipeloom import InputError
+from pipeloom import InfeasibleError, InputError, sweep
 from pipeloom.planner import Event, LostWorkersError, Note, Workers, stop_asked
-from tests.support.command_line import ENVIRONMENT
-from tests.support.launched import until
+from tests.support.command_line import profile_document, untimed
+from tests.support.processes import ENVIRONMENT, until
 from tests.support.tasks import killed, killed_once, stopped
 
 TWO = Workers(2)
@@ -62,6 +66,7 @@ def test_who_leaves_takes_the_processes_along() -> None:
 
 SCRIPT = """
 import multiprocessing
+import socket
 from pipeloom.planner import Workers
 from tests.support.tasks import stopped
 if __name__ == "__main__":
@@ -73,9 +78,8 @@ if __name__ == "__main__":
 def test_a_killed_parent_leaves_no_orphan(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    environment = ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     words = [sys.executable, str(script)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as parent:
         assert parent.stdout is not None
         children = [int(word) for word in parent.stdout.readline().split()]
         parent.kill()
@@ -98,3 +102,74 @@ def runs(process: int) -> bool:
 def test_a_wrong_address_is_told_at_once(address: str) -> None:
     with pytest.raises(InputError, match=r"^scheduler: expected the address of a Dask scheduler"):
         list(Workers(scheduler=address).run(killed, TASKS))
+
+
+def submit(call: Callable[[Any], Any], task: Any) -> Future[Any]:
+    """A task as a cluster's executor takes it: done at once, or lost if there is none."""
+    future = Future[Any]()
+    if task is None:
+        future.cancel()
+        future.set_running_or_notify_cancel()
+        return future
+    try:
+        future.set_result(call(task))
+    except Exception as error:
+        future.set_exception(error)
+    return future
+
+
+@pytest.fixture
+def dask(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    """Dask as far as workers know it."""
+    found = MagicMock()
+    found.Client.return_value.get_executor.return_value.submit = submit
+    monkeypatch.setitem(sys.modules, "distributed", found)
+    return found
+
+
+@pytest.fixture
+def scheduler(dask: MagicMock) -> Iterator[str]:
+    """An address at which somebody listens, who need not speak."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"tls://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_sweep_over_a_cluster_is_that_of_one_process(scheduler: str) -> None:
+    asked: dict[str, Any] = {"work_limit": 0.2, "seed": 3, "placement": "linear"}
+    one, spread = (
+        sweep(profile_document(), 4, [1.5, 2.0, 3.0], **asked, **where)
+        for where in ({}, {"scheduler": scheduler})
+    )
+    assert untimed(one.to_dict()) == untimed(spread.to_dict())
+    assert one.picture() == spread.picture()
+
+
+def fails(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "line"),
+    [
+        (ImportError("x"), InputError, r"scheduler: expected pipeloom .* to be importable .*: x$"),
+        (type("KilledWorker", (Exception,), {})(), LostWorkersError, "its workers are lost: "),
+        (InfeasibleError("no"), InfeasibleError, "^no$"),
+        (None, LostWorkersError, "^scheduler: lost; expected it to answer"),
+    ],
+)
+def test_what_a_cluster_cannot_do_is_a_line(
+    scheduler: str, task: Exception | None, kind: type[Exception], line: str
+) -> None:
+    with pytest.raises(kind, match=line):
+        list(Workers(scheduler=scheduler).run(fails, [task]))
+
+
+def test_a_task_that_a_cluster_cancels_is_asked_to_stop(dask: MagicMock) -> None:
+    of_worker = dask.get_worker.return_value.state.tasks.get
+    for state in ("executing", "cancelled"):
+        of_worker.return_value.state = state
+        assert stop_asked() is (state == "cancelled")
+    of_worker.return_value = None  # its client has left
+    assert stop_asked()
+    dask.get_worker.side_effect = ValueError("this is no worker")
+    assert not stop_asked()

@@ -16,13 +16,13 @@ from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir import InputError, OpKind, Program, Schedule, timed
+from pipeloom.ir import InputError, OpKind, Schedule, timed
 from pipeloom.runtime import LaunchError, Pipeline, StagesAs, defer
 from tests.support.by_hand import by_hand
 from tests.support.delayed_linear import Delayed, DelayedLinear, Layer
-from tests.support.hub import on_threads, own
+from tests.support.hub import on_threads
 from tests.support.inside import LinearRule
-from tests.support.models import gradient, named, whole, worst
+from tests.support.models import gradient, named, trained, whole, worst
 from tests.support.one_rank import PLAIN, Of, Ran, Shift, by_autograd, differing, late, program, ran
 from tests.support.schedules import V, profile, schedule
 
@@ -233,19 +233,11 @@ def weights_at_the_end(turned: bool = False) -> Schedule:
     return timed(by_hand(*rows, profile=profile(RANKS)))
 
 
-def trained(family: str, stages_as: StagesAs) -> tuple[dict[str, Tensor], list[str]]:
+def of_delayed(family: str, stages_as: StagesAs) -> tuple[dict[str, Tensor], list[str]]:
     """On one rank: the sums of two steps' gradients by name, and the coverage of its stages."""
-    source, program = Delayed(), compile_schedule(plan(family))
-    pipeline = Pipeline.from_source(
-        program, source, train=False, stages_as=stages_as, transport=own()
-    )
-    for step in range(2):
-        inputs, targets = source.batch(step, MICROBATCHES)
-        pipeline.step(inputs, target=targets)
-    found = named(pipeline.modules, gradient)
-    told = [str(one) for one in pipeline.coverage.values()]
-    pipeline.close()
-    return found, told
+    program = compile_schedule(plan(family))
+    pipeline = trained(program, Delayed(), 2, train=False, stages_as=stages_as)
+    return named(pipeline.modules, gradient), [str(one) for one in pipeline.coverage.values()]
 
 
 @cache
@@ -263,7 +255,7 @@ def expected_of(stages: int) -> dict[str, Tensor]:
 )
 def test_gradients_are_one_processs(family: str, stages_as: StagesAs) -> None:
     """Graphs know nothing of what such modules do: they run as they are."""
-    rows = on_threads(partial(trained, family, stages_as), RANKS)
+    rows = on_threads(partial(of_delayed, family, stages_as), RANKS)
     want = expected_of(plan(family).problem.stages)
     assert set().union(*(found for found, _ in rows.values())) == set(want)
     for found, told in rows.values():
@@ -286,12 +278,8 @@ def test_gradients_are_one_processs(family: str, stages_as: StagesAs) -> None:
 def test_an_order_that_their_queues_cannot_follow_is_refused(plan: Schedule, line: str) -> None:
     program = compile_schedule(plan)
     with pytest.raises(LaunchError, match=line):
-        on_threads(partial(made_of, program, True), RANKS)
-    on_threads(partial(made_of, program, False), RANKS)
-
-
-def made_of(program: Program, delayed: bool) -> None:
-    Pipeline.from_source(program, Delayed(delayed=delayed), transport=own()).close()
+        on_threads(trained, RANKS, (program, Delayed(), 0))
+    on_threads(trained, RANKS, (program, Delayed(delayed=False), 0))
 
 
 @pytest.mark.parametrize(

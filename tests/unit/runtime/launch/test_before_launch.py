@@ -51,27 +51,6 @@ def test_what_does_not_fit_the_model_or_the_machine(call: Any, line: str) -> Non
         call()
 
 
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"RANK": "x"}, "RANK: expected a whole number from 0 to 1, got 'x'"),
-        ({"WORLD_SIZE": "3"}, "WORLD_SIZE: expected 2, the program's ranks, got 3"),
-        ({"WORLD_SIZE": "-1"}, "WORLD_SIZE: expected a whole number >= 1, got '-1'"),
-        ({"MASTER_PORT": ""}, "MASTER_PORT: expected a whole number from 0 to 65535, got ''"),
-        ({"MASTER_ADDR": ""}, "MASTER_ADDR: missing; expected it beside RANK, as torchrun sets it"),
-    ],
-)
-def test_a_wrong_variable_of_torchruns_is_named(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], line: str
-) -> None:
-    torchrun = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    for name, value in (torchrun | changes).items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(InputError) as raised:
-        launch_ranks(print, 2)
-    assert raised.value.errors == (line,)
-
-
 def test_too_little_room_for_sockets_and_files_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for length, files, line in (
         (64, 4096, "TMPDIR: expected a path of at most 63 bytes"),

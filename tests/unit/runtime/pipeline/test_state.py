@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from pipeloom import InputError, LossScale, Pipeline, compile_schedule
 from tests.support.hub import on_threads, own
+from tests.support.models import stepped
 from tests.support.schedules import schedule
 from tests.support.small_gpt import MICROBATCHES, SmallGPT, program_of
 
@@ -61,7 +62,7 @@ def made(**options: Any) -> Pipeline:
     )
 
 
-def stepped(pipeline: Pipeline, steps: Iterable[int], *, update: bool = True) -> list[float]:
+def losses_by(pipeline: Pipeline, steps: Iterable[int], *, update: bool = True) -> list[float]:
     history = []
     for step in steps:
         torch.manual_seed(step)
@@ -71,27 +72,22 @@ def stepped(pipeline: Pipeline, steps: Iterable[int], *, update: bool = True) ->
     return history
 
 
-def tensors(section: Any) -> dict[str, Tensor]:
-    return {name: torch.as_tensor(value).clone() for name, value in section.items()}
-
-
-def assert_alike(one: Pipeline, other: Pipeline) -> None:
-    found, wanted = (tensors(pipeline.state_dict()["model"]) for pipeline in (one, other))
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+def assert_has(pipeline: Pipeline, model: State) -> None:
+    """Bit for bit."""
+    torch.testing.assert_close(pipeline.state_dict()["model"], model, rtol=0.0, atol=0.0)
 
 
 def test_a_pipeline_goes_on_from_anothers_state_which_is_no_copy() -> None:
     first, second, weights = made(), made(), made().modules[0].state_dict()
-    stepped(first, range(2))
+    losses_by(first, range(2))
     state = first.state_dict()
     assert {"0.weight", "1.running_mean", "2._extra_state"} < state["model"].keys()
     assert not any(key.startswith("state.0.") for key in state["optimizer"])
     second.load_state_dict(state)
-    assert stepped(second, range(2, 4)) == stepped(first, range(2, 4))
-    assert_alike(first, second)
+    assert losses_by(second, range(2, 4)) == losses_by(first, range(2, 4))
+    assert_has(first, second.state_dict()["model"])
     counted = [one.state_dict()["optimizer"]["state.2.weight.step"] for one in (first, second)]
-    stepped(second, range(4, 5))
+    losses_by(second, range(4, 5))
     assert [count.item() for count in counted] == [4.0, 5.0]  # loading has made none its own
     first.load_state_dict({"model": weights})  # the model alone leaves the optimizer
     assert torch.equal(first.modules[0].state_dict()["2.weight"], weights["2.weight"])
@@ -101,15 +97,15 @@ def test_a_pipeline_goes_on_from_anothers_state_which_is_no_copy() -> None:
 def test_gradients_that_add_up_are_never_lost_in_silence() -> None:
     """No state is given while they do; a state that is loaded begins without them."""
     first, second = made(), made()
-    stepped(first, range(1))
+    losses_by(first, range(1))
     kept = copy.deepcopy(first.state_dict())
-    stepped(first, range(1, 2), update=False)
+    losses_by(first, range(1, 2), update=False)
     with pytest.raises(InputError, match=r"^state_dict: expected it after a step that updates, go"):
         first.state_dict()
     for pipeline in (first, second):
         pipeline.load_state_dict(kept)
-        stepped(pipeline, range(2, 3))
-    assert_alike(first, second)
+        losses_by(pipeline, range(2, 3))
+    assert_has(first, second.state_dict()["model"])
 
 
 def test_the_program_that_stepped_last_has_the_loss_scale() -> None:
@@ -136,10 +132,7 @@ def losses_of(pipeline: Pipeline, first: int) -> list[float]:
     """The mean loss of each step."""
     history = []
     for step in range(first, first + STEPS):
-        inputs, targets = SmallGPT().batch(step, MICROBATCHES)
-        losses: list[Tensor] = []
-        pipeline.step(inputs, target=targets, losses=losses)
-        rows = pipeline.gather([loss.item() for loss in losses])
+        rows = pipeline.gather(stepped(pipeline, SmallGPT(), step))
         history.append(sum(loss for row in rows for loss in row) / MICROBATCHES)
     return history
 
@@ -214,15 +207,13 @@ WRONG: list[tuple[Callable[[State], Any], str]] = [
 def refused(change: Callable[[State], Any]) -> str:
     """What ranks say of a state that is wrong on the last one; none takes over anything of it."""
     pipeline = of_two(loss_scale=LossScale(8.0))
-    inputs, targets = SmallGPT().batch(0, MICROBATCHES)
-    pipeline.step(inputs, target=targets)
+    stepped(pipeline, SmallGPT())
     state = pipeline.state_dict()
-    before, (name, value) = tensors(state["model"]), next(iter(state["model"].items()))
+    before, (name, value) = copy.deepcopy(state["model"]), next(iter(state["model"].items()))
     other = state | {"model": state["model"] | {name: value * 0}}
     with pytest.raises(InputError) as caught:
         pipeline.load_state_dict(change(other) if pipeline.rank == RANKS - 1 else other)
-    after = tensors(pipeline.state_dict()["model"])
-    assert all(torch.equal(x, after[name]) for name, x in before.items())
+    assert_has(pipeline, before)
     return str(caught.value)
 
 

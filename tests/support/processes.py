@@ -1,4 +1,4 @@
-"""Commands as processes of their own, which are sent signals, and what is left of them."""
+"""Processes of their own: commands that are sent signals, what is left of them, torchrun's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,35 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import uuid4
 
-from tests.support.command_line import ENVIRONMENT
-
 MARK = "PIPELOOM_TEST_MARK"
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT)))}
+"""Of processes that import this checkout's pipeloom and tests."""
+
+
+def until(condition: Callable[[], object], seconds: float = 240.0) -> None:
+    """Waits for it."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.02)
+
+
+def sockets() -> list[list[str]]:
+    """The rows of /proc/net on sockets in this process's network."""
+    tables = [Path("/proc/self/net", kind).read_text().splitlines() for kind in ("tcp", "tcp6")]
+    return [line.split() for _, *rows in tables for line in rows]
+
+
+def torchrun(processes: int, *words: object) -> subprocess.CompletedProcess[str]:
+    """``python -m`` with these words, on so many processes of ``torchrun``."""
+    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
+    command = [sys.executable, "-m", *launcher, *map(str, words)]
+    done = subprocess.run(
+        command, env=ENVIRONMENT, timeout=280, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 class Started:
@@ -23,12 +48,11 @@ class Started:
     def __init__(self, words: Sequence[object], folder: Path, **environment: str) -> None:
         self.mark, self.folder = f"{MARK}={uuid4().hex}", folder
         folder.mkdir()
-        paths = os.pathsep.join([ENVIRONMENT["PYTHONPATH"], str(ROOT)])
-        own = {MARK: self.mark.partition("=")[2], "TMPDIR": str(folder), "PYTHONPATH": paths}
+        own = {MARK: self.mark.partition("=")[2], "TMPDIR": str(folder)}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "pipeloom", *map(str, words)],
             cwd=ROOT,
-            env=ENVIRONMENT | own | {"OMP_NUM_THREADS": "1"} | environment,
+            env=ENVIRONMENT | own | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -47,10 +71,7 @@ class Started:
 
     def until(self, condition: Callable[[dict[int, str]], bool]) -> None:
         """Waits for that of its processes, or its end."""
-        end = time.monotonic() + 120.0
-        while self.process.poll() is None and not condition(self.running()):
-            assert time.monotonic() < end, self.running()
-            time.sleep(0.02)
+        until(lambda: self.process.poll() is not None or condition(self.running()), 120.0)
 
     def ended(self, *signals: signal.Signals) -> tuple[int, str, list[str]]:
         """After these signals its exit code, its last line on standard error, and what it left:
