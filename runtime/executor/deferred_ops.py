@@ -21,7 +21,8 @@ from .deferred_linear import Reading, add, add_product, linear, rows, takes
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MatMul:
-    """``x @ weight + bias``: x (..., in), weight (in, out)."""
+    """``x @ weight + bias``: x (..., in), weight (in, out); or without a bias x (experts, rows,
+    in), weight (experts, in, out)."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -31,35 +32,18 @@ class MatMul:
         return x @ weight if bias is None else torch.addmm(bias, x, weight)
 
     def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        return dy @ weight.T
+        return dy @ weight.mT
 
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
-        dy = rows(dy)
-        add_product(self.weight, rows(x).T, dy)
-        if self.bias is not None:
-            add(self.bias, dy.sum(0))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BatchedMatMul:
-    """``x @ weight``: x (experts, rows, in), weight (experts, in, out)."""
-
-    weight: Tensor
-    bias: None = None
-    autocast = True
-
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return torch.bmm(x, weight)
-
-    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        return torch.bmm(dy, weight.mT)
-
-    def accumulate(self, x: Tensor, dy: Tensor) -> None:
-        grad = self.weight.grad
-        if takes(grad, x, dy):
+        if self.weight.dim() == 2:
+            dy = rows(dy)
+            add_product(self.weight, rows(x).T, dy)
+        elif takes(grad := self.weight.grad, x, dy):
             grad.baddbmm_(x.mT, dy)
         else:
-            add(self.weight, torch.bmm(x.mT, dy))
+            add(self.weight, x.mT @ dy)
+        if self.bias is not None:
+            add(self.bias, dy.sum(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,11 +138,8 @@ def _matmul(*args: Tensor, **named: Any) -> Reading:
     if named or len(args) != 2:
         return None
     x, other = args
-    if other.dim() == 2 and x.dim() >= 2:
-        return MatMul(other), x
-    if other.dim() == x.dim() == 3 and other.shape[0] == x.shape[0]:
-        return BatchedMatMul(other), x
-    return None
+    batched = other.dim() == x.dim() == 3 and other.shape[0] == x.shape[0]
+    return (MatMul(other), x) if batched or (other.dim() == 2 and x.dim() >= 2) else None
 
 
 def _addmm(*args: Tensor, **named: Any) -> Reading:

@@ -3,8 +3,8 @@
 :class:`OffloadedActivations` are what autograd saved for one microbatch on one stage. Their
 storages go out once each, however many tensors share them; parameters and the stage's input, which
 is in a buffer of its own anyway, stay. On an accelerator copies run on streams of their own, to and
-from pinned memory. On a CPU the host is the same memory: the copies are made all the same, at O and
-L, and what is out is not counted as activations.
+from pinned memory. On a CPU the host is the same memory: the copies are made all the same, after F
+and at L, and what is out is not counted as activations.
 """
 
 from __future__ import annotations
@@ -30,23 +30,12 @@ Copies: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # target, source; bytes
 Wait: TypeAlias = Callable[[], None]
 
 
-class CpuChannels:
-    """Copies on the host, made on the way out when they are waited for: F's time is its own.
+class CopyChannels:
+    """A stream each way, ordered with the stream that computes by events.
 
     ``out`` and ``back`` begin copies; what they return ends them for all that runs on the device
     from then on.
     """
-
-    def out(self, copies: Copies) -> Wait:
-        return lambda: _copy(copies)
-
-    def back(self, copies: Copies) -> Wait:
-        _copy(copies)
-        return _nothing
-
-
-class DeviceChannels:
-    """A stream each way, ordered with the stream that computes by events."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -64,7 +53,8 @@ class DeviceChannels:
         """The sources are done, and the targets free, once what is queued now has run."""
         channel.wait_stream(self._device.current())
         with self._device.use(channel):
-            _copy(copies)
+            for target, source in copies:
+                target.copy_(source, non_blocking=True)
             done = self._device.event()
             done.record(channel)
         return lambda: self._device.current().wait_event(done)
@@ -75,16 +65,16 @@ class Host:
 
     def __init__(self, device: torch.device) -> None:
         self._device = Device(device)
-        self._pinned = not self._device.is_host
         self._idle: defaultdict[int, list[Tensor]] = defaultdict(list)
 
     @cached_property
-    def channels(self) -> CpuChannels | DeviceChannels:
-        return DeviceChannels(self._device) if self._pinned else CpuChannels()
+    def channels(self) -> CopyChannels:
+        return CopyChannels(self._device)
 
     def take(self, size: int) -> Tensor:
-        idle = self._idle[size]
-        return idle.pop() if idle else torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned)
+        if self._idle[size]:
+            return self._idle[size].pop()
+        return torch.empty(size, dtype=torch.uint8, pin_memory=not self._device.is_host)
 
     def give(self, place: Tensor) -> None:
         self._idle[place.nbytes].append(place)
@@ -244,11 +234,6 @@ def _bytes(storage: torch.UntypedStorage, device: torch.device) -> Tensor:
     empty = torch.empty(0, dtype=torch.uint8, device=device)
     view: Tensor = empty.set_(storage, 0, (storage.nbytes(),), (1,))
     return view
-
-
-def _copy(copies: Copies) -> None:
-    for target, source in copies:
-        target.copy_(source, non_blocking=True)
 
 
 def _nothing() -> None:

@@ -14,29 +14,15 @@ from .deferred_linear import Rule
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OfView:
-    """``rule``, whose weight is a view of ``base`` that begins ``offset`` elements into it."""
+    """``rule``, whose weight is a view of ``base`` that begins ``offset`` elements into it; all but
+    ``accumulate`` is the rule's."""
 
     rule: Rule
     base: Tensor
     offset: int
 
-    @property
-    def weight(self) -> Tensor:
-        return self.rule.weight
-
-    @property
-    def bias(self) -> Tensor | None:
-        return self.rule.bias
-
-    @property
-    def autocast(self) -> bool:
-        return self.rule.autocast
-
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return self.rule.forward(x, weight, bias)
-
-    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        return self.rule.input_grad(dy, x, weight)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rule, name)
 
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
         grad = self.base.grad

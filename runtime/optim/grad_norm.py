@@ -46,10 +46,6 @@ class GlobalNorm:
         """The gradients are stepped with as they are."""
         return self.finite and self.norm + 1e-6 <= self.most
 
-    @property
-    def factor(self) -> float:
-        return 1.0 if self.plain else self.most / (self.norm + 1e-6)
-
 
 class GatheredNorm:
     """A sum for which all ranks wait for each other: one message, after which every rank adds up

@@ -96,7 +96,7 @@ def _one(group: Mapping[str, Any], key: str, names: Names, values: Mapping[str, 
     keys = [_option(names[id(parameter)], key) for parameter in group["params"]]
     first, *others = [(k, values[k]) for k in keys if k in values] or [("", group[key])]
     for other, value in others:
-        if not _equal(value, first[1]):
+        if not equal(value, first[1]):
             raise InputError(
                 f"optimizer.{other}: expected that of {first[0]}, {first[1]}, which is in one "
                 f"group with it, got {value}"
@@ -104,7 +104,8 @@ def _one(group: Mapping[str, Any], key: str, names: Names, values: Mapping[str, 
     return first[1]
 
 
-def _equal(one: Any, other: Any) -> bool:
+def equal(one: Any, other: Any) -> bool:
+    """Whether two values of an option are equal, tensors in all elements."""
     return bool(torch.as_tensor(one == other).all())
 
 

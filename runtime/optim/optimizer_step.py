@@ -150,7 +150,8 @@ class JudgedStepEnd(StepEnd):
 
     def _clip(self, norm: GlobalNorm) -> None:
         if norm.finite and not norm.plain:
-            self._multiply(norm.factor)
+            found = torch.tensor(norm.norm, dtype=torch.float64)
+            nn.utils.clip_grads_with_norm_(self._trained, self._most, found)
 
     @torch.no_grad()
     def _multiply(self, factor: float) -> None:

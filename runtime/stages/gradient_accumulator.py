@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..dtensors import lay_out, like, local
 from .flat_parameters import Layout
-from .unused_parameters import clear_unused, nothing
+from .gradients import clear_unused, nothing
 
 
 class GradientAccumulator:
@@ -103,7 +103,7 @@ class GradientAccumulator:
             self._received = received_sum
 
     def settle(self) -> None:
-        """All is added: what nothing was added to has no gradient (:mod:`.unused_parameters`).
+        """All is added: what nothing was added to has no gradient (:mod:`.gradients`).
 
         The host waits to learn that, where the owner itself had added nothing when a D came.
         """

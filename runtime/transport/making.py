@@ -16,7 +16,6 @@ run.
 from __future__ import annotations
 
 import os
-import time
 from ast import literal_eval
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -35,13 +34,11 @@ from .faults import may_be_anothers
 from .store import (
     GROUP,
     LATE,
-    LONGEST_PAUSE,
     PATIENCE,
-    SHORTEST_PAUSE,
     SLACK,
     Store,
     StoreLostError,
-    no_answer,
+    names_of,
     rendezvous,
     within,
 )
@@ -69,7 +66,7 @@ class Making:
         self._members, self._everyone = list(members), tuple(range(size))
         self.place = "make their Pipeline"
         number = self._store.add(f"pipeloom/made by {self.process}", 1)
-        self._key = f"pipeloom/{number}"
+        self._key, self._fault = f"pipeloom/{number}", f"pipeloom/{number}/{FAULT}"
         self._meetings: Counter[tuple[int, ...]] = Counter()
 
     @classmethod
@@ -104,23 +101,16 @@ class Making:
         return [literal_eval(self._store.get(f"{place}/{p}")) for p in members]
 
     def _wait(self, place: str, members: Sequence[int]) -> None:
-        end, pause = time.monotonic() + self._seconds, SHORTEST_PAUSE
-        keys = [f"{place}/{p}" for p in members]
-        while not self._store.has(*keys):
-            if self._is_told() and not self._store.has(*keys):
-                raise ToldError(self._first(None))
-            if time.monotonic() > end:
-                self._store.allow(PATIENCE)
-                absent = [p for p, k in zip(members, keys, strict=True) if not self._store.has(k)]
-                if not absent:
-                    return
-                raise ToldError(self._first(self._absent(absent)))
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+        def look() -> None:
+            if self._is_told() and self._store.missing(place, members, 0.0):
+                raise ToldError(self._store.told(self._fault))
 
-    def _absent(self, processes: Sequence[int]) -> Fault:
-        text = f"not there where all ranks {self.place}, waited at most {self._seconds:g} s"
-        return Fault(processes[0], "", text, guess=True, absent=processes)
+        absent = self._store.missing(place, members, self._seconds, look=look)
+        if absent:
+            text = f"not there where all ranks {self.place}, waited at most {self._seconds:g} s"
+            self._store.allow(PATIENCE)
+            own = Fault(absent[0], "", text, guess=True, absent=absent)
+            raise ToldError(self._store.told(self._fault, own))
 
     def initialise(self, backend: str) -> None:
         """Makes the process group of all."""
@@ -141,10 +131,10 @@ class Making:
 
     def _look(self) -> None:
         if self._is_told():
-            raise ToldError(self._first(None))
+            raise ToldError(self._store.told(self._fault))
 
     def _is_told(self) -> bool:
-        return self._store.has(f"{self._key}/{FAULT}")
+        return self._store.has(self._fault)
 
     def end(self, error: Exception) -> Exception:
         """The error to raise, instead of this rank's: that of the first that failed."""
@@ -160,30 +150,19 @@ class Making:
         else:
             guess = may_be_anothers(error)
             own = replace(Fault.of(self._rank(self.process), error), guess=guess)
-            first = self._first(replace(own, rank=self.process))
+            first = self._store.told(self._fault, replace(own, rank=self.process))
             if getattr(error, "agreed", False) or (first.rank == self.process and not guess):
                 return error
         return self._raised(self._called(first) if first.guess else first)
 
     def _called(self, fault: Fault) -> Fault:
         """With the ranks that say nothing, the first of which it is then of."""
-        missing, lost = list[int](), ""
-        try:
-            missing = self._store.silent(f"{self._key}/ended", self.process, self._everyone)
-        except StoreLostError as error:
-            lost = f"; {error}"
+        ended = f"{self._key}/ended"
+        missing, words = self._store.silent(ended, self.process, self._everyone, self._names)
+        text = f"{fault.text}{words}"
         if fault.absent:
-            text = f"{self._names(missing or fault.absent)}: {fault.text}{lost}"
-        else:
-            text = fault.text + lost + no_answer(self._names(missing) if missing else "")
+            text = f"{self._names(missing or fault.absent)}: {fault.text}{'' if missing else words}"
         return replace(fault, rank=missing[0] if missing else fault.rank, text=text)
-
-    def _first(self, fault: Fault | None) -> Fault:
-        """The fault that was told first, of all; ``rank`` is its process."""
-        key = f"{self._key}/{FAULT}"
-        if fault is None:
-            return Fault.read(self._store.get(key))
-        return Fault.read(self._store.first(key, fault.written()))
 
     def _raised(self, fault: Fault) -> Exception:
         if fault.rank in self._members:
@@ -195,8 +174,8 @@ class Making:
 
     def _names(self, processes: Sequence[int]) -> str:
         if set(processes) <= set(self._members):
-            return f"rank {', '.join(str(self._rank(p)) for p in processes)}"
-        return f"process {', '.join(map(str, processes))}"
+            return names_of([self._rank(p) for p in processes])
+        return names_of(processes, "process")
 
 
 _UNDER_WAY: ContextVar[Making | None] = ContextVar("making", default=None)

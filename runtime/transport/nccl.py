@@ -70,12 +70,12 @@ class NcclTransport(GroupTransport):
         self._channels: dict[tuple[int, int], Channel] = {}
         self._free: dict[int, torch.Event] = {}
         self._summed = set[tuple[tuple[int, ...], int]]()
-        self._check_connections()
         self.first = self.attached(StagedGlooTransport(routes, device, group))
         # the same order on all ranks: the first message of a communicator sets it up and blocks
         for source, target in sorted(routes.channels):
             if self.rank in (source, target):
                 self._channels[source, target] = self._open(source, target)
+        self._check_connections()
         self.barrier()
 
     def _check_connections(self) -> None:

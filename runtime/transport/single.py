@@ -42,9 +42,6 @@ class SingleTransport:
     def barrier(self) -> None:
         pass
 
-    def clock_offset(self) -> float:
-        return 0.0
-
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
         return fault
 

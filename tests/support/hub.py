@@ -134,9 +134,6 @@ class HubTransport:
     def barrier(self) -> None:
         self.gather(None)
 
-    def clock_offset(self) -> float:
-        return 0.0
-
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
         self._hub.fault = self._hub.fault or fault
         self._hub.turn.notify_all()

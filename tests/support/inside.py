@@ -3,7 +3,7 @@
 # ruff: noqa: F401, PLC0414
 
 from pipeloom.runtime.executor.deferred_linear import Linear as LinearRule
-from pipeloom.runtime.executor.offload import DeviceChannels as DeviceChannels
+from pipeloom.runtime.executor.offload import CopyChannels as CopyChannels
 from pipeloom.runtime.launch.environment import Gpu as Gpu
 from pipeloom.runtime.launch.environment import backend_of as backend_of
 from pipeloom.runtime.launch.environment import gpu_here as gpu_here

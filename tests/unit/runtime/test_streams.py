@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.fake_device import HERE, Device, Event, Memory, Stream, on
 from tests.support.inside import (
-    DeviceChannels,
+    CopyChannels,
     GlooTransport,
     NcclChannel,
     NcclTransport,
@@ -181,7 +181,7 @@ def test_what_comes_back_from_the_host_is_what_went_out(seed: int) -> None:
     back, to memory of the host that both use again."""
     device = Device()
     made_up: Any = device
-    channels, compute = DeviceChannels(made_up), device.compute
+    channels, compute = CopyChannels(made_up), device.compute
     active, places, seen = Memory(), [Memory(), Memory()], list[int]()
 
     def backward(memory: Memory) -> Callable[[], None]:

@@ -51,7 +51,7 @@ def test_processes_that_share_a_norm_or_are_known_not_to_are_fine(sides: list[Si
     [
         (UNTOLD, r"processes \[0, 2\] and \[1, 3\] judge steps each by its own norm"),
         (joined(groups=()), r"processes \[0, 2\] and \[1, 3\] judge"),
-        (mesh(*[((0, 2),), ()] * 2), r"expected processes of one rank .*, got \[0, 1\]"),
+        (mesh(*[((0, 2),), ()] * 2), r"expected those of one rank .*, got \[0, 1\]"),
         (mesh(((0, 1),), (), (), ()), r"expected it as the 1\. on all .*, not so on 1"),
         (mesh(((0,), (0, 1)), ((0, 1), (1,)), (), ()), r"expected it as the 2\. on all"),
         (
