@@ -59,34 +59,16 @@ class Making:
     """One rank's part in making something, of which each process makes its own at the same time;
     ``members``: the processes whose ranks are the program's, ``place``: where they all are then."""
 
+    place = "make their Pipeline"
+
     def __init__(
         self, store: Store, process: int, size: int, members: Sequence[int], seconds: float
     ) -> None:
         self.process, self._store, self._seconds = process, store, seconds
         self._members, self._everyone = list(members), tuple(range(size))
-        self.place = "make their Pipeline"
         number = self._store.add(f"pipeloom/made by {self.process}", 1)
         self._key, self._fault = f"pipeloom/{number}", f"pipeloom/{number}/{FAULT}"
         self._meetings: Counter[tuple[int, ...]] = Counter()
-
-    @classmethod
-    def of_pipeline(cls, group: dist.ProcessGroup | None, seconds: float) -> Making:
-        """With the ranks of ``group``, by default those of ``torch.distributed``."""
-        world = dist.group.WORLD
-        assert world is not None
-        members = dist.get_process_group_ranks(group or world)
-        store = Store(world.get_group_store(), seconds)
-        return cls(store, dist.get_rank(), dist.get_world_size(), members, seconds)
-
-    @classmethod
-    def of_start(cls, seconds: float) -> Making:
-        """With the ranks that torchrun's variables, or others of these names, tell of."""
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        made = cls(
-            Store(rendezvous(rank, size, seconds), seconds), rank, size, range(size), seconds
-        )
-        made.place = "start"
-        return made
 
     def exchange(self, value: Any, processes: Sequence[int] = ()) -> list[Any]:
         """The literals that ``processes`` (by default all) passed, in their order; each calls it.
@@ -102,8 +84,8 @@ class Making:
 
     def _wait(self, place: str, members: Sequence[int]) -> None:
         def look() -> None:
-            if self._is_told() and self._store.missing(place, members, 0.0):
-                raise ToldError(self._store.told(self._fault))
+            if self._store.has(self._fault) and self._store.missing(place, members, 0.0):
+                self._look()
 
         absent = self._store.missing(place, members, self._seconds, look=look)
         if absent:
@@ -130,11 +112,8 @@ class Making:
         return within(seconds + SLACK, make, GROUP, self._look)
 
     def _look(self) -> None:
-        if self._is_told():
+        if self._store.has(self._fault):
             raise ToldError(self._store.told(self._fault))
-
-    def _is_told(self) -> bool:
-        return self._store.has(self._fault)
 
     def end(self, error: Exception) -> Exception:
         """The error to raise, instead of this rank's: that of the first that failed."""
@@ -186,10 +165,18 @@ def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[N
     """A context in which each rank makes its pipeline, left once all have. An exception within ends
     all ranks, which raise it with the rank that it is of, as does one that does not come within
     ``seconds``."""
-    if not dist.is_initialized():
+    world = dist.group.WORLD
+    if world is None:
         yield
         return
-    with _together(partial(Making.of_pipeline, group, seconds)):
+
+    def make() -> Making:
+        """With the ranks of ``group``, by default those of ``torch.distributed``."""
+        members = dist.get_process_group_ranks(group or world)
+        store = Store(world.get_group_store(), seconds)
+        return Making(store, dist.get_rank(), dist.get_world_size(), members, seconds)
+
+    with _together(make):
         yield
 
 
@@ -198,7 +185,14 @@ def meet(own: Any, backend: Callable[[list[Any]], str], seconds: float) -> None:
     for ``backend``, which chooses from those of all ranks.
 
     Raises ExecutionError that names the processes which do not come within ``seconds``."""
-    with _together(partial(Making.of_start, seconds)) as making:
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+    def make() -> Making:
+        store = Store(rendezvous(rank, size, seconds), seconds)
+        return Making(store, rank, size, range(size), seconds)
+
+    with _together(make) as making:
+        making.place = "start"
         making.initialise(backend(making.exchange(own)))
 
 
@@ -211,19 +205,16 @@ def _together(make: Callable[[], Making]) -> Iterator[Making]:
         yield making
         making.exchange(None)
     except Exception as error:
-        raised = _ended(making, error)
+        may_be_lost = isinstance(error, ToldError) or may_be_anothers(error)
+        try:
+            raised = error if making is None else making.end(error)
+        except StoreLostError as lost:
+            raised = lost if may_be_lost else error
         if raised is error:
             raise
         raise raised from (None if isinstance(error, ToldError) else error)
     finally:
         _UNDER_WAY.set(before)
-
-
-def _ended(making: Making | None, error: Exception) -> Exception:
-    try:
-        return error if making is None else making.end(error)
-    except StoreLostError as lost:
-        return lost if isinstance(error, ToldError) or may_be_anothers(error) else error
 
 
 def new_group(

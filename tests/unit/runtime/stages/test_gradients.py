@@ -18,10 +18,10 @@ def test_what_is_too_small_for_the_sent_dtype_adds_up_until_it_leaves(leaves: bo
     """At home nothing is rounded."""
     module = nn.Linear(3, 5, dtype=torch.float64)
     layout = Layout(list(module.parameters()), torch.float64)
-    found = GradientAccumulator(layout, torch.device("cpu"), int(leaves), torch.bfloat16)
+    found = GradientAccumulator(layout, torch.device("cpu"), torch.bfloat16)
     received = torch.full((layout.size,), 1.0, dtype=torch.bfloat16)
     small = 2.0**-9 if leaves else 2.0**-20  # each too small to change a bfloat16 of 1
-    found.begin()
+    found.begin(int(leaves))
     if leaves:
         found.arrive(received)
     for _ in range(8):
