@@ -21,7 +21,6 @@ from dataclasses import astuple, dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
 from math import prod
-from typing import TypeAlias
 
 import torch.distributed as dist
 from torch import nn
@@ -30,7 +29,7 @@ from pipeloom.ir.errors import InputError
 
 from ..rank.context import RankContext
 from ..rank.options import NormGroups, PipelineOptions
-from ..stages.tie_detection import Group, joined
+from ..stages.tie_detection import joined
 from ..transport import gather_early
 from .copies import CopiesCheck, Named
 from .shard_squares import (
@@ -44,8 +43,6 @@ from .shard_squares import (
     squares_of,
     widest,
 )
-
-Homes: TypeAlias = dict[Named, Processes]
 
 
 def numbered(norm_groups: NormGroups) -> dict[str, int]:
@@ -64,26 +61,37 @@ def numbered(norm_groups: NormGroups) -> dict[str, int]:
 
 
 def shard_axes(context: RankContext, modules: Mapping[int, nn.Module]) -> dict[int, Axes]:
-    """The axes over which each parameter of this rank's ``modules`` is a shard, by its id, of its
-    mesh and of ``norm_groups``; all ranks call it.
-
-    Raises InputError for patterns that do not fit their parameters.
-    """
-    parameters, homes = _named(modules), Homes()
-    if patterns := context.options.norm_groups:
+    """The axes over which each parameter of this rank's ``modules`` is a shard, by its id; all
+    ranks call it. Raises InputError for patterns that do not fit their parameters."""
+    parameters = _named(modules)
+    patterns = {p: processes_of(g) for p, g in (context.options.norm_groups or {}).items()}
+    if patterns:
         here = [p for p in patterns if any(fnmatchcase(name, p) for _, name in parameters)]
         lacking = {*patterns}.difference(*context.transport.gather(here))
         if lacking:
             raise InputError(
                 f"norm_groups: {min(lacking)!r}: no parameter of any stage has such a name"
             )
-        meshes = {n: {*chain(*mesh_axes(x))} for n, x in parameters.items()}
-        own = {pattern: processes_of(group) for pattern, group in patterns.items()}
-        homes = assigned(own, meshes, context.options.tied, dist.get_rank())
     return {
-        id(p): sharded_over(p) | ({homes[named]} if named in homes else set())
+        id(p): sharded_over(p) | named_axes(*named, patterns, {*chain(*mesh_axes(p))})
         for named, p in parameters.items()
     }
+
+
+def named_axes(
+    stage: int, name: str, patterns: Mapping[str, Processes], mesh: Collection[int]
+) -> Axes:
+    """The groups of all patterns that name the parameter; ``mesh``: the processes of its mesh.
+
+    Raises InputError for one of a DTensor that has some of these."""
+    found = {pattern: own for pattern, own in patterns.items() if fnmatchcase(name, pattern)}
+    for pattern, own in found.items():
+        if len({*own} & {*mesh}) > 1:
+            raise InputError(
+                f"norm_groups: {pattern!r}: expected none for a DTensor, whose norm is of all "
+                f"its shards, got {name} of stage {stage}"
+            )
+    return frozenset(found.values())
 
 
 def make_norm_squares(
@@ -117,43 +125,6 @@ def _named(modules: Mapping[int, nn.Module]) -> dict[Named, nn.Parameter]:
         for s, module in modules.items()
         for name, parameter in module.named_parameters(remove_duplicate=False)
     }
-
-
-def assigned(
-    patterns: Mapping[str, Processes],
-    meshes: Mapping[Named, Collection[int]],
-    tied: Sequence[Group],
-    process: int,
-) -> Homes:
-    """The processes that have shards of each parameter that a pattern names; ``meshes``: those of
-    each parameter's mesh; ``process``: this one.
-
-    Raises InputError where patterns do not tell it.
-    """
-
-    def fitting(name: str) -> list[tuple[str, Processes]]:
-        return [(p, own) for p, own in patterns.items() if fnmatchcase(name, p)]
-
-    homes: Homes = {}
-    for stage, name in meshes:
-        for pattern, own in fitting(name):
-            if homes.setdefault((stage, name), own) != own:
-                raise InputError(
-                    f"norm_groups: {pattern!r}: expected one group a parameter, {name} of stage "
-                    f"{stage} has another one, too"
-                )
-            if {*own} & {*meshes[stage, name]} - {process}:
-                raise InputError(
-                    f"norm_groups: {pattern!r}: expected none for a DTensor, whose norm is of all "
-                    f"its shards, got {name} of stage {stage}"
-                )
-    for copies in tied:
-        if len({frozenset(own for _, own in fitting(name)) for _, name in copies}) > 1:
-            raise InputError(
-                "norm_groups: expected one group for all copies of a tied parameter, "
-                f"{list(copies)}"
-            )
-    return homes
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,8 +65,9 @@ def within(
     thread = Thread(target=_answer, args=(future, call), daemon=True, name=THREAD)
     thread.start()
     end = time.monotonic() + seconds
-    while wait([future], _pause(end, look is not None)).not_done and time.monotonic() < end:
-        if look is not None:
+    while not future.done() and (left := end - time.monotonic()) > 0:
+        wait([future], left if look is None else min(left, LONGEST_PAUSE))
+        if look is not None and not future.done():
             look()
     if future.done():
         return future.result()
@@ -74,11 +75,6 @@ def within(
         raise timed_out(what, seconds)
     _left[:] = [thread]
     raise StoreLostError
-
-
-def _pause(end: float, looks: bool) -> float:
-    left = max(0.0, end - time.monotonic())
-    return min(left, LONGEST_PAUSE) if looks else left
 
 
 def _answer(future: Future[_Found], call: Callable[[], _Found]) -> None:

@@ -16,8 +16,8 @@ from pipeloom.runtime.models.architectures import PLANNED as PLANNED
 from pipeloom.runtime.models.tokens import Tokens as Tokens
 from pipeloom.runtime.optim.norm_groups import Processes as Processes
 from pipeloom.runtime.optim.norm_groups import Side as Side
-from pipeloom.runtime.optim.norm_groups import assigned as assigned
 from pipeloom.runtime.optim.norm_groups import check_sides as check_sides
+from pipeloom.runtime.optim.norm_groups import named_axes as named_axes
 from pipeloom.runtime.pipeline.model_source import check_evaluation as check_evaluation
 from pipeloom.runtime.pipeline.model_source import checked_batch as checked_batch
 from pipeloom.runtime.pipeline.model_source import most_stages as most_stages
