@@ -91,15 +91,16 @@ class ShardedModule:
             part.set_reshard_after_forward(False, recurse=False)
             part.set_reshard_after_backward(False, recurse=False)
             part.set_force_sum_reduction_for_comms(True)
-        for found in self._groups:
-            found.gradient_divide_factor = found.gradient_divide_factor or float(group.size())
+        self._divisors = [g.gradient_divide_factor or group.size() for g in self._groups]
+        for found in self._groups:  # torch divides twice where it has nobody to scatter to
+            found.gradient_divide_factor = 1.0
         self._unshard()
         self.whole = list(module.parameters())
         self._reshard()
-        self._trained = [p for p in every if p.sharded_param.requires_grad]
+        trained = [p for p in every if p.sharded_param.requires_grad]
+        self._trained = {p: p._unsharded_param.grad_dtype for p in trained}  # as close leaves it
         shards = {p._param_fqn: p.sharded_param for p in every}
         self._frozen = {name: p for name, p in shards.items() if not p.requires_grad}
-        self._grad_dtypes = [p._unsharded_param.grad_dtype for p in self._trained]
         try:
             for parameter in every:
                 _check_processes(stage, parameter, group)
@@ -129,7 +130,7 @@ class ShardedModule:
     def close(self) -> None:
         """Gives the module back to ``fully_shard``, whose hooks gather, reduce and release it."""
         self.release()
-        for parameter, grad_dtype in zip(self._trained, self._grad_dtypes, strict=True):
+        for parameter, grad_dtype in self._trained.items():
             parameter._unsharded_param.grad_dtype = grad_dtype
         for owner, name, value in self._own:
             setattr(owner, name, value)
@@ -138,9 +139,11 @@ class ShardedModule:
     def reduce(self, dtype: torch.dtype | None) -> None:
         """Reduces all gradients to the shards', on a GPU until :meth:`finish`, and lets go of the
         whole parameters. ``dtype``: that in which gradients are sent, by default their own."""
-        for parameter in self._trained:
-            gradient_of(parameter._unsharded_param)
-        for found in self._groups:
+        for found, divisor in zip(self._groups, self._divisors, strict=True):
+            for parameter in self._trained.keys() & {*found.fsdp_params}:
+                gradient_of(parameter._unsharded_param).div_(divisor)
+                if parameter.unsharded_accumulated_grad is not None:
+                    parameter.unsharded_accumulated_grad.div_(divisor)
             found._reduce_dtype = dtype or found._reduce_dtype
             found.reduce_grads = found.all_reduce_grads = True
             found.post_backward()
