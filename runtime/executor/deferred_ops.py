@@ -6,9 +6,8 @@ not handled (it is then left to autograd).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -192,7 +191,7 @@ def _each(value: Any, dimensions: int) -> list[int]:
     return [value] * dimensions if isinstance(value, int) else list(value)
 
 
-_RULES: dict[Any, Callable[..., Reading]] = {
+RULES: dict[Any, Callable[..., Reading]] = {
     functional.linear: linear,
     functional.embedding: _embedding,
     torch.matmul: _matmul,
@@ -209,7 +208,6 @@ _RULES: dict[Any, Callable[..., Reading]] = {
     functional.conv2d: _convolution(functional.conv2d, 2),
     functional.conv3d: _convolution(functional.conv3d, 3),
 }
-RULES: Mapping[Any, Callable[..., Reading]] = MappingProxyType(_RULES)
 
 
 def defer(function: Callable[..., Any], read: Callable[..., Reading]) -> None:
@@ -218,4 +216,4 @@ def defer(function: Callable[..., Any], read: Callable[..., Reading]) -> None:
     ``function`` must dispatch through ``torch.overrides.handle_torch_function``; ``read`` takes its
     arguments and gives its :class:`Rule` and x, or None for a form that it does not handle.
     """
-    _RULES[function] = read
+    RULES[function] = read

@@ -41,11 +41,9 @@ def tied_stages(tied: Iterable[Group]) -> list[tuple[int, ...]]:
     return sorted({stages for stages in map(stages_of, tied) if len(stages) > 1})
 
 
-# a parameter's places in the whole model, every one the same on all ranks, and those that its stage
-# kept
-Places: TypeAlias = tuple[tuple[Hashable, ...], tuple[Hashable, ...]]
 _Registered: TypeAlias = "list[tuple[ref[nn.Module], str, ref[nn.Parameter]]]"
-# of parameters that were registered outside of their stage, too
+# of parameters that were registered outside of their stage, too: their places in the whole model,
+# every one the same on all ranks, and those that their stage kept
 _MADE: Any = WeakTensorKeyDictionary()
 
 
