@@ -82,11 +82,7 @@ class Transport(Protocol):
 
     def releasing(self, buffer: Tensor) -> Callable[[], None] | None:
         """To be called when all reads of a receive buffer have been issued, before it is received
-        into again; None where that needs no call."""
-        ...
-
-    def renew(self) -> None:
-        """The buffers received into so far are used no more."""
+        into again; None where that needs no call. Asked for before the buffer's first use."""
         ...
 
     def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:

@@ -121,6 +121,7 @@ class NcclTransport(GroupTransport):
             return NcclHandle(channel.group.recv([buffer], channel.peer, 0), buffer)
 
     def releasing(self, buffer: Tensor) -> Callable[[], None]:
+        self._free.pop(buffer.data_ptr(), None)  # of another buffer, which was there before
         return partial(self._release, buffer.data_ptr(), self._device.event())
 
     def _release(self, pointer: int, event: torch.Event) -> None:
@@ -134,9 +135,6 @@ class NcclTransport(GroupTransport):
         else:
             self._summed.add(known)
             self.first.all_reduce(tensor, ranks)
-
-    def renew(self) -> None:
-        self._free.clear()
 
     def close(self) -> None:
         self.first.close()

@@ -64,9 +64,6 @@ class GroupTransport:
     def releasing(self, buffer: Tensor) -> Callable[[], None] | None:
         return None
 
-    def renew(self) -> None:
-        pass
-
     def _wanted(self, routes: Routes) -> list[tuple[str, tuple[int, ...]]]:
         """Name and global ranks of each communicator."""
         own = [(MAIN, tuple(range(self.size)))]

@@ -27,9 +27,6 @@ class SingleTransport:
     def releasing(self, buffer: Tensor) -> None:
         return None
 
-    def renew(self) -> None:
-        pass
-
     def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
         pass
 

@@ -115,9 +115,6 @@ class HubTransport:
     def releasing(self, buffer: Tensor) -> None:
         return None
 
-    def renew(self) -> None:
-        pass
-
     def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
         first, *others = self._exchange(tensor.detach(), ranks)
         for other in others:

@@ -129,9 +129,9 @@ def test_messages_of_nccl_through_one_buffer_on_each_side(seed: int) -> None:
         message: Any = Memory()
         first.compute.does(computing(message, number))
         sender.send(message, 1)
+    release = receiver.releasing(buffer)
     with on(second.compute):
         for _ in range(MESSAGES):
-            release = receiver.releasing(buffer)
             receiver.recv(buffer, 0).wait()
             second.compute.does(lambda: seen.append(buffer.value))
             release()
