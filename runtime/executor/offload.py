@@ -97,9 +97,9 @@ class OffloadedActivations:
 
     def leave(self) -> None:
         """Begins the way out, after F."""
-        storages = {saved.key: (saved.storage, saved.device) for saved in self._saved}
-        copies = []
-        for key, (storage, device) in storages.items():
+        tensors, copies = {saved.key: saved.tensor for saved in self._saved}, []
+        for key, tensor in tensors.items():
+            storage, device = tensor.untyped_storage(), tensor.device
             place = self._host.take(storage.nbytes())
             self._places[key] = place, device
             copies.append((place, _bytes(storage, device)))
@@ -110,7 +110,7 @@ class OffloadedActivations:
         self._wait()
         self._wait = _nothing
         for saved in self._saved:
-            saved.check()
+            unchanged(saved.tensor, saved.version)
         for saved in self._saved:
             saved.give_up()
 
@@ -166,19 +166,9 @@ class _SavedActivation:
         self.key = tensor.untyped_storage()._cdata
         self.device = tensor.device
         self.shape = tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype
-        self.tensor: Tensor | None = apart(tensor)
+        self.tensor: Any = apart(tensor)  # None while it is out
         self.version = tensor._version
         self._held = memory.hold(tensor)
-
-    @property
-    def storage(self) -> torch.UntypedStorage:
-        assert self.tensor is not None
-        return self.tensor.untyped_storage()
-
-    def check(self) -> None:
-        """Raises ChangedInPlaceError where what went out is not what autograd saved."""
-        assert self.tensor is not None
-        unchanged(self.tensor, self.version)
 
     def give_up(self) -> None:
         # torch.compile makes one without its __init__

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import TypeAlias
 
 import torch
@@ -49,26 +48,24 @@ class SharedParameters:
         self._reduced: set[nn.Parameter] = set()  # what reductions sum
         self._earlier: dict[nn.Parameter, Tensor] = {}
 
-    def trained(self) -> dict[str, bool]:
-        """Whether each parameter with a copy on this rank is trained now, by its name.
-
-        Raises InputError where some of its copies here are frozen and some are not.
-        """
-        found = {}
-        for name, copies in filter(lambda row: row[1], chain.from_iterable(self._shared.values())):
-            if len({copy.requires_grad for copy in copies}) > 1:
-                raise InputError(_unlike(name, "True and False"))
-            found[name] = copies[0].requires_grad
-        return found
+    def trained(self) -> dict[str, set[bool]]:
+        """Whether the copies of each parameter on this rank are trained now, by its name."""
+        rows = [row for rows in self._shared.values() for row in rows if row[1]]
+        return {name: {copy.requires_grad for copy in copies} for name, copies in rows}
 
     @staticmethod
-    def check_trained(rows: Sequence[Mapping[str, bool]]) -> None:
+    def check_trained(rows: Sequence[Mapping[str, set[bool]]]) -> None:
         """Raises InputError where the ranks' :meth:`trained` are unlike."""
         for name in {name: None for row in rows for name in row}:
             having = {rank: row[name] for rank, row in enumerate(rows) if name in row}
-            if len({*having.values()}) > 1:
-                got = ", ".join(f"{value} on rank {rank}" for rank, value in having.items())
-                raise agreed(InputError(_unlike(name, got)))
+            if len(set().union(*having.values())) > 1:
+                got = [f"{' and '.join(map(str, v))} on rank {r}" for r, v in having.items()]
+                raise agreed(
+                    InputError(
+                        f"step: expected requires_grad alike on all copies of {name}, got "
+                        f"{', '.join(got)}"
+                    )
+                )
 
     def begin(self) -> None:
         """Before anything is added to the gradients in a step, which starts with none."""
@@ -201,10 +198,6 @@ class SharedParameters:
 
 def _named(group: Group) -> str:
     return " and ".join(f"{name} of stage {stage}" for stage, name in group)
-
-
-def _unlike(name: str, got: str) -> str:
-    return f"step: expected requires_grad alike on all copies of {name}, got {got}"
 
 
 def _total(copies: Sequence[nn.Parameter]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import timedelta
 
 from .base import Handle, timed_out
@@ -21,13 +21,9 @@ class PostedLater:
         """Raises what posting raised or the message's own wait does, and TimeoutError where the
         send has not been posted in time."""
         seconds = self._timeout.total_seconds()
-        try:
-            handle = self._posted.result(seconds)
-        except TimeoutError:
-            if self._posted.done():
-                raise
-            raise timed_out("send operation to begin", seconds) from None
-        handle.wait()
+        if wait([self._posted], seconds).not_done:
+            raise timed_out("send operation to begin", seconds)
+        self._posted.result().wait()
 
 
 class PostingThread:

@@ -37,12 +37,11 @@ class GroupTransport:
         self.replicas: ReplicaFaults | None = None
         self._attached: list[GroupTransport] = []
         self._global_ranks = dist.get_process_group_ranks(group)
-        self._made = self._make(self._wanted(routes))
         everyone = tuple(range(self.size))
+        summed = [("sum", ranks) for ranks in routes.groups]
+        self._made = self._make([(MAIN, everyone), *summed, *self.labels(routes)])
         self.group = self.communicator(MAIN, everyone)
-        self._groups = {
-            ranks: self.communicator("sum", ranks) for ranks in routes.groups if self.rank in ranks
-        }
+        self._groups = {r: self.communicator("sum", r) for _, r in summed if self.rank in r}
 
     def labels(self, routes: Routes) -> Iterable[tuple[str, tuple[int, ...]]]:
         """Name and ranks of the communicators that a backend wants beyond the collectives'."""
@@ -64,18 +63,12 @@ class GroupTransport:
     def releasing(self, buffer: Tensor) -> Callable[[], None] | None:
         return None
 
-    def _wanted(self, routes: Routes) -> list[tuple[str, tuple[int, ...]]]:
-        """Name and global ranks of each communicator."""
-        own = [(MAIN, tuple(range(self.size)))]
-        own += [("sum", ranks) for ranks in routes.groups]
-        own += self.labels(routes)
-        return [(label, self._globally(ranks)) for label, ranks in own]
-
     def _make(
         self, wanted: Sequence[tuple[str, tuple[int, ...]]]
     ) -> dict[tuple[str, tuple[int, ...]], dist.ProcessGroup]:
-        """This rank's groups; all processes make all of them, in one order."""
-        lists = gather_early(list(wanted), None, self.timeout.total_seconds())
+        """This rank's groups, by name and ranks; all processes make all of them, in one order."""
+        own = [(label, self._globally(ranks)) for label, ranks in wanted]
+        lists = gather_early(own, None, self.timeout.total_seconds())
         made, gpu = {}, None if self.device.type == "cpu" else self.device
         for label, ranks in sorted({entry for entries in lists for entry in entries}):
             made[label, ranks] = new_group(ranks, self.timeout, self.backend, gpu)

@@ -89,23 +89,20 @@ def rendezvous(rank: int, size: int, seconds: float) -> TorchStore:
     own call waits there for all ranks, without a word of who is missing."""
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     patience = timedelta(seconds=seconds)
-    make: Callable[[], TorchStore]
-    if _a_rank_serves():
-        make = partial(TCPStore, *place, size, rank == 0, patience, wait_for_workers=False)
-    else:
-        make = partial(_served, patience)
+
+    def make() -> TorchStore:
+        if _a_rank_serves():
+            return TCPStore(*place, size, rank == 0, patience, wait_for_workers=False)
+        store: TorchStore
+        store, _, _ = next(torchs_rendezvous("env://", timeout=patience))
+        return store
+
     try:
         return within(seconds + SLACK, make)
     except dist.DistError as error:
         why = in_short(str(error)).partition("\n")[0]
         served = f"the store that {_server()} serves at {place[0]}:{place[1]}"
         raise ExecutionError(f"{served}: {why}") from error
-
-
-def _served(patience: timedelta) -> TorchStore:
-    store: TorchStore
-    store, _, _ = next(torchs_rendezvous("env://", timeout=patience))
-    return store
 
 
 class Store:
@@ -169,7 +166,8 @@ class Store:
         self.allow(LINGER + SLACK)  # no call is under way when it ends
         with suppress(StoreLostError):
             self.set(f"{key}/left/{rank}")
-            if _a_rank_serves() and _number() == 0:
+            number = dist.get_rank() if dist.is_initialized() else int(os.environ["RANK"])
+            if _a_rank_serves() and number == 0:
                 self.missing(f"{key}/left", ranks, LINGER)
 
     def missing(
@@ -198,10 +196,6 @@ class Store:
 def _a_rank_serves() -> bool:
     """Whether rank 0 serves the store, not what started the ranks, as torchrun says of itself."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-
-
-def _number() -> int:
-    return dist.get_rank() if dist.is_initialized() else int(os.environ["RANK"])
 
 
 def _server() -> str:
