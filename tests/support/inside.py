@@ -26,6 +26,8 @@ from pipeloom.runtime.probes.link_probe import links_of as links_of
 from pipeloom.runtime.probes.link_probe import probe_host as probe_host
 from pipeloom.runtime.stages.flat_parameters import Layout as Layout
 from pipeloom.runtime.stages.gradient_accumulator import GradientAccumulator as GradientAccumulator
+from pipeloom.runtime.stages.gradients import flattened as flattened
+from pipeloom.runtime.stages.gradients import spread as spread
 from pipeloom.runtime.train.callbacks import listening as listening
 from pipeloom.runtime.train.checkpoint_files import saved_keys as saved_keys
 from pipeloom.runtime.train.loop import Compiling as Compiling

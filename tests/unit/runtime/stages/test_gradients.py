@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.inside import GradientAccumulator, Layout
+from tests.support.inside import GradientAccumulator, Layout, flattened, spread
 
 
 def values(tensors: list[Tensor]) -> set[float]:
@@ -33,3 +33,12 @@ def test_what_is_too_small_for_the_sent_dtype_adds_up_until_it_leaves(leaves: bo
         found.come_home(received)
         sent = [p.grad for p in module.parameters() if p.grad is not None]
     assert values(sent) == {1.0 + 8 * small}
+
+
+def test_real_and_complex_gradients_are_one_message() -> None:
+    """Without torch's warning of imaginary parts that are lost."""
+    given = [torch.randn(3), torch.randn(2, 2, dtype=torch.complex64).conj(), torch.ones(())]
+    found = [torch.zeros_like(x) for x in given]
+    for dtype, apart in ((None, 0.0), (torch.bfloat16, 0.05)):
+        spread(flattened(given, dtype), found)
+        assert max(float((a - b).abs().max()) for a, b in zip(given, found, strict=True)) <= apart
