@@ -176,9 +176,8 @@ def stepped_unlike() -> str:
 
 @cache
 def of_two() -> list[list[Any]]:
-    return in_one_launch(
-        2, [(averaged, ("dp",)), (averaged, ("dp", "one")), (averaged, ()), (stepped_unlike, ())]
-    )
+    ways: list[tuple[str, ...]] = [("dp",), ("dp", "one"), ()]
+    return in_one_launch(2, [*((averaged, way) for way in ways), (stepped_unlike, ())])
 
 
 def test_sums_of_parts_wrapped_apart_are_of_the_highest_precision() -> None:

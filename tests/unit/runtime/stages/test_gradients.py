@@ -35,6 +35,7 @@ def test_what_is_too_small_for_the_sent_dtype_adds_up_until_it_leaves(leaves: bo
     assert values(sent) == {1.0 + 8 * small}
 
 
+@pytest.mark.filterwarnings("error")
 def test_real_and_complex_gradients_are_one_message() -> None:
     """Without torch's warning of imaginary parts that are lost."""
     given = [torch.randn(3), torch.randn(2, 2, dtype=torch.complex64).conj(), torch.ones(())]
