@@ -216,8 +216,8 @@ def unpack(saved: Packed) -> Tensor:
         return unchanged(*saved)
     if isinstance(saved, _Wrapped):
         return saved.unpack()
-    assert saved.tensor is not None, "B comes after L"
-    return saved.tensor
+    tensor: Tensor = saved.tensor
+    return tensor
 
 
 def _bytes(storage: torch.UntypedStorage, device: torch.device) -> Tensor:

@@ -44,10 +44,10 @@ def flattened(gradients: Sequence[Tensor], dtype: torch.dtype | None) -> Tensor:
 def spread(flat: Tensor, gradients: Sequence[Tensor]) -> None:
     """Writes a message that :func:`flattened` made back into the gradients."""
     sizes = [gradient.numel() * (1 + gradient.is_complex()) for gradient in gradients]
-    for gradient, part in zip(gradients, flat.split(sizes), strict=True):
+    for gradient, part in zip(gradients, torch.split(flat, sizes), strict=True):
         if gradient.is_complex():
             pairs = part.to(gradient.dtype.to_real()).view(*gradient.shape, 2)
-            gradient.copy_(torch.view_as_complex(pairs))
+            gradient.copy_(torch.complex(*pairs.unbind(-1)))
         else:
             gradient.copy_(part.view_as(gradient))
 

@@ -81,7 +81,7 @@ def remember(module: nn.Module, registered: _Registered) -> None:
 
 
 # of parameters that stand outside of their stage, too: every place and those kept, and their shapes
-_Standing: TypeAlias = dict[Member, tuple[Hashable, ...]]
+_Standing: TypeAlias = dict[Member, tuple[Any, ...]]
 
 
 def find_ties(

@@ -136,7 +136,7 @@ class Routes:
 def clock_offset(transport: Transport) -> float:
     """Seconds to add to this rank's ``time.perf_counter`` to have rank 0's: the median difference
     after barriers; all ranks call it."""
-    offsets = []
+    offsets: list[float] = []
     for _ in range(PINGS):
         transport.barrier()
         here = time.perf_counter()

@@ -166,8 +166,7 @@ class Store:
         self.allow(LINGER + SLACK)  # no call is under way when it ends
         with suppress(StoreLostError):
             self.set(f"{key}/left/{rank}")
-            number = dist.get_rank() if dist.is_initialized() else int(os.environ["RANK"])
-            if _a_rank_serves() and number == 0:
+            if _a_rank_serves() and _number() == 0:
                 self.missing(f"{key}/left", ranks, LINGER)
 
     def missing(
@@ -196,6 +195,10 @@ class Store:
 def _a_rank_serves() -> bool:
     """Whether rank 0 serves the store, not what started the ranks, as torchrun says of itself."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+
+
+def _number() -> int:
+    return dist.get_rank() if dist.is_initialized() else int(os.environ["RANK"])
 
 
 def _server() -> str:
