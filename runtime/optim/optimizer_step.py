@@ -149,7 +149,8 @@ class JudgedStepEnd(StepEnd):
     def _clip(self, norm: GlobalNorm) -> None:
         if norm.finite and not norm.plain:
             found = torch.tensor(norm.norm, dtype=torch.float64)
-            nn.utils.clip_grads_with_norm_(self._trained, self._most, found)
+            # one by one: DTensors of several meshes cannot be multiplied together
+            nn.utils.clip_grads_with_norm_(self._trained, self._most, found, foreach=False)
 
     @torch.no_grad()
     def _multiply(self, factor: float) -> None:
