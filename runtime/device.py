@@ -36,7 +36,7 @@ class Device:
 
     def event(self, *, timed: bool = False) -> torch.Event:
         """A new event; if ``timed``, it keeps the time at which it is reached."""
-        event: torch.Event = self._torch.Event(enable_timing=timed)
+        event: torch.Event = self._torch.Event(*((True,) if timed else ()))
         return event
 
     def use(self, stream: torch.Stream) -> AbstractContextManager[object]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function
 
-from pipeloom.runtime import defer
+from pipeloom.runtime import Rule, defer
 
 from ..clocks import sleep_until
 
@@ -69,12 +69,10 @@ def added(x: Tensor, weight: Tensor, seconds: float) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Added:
+class _Added(Rule):
     """The deferral rule of :func:`added` for ``pipeloom.runtime``."""
 
-    seconds: float
-    weight: Tensor
-    bias: None = None
+    seconds: float = field(kw_only=True)
     autocast = False
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -87,7 +85,7 @@ class _Added:
         weigh(self.weight, dy, self.seconds)
 
 
-defer(added, lambda x, weight, seconds: (_Added(seconds, weight), x))
+defer(added, lambda x, weight, seconds: (_Added(weight, seconds=seconds), x))
 
 
 def weigh(weight: Tensor, dy: Tensor, seconds: float) -> None:

@@ -4,7 +4,7 @@ the one that nearly all are."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeGuard
+from typing import ClassVar, TypeGuard
 
 from torch import Tensor
 from torch.nn import functional
@@ -12,44 +12,36 @@ from torch.nn import functional
 from ..dtensors import is_dtensor, local
 
 
-class Rule(Protocol):
+@dataclass(frozen=True, slots=True, eq=False)
+class Rule:
     """One product of ``x`` with ``weight``, plus ``bias`` where there is one.
 
     ``forward`` and ``input_grad`` are given the bias and weight to compute with: under autocast
     these are copies in its dtype. ``accumulate`` adds to the parameters' own ``.grad``.
     """
 
-    @property
-    def weight(self) -> Tensor: ...
-
-    @property
-    def bias(self) -> Tensor | None: ...
-
-    @property
-    def autocast(self) -> bool:
-        """Whether autocast runs this product in its lower precision."""
-        ...
+    weight: Tensor
+    bias: Tensor | None = None
+    autocast: ClassVar[bool] = True
+    """Whether autocast runs this product in its lower precision."""
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The product."""
-        ...
+        raise NotImplementedError
 
     def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         """The gradient of ``x``, in its shape, for ``dy`` in the product's."""
-        ...
+        raise NotImplementedError
 
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
         """Adds the gradients of weight and bias."""
-        ...
+        raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Linear:
+class Linear(Rule):
     """``x @ weight.T + bias``: x (..., in), weight (out, in)."""
 
-    weight: Tensor
-    bias: Tensor | None = None
-    autocast = True
+    __slots__ = ()
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return functional.linear(x, weight, bias)

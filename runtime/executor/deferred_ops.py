@@ -6,9 +6,8 @@ not handled (it is then left to autograd).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,59 +15,38 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..dtensors import is_dtensor
-from .deferred_linear import Reading, add, add_product, linear, rows, takes
+from .deferred_linear import Reading, Rule, add, add_product, linear, rows, takes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MatMul:
-    """``x @ weight + bias``: x (..., in), weight (in, out)."""
+class MatMul(Rule):
+    """``x @ weight + bias``: x (..., in), weight (in, out); or without a bias x (experts, rows,
+    in), weight (experts, in, out)."""
 
-    weight: Tensor
-    bias: Tensor | None = None
-    autocast = True
+    __slots__ = ()
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return x @ weight if bias is None else torch.addmm(bias, x, weight)
 
     def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        return dy @ weight.T
+        return dy @ weight.mT
 
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
-        dy = rows(dy)
-        add_product(self.weight, rows(x).T, dy)
+        if self.weight.dim() == 2:
+            dy = rows(dy)
+            add_product(self.weight, rows(x).T, dy)
+        elif takes(grad := self.weight.grad, x, dy):
+            grad.baddbmm_(x.mT, dy)
+        else:
+            add(self.weight, x.mT @ dy)
         if self.bias is not None:
             add(self.bias, dy.sum(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BatchedMatMul:
-    """``x @ weight``: x (experts, rows, in), weight (experts, in, out)."""
-
-    weight: Tensor
-    bias: None = None
-    autocast = True
-
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return torch.bmm(x, weight)
-
-    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        return torch.bmm(dy, weight.mT)
-
-    def accumulate(self, x: Tensor, dy: Tensor) -> None:
-        grad = self.weight.grad
-        if takes(grad, x, dy):
-            grad.baddbmm_(x.mT, dy)
-        else:
-            add(self.weight, torch.bmm(x.mT, dy))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GroupedMatMul:
+class GroupedMatMul(Rule):
     """Rows of x (rows, in) that end at ``offs``, each group by its weight (groups, in, out)."""
 
-    weight: Tensor
-    offs: Tensor
-    bias: None = None
+    offs: Tensor = field(kw_only=True)
     autocast = False
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -86,14 +64,11 @@ class GroupedMatMul:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Convolution:
+class Convolution(Rule):
     """``weight`` slid over x; ``settings`` are stride, padding, dilation and groups."""
 
-    function: Callable[..., Tensor]
-    settings: tuple[list[int], list[int], list[int], int]
-    weight: Tensor
-    bias: Tensor | None = None
-    autocast = True
+    function: Callable[..., Tensor] = field(kw_only=True)
+    settings: tuple[list[int], list[int], list[int], int] = field(kw_only=True)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return self.function(x, weight, bias, *self.settings)
@@ -121,19 +96,14 @@ class Convolution:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EmbeddingLookup:
+class EmbeddingLookup(Rule):
     """Rows of ``weight`` picked by the integers in x; ``padding``'s row gets no gradient."""
 
-    weight: Tensor
     padding: int | None = None
-    bias: None = None
     autocast = False
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return functional.embedding(x, weight, self.padding)
-
-    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        raise AssertionError("integers have no gradient")
 
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
         grad = self.weight.grad
@@ -154,11 +124,8 @@ def _matmul(*args: Tensor, **named: Any) -> Reading:
     if named or len(args) != 2:
         return None
     x, other = args
-    if other.dim() == 2 and x.dim() >= 2:
-        return MatMul(other), x
-    if other.dim() == x.dim() == 3 and other.shape[0] == x.shape[0]:
-        return BatchedMatMul(other), x
-    return None
+    batched = other.dim() == x.dim() == 3 and other.shape[0] == x.shape[0]
+    return (MatMul(other), x) if batched or (other.dim() == 2 and x.dim() >= 2) else None
 
 
 def _addmm(*args: Tensor, **named: Any) -> Reading:
@@ -171,7 +138,7 @@ def _addmm(*args: Tensor, **named: Any) -> Reading:
 def _grouped(a: Tensor, b: Tensor, *, offs: Tensor | None = None, **named: Any) -> Reading:
     if offs is None or (a.dim(), b.dim()) != (2, 3) or any(v is not None for v in named.values()):
         return None
-    return GroupedMatMul(b, offs), a
+    return GroupedMatMul(b, offs=offs), a
 
 
 def _embedding(  # noqa: PLR0917
@@ -186,7 +153,7 @@ def _embedding(  # noqa: PLR0917
     if max_norm is not None or scale_grad_by_freq or sparse:
         return None
     padding = None if padding_idx is None else padding_idx % weight.shape[0]
-    return EmbeddingLookup(weight, padding), input
+    return EmbeddingLookup(weight, padding=padding), input
 
 
 def _convolution(function: Callable[..., Tensor], dimensions: int) -> Callable[..., Reading]:
@@ -202,7 +169,8 @@ def _convolution(function: Callable[..., Tensor], dimensions: int) -> Callable[.
         if isinstance(padding, str) or input.dim() != dimensions + 2:
             return None
         stride, padding, dilation = (_each(v, dimensions) for v in (stride, padding, dilation))
-        return Convolution(function, (stride, padding, dilation, groups), weight, bias), input
+        settings = stride, padding, dilation, groups
+        return Convolution(weight, bias, function=function, settings=settings), input
 
     return read
 
@@ -211,7 +179,7 @@ def _each(value: Any, dimensions: int) -> list[int]:
     return [value] * dimensions if isinstance(value, int) else list(value)
 
 
-_RULES: dict[Any, Callable[..., Reading]] = {
+RULES: dict[Any, Callable[..., Reading]] = {
     functional.linear: linear,
     functional.embedding: _embedding,
     torch.matmul: _matmul,
@@ -228,7 +196,6 @@ _RULES: dict[Any, Callable[..., Reading]] = {
     functional.conv2d: _convolution(functional.conv2d, 2),
     functional.conv3d: _convolution(functional.conv3d, 3),
 }
-RULES: Mapping[Any, Callable[..., Reading]] = MappingProxyType(_RULES)
 
 
 def defer(function: Callable[..., Any], read: Callable[..., Reading]) -> None:
@@ -237,4 +204,4 @@ def defer(function: Callable[..., Any], read: Callable[..., Reading]) -> None:
     ``function`` must dispatch through ``torch.overrides.handle_torch_function``; ``read`` takes its
     arguments and gives its :class:`Rule` and x, or None for a form that it does not handle.
     """
-    _RULES[function] = read
+    RULES[function] = read

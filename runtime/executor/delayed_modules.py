@@ -37,17 +37,19 @@ def delayed_modules(stage: int, module: nn.Module) -> list[nn.Module]:
     Raises InputError for one that adds its gradients to ``main_grad``, and for one with parameters
     of its own beside such modules within.
     """
-    having = {path: part for path, part in module.named_modules() if _has_backward_dw(part)}
     found = []
+    having = {path: part for path, part in module.named_modules() if hasattr(part, "backward_dw")}
     for path, part in having.items():
-        if any(inner is not part and _has_backward_dw(inner) for inner in part.modules()):
+        wanted = ""
+        if any(inner is not part and hasattr(inner, "backward_dw") for inner in part.modules()):
             if any(p.requires_grad for p in part.parameters(recurse=False)):
                 wanted = "no parameters of its own beside modules that have it, too"
-                raise _refused(stage, path, wanted)
-        elif _needs_it(part):
-            if any(getattr(part, name, False) for name in FUSED):
-                raise _refused(stage, path, "gradients in grad, got some added to main_grad")
+        elif getattr(part, "need_backward_dw", lambda: True)():
             found.append(part)
+            if any(getattr(part, name, False) for name in FUSED):
+                wanted = "gradients in grad, got some added to main_grad"
+        if wanted:
+            raise InputError(f"stages[{stage}]: {path or 'it'} has backward_dw: expected {wanted}")
     return found
 
 
@@ -63,19 +65,6 @@ def check_order(program: ir.Program, rank: int, stage: int) -> None:
                 f"program: expected W's of stage {stage} in the order of its B's on rank {rank}, as"
                 f" its modules' backward_dw takes the oldest microbatch, got {w} for {b}"
             )
-
-
-def _has_backward_dw(module: nn.Module) -> bool:
-    return callable(getattr(module, "backward_dw", None))
-
-
-def _needs_it(module: nn.Module) -> bool:
-    needed = getattr(module, "need_backward_dw", None)
-    return needed is None or bool(needed())
-
-
-def _refused(stage: int, path: str, expected: str) -> InputError:
-    return InputError(f"stages[{stage}]: {path or 'it'} has backward_dw: expected {expected}")
 
 
 class DelayedCalls:
@@ -113,12 +102,11 @@ def _computed(module: nn.Module) -> set[int]:
     for parameter in trained:
         parameter.grad = None
     getattr(module, "backward_dw")()  # noqa: B009
-    found = set()
+    found = {id(p) for p in trained if p.grad is not None}
     for parameter, kept in zip(trained, before, strict=True):
         gradient, parameter.grad = parameter.grad, kept
         if gradient is not None:
             add(parameter, gradient)
-            found.add(id(parameter))
     return found
 
 

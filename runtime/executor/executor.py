@@ -55,8 +55,8 @@ class Executor:
         label: str = "",
     ) -> None:
         self.program, self.rank, self._label = context.program, context.transport.rank, label
-        self.runners, self.step_end = runners, step_end
-        self.row = self.program.instructions[self.rank]
+        self.runners, self.row = runners, self.program.instructions[self.rank]
+        self.step_end: StepEnd = step_end
         self.ops: list[Op] = [i.op for i in self.row if isinstance(i, ir.Compute)]
         self.clock: Clock = make_clock(2 * len(self.ops), context.device)
         self._anchors = not Device(context.device).is_host  # else the clock needs no start

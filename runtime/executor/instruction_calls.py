@@ -117,15 +117,6 @@ class InstructionCalls:
             return []
         return [partial(hand_over, cell, self._cells[target])] if target in self._cells else []
 
-    def _reduce(self, reduce: ir.Reduce) -> Sequence[Call]:
-        return [self.executor.step_end.reduce(reduce.stages)]
-
-    def _average(self, average: ir.Average) -> Sequence[Call]:
-        return [self.executor.step_end.average(average.stage)]
-
-    def _step(self, step: ir.Step) -> Sequence[Call]:
-        return [self.executor.step_end.step(step.stage)]
-
     def _relay(self, relay: ir.Relay) -> Sequence[Call]:
         if relay.kind is ir.RelayKind.SUMS:
             return [self.executor.step_end.check_norm]
@@ -143,8 +134,8 @@ _MAKERS: dict[type, Callable[[InstructionCalls, Any], Sequence[Call]]] = {
     ir.WaitReceive: InstructionCalls._wait_receive,
     ir.WaitSend: InstructionCalls._wait_send,
     ir.Free: InstructionCalls._freeing,
-    ir.Reduce: InstructionCalls._reduce,
-    ir.Average: InstructionCalls._average,
-    ir.Step: InstructionCalls._step,
+    ir.Reduce: lambda made, reduce: [made.executor.step_end.reduce(reduce.stages)],
+    ir.Average: lambda made, average: [made.executor.step_end.average(average.stage)],
+    ir.Step: lambda made, step: [made.executor.step_end.step(step.stage)],
     ir.Relay: InstructionCalls._relay,
 }

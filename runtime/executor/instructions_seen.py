@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .executor import Executor
     from .stage_runner import StageRunner
 
+SENDS, RECEIVES = (ir.Send, ir.WaitSend), (ir.Receive, ir.WaitReceive)
+
 
 def under_texts(
     row: Sequence[ir.Instruction], prepared: Sequence[Sequence[Call]], label: str
@@ -69,13 +71,11 @@ def _peer(row: Sequence[ir.Instruction], instruction: ir.Instruction) -> int | N
     """The rank at the other end of a message, also where only its wait is known."""
     if isinstance(instruction, ir.Relay):
         return instruction.source
-    if not isinstance(instruction, ir.Send | ir.WaitSend | ir.Receive | ir.WaitReceive):
-        return None
-    sends = isinstance(instruction, ir.Send | ir.WaitSend)
+    at, tensor = type(instruction), getattr(instruction, "tensor", None)
     for other in row:
-        if sends and isinstance(other, ir.Send) and other.tensor == instruction.tensor:
+        if isinstance(other, ir.Send) and other.tensor == tensor and at in SENDS:
             return other.target
-        if not sends and isinstance(other, ir.Receive) and other.tensor == instruction.tensor:
+        if isinstance(other, ir.Receive) and other.tensor == tensor and at in RECEIVES:
             return other.source
     return None
 

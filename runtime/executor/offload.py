@@ -3,8 +3,8 @@
 :class:`OffloadedActivations` are what autograd saved for one microbatch on one stage. Their
 storages go out once each, however many tensors share them; parameters and the stage's input, which
 is in a buffer of its own anyway, stay. On an accelerator copies run on streams of their own, to and
-from pinned memory. On a CPU the host is the same memory: the copies are made all the same, at O and
-L, and what is out is not counted as activations.
+from pinned memory. On a CPU the host is the same memory: the copies are made all the same, after F
+and at L, and what is out is not counted as activations.
 """
 
 from __future__ import annotations
@@ -30,23 +30,12 @@ Copies: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # target, source; bytes
 Wait: TypeAlias = Callable[[], None]
 
 
-class CpuChannels:
-    """Copies on the host, made on the way out when they are waited for: F's time is its own.
+class CopyChannels:
+    """A stream each way, ordered with the stream that computes by events.
 
     ``out`` and ``back`` begin copies; what they return ends them for all that runs on the device
     from then on.
     """
-
-    def out(self, copies: Copies) -> Wait:
-        return lambda: _copy(copies)
-
-    def back(self, copies: Copies) -> Wait:
-        _copy(copies)
-        return _nothing
-
-
-class DeviceChannels:
-    """A stream each way, ordered with the stream that computes by events."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -64,7 +53,8 @@ class DeviceChannels:
         """The sources are done, and the targets free, once what is queued now has run."""
         channel.wait_stream(self._device.current())
         with self._device.use(channel):
-            _copy(copies)
+            for target, source in copies:
+                target.copy_(source, non_blocking=True)
             done = self._device.event()
             done.record(channel)
         return lambda: self._device.current().wait_event(done)
@@ -75,16 +65,16 @@ class Host:
 
     def __init__(self, device: torch.device) -> None:
         self._device = Device(device)
-        self._pinned = not self._device.is_host
         self._idle: defaultdict[int, list[Tensor]] = defaultdict(list)
 
     @cached_property
-    def channels(self) -> CpuChannels | DeviceChannels:
-        return DeviceChannels(self._device) if self._pinned else CpuChannels()
+    def channels(self) -> CopyChannels:
+        return CopyChannels(self._device)
 
     def take(self, size: int) -> Tensor:
-        idle = self._idle[size]
-        return idle.pop() if idle else torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned)
+        if self._idle[size]:
+            return self._idle[size].pop()
+        return torch.empty(size, dtype=torch.uint8, pin_memory=not self._device.is_host)
 
     def give(self, place: Tensor) -> None:
         self._idle[place.nbytes].append(place)
@@ -107,9 +97,9 @@ class OffloadedActivations:
 
     def leave(self) -> None:
         """Begins the way out, after F."""
-        storages = {saved.key: (saved.storage, saved.device) for saved in self._saved}
-        copies = []
-        for key, (storage, device) in storages.items():
+        tensors, copies = {saved.key: saved.tensor for saved in self._saved}, []
+        for key, tensor in tensors.items():
+            storage, device = tensor.untyped_storage(), tensor.device
             place = self._host.take(storage.nbytes())
             self._places[key] = place, device
             copies.append((place, _bytes(storage, device)))
@@ -120,7 +110,7 @@ class OffloadedActivations:
         self._wait()
         self._wait = _nothing
         for saved in self._saved:
-            saved.check()
+            unchanged(saved.tensor, saved.version)
         for saved in self._saved:
             saved.give_up()
 
@@ -176,19 +166,9 @@ class _SavedActivation:
         self.key = tensor.untyped_storage()._cdata
         self.device = tensor.device
         self.shape = tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype
-        self.tensor: Tensor | None = apart(tensor)
+        self.tensor: Any = apart(tensor)  # None while it is out
         self.version = tensor._version
         self._held = memory.hold(tensor)
-
-    @property
-    def storage(self) -> torch.UntypedStorage:
-        assert self.tensor is not None
-        return self.tensor.untyped_storage()
-
-    def check(self) -> None:
-        """Raises ChangedInPlaceError where what went out is not what autograd saved."""
-        assert self.tensor is not None
-        unchanged(self.tensor, self.version)
 
     def give_up(self) -> None:
         # torch.compile makes one without its __init__
@@ -236,19 +216,14 @@ def unpack(saved: Packed) -> Tensor:
         return unchanged(*saved)
     if isinstance(saved, _Wrapped):
         return saved.unpack()
-    assert saved.tensor is not None, "B comes after L"
-    return saved.tensor
+    tensor: Tensor = saved.tensor
+    return tensor
 
 
 def _bytes(storage: torch.UntypedStorage, device: torch.device) -> Tensor:
     empty = torch.empty(0, dtype=torch.uint8, device=device)
     view: Tensor = empty.set_(storage, 0, (storage.nbytes(),), (1,))
     return view
-
-
-def _copy(copies: Copies) -> None:
-    for target, source in copies:
-        target.copy_(source, non_blocking=True)
 
 
 def _nothing() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, is_dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,29 +14,15 @@ from .deferred_linear import Rule
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OfView:
-    """``rule``, whose weight is a view of ``base`` that begins ``offset`` elements into it."""
+    """``rule``, whose weight is a view of ``base`` that begins ``offset`` elements into it; all but
+    ``accumulate`` is the rule's."""
 
     rule: Rule
     base: Tensor
     offset: int
 
-    @property
-    def weight(self) -> Tensor:
-        return self.rule.weight
-
-    @property
-    def bias(self) -> Tensor | None:
-        return self.rule.bias
-
-    @property
-    def autocast(self) -> bool:
-        return self.rule.autocast
-
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return self.rule.forward(x, weight, bias)
-
-    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        return self.rule.input_grad(dy, x, weight)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rule, name)
 
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
         grad = self.base.grad
@@ -55,7 +41,10 @@ class OfView:
         part.grad_dtype = grad.dtype
         start = grad.storage_offset() + self.offset
         part.grad = grad.as_strided(view.shape, view.stride(), start)
-        replace(cast("Any", self.rule), weight=part).accumulate(x, dy)
+        replace(self.rule, weight=part).accumulate(x, dy)
+
+
+AnyRule: TypeAlias = Rule | OfView
 
 
 def of_view(rule: Rule) -> OfView | None:
@@ -63,7 +52,7 @@ def of_view(rule: Rule) -> OfView | None:
     the view has an element twice."""
     view = rule.weight
     base = view._base if view.requires_grad else None
-    if base is None or base.dtype is not view.dtype or is_dtensor(base) or not is_dataclass(rule):
+    if base is None or base.dtype is not view.dtype or is_dtensor(base):
         return None
     sizes = sorted((step, n) for step, n in zip(view.stride(), view.shape, strict=True) if n > 1)
     reached = 1

@@ -10,7 +10,7 @@ from torch import Tensor
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import OpKind
 
-from ..tensors.forward_state import in_place_of_buffers
+from ..tensors.forward_state import in_place_of_buffers, kept_buffers
 from ..tensors.rng_state import RandomState, devices_of
 from ..tensors.trees import tensors
 from .stage_runner import Cell, Run, StageRunner
@@ -38,7 +38,7 @@ def _forward_alone(runner: StageRunner, cell: Cell) -> None:
     given = tensors((cell.inputs, cell.options))
     versions = _versions(given)
     target = cell.target
-    with torch.no_grad(), runner.buffers.kept() as cell.buffers:
+    with torch.no_grad(), kept_buffers(runner.buffers) as cell.buffers:
         runner.bare(cell)
     if versions != _versions(given):
         raise InputError(

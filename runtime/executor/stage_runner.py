@@ -15,7 +15,7 @@ from pipeloom.ir.model.ops import OpKind
 from ..dtensors import arrived, is_dtensor
 from ..measure.gradient_watch import GradientWatch
 from ..measure.memory import Held, Memory
-from ..tensors.forward_state import ChangingBuffers, KeptBuffer
+from ..tensors.forward_state import KeptBuffer
 from ..tensors.rng_state import RandomState, generators_of
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import StageInterface
@@ -120,7 +120,7 @@ class StageRunner:
         skips: Skips | None = None,
     ) -> None:
         self.stage, self.module, self.memory = stage, module, memory
-        self.buffers = ChangingBuffers(stage, module)
+        self.buffers = [(part, name) for part in module.modules() for name in part._buffers]
         self.generators = generators_of(module)
         self._using, self._leaving = using, leaving
         self._deferral = Deferral(

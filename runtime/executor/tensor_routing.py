@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,34 +18,15 @@ from .messages import give_gradient, give_input, take_gradient, take_output
 from .stage_runner import Cell
 
 
-class TensorRouting(Protocol):
-    """The tensors of one kind, looked up once while a program is prepared."""
-
-    def spec(self, kind: ir.TensorKind, stage: int) -> Spec:
-        """Shape and dtype of a receive buffer."""
-        ...
-
-    def fitting(self, tensor: ir.Tensor, buffer: Tensor) -> Tensor:
-        """The part of ``buffer`` that ``tensor`` fills."""
-        ...
-
-    def taking(self, tensor: ir.Tensor) -> Callable[[], Tensor]:
-        """Gives what to send, contiguous, when its send is posted; it may have a graph."""
-        ...
-
-    def giving(self, tensor: ir.Tensor, buffer: Tensor) -> Callable[[], None]:
-        """Called once ``tensor`` has come into ``buffer``."""
-        ...
-
-
 def routes(
     context: RankContext,
     cells: Mapping[tuple[int, int], Cell],
     interfaces: Sequence[Sequence[StageInterface]],
-) -> Mapping[ir.TensorKind, TensorRouting]:
+) -> Mapping[ir.TensorKind, ActivationRouting | StreamedStages]:
     """The routing of each kind of tensor: between cells, and where weights are streamed the
     store's."""
-    activations: TensorRouting = ActivationRouting(cells, interfaces, context.device)
+    activations = ActivationRouting(cells, interfaces, context.device)
+    routing: dict[ir.TensorKind, ActivationRouting | StreamedStages]
     routing = dict.fromkeys(ir.TensorKind, activations)
     if isinstance(context.store, StreamedStages):
         routing[ir.TensorKind.WEIGHT] = routing[ir.TensorKind.GRADIENT] = context.store
@@ -71,14 +51,17 @@ class ActivationRouting:
         self._device = device
 
     def spec(self, kind: ir.TensorKind, stage: int) -> Spec:
+        """Shape and dtype of a receive buffer."""
         count = len(self._interfaces[0])
         messages = (self._message(ir.Tensor(kind, stage, j)) for j in range(count))
         return Spec((max(message.nbytes for message in messages),), torch.uint8)
 
     def fitting(self, tensor: ir.Tensor, buffer: Tensor) -> Tensor:
+        """The part of ``buffer`` that ``tensor`` fills."""
         return self._message(tensor).place(buffer)
 
     def taking(self, tensor: ir.Tensor) -> Callable[[], Tensor]:
+        """Gives what to send, contiguous, when its send is posted; it may have a graph."""
         message = self._message(tensor)
         if tensor.kind is ir.TensorKind.X:
             source = self._cells[tensor.stage - 1, tensor.index]
@@ -87,6 +70,7 @@ class ActivationRouting:
         return partial(take_gradient, source, message, self._device)
 
     def giving(self, tensor: ir.Tensor, buffer: Tensor) -> Callable[[], None]:
+        """Called once ``tensor`` has come into ``buffer``."""
         cell = self._cells[tensor.stage, tensor.index]
         parts = self._message(tensor).tensors(buffer)
         if tensor.kind is ir.TensorKind.DY:

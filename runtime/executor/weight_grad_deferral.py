@@ -32,7 +32,7 @@ from .deferred_linear import Rule
 from .deferred_ops import RULES
 from .gradient_hooks import AccumulationHooks
 from .offload import OffloadedActivations
-from .parameter_views import OfView, of_view
+from .parameter_views import AnyRule, OfView, of_view
 
 
 class WeightQueue:
@@ -46,9 +46,9 @@ class WeightQueue:
     def __init__(self, memory: Memory) -> None:
         self.again = False
         self._memory = memory
-        self._waiting: list[tuple[Rule, Tensor, Tensor, int, int, Held]] = []
+        self._waiting: list[tuple[AnyRule, Tensor, Tensor, int, int, Held]] = []
 
-    def put(self, rule: Rule, x: Tensor, dy: Tensor) -> None:
+    def put(self, rule: AnyRule, x: Tensor, dy: Tensor) -> None:
         held = self._memory.hold(x, dy)
         self._waiting.append((rule, x, dy, x._version, dy._version, held))
 
@@ -129,7 +129,7 @@ class Deferral(TorchFunctionMode):
                     return _apply(rule, reading[1], self._queue)
         return func(*args, **(kwargs or {}))
 
-    def _deferred(self, rule: Rule, x: Tensor) -> Rule | None:
+    def _deferred(self, rule: Rule, x: Tensor) -> AnyRule | None:
         """The rule by which W computes the product's gradients; None: autograd does, in B."""
         if self._leaving and lies_in(x, self._leaving):
             return None
@@ -196,7 +196,7 @@ _run_here = Variable._execution_engine.run_backward
 _held_by = torch._C._functions.DelayedError("holds a graph, has no backward", 1)
 
 
-def _apply(rule: Rule, x: Tensor, queue: WeightQueue) -> Tensor:
+def _apply(rule: AnyRule, x: Tensor, queue: WeightQueue) -> Tensor:
     device = x.device.type
     if rule.autocast and torch.is_autocast_enabled(device):
         if x.dtype is not torch.float64:  # autocast leaves float64 alone
@@ -215,7 +215,7 @@ class _Deferred(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, rule: Rule, queue: WeightQueue, x: Tensor, weight: Tensor | None
+        ctx: Any, rule: AnyRule, queue: WeightQueue, x: Tensor, weight: Tensor | None
     ) -> Tensor:
         ctx.save_for_backward(x)
         ctx.rule, ctx.queue, ctx.version = rule, queue, rule.weight._version

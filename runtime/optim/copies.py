@@ -7,7 +7,7 @@ whose gradients are parts of a sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isclose, isfinite
 from typing import Any, TypeAlias
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 
 from ..dtensors import local
-from ..stages.unused_parameters import reals
+from ..stages.gradients import reals
 from .shard_squares import Processes, processes_of
 
 Named: TypeAlias = tuple[int, str]  # a stage, and a parameter's name in it
@@ -56,13 +56,14 @@ class CopiesCheck:
     def values(self) -> str | None:
         """A line on a parameter that begins with other values, or is not on all; None where all
         agree."""
-        own = {named: _summary(p) for named, p in self._copies.items()}
-        found = [
+        found = self._differing({n: _summary(p) for n, p in self._copies.items()}, START, 0.0)
+        if found is None:
+            return None
+        (stage, name), processes = found
+        return (
             f"norm_groups: expected a pattern for {name} of stage {stage}, or copies of it on all "
             f"of the processes {list(processes)}, where it differs"
-            for (stage, name), processes in self._differing(own, START, 0.0)
-        ]
-        return found[0] if found else None
+        )
 
     def gradients(self, stage: int) -> None:
         """Compares gradients once, in the first step. Raises InputError where those of the stage's
@@ -72,21 +73,25 @@ class CopiesCheck:
         self._seen.add(stage)
         own = {n: _summary(p.grad) for n, p in self._copies.items() if n[0] == stage}
         least = NEGLIGIBLE * max((s[1] for s in own.values() if s), default=0.0)
-        for (_, name), processes in [*self._differing(own, GRADIENT, least)][:1]:
+        found = self._differing(own, GRADIENT, least)
+        if found is not None:
             raise InputError(
-                f"stages[{stage}]: {name}: expected one gradient on the processes "
-                f"{list(processes)}, each of which has a copy, got several: a SequenceParallel "
+                f"stages[{stage}]: {found[0][1]}: expected one gradient on the processes "
+                f"{list(found[1])}, each of which has a copy, got several: a SequenceParallel "
                 "layout where a module has a part of each sequence, or a pattern in norm_groups"
             )
 
     def _differing(
         self, own: Mapping[Named, Summary], rel: float, least: float
-    ) -> Iterator[tuple[Named, Processes]]:
-        for group in self._groups:
+    ) -> tuple[Named, Processes] | None:
+        """The first that differs, and the processes over which it does."""
+        differing: list[tuple[Named, Processes]] = []
+        for group in self._groups:  # all of them, also after a difference: others wait there
             rows: list[Any] = [None] * group.size()
             dist.all_gather_object(rows, own, group=group)
             for named in sorted(set().union(*rows)):
                 found = [row[named] for row in rows if named in row]
                 alike = all(_alike(found[0], other, rel, least) for other in found)
                 if len(found) < len(rows) or not alike:
-                    yield named, processes_of(group)
+                    differing.append((named, processes_of(group)))
+        return differing[0] if differing else None

@@ -4,12 +4,9 @@ compute."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from datetime import timedelta
-from fnmatch import fnmatchcase
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -19,25 +16,23 @@ from pipeloom.ir.errors import InputError
 
 from ..dtensors import lay_out, local
 from ..rank.context import RankContext
-from ..rank.options import PipelineOptions
 from ..rank.role import averaged
-from ..stages.fsdp import ShardedModule, ShardedStages, Sum, gradient_of
-from ..stages.store import device_of
-from ..stages.unused_parameters import clear_unused, reals
-from ..transport import wait_for
-from .shard_squares import mesh_axes, processes_of
+from ..stages.fsdp import ShardedStages
+from ..stages.gradients import clear_unused, flattened, gradient_of, spread
+from .shard_squares import Axes, mesh_axes, processes_of, wait
+
+_Arrival: TypeAlias = "torch.futures.Future[tuple[float, float]] | None"
 
 
 class Averaging:
     """The replicas' gradients, one message a stage, begun by ``average`` and waited for before
     ``step``.
 
-    ``modules``: this rank's stages, in the order in which the program averages them; a parameter of
-    several is averaged with the last one. ``group``: the processes that have this rank in the
-    replicas, whose parameters and buffers start as the first replica's where ``starts``.
-    ``sharded``: stages of which each replica has a shard. ``apart``: ids of parameters of which
-    each process of the group has a part of its own, experts say: their gradients are of all
-    replicas' microbatches already, and only divided.
+    A parameter of several stages is averaged with the last one that the program averages.
+    ``group``: the processes that have this rank in the replicas, whose parameters and buffers start
+    as the first replica's where ``starts``: the stages have not trained yet. ``axes``: over which
+    each parameter is a shard, by its id. If each process of the group has a part of its own of one,
+    as of experts, its gradients are of all replicas' microbatches already, and only divided.
     On a CPU an average may take as long as the options say, unless another replica's fault is
     found; on GPUs the time is the group's own.
     ``spans``: on a CPU, when each whole stage's average set out and had come in the last step, in
@@ -47,22 +42,26 @@ class Averaging:
     def __init__(
         self,
         context: RankContext,
-        modules: Mapping[int, nn.Module],
         group: dist.ProcessGroup,
+        axes: Mapping[int, Axes],
         *,
-        sharded: Mapping[int, ShardedModule],
-        apart: frozenset[int],
         starts: bool,
     ) -> None:
-        self._group, self._dtype, self._apart = group, context.options.sum_dtype, apart
-        on_host = device_of(modules.values()).type == "cpu"
-        self._timeout = timedelta(seconds=context.options.timeout) if on_host else None
-        self._faults, self._sharded = context.transport.replicas, sharded
+        store, stages = context.store, averaged(context.program, context.role.rank)
+        self._context, self._group = context, group
+        self._sharded = store.sharded if isinstance(store, ShardedStages) else {}
+        modules = {s: store.module(s) for s in stages}
+        self._apart = frozenset(
+            id(p)
+            for s, module in modules.items()
+            for name, p in module.named_parameters()
+            if s not in self._sharded and _is_apart(f"stages[{s}]: {name}", p, axes[id(p)], group)
+        )
         home = {id(p): s for s, module in modules.items() for p in module.parameters()}
         self._own = {
             s: [p for p in module.parameters() if home[id(p)] == s] for s, module in modules.items()
         }
-        self._under_way: list[tuple[int, Sum, float, torch.futures.Future[float] | None]] = []
+        self._under_way: list[tuple[int, dist.Work | None, Callable[[], None], _Arrival]] = []
         self.spans: dict[int, tuple[float, float]] = {}
         self._copies: list[tuple[str, nn.Parameter]] = []
         for stage, module in modules.items():
@@ -98,65 +97,52 @@ class Averaging:
                 parameter.grad.mul_(self._group.size())
 
     def begin(self, stage: int) -> None:
-        """Sends the stage's gradients, all of which are there; returns at once."""
-        sharded, began = self._sharded.get(stage), time.perf_counter()
-        for sent in self._sum(stage) if sharded is None else sharded.scatter(self._dtype):
-            self._under_way.append((stage, sent, began, self._arrival(sent.work)))
+        """Sends the stage's gradients, all of which are there; returns at once, but for shards on a
+        CPU."""
+        if stage in self._sharded:
+            self._sharded[stage].reduce(self._context.options.sum_dtype)
+        else:
+            self._send(stage)
 
     def finish(self) -> None:
         """Returns once every gradient that was sent is the average."""
-        for stage, sent, began, arrival in self._under_way:
-            self._wait(stage, sent.work)
-            if sent.again is not None:
-                self._wait(stage, sent.again())
-            sent.take()
+        for stage, work, take, arrival in self._under_way:
+            wait(self._context, work, f"the average of stage {stage} over the replicas")
+            take()
             if arrival is not None:
-                self.spans[stage] = began, arrival.wait()
+                self.spans[stage] = arrival.wait()
         self._under_way.clear()
-
-    def _wait(self, stage: int, work: dist.Work) -> None:
-        what = f"the average of stage {stage} over the replicas"
-        wait_for(work, self._timeout, what, self._faults)
-
-    def _arrival(self, work: dist.Work) -> torch.futures.Future[float] | None:
-        """When the collective is over; None where torch does not know: on GPUs, of shards."""
-        if self._timeout is not None:
-            with suppress(RuntimeError):
-                return work.get_future().then(lambda _: time.perf_counter())
-        return None
+        for sharded in self._sharded.values():
+            sharded.finish()
 
     def _trained(self, stage: int) -> list[nn.Parameter]:
         """The parameters that are averaged with the stage, now: in all replicas the same."""
         return [p for p in self._own[stage] if p.requires_grad]
 
     @torch.no_grad()
-    def _sum(self, stage: int) -> list[Sum]:
-        every = self._trained(stage)
+    def _send(self, stage: int) -> None:
+        began, every = time.perf_counter(), self._trained(stage)
         lay_out(every)
-        trained = [p for p in every if id(p) not in self._apart]
         for parameter in every:
             if id(parameter) in self._apart and parameter.grad is not None:
                 parameter.grad.div_(self._group.size())
+        trained = [p for p in every if id(p) not in self._apart]
+        if not trained:
+            return
         unsure = [parameter for parameter in trained if parameter.grad is None]
-        gradients = [local(gradient_of(parameter)).flatten() for parameter in trained]
-        if not gradients:
-            return []
-        flat = torch.cat(gradients)  # in a dtype that holds all of theirs
-        flat = flat.to(self._dtype or flat.dtype)
-        work = dist.all_reduce(flat, group=self._group, async_op=True)
-        assert work is not None
-        return [Sum(work, partial(self._take, trained, flat, unsure))]
-
-    @torch.no_grad()
-    def _take(
-        self, trained: Sequence[nn.Parameter], flat: Tensor, unsure: Sequence[nn.Parameter]
-    ) -> None:
-        reals(flat).div_(self._group.size())
         gradients = [local(gradient_of(parameter)) for parameter in trained]
-        parts = torch.split(flat, [gradient.numel() for gradient in gradients])
-        for gradient, part in zip(gradients, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
-        clear_unused(unsure)
+        flat = flattened(gradients, self._context.options.sum_dtype)
+        work = dist.all_reduce(flat, group=self._group, async_op=True)
+
+        @torch.no_grad()
+        def take() -> None:
+            spread(flat.div_(self._group.size()), gradients)
+            clear_unused(unsure)
+
+        arrival = None  # when it began and is over, which torch does not know on GPUs
+        if work is not None and self._context.device.type == "cpu":
+            arrival = work.get_future().then(lambda _: (began, time.perf_counter()))
+        self._under_way.append((stage, work, take, arrival))
 
     def _check_alike(self, stage: int, named: Mapping[str, Tensor]) -> None:
         """Raises InputError, alike on all, where replicas of a stage have other tensors."""
@@ -185,15 +171,15 @@ def start_equal(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
         tensor.copy_(value)
 
 
-def make_averaging(context: RankContext, *, starts: bool) -> Averaging | None:
+def make_averaging(
+    context: RankContext, axes: Mapping[int, Axes], *, starts: bool
+) -> Averaging | None:
     """The averaging of gradients over the replicas in a rank's data group; None without replicas.
 
-    ``starts``: the stages have not trained yet, and start as the first replica's.
     Raises InputError where a program that averages has no replicas, or replicas none that does.
     """
-    program, store, options = context.program, context.store, context.options
-    group, stages = options.data_group, averaged(program, context.role.rank)
-    if group is None and stages:
+    program, group = context.program, context.options.data_group
+    if group is None and averaged(program, context.role.rank):
         raise InputError("data_group: expected a process group: the program averages, got None")
     if group is None:
         return None
@@ -201,29 +187,16 @@ def make_averaging(context: RankContext, *, starts: bool) -> Averaging | None:
         raise InputError(
             "program: expected one compiled with data_parallel, as data_group is given"
         )
-    sharded = store.sharded if isinstance(store, ShardedStages) else {}
-    modules = {s: store.module(s) for s in stages}
-    apart = frozenset(
-        id(parameter)
-        for s, module in modules.items()
-        for name, parameter in module.named_parameters()
-        if s not in sharded and _is_apart(f"stages[{s}]: {name}", name, parameter, options)
-    )
-    return Averaging(context, modules, group, sharded=sharded, apart=apart, starts=starts)
+    return Averaging(context, group, axes, starts=starts)
 
 
-def _is_apart(where: str, name: str, parameter: nn.Parameter, options: PipelineOptions) -> bool:
+def _is_apart(where: str, parameter: nn.Parameter, shards: Axes, group: dist.ProcessGroup) -> bool:
     """Whether each process of the data group has a part of its own of the parameter.
 
     Raises InputError where only some have.
     """
-    data, axes = {*processes_of(options.data_group)}, mesh_axes(parameter)
-    copied = {p for axis, (_, shards) in axes.items() if not shards for p in axis}
-    sharded = {p for axis, (_, shards) in axes.items() if shards for p in axis}
-    for pattern, group in (options.norm_groups or {}).items():
-        if fnmatchcase(name, pattern):
-            sharded |= {*processes_of(group)}
-    me = {dist.get_rank()}
+    me, data = {dist.get_rank()}, {*processes_of(group)}
+    sharded, copied = {*chain(*shards)}, {*chain(*(mesh_axes(parameter).keys() - shards))}
     if (data & copied) - me or (data & sharded) - me not in (set(), data - me):
         raise InputError(
             f"{where}: expected a copy of it on each process of data_group, {sorted(data)}, or "

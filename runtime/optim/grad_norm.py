@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import dropwhile, pairwise
-from typing import TypeAlias
+from operator import add
 
 import torch
 from torch import Tensor
@@ -46,10 +47,6 @@ class GlobalNorm:
         """The gradients are stepped with as they are."""
         return self.finite and self.norm + 1e-6 <= self.most
 
-    @property
-    def factor(self) -> float:
-        return 1.0 if self.plain else self.most / (self.norm + 1e-6)
-
 
 class GatheredNorm:
     """A sum for which all ranks wait for each other: one message, after which every rank adds up
@@ -59,9 +56,7 @@ class GatheredNorm:
 
     def __init__(self, transport: Transport, order: Sequence[int], device: torch.device) -> None:
         self._transport, self._order = transport, order
-        self._ranks = tuple(sorted(order))
-        self._device = device
-        self._sum = 0.0
+        self._ranks, self._device = tuple(sorted(order)), device
 
     def add(self, value: float) -> float:
         parts = [value if rank == self._transport.rank else 0.0 for rank in self._order]
@@ -69,18 +64,14 @@ class GatheredNorm:
             gathered = torch.tensor(parts, dtype=torch.float64, device=self._device)
             self._transport.all_reduce(gathered, self._ranks)
             parts = gathered.tolist()
-        self._sum = 0.0
-        for part in parts:
-            self._sum += part
-        return self._sum
-
-    def total(self) -> float:
-        return self._sum
+        return reduce(add, parts)  # in one order; sum() would round otherwise
 
 
 class NormRelay:
     """Messages from rank to rank: the sums along ``order``, the verdict back along it.
 
+    ``add`` gives the sum of the ranks so far, which is the whole where ``last``; ``total`` gives
+    that, once after each ``add``.
     ``transport`` carries nothing else. A message is waited for before the next one on its way.
     """
 
@@ -124,16 +115,11 @@ class NormRelay:
         return float(message)
 
 
-NormSum: TypeAlias = GatheredNorm | NormRelay
-"""A sum over the ranks' sums of squares. ``add`` adds this rank's and gives the sum of those that
-are known now, which is the whole where ``last``; ``total`` gives that, once after each ``add``."""
-
-
-def make_norm_sum(context: RankContext) -> tuple[NormSum | None, Call]:
-    """The sum over all ranks that have a stage for good, of which those that have none are told,
-    too: their losses are scaled by it. Relayed ones have connections of their own, and come to
-    the former alone. None where nothing needs the norm. With it, what gives its connections back,
-    which all ranks call.
+def make_norm_sum(context: RankContext) -> tuple[GatheredNorm | NormRelay | None, Call]:
+    """The sum of the sums of squares of the ranks that have a stage for good; None where nothing
+    needs the norm. Gathered ones come to all ranks, whose losses are scaled by it, relayed ones to
+    the former alone, by connections of their own. With it, what gives its connections back, which
+    all ranks call.
 
     Raises InputError where nothing can be judged by it, or too late.
     """

@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
 from math import prod
-from typing import TypeAlias
 
 import torch.distributed as dist
 from torch import nn
@@ -29,10 +29,11 @@ from pipeloom.ir.errors import InputError
 
 from ..rank.context import RankContext
 from ..rank.options import NormGroups, PipelineOptions
-from ..stages.tie_detection import Group, joined
+from ..stages.tie_detection import joined
 from ..transport import gather_early
 from .copies import CopiesCheck, Named
 from .shard_squares import (
+    Axes,
     Processes,
     ShardSquares,
     Squares,
@@ -42,8 +43,6 @@ from .shard_squares import (
     squares_of,
     widest,
 )
-
-Homes: TypeAlias = dict[Named, Processes]
 
 
 def numbered(norm_groups: NormGroups) -> dict[str, int]:
@@ -61,28 +60,52 @@ def numbered(norm_groups: NormGroups) -> dict[str, int]:
     return {p: distinct.index(processes_of(group)) for p, group in norm_groups.items()}
 
 
+def shard_axes(context: RankContext, modules: Mapping[int, nn.Module]) -> dict[int, Axes]:
+    """The axes over which each parameter of this rank's ``modules`` is a shard, by its id; all
+    ranks call it. Raises InputError for patterns that do not fit their parameters."""
+    parameters = _named(modules)
+    patterns = {p: processes_of(g) for p, g in (context.options.norm_groups or {}).items()}
+    if patterns:
+        here = [p for p in patterns if any(fnmatchcase(name, p) for _, name in parameters)]
+        lacking = {*patterns}.difference(*context.transport.gather(here))
+        if lacking:
+            raise InputError(
+                f"norm_groups: {min(lacking)!r}: no parameter of any stage has such a name"
+            )
+    return {
+        id(p): sharded_over(p) | named_axes(*named, patterns, {*chain(*mesh_axes(p))})
+        for named, p in parameters.items()
+    }
+
+
+def named_axes(
+    stage: int, name: str, patterns: Mapping[str, Processes], mesh: Collection[int]
+) -> Axes:
+    """The groups of all patterns that name the parameter; ``mesh``: the processes of its mesh.
+
+    Raises InputError for one of a DTensor that has some of these."""
+    found = {pattern: own for pattern, own in patterns.items() if fnmatchcase(name, pattern)}
+    for pattern, own in found.items():
+        if len({*own} & {*mesh}) > 1:
+            raise InputError(
+                f"norm_groups: {pattern!r}: expected none for a DTensor, whose norm is of all "
+                f"its shards, got {name} of stage {stage}"
+            )
+    return frozenset(found.values())
+
+
 def make_norm_squares(
-    context: RankContext, modules: Mapping[int, nn.Module]
+    context: RankContext, modules: Mapping[int, nn.Module], axes: Mapping[int, Axes]
 ) -> tuple[Squares, CopiesCheck | None]:
     """The sum of the squares of gradients, with those of the shards of this rank's ``modules`` that
     are elsewhere; and what looks at the copies, where there are other processes that have some.
 
-    Raises InputError, alike on all ranks, for patterns that do not fit their parameters, and where
-    copies differ.
+    ``axes``: those of :func:`shard_axes`. Raises InputError, alike on all ranks, where copies
+    differ.
     """
-    options = context.options
-    parameters = {
-        (s, name): parameter
-        for s, module in modules.items()
-        for name, parameter in module.named_parameters(remove_duplicate=False)
-    }
-    patterned = {processes_of(group): group for group in (options.norm_groups or {}).values()}
-    homes = _assigned(context, parameters)
-    axes = {
-        id(p): sharded_over(p) | ({homes[n]} if n in homes else set())
-        for n, p in parameters.items()
-    }
-    groups = patterned | {
+    options, parameters = context.options, _named(modules)
+    groups = {processes_of(group): group for group in (options.norm_groups or {}).values()}
+    groups |= {
         axis: group for p in parameters.values() for axis, (group, _) in mesh_axes(p).items()
     }
     copies = {n: p for n, p in parameters.items() if p.requires_grad and not axes[id(p)]}
@@ -92,61 +115,16 @@ def make_norm_squares(
             raise InputError(differing)
     if not groups:
         return squares_of, None
-    squares = ShardSquares(
-        groups, axes, context.device, options.timeout, context.transport.replicas
-    )
+    squares = ShardSquares(context, groups, axes)
     return squares, check if options.check and options.optimizer is not None else None
 
 
-def _assigned(context: RankContext, parameters: Mapping[Named, nn.Parameter]) -> Homes:
-    """The processes that have shards of each parameter that a pattern names; all ranks call it."""
-    norm_groups = context.options.norm_groups
-    if not norm_groups:
-        return {}
-    here = [p for p in norm_groups if any(fnmatchcase(name, p) for _, name in parameters)]
-    lacking = {*norm_groups}.difference(*context.transport.gather(here))
-    if lacking:
-        raise InputError(
-            f"norm_groups: {min(lacking)!r}: no parameter of any stage has such a name"
-        )
-    meshes = {named: {p for axis in mesh_axes(x) for p in axis} for named, x in parameters.items()}
-    patterns = {pattern: processes_of(group) for pattern, group in norm_groups.items()}
-    return assigned(patterns, meshes, context.options.tied, dist.get_rank())
-
-
-def assigned(
-    patterns: Mapping[str, Processes],
-    meshes: Mapping[Named, Collection[int]],
-    tied: Sequence[Group],
-    process: int,
-) -> Homes:
-    """The processes that have shards of each parameter that a pattern names; ``meshes``: those of
-    each parameter's mesh; ``process``: this one.
-
-    Raises InputError where patterns do not tell it.
-    """
-    homes: Homes = {}
-    for stage, name in meshes:
-        found = {pattern: own for pattern, own in patterns.items() if fnmatchcase(name, pattern)}
-        for pattern, own in found.items():
-            if homes.setdefault((stage, name), own) != own:
-                raise InputError(
-                    f"norm_groups: {pattern!r}: expected one group a parameter, {name} of stage "
-                    f"{stage} has another one, too"
-                )
-            if {*own} & {*meshes[stage, name]} - {process}:
-                raise InputError(
-                    f"norm_groups: {pattern!r}: expected none for a DTensor, whose norm is of all "
-                    f"its shards, got {name} of stage {stage}"
-                )
-    for copies in tied:
-        named = {next((p for p in patterns if fnmatchcase(name, p)), None) for _, name in copies}
-        if len({p and patterns[p] for p in named}) > 1:
-            raise InputError(
-                "norm_groups: expected one group for all copies of a tied parameter, "
-                f"{list(copies)}"
-            )
-    return homes
+def _named(modules: Mapping[int, nn.Module]) -> dict[Named, nn.Parameter]:
+    return {
+        (s, name): parameter
+        for s, module in modules.items()
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +168,7 @@ def check_sides(sides: Sequence[Side]) -> None:
     """Raises InputError where ``sides``, of all processes in their order, do not go together."""
     for process, side in enumerate(sides):
         for mesh in side.meshes:
-            ranks = [sides[other].rank for other in mesh]
-            if len(set(ranks)) > 1:
-                raise InputError(
-                    f"stages: a DTensor's mesh on processes {list(mesh)}: expected those of one "
-                    f"rank in their pipelines, got {ranks}"
-                )
+            _check_rank(sides, f"stages: a DTensor's mesh on processes {list(mesh)}", mesh)
         for i, group in enumerate(side.groups or ()):
             _check_group(sides, process, i, group)
     _check_grids(sides)
@@ -209,21 +182,25 @@ def check_sides(sides: Sequence[Side]) -> None:
         )
 
 
-def _check_group(sides: Sequence[Side], process: int, number: int, group: Processes) -> None:
-    where = f"norm_groups: group {list(group)}: "
+def _check_rank(sides: Sequence[Side], where: str, group: Processes) -> None:
     ranks = [sides[other].rank for other in group]
     if len(set(ranks)) > 1:
-        raise InputError(f"{where}expected processes of one rank in their pipelines, got {ranks}")
+        raise InputError(f"{where}: expected those of one rank in their pipelines, got {ranks}")
+
+
+def _check_group(sides: Sequence[Side], process: int, number: int, group: Processes) -> None:
+    where = f"norm_groups: group {list(group)}"
+    _check_rank(sides, where, group)
     for other in group:
         if (sides[other].groups or ())[number : number + 1] != (group,):
             raise InputError(
-                f"{where}expected it as the {number + 1}. on all of its processes, not so on "
+                f"{where}: expected it as the {number + 1}. on all of its processes, not so on "
                 f"{other}"
             )
     own = sides[process]
     if {*group} & {*own.data} - {process} and {*group} != {*own.data}:
         raise InputError(
-            f"{where}expected processes with other shards, got some of data_group "
+            f"{where}: expected processes with other shards, got some of data_group "
             f"{list(own.data)}, which averages them; all of it, where experts are shards over it"
         )
 

@@ -11,7 +11,6 @@ again once that is loaded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from inspect import signature
 from math import nan
 from typing import Any, TypeAlias
 
@@ -76,7 +75,6 @@ def group_options(
 
 def _entries(optimizer: torch.optim.Optimizer) -> Iterator[tuple[dict[str, Any], Tensor, _State]]:
     """Each parameter with its group and its state."""
-    _check_stepping(optimizer)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             state = optimizer.state.get(parameter) or _blank(optimizer, group, parameter)
@@ -96,7 +94,7 @@ def _one(group: Mapping[str, Any], key: str, names: Names, values: Mapping[str, 
     keys = [_option(names[id(parameter)], key) for parameter in group["params"]]
     first, *others = [(k, values[k]) for k in keys if k in values] or [("", group[key])]
     for other, value in others:
-        if not _equal(value, first[1]):
+        if not equal(value, first[1]):
             raise InputError(
                 f"optimizer.{other}: expected that of {first[0]}, {first[1]}, which is in one "
                 f"group with it, got {value}"
@@ -104,7 +102,8 @@ def _one(group: Mapping[str, Any], key: str, names: Names, values: Mapping[str, 
     return first[1]
 
 
-def _equal(one: Any, other: Any) -> bool:
+def equal(one: Any, other: Any) -> bool:
+    """Whether two values of an option are equal, tensors in all elements."""
     return bool(torch.as_tensor(one == other).all())
 
 
@@ -145,13 +144,6 @@ def _step_of(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimize
     """The class's ``step`` without the hooks, also global ones, that torch wraps it in."""
     step: Any = type(optimizer).step
     return step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[no-any-return]
-
-
-def _check_stepping(optimizer: torch.optim.Optimizer) -> None:
-    """Raises InputError for one that steps by a closure: its state is one of all parameters."""
-    closure = signature(type(optimizer).step).parameters.get("closure")
-    if closure is not None and closure.default is closure.empty:
-        raise _whole(optimizer, ", whose step needs a closure")
 
 
 def _whole(optimizer: torch.optim.Optimizer, why: str) -> InputError:

@@ -25,7 +25,7 @@ from ..measure.op_timer import Call
 from ..rank.context import RankContext
 from ..rank.loss_scale import LossScale
 from ..tensors.forward_state import ForwardState
-from .grad_norm import GlobalNorm, make_norm_sum
+from .grad_norm import GlobalNorm, NormRelay, make_norm_sum
 from .optimizer_rollback import RevertibleOptimizer
 from .step_end import StepEnd
 
@@ -96,13 +96,11 @@ class JudgedStepEnd(StepEnd):
         if self.loss_scale is not None:
             self._multiply(1.0 / self.loss_scale.scale)
         found = self._sums.add(self.squares(self._counted))
-        if not self._ahead:
-            found = self._sums.total()
         known = GlobalNorm(found**0.5, self._most)
         self._scale_before = self.loss_scale
         self._scaled(known)
         self.pending = self._ahead
-        if self._sums.last or not self._ahead:
+        if self._sums.last:
             self.norm = known.norm
             self._clip(known)
             self._steps = known.finite
@@ -121,7 +119,7 @@ class JudgedStepEnd(StepEnd):
 
         Whether what was computed since must be: some rank's step may have been wrong.
         """
-        if not self.pending or self._sums is None:
+        if not self.pending or not isinstance(self._sums, NormRelay):
             return False
         self.pending = False
         known = GlobalNorm(self._sums.total() ** 0.5, self._most)
@@ -150,7 +148,9 @@ class JudgedStepEnd(StepEnd):
 
     def _clip(self, norm: GlobalNorm) -> None:
         if norm.finite and not norm.plain:
-            self._multiply(norm.factor)
+            found = torch.tensor(norm.norm, dtype=torch.float64)
+            # one by one: DTensors of several meshes cannot be multiplied together
+            nn.utils.clip_grads_with_norm_(self._trained, self._most, found, foreach=False)
 
     @torch.no_grad()
     def _multiply(self, factor: float) -> None:

@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch import nn
 
 from ..dtensors import is_dtensor, local
-from ..transport import ReplicaFaults, wait_for
+from ..rank.context import RankContext
+from ..transport import wait_for
 
 Processes: TypeAlias = tuple[int, ...]
 Axes: TypeAlias = frozenset[Processes]
@@ -60,21 +61,16 @@ class ShardSquares:
 
     ``groups``: all axes of a stage's parameters, in the same order on all of their processes, of
     which the widest make up a grid; ``axes``: by a parameter's id those over which it is a shard,
-    none where it is not named. All processes call it, ``seconds`` long at most on a CPU, and get
-    the same bits.
+    none where it is not named. All processes call it, and get the same bits.
     """
 
     def __init__(
         self,
+        context: RankContext,
         groups: Mapping[Processes, dist.ProcessGroup],
         axes: Mapping[int, Axes],
-        device: torch.device,
-        seconds: float,
-        faults: ReplicaFaults | None = None,
     ) -> None:
-        self._groups = [groups[axis] for axis in widest([*groups])]
-        self._device, self._faults = device, faults
-        self._timeout = timedelta(seconds=seconds)
+        self._context, self._groups = context, [groups[axis] for axis in widest([*groups])]
         self._shards = {key: prod(map(len, over)) for key, over in axes.items()}
 
     def __call__(self, parameters: Sequence[nn.Parameter]) -> float:
@@ -84,8 +80,7 @@ class ShardSquares:
         processes = prod(group.size() for group in self._groups)
         found = sum(squares_of(own) * n / processes for n, own in by_shards.items())
         for group in self._groups:
-            what = "the norm over the shards"
-            found = summed(found, group, self._device, self._timeout, what, faults=self._faults)
+            found = summed(self._context, found, group, "the norm over the shards")
         return found
 
 
@@ -102,22 +97,20 @@ def squares_of(parameters: Sequence[nn.Parameter]) -> float:
     return float(torch.stack(norms).square().sum())
 
 
-def summed(
-    value: float,
-    group: dist.ProcessGroup,
-    device: torch.device,
-    timeout: timedelta,
-    what: str,
-    *,
-    faults: ReplicaFaults | None = None,
-) -> float:
+def summed(context: RankContext, value: float, group: dist.ProcessGroup, what: str) -> float:
     """The sum of the values of all processes of ``group``, the same bits on all; the host waits.
 
     Raises ConnectionError where that takes longer on a CPU, saying of ``what``,
     or a fault is found.
     """
-    total = torch.tensor(value, dtype=torch.float64, device=device)
-    work = dist.all_reduce(total, group=group, async_op=True)
-    assert work is not None
-    wait_for(work, timeout if device.type == "cpu" else None, what, faults)
+    total = torch.tensor(value, dtype=torch.float64, device=context.device)
+    wait(context, dist.all_reduce(total, group=group, async_op=True), what)
     return float(total)
+
+
+def wait(context: RankContext, work: dist.Work | None, what: str) -> None:
+    """Waits for a collective over replicas or shards, on a CPU as long as the options say."""
+    assert work is not None
+    on_host, seconds = context.device.type == "cpu", context.options.timeout
+    timeout = timedelta(seconds=seconds) if on_host else None
+    wait_for(work, timeout, what, context.transport.replicas)

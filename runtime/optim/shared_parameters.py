@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
 from typing import TypeAlias
 
 import torch
@@ -15,9 +13,8 @@ from pipeloom.ir.model import program as ir
 
 from ..dtensors import is_dtensor, lay_out, local
 from ..rank.context import RankContext
-from ..stages.fsdp import gradient_of
+from ..stages.gradients import clear_unused, flattened, gradient_of, spread
 from ..stages.tie_detection import Group, Member, ranks_of, stages_of
-from ..stages.unused_parameters import clear_unused
 from ..transport import agreed
 
 _Copies: TypeAlias = tuple[str, list[nn.Parameter]]
@@ -48,41 +45,38 @@ class SharedParameters:
             if len(ranks) > 1:
                 self._shared[stage,] = self._replicated(stage)
         self._start_equal()
-        self._reduced: dict[int, nn.Parameter] = {}  # what reductions sum, by id
-        self._earlier: dict[int, tuple[nn.Parameter, Tensor]] = {}
+        self._reduced: set[nn.Parameter] = set()  # what reductions sum
+        self._earlier: dict[nn.Parameter, Tensor] = {}
 
-    def trained(self) -> dict[str, bool]:
-        """Whether each parameter with a copy on this rank is trained now, by its name.
-
-        Raises InputError where some of its copies here are frozen and some are not.
-        """
-        found = {}
-        for name, copies in filter(lambda row: row[1], chain.from_iterable(self._shared.values())):
-            if len({copy.requires_grad for copy in copies}) > 1:
-                raise InputError(_unlike(name, "True and False"))
-            found[name] = copies[0].requires_grad
-        return found
+    def trained(self) -> dict[str, set[bool]]:
+        """Whether the copies of each parameter on this rank are trained now, by its name."""
+        rows = [row for rows in self._shared.values() for row in rows if row[1]]
+        return {name: {copy.requires_grad for copy in copies} for name, copies in rows}
 
     @staticmethod
-    def check_trained(rows: Sequence[Mapping[str, bool]]) -> None:
+    def check_trained(rows: Sequence[Mapping[str, set[bool]]]) -> None:
         """Raises InputError where the ranks' :meth:`trained` are unlike."""
         for name in {name: None for row in rows for name in row}:
             having = {rank: row[name] for rank, row in enumerate(rows) if name in row}
-            if len({*having.values()}) > 1:
-                got = ", ".join(f"{value} on rank {rank}" for rank, value in having.items())
-                raise agreed(InputError(_unlike(name, got)))
+            if len(set().union(*having.values())) > 1:
+                got = [f"{' and '.join(map(str, v))} on rank {r}" for r, v in having.items()]
+                raise agreed(
+                    InputError(
+                        f"step: expected requires_grad alike on all copies of {name}, got "
+                        f"{', '.join(got)}"
+                    )
+                )
 
     def begin(self) -> None:
         """Before anything is added to the gradients in a step, which starts with none."""
         self.restore()  # after a step that failed
-        for parameter in self._reduced.values():
+        for parameter in self._reduced:
             if parameter.grad is not None:
-                self._earlier[id(parameter)] = parameter, parameter.grad
-                parameter.grad = None
+                self._earlier[parameter], parameter.grad = parameter.grad, None
 
     def restore(self) -> None:
         """Adds what is still put aside to the gradients again, as after a step that failed."""
-        for parameter, _ in list(self._earlier.values()):
+        for parameter in [*self._earlier]:
             self._add_earlier(parameter)
 
     def reduction(self, stages: tuple[int, ...]) -> Callable[[], None]:
@@ -111,7 +105,7 @@ class SharedParameters:
         if self._transport.rank not in ranks:
             return lambda: None
         shared = [copies for _, copies in self._shared[stages]]
-        self._reduced |= {id(copy): copy for copies in shared for copy in copies}
+        self._reduced.update(*shared)
 
         @torch.no_grad()
         def reduce() -> None:
@@ -119,7 +113,10 @@ class SharedParameters:
             unsure = [c for row in trained if any(p.grad is None for p in row) for c in row]
             totals = [_total(copies) for copies in trained]
             if len(ranks) > 1 and totals:
-                self._sum(list(map(local, totals)), ranks)
+                here = [*map(local, totals)]
+                flat = flattened(here, self._dtype)
+                self._transport.all_reduce(flat, ranks)
+                spread(flat, here)
             for copies, total in zip(trained, totals, strict=True):
                 copies[0].grad = total
                 for copy in copies[1:]:
@@ -141,18 +138,9 @@ class SharedParameters:
     @torch.no_grad()
     def _add_earlier(self, parameter: nn.Parameter) -> None:
         """Makes the gradient the tensor again that it was before the step, with what came since."""
-        _, earlier = self._earlier.pop(id(parameter), (parameter, None))
+        earlier = self._earlier.pop(parameter, None)
         if earlier is not None:
             parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)
-
-    def _sum(self, totals: list[Tensor], ranks: tuple[int, ...]) -> None:
-        """Sums each of ``totals`` in place over the ranks, in one message."""
-        flat = totals[0].flatten() if len(totals) == 1 else torch.cat([t.flatten() for t in totals])
-        flat = flat.resolve_conj().to(self._dtype or flat.dtype)
-        self._transport.all_reduce(flat, ranks)
-        parts = torch.split(flat, [total.numel() for total in totals])
-        for total, part in zip(totals, parts, strict=True):
-            total.copy_(part.view_as(total))
 
     def _over_stages(self, group: Group) -> bool:
         """Whether it needs sums. Raises InputError where one stage has two objects of it."""
@@ -182,12 +170,17 @@ class SharedParameters:
         unlike: list[str] = []
         for stages, rows in self._shared.items():
             source = self._holders[stages[0]][0]
-            first = [_Start.of(copies[0]) for _, copies in rows if copies]
-            values = self._transport.share(
-                first if self._transport.rank == source else None, source
-            )
-            for (name, copies), value in zip(rows, values, strict=False):
-                unlike += [line for copy in copies for line in value.give(copy, name)]
+            mine = self._transport.rank == source
+            own = [(_kind(c[0]), local(c[0].detach()).cpu()) for _, c in rows] if mine else None
+            for (name, copies), (kind, value) in zip(
+                rows, self._transport.share(own, source), strict=False
+            ):
+                for copy in copies:
+                    if _kind(copy) == kind:
+                        local(copy.detach()).copy_(value)
+                    else:
+                        found = f"{kind} and {_kind(copy)}"
+                        unlike.append(f"{name}: expected copies of one kind, got {found}")
         for lines in self._transport.gather(unlike) if self._shared else ():
             if lines:
                 raise InputError(lines[0])
@@ -207,10 +200,6 @@ def _named(group: Group) -> str:
     return " and ".join(f"{name} of stage {stage}" for stage, name in group)
 
 
-def _unlike(name: str, got: str) -> str:
-    return f"step: expected requires_grad alike on all copies of {name}, got {got}"
-
-
 def _total(copies: Sequence[nn.Parameter]) -> Tensor:
     """The sum of the copies' gradients, in the first one's."""
     lay_out(copies)
@@ -221,40 +210,10 @@ def _total(copies: Sequence[nn.Parameter]) -> Tensor:
     return total
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """The value that copies begin with: what its process has of it, ``layout`` of a DTensor, and
-    whether it is ``trained``."""
-
-    value: Tensor
-    shape: tuple[int, ...]
-    layout: str
-    trained: bool
-
-    @classmethod
-    def of(cls, parameter: nn.Parameter) -> _Start:
-        value = local(parameter.detach()).cpu()
-        return cls(value, tuple(parameter.shape), _layout(parameter), parameter.requires_grad)
-
-    def give(self, copy: nn.Parameter, name: str) -> list[str]:
-        """To a copy; what is to be said where that has another shape or layout, or alone is
-        frozen or trained."""
-        if copy.shape != self.shape:
-            return [f"{name}: shapes {list(self.shape)} and {list(copy.shape)} differ"]
-        if _layout(copy) != self.layout:
-            return [
-                f"{name}: expected copies laid out alike, got {self.layout} and {_layout(copy)}"
-            ]
-        if copy.requires_grad is not self.trained:
-            return [f"{name}: expected requires_grad alike on all copies, got True and False"]
-        local(copy.detach()).copy_(self.value)
-        return []
-
-
-def _layout(parameter: nn.Parameter) -> str:
-    """The part of a DTensor that is here, in words."""
-    if not is_dtensor(parameter):
-        return "a whole tensor"
-    mesh = parameter.device_mesh
-    placed = ", ".join(map(str, parameter.placements))
-    return f"{placed} at {mesh.get_coordinate()} of a mesh of {tuple(mesh.shape)}"
+def _kind(parameter: nn.Parameter) -> str:
+    """Shape, the part of a DTensor that is here, and whether it is trained, in words."""
+    words = [str(list(parameter.shape)), "trained" if parameter.requires_grad else "frozen"]
+    if is_dtensor(parameter):
+        mesh, placed = parameter.device_mesh, ", ".join(map(str, parameter.placements))
+        words.append(f"{placed} at {mesh.get_coordinate()} of a mesh of {tuple(mesh.shape)}")
+    return " ".join(words)

@@ -23,7 +23,7 @@ from ..rank.context import RankContext
 from ..rank.loss_scale import LossScale
 from ..rank.role import has_relays
 from .data_parallel import make_averaging
-from .norm_groups import check_norm_groups, make_norm_squares
+from .norm_groups import check_norm_groups, make_norm_squares, shard_axes
 from .optimizers import make_optimizers
 from .shared_parameters import SharedParameters
 
@@ -48,7 +48,8 @@ class StepEnd:
         self.modules = {s: context.store.module(s) for s in role.held}
         self.shared = SharedParameters(context)
         self._reduces = False  # whether the program sums gradients here
-        self.averaging = make_averaging(context, starts=starts)
+        axes = shard_axes(context, self.modules)
+        self.averaging = make_averaging(context, axes, starts=starts)
         self._each = program.schedule.updates is not Updates.ITERATION
         each = self.modules.items() if self._each else ()
         self.stashes = {s: Stash(module, context.memory) for s, module in each}
@@ -58,7 +59,7 @@ class StepEnd:
         self._shares = 1 if summed else program.schedule.problem.microbatches
         self.seed = torch.tensor(1.0 / self._shares, dtype=torch.float64, device=context.device)
         check_norm_groups(options, self.modules)
-        self.squares, self._copies = make_norm_squares(context, self.modules)
+        self.squares, self._copies = make_norm_squares(context, self.modules, axes)
         stepped = [i.stage for i in program.instructions[role.rank] if isinstance(i, ir.Step)]
         self._first = None if has_relays(program) else next(iter(stepped), None)
         self.updates = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -72,20 +71,13 @@ class FirstStep:
     def _agree_with_replicas(self, own: StepRequest, fault: PipeloomError | None) -> None:
         """Raises InputError, alike in all replicas, where one refuses, they update or train unlike
         each other, or have other numbers of microbatches without programs of their own."""
-        options, averaging = self._context.options, self._averaging
-        group = options.data_group
+        group, averaging = self._context.options.data_group, self._averaging
         if group is None:
             return
         mine = str(fault or ""), own.updates, own.given, own.microbatches
         trained = [] if averaging is None else averaging.trained()
-        summed(  # for its time limit: from here on no replica waits for another
-            0.0,
-            group,
-            self._context.device,
-            timedelta(seconds=options.timeout),
-            "agreeing with the replicas",
-            faults=self._context.transport.replicas,
-        )
+        # for its time limit: from here on no replica waits for another
+        summed(self._context, 0.0, group, "agreeing with the replicas")
         rows: list[Any] = [None] * group.size()
         dist.all_gather_object(rows, (*mine, trained), group=group)
         errors, updates, given, counts, trains = zip(*rows, strict=True)

@@ -18,7 +18,7 @@ from ..probes.measurement_program import Asked
 from ..probes.measuring import check_numbers, check_view
 from ..rank.loss_scale import LossScale
 from ..tensors.microbatches import Batch
-from ..transport import ending_together
+from ..transport import clock_offset, ending_together
 from .in_place import StagesInPlace
 from .rank_pipeline import RankPipeline
 from .step_arguments import StepData
@@ -99,7 +99,7 @@ class PipelineReports(RankPipeline):
         ``marks`` and ``averages`` are those of an earlier step; with marks alone no averages are
         told. ``timing.peak_memory`` is in bytes, each rank's count in the last step.
         """
-        offset = self._transport.clock_offset()
+        offset = clock_offset(self._transport)
         seconds = [mark + offset for mark in (self.marks() if marks is None else marks)]
         if averages is None:
             averages = self.averages() if marks is None else {}

@@ -6,45 +6,39 @@ it.
     between steps   each process has its shard of parameters, gradients and optimizer state
     step begins     all parameters are gathered, once
     F, B, W         compute with whole parameters; gradients add up whole, none is reduced
-    average s       the sum of stage s leaves, its parameters go; a shard of the average comes back
-                    (of the sum over a factor of its own: set_gradient_divide_factor)
-                    (HSDP: summed once more, over the processes that have the same shard)
+    average s       torch reduces the gradients of stage s to shards of the average (of the sum over
+                    a factor of its own: set_gradient_divide_factor), and its parameters go
 
-The module's own hooks are told to do nothing of it: they would reduce in the backward pass of each
-microbatch, where weight gradients that are put off are not there yet. ``close`` tells them to do
-again what they did.
+The module's own hooks do nothing of it meanwhile: they would reduce in the backward pass of each
+microbatch, before weight gradients that are put off are there. ``close`` restores them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from pipeloom.ir.errors import InputError
 
-from ..dtensors import lay_out
 from ..transport import ReplicaFaults, wait_for
-from .gradient_shards import ShardedParameter, parameter_groups, sharded_parameters
+from .gradients import gradient_of
 from .store import StageStore, check_frozen, device_of
-from .unused_parameters import nothing
 
 if TYPE_CHECKING:  # takes a second to import, and whoever has wrapped a module has done so
     from torch.distributed.fsdp import FSDPModule
 
-# what the calls of FSDPModule below set
-SET = ("reduce_grads", "all_reduce_grads", "reshard_after_backward", "post_forward_mesh_info")
-REPLICAS = " over the replicas"
-# before torch 2.13 it has another name
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+SET = (
+    "reduce_grads", "all_reduce_grads", "reshard_after_backward", "post_forward_mesh_info",
+    "gradient_divide_factor", "force_sum_reduction_for_comms", "_reduce_dtype",
+)  # fmt: skip
+"""Attributes of torch's groups of parameters that differ within a pipeline."""
 
 
 def is_sharded(module: nn.Module) -> bool:
@@ -53,14 +47,12 @@ def is_sharded(module: nn.Module) -> bool:
     return fsdp is not None and any(isinstance(m, fsdp.FSDPModule) for m in module.modules())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Sum:
-    """Gradients on their way: ``work``, then what ``again`` begins, where it is not None; then
-    ``take`` makes of them what parameters have."""
-
-    work: dist.Work
-    take: Callable[[], None]
-    again: Callable[[], dist.Work] | None = None
+def parameter_groups(part: FSDPModule) -> tuple[Any, ...]:
+    """torch's groups of the part's parameters; there is one at most before torch has several."""
+    state: Any = part._get_fsdp_state()
+    if hasattr(state, "_fsdp_param_groups"):
+        return tuple(state._fsdp_param_groups)
+    return () if state._fsdp_param_group is None else (state._fsdp_param_group,)
 
 
 class ShardedModule:
@@ -81,35 +73,42 @@ class ShardedModule:
     ) -> None:
         from torch.distributed.fsdp import FSDPModule
 
-        self._stage, self._group, self._timeout, self._faults = stage, group, timeout, faults
+        self._stage, self._timeout, self._faults = stage, timeout, faults
         self._device = device_of([module]).type
         self._parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
-        _check_whole(stage, module, self._parts)
-        for part in self._parts:
-            _check_policy(stage, part)
-        for part in self._parts:
-            part._get_fsdp_state()._lazy_init()  # what a root says of itself changes here
-        self._own = [setting for part in self._parts for setting in _settings(part)]
+        self._states: list[Any] = [part._get_fsdp_state() for part in self._parts]
+        each = (found for part in self._parts for found in parameter_groups(part))
+        self._groups = [*{id(found): found for found in each}.values()]  # parts may share theirs
+        every = [parameter for found in self._groups for parameter in found.fsdp_params]
+        _check_whole(stage, module, every)
+        for state in self._states:
+            state._lazy_init()  # what a root says of itself changes here
+        owners = [(found, name) for found in self._groups for name in SET]
+        owners += [(state, "_auto_reshard_after_forward") for state in self._states]
+        self._own = [(owner, name, getattr(owner, name)) for owner, name in owners]
         for part in self._parts:
             part.set_requires_gradient_sync(False, recurse=False)
             part.set_reshard_after_forward(False, recurse=False)
             part.set_reshard_after_backward(False, recurse=False)
+            part.set_force_sum_reduction_for_comms(True)
+        self._divisors = [g.gradient_divide_factor or group.size() for g in self._groups]
+        for found in self._groups:  # torch divides twice where it has nobody to scatter to
+            found.gradient_divide_factor = 1.0
         self._unshard()
         self.whole = list(module.parameters())
-        self._release()
-        each = (p for part in self._parts for p in sharded_parameters(part))
-        found = [*{id(p.shard): p for p in each}.values()]  # parts wrapped together share theirs
-        self._trained = [p for p in found if p.shard.requires_grad]
-        self._frozen = {p.name: p.shard for p in found if not p.shard.requires_grad}
-        self._grad_dtypes = [p.whole.grad_dtype for p in self._trained]
+        self._reshard()
+        trained = [p for p in every if p.sharded_param.requires_grad]
+        self._trained = {p: p._unsharded_param.grad_dtype for p in trained}  # as close leaves it
+        shards = {p._param_fqn: p.sharded_param for p in every}
+        self._frozen = {name: p for name, p in shards.items() if not p.requires_grad}
         try:
-            for parameter in found:
+            for parameter in every:
                 _check_processes(stage, parameter, group)
         except InputError:
             self.close()
             raise
         for parameter in self._trained:  # lower precisions are for computing, not for sums
-            parameter.whole.grad_dtype = parameter.shard.dtype
+            parameter._unsharded_param.grad_dtype = parameter.sharded_param.dtype
 
     def gather(self) -> None:
         """Gathers the parameters before a step, as they were stepped last.
@@ -117,88 +116,59 @@ class ShardedModule:
         Raises ConnectionError where that takes too long, InputError where one is no longer frozen.
         """
         check_frozen(self._frozen, "where they are in fully_shard")
-        self._forget_forward()
+        for each in (*self._states, *self._groups):  # a forward that raised is within its hooks
+            each._training_state = type(each._training_state).IDLE
         self.release()
         self._unshard()
 
-    def _forget_forward(self) -> None:
-        """A forward that raised has left the hooks within it, where nothing is released."""
-        for part in self._parts:
-            for each in (part._get_fsdp_state(), *parameter_groups(part)):
-                each._training_state = type(each._training_state).IDLE
-
     def release(self) -> None:
         """Lets go of the whole parameters and their gradients."""
-        self._release()
+        self._reshard()
         for parameter in self._trained:
-            parameter.whole.grad = None
+            parameter._unsharded_param.grad = parameter.unsharded_accumulated_grad = None
 
     def close(self) -> None:
         """Gives the module back to ``fully_shard``, whose hooks gather, reduce and release it."""
-        self._release()
-        for parameter, grad_dtype in zip(self._trained, self._grad_dtypes, strict=True):
-            parameter.whole.grad = None
-            parameter.whole.grad_dtype = grad_dtype
+        self.release()
+        for parameter, grad_dtype in self._trained.items():
+            parameter._unsharded_param.grad_dtype = grad_dtype
         for owner, name, value in self._own:
             setattr(owner, name, value)
 
     @torch.no_grad()
-    def scatter(self, dtype: torch.dtype | None) -> list[Sum]:
-        """Sends the sums of all gradients and lets go of the whole parameters; returns at once.
+    def reduce(self, dtype: torch.dtype | None) -> None:
+        """Reduces all gradients to the shards', on a GPU until :meth:`finish`, and lets go of the
+        whole parameters. ``dtype``: that in which gradients are sent, by default their own."""
+        for found, divisor in zip(self._groups, self._divisors, strict=True):
+            for parameter in self._trained.keys() & {*found.fsdp_params}:
+                gradient_of(parameter._unsharded_param).div_(divisor)
+                if parameter.unsharded_accumulated_grad is not None:
+                    parameter.unsharded_accumulated_grad.div_(divisor)
+            found._reduce_dtype = dtype or found._reduce_dtype
+            found.reduce_grads = found.all_reduce_grads = True
+            found.post_backward()
+            found.reduce_grads = found.all_reduce_grads = False
+        self.release()
 
-        ``dtype``: that in which gradients are sent, by default their own. Of what is returned each
-        makes the gradient of some shards once it is waited for.
-        """
-        lay_out(p.whole for p in self._trained)
-        rows = [p.rows(gradient_of(p.whole)) for p in self._trained]
-        self._release()
-        together: dict[tuple[Any, ...], list[int]] = {}
-        for i, parameter in enumerate(self._trained):
-            parameter.whole.grad = None
-            key = parameter.group, parameter.copies, parameter.divisor
-            together.setdefault(key, []).append(i)
-        return [
-            self._scatter([self._trained[i] for i in chosen], [rows[i] for i in chosen], dtype)
-            for chosen in together.values()
-        ]
-
-    def _scatter(
-        self,
-        parameters: Sequence[ShardedParameter],
-        rows: Sequence[Tensor],
-        dtype: torch.dtype | None,
-    ) -> Sum:
-        """Starts the sum of parameters' gradients that are sharded over the same processes and
-        divided alike."""
-        group, copies = parameters[0].group, parameters[0].copies
-        sent = torch.cat(list(rows), dim=1)  # in a dtype that holds all of theirs
-        sent = sent.to(dtype or sent.dtype)
-        came = torch.empty(sent.shape[1], dtype=sent.dtype, device=sent.device)
-        work = _reduce_scatter(came, sent.flatten(), group=group, async_op=True)
-        assert work is not None
-        sizes = [row.shape[1] for row in rows]
-        again = None if copies is None else partial(_all_reduce, came, copies)
-        return Sum(work, partial(self._take, parameters, came, sizes), again)
-
-    @torch.no_grad()
-    def _take(
-        self, parameters: Sequence[ShardedParameter], came: Tensor, sizes: Sequence[int]
-    ) -> None:
-        came.div_(parameters[0].divisor or self._group.size())
-        for parameter, row in zip(parameters, torch.split(came, list(sizes)), strict=True):
-            parameter.add_row(row)
+    def finish(self) -> None:
+        """Makes the current stream wait for the gradients of the shards."""
+        for state in self._states:
+            if state._is_root:
+                state._root_post_backward_final_callback()
 
     def _unshard(self) -> None:
         under_way = [part.unshard(async_op=True) for part in self._parts]
         if self._device == "cpu":  # on a GPU a wait with a timeout would block the host
-            for work in (work for part in self._parts for work in _gathering(part)):
-                what = f"gathering the shards of stage {self._stage}{REPLICAS}"
-                wait_for(work, self._timeout, what, self._faults)
+            results = [found._all_gather_result for found in self._groups]
+            for work in [result.all_gather_work for result in results if result]:
+                if isinstance(work, dist.Work):
+                    what = f"gathering the shards of stage {self._stage} over the replicas"
+                    wait_for(work, self._timeout, what, self._faults)
         for handle in under_way:
             if handle is not None:
                 handle.wait()
 
-    def _release(self) -> None:
+    def _reshard(self) -> None:
         for part in self._parts:
             part.reshard()
 
@@ -216,12 +186,12 @@ class ShardedStages(StageStore):
         faults: ReplicaFaults | None = None,
     ) -> None:
         super().__init__(modules)
-        self._group, self._timeout = group, timedelta(seconds=seconds)
         self.sharded: dict[int, ShardedModule] = {}
         with ExitStack() as held:  # where one cannot be taken, the others are given back
             for s, module in modules.items():
                 if is_sharded(module):
-                    self.sharded[s] = ShardedModule(s, module, group, self._timeout, faults)
+                    timeout = timedelta(seconds=seconds)
+                    self.sharded[s] = ShardedModule(s, module, group, timeout, faults)
                     held.callback(self.sharded[s].close)
             self._held = held.pop_all()
 
@@ -263,37 +233,8 @@ def resident_stages(
     return ShardedStages(modules, group, seconds, faults)
 
 
-def _settings(part: FSDPModule) -> list[tuple[Any, str, Any]]:
-    """The settings of one part by ``fully_shard``, each with what has it and its name: whether it
-    reduces, and when it releases. torch has calls that set them, none that tell them."""
-    owners = [(group, name) for group in parameter_groups(part) for name in SET]
-    owners.append((part._get_fsdp_state(), "_auto_reshard_after_forward"))
-    return [(owner, name, getattr(owner, name)) for owner, name in owners]
-
-
-def _gathering(part: FSDPModule) -> list[dist.Work]:
-    """The gathers of the part's parameters that are under way."""
-    results = [group._all_gather_result for group in parameter_groups(part)]
-    return [r.all_gather_work for r in results if r and isinstance(r.all_gather_work, dist.Work)]
-
-
-def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """The parameter's gradient, made of :data:`~.unused_parameters.NOTHING` where it has none."""
-    if parameter.grad is None:
-        dtype = parameter.grad_dtype or parameter.dtype
-        parameter.grad = torch.full_like(parameter, nothing(dtype), dtype=dtype)
-    return parameter.grad
-
-
-def _all_reduce(tensor: Tensor, group: dist.ProcessGroup) -> dist.Work:
-    work: dist.Work | None = dist.all_reduce(tensor, group=group, async_op=True)
-    assert work is not None
-    return work
-
-
-def _check_whole(stage: int, module: nn.Module, parts: Sequence[FSDPModule]) -> None:
-    groups = [group for part in parts for group in parameter_groups(part)]
-    sharded = {id(parameter.sharded_param) for group in groups for parameter in group.fsdp_params}
+def _check_whole(stage: int, module: nn.Module, parameters: Sequence[Any]) -> None:
+    sharded = {id(parameter.sharded_param) for parameter in parameters}
     for name, parameter in module.named_parameters():
         if id(parameter) not in sharded:
             raise InputError(
@@ -302,29 +243,20 @@ def _check_whole(stage: int, module: nn.Module, parts: Sequence[FSDPModule]) -> 
             )
 
 
-def _check_processes(stage: int, parameter: ShardedParameter, group: dist.ProcessGroup) -> None:
+def _check_processes(stage: int, parameter: Any, group: dist.ProcessGroup) -> None:
     """Raises InputError where a parameter is not sharded over ``group``; processes that
     ``fully_shard`` leaves out must have other parts of it, as experts' do."""
-    data, own = set(dist.get_process_group_ranks(group)), set(parameter.processes)
-    mesh = parameter.shard.device_mesh
+    shard = parameter.sharded_param
+    data = set(dist.get_process_group_ranks(group))
+    own = set(parameter.mesh_info.mesh.mesh.flatten().tolist())
+    mesh = shard.device_mesh
     apart = own < data and any(
         placement.is_replicate()
-        for i, placement in enumerate(parameter.shard.placements)
+        for i, placement in enumerate(shard.placements)
         if not own & set(dist.get_process_group_ranks(mesh.get_group(i))) - {dist.get_rank()}
     )
     if apart or not own <= data <= set(mesh.mesh.flatten().tolist()):
         raise InputError(
-            f"stages[{stage}]: {parameter.name}: expected fully_shard over the processes of "
+            f"stages[{stage}]: {parameter._param_fqn}: expected fully_shard over the processes of "
             f"data_group, {sorted(data)}, got {sorted(own)}"
-        )
-
-
-def _check_policy(stage: int, part: FSDPModule) -> None:
-    """The hooks would cast gradients to another dtype, and keep them where nobody looks."""
-    policy = part._get_fsdp_state()._mp_policy
-    own = {p.dtype for p in cast("nn.Module", part).parameters()}
-    if policy.reduce_dtype not in (None, policy.param_dtype, *own):
-        raise InputError(
-            f"stages[{stage}]: mp_policy.reduce_dtype: expected that of the parameters or none, as "
-            f"Pipeline's reduce_dtype says it, got {policy.reduce_dtype}"
         )

@@ -20,37 +20,27 @@ from torch import Tensor, nn
 
 from ..dtensors import lay_out, like, local
 from .flat_parameters import Layout
-from .unused_parameters import clear_unused, nothing
+from .gradients import clear_unused, nothing
 
 
 class GradientAccumulator:
-    """The gradients of one stage on one rank; ``departures``: how many D's leave the rank in a
-    step.
+    """The gradients of one stage on one rank.
 
-    ``layout`` has the dtype of the sums, ``sent_dtype`` is that of D, by default the same.
+    ``layout`` has the dtype of the sums, ``sent_dtype`` is that of D.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        device: torch.device,
-        departures: int,
-        sent_dtype: torch.dtype | None = None,
-    ) -> None:
-        self._layout = layout
-        self._sent_dtype = sent_dtype or layout.dtype
-        self._adds_to_received = self._sent_dtype == layout.dtype  # whether D itself does
-        self._device = device
-        self._departures = departures
-        self._left = departures
+    def __init__(self, layout: Layout, device: torch.device, sent_dtype: torch.dtype) -> None:
+        self._layout, self._device, self._sent_dtype = layout, device, sent_dtype
+        self._adds_to_received = sent_dtype == layout.dtype  # whether D itself does
+        self._left = 0  # D's that are still to leave
         self._own: list[Tensor | None] = []  # .grad as it is without a bound sum
         self._sum: Tensor | None = None  # what .grad are views of
         self._received: Tensor | None = None  # the same, where that is a D
         self._unsure: list[nn.Parameter] = []  # whose gradient came with D's alone
 
-    def begin(self) -> None:
-        """Before a step."""
-        self._left = self._departures
+    def begin(self, leaving: int) -> None:
+        """Before a step in which so many D's leave the rank."""
+        self._left = leaving
         self._unsure = []  # one that failed may have left some
 
     def ready(self) -> None:
@@ -103,7 +93,7 @@ class GradientAccumulator:
             self._received = received_sum
 
     def settle(self) -> None:
-        """All is added: what nothing was added to has no gradient (:mod:`.unused_parameters`).
+        """All is added: what nothing was added to has no gradient (:mod:`.gradients`).
 
         The host waits to learn that, where the owner itself had added nothing when a D came.
         """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeAlias
@@ -125,12 +124,12 @@ def _table(
     )
 
 
-# modules whose hooks reduce gradients in each backward pass, by where their class is, and its name
+# torch's modules whose hooks reduce gradients in each backward pass, by class
 REDUCING = {
-    ("torch.nn.parallel", "DistributedDataParallel"): "DistributedDataParallel",
-    ("torch.distributed.fsdp", "FullyShardedDataParallel"): "FullyShardedDataParallel",
-    ("torch.distributed._composable.replicate", "DDP"): "replicate",
-    ("torch.distributed._composable.replicate_with_fsdp", "ReplicateModule"): "replicate",
+    "DistributedDataParallel": "DistributedDataParallel",
+    "FullyShardedDataParallel": "FullyShardedDataParallel",
+    "DDP": "replicate",
+    "ReplicateModule": "replicate",
 }
 
 
@@ -156,15 +155,13 @@ def _make(stage: Callable[[], nn.Module]) -> nn.Module:
 
 def _check_reducing(module: nn.Module, index: int) -> None:
     """Such hooks know neither of microbatches nor of weight gradients that are put off."""
-    # whoever has wrapped a module has imported the wrapper
-    wrappers = {getattr(sys.modules.get(m), c, None): name for (m, c), name in REDUCING.items()}
     for path, part in module.named_modules():
-        for wrapper, name in wrappers.items():
-            if wrapper is not None and isinstance(part, wrapper):
+        for kind in type(part).__mro__:
+            if kind.__name__ in REDUCING and kind.__module__.startswith("torch."):
                 raise InputError(
-                    f"stages[{index}]: {path or 'it'} is wrapped in {name}, which reduces "
-                    "gradients in each microbatch's backward pass: expected the module without it, "
-                    "and the processes that it reduces over as data_group"
+                    f"stages[{index}]: {path or 'it'} is wrapped in {REDUCING[kind.__name__]}, "
+                    "which reduces gradients in each microbatch's backward pass: expected the "
+                    "module without it, and the processes that it reduces over as data_group"
                 )
 
 

@@ -16,6 +16,7 @@ a step begins, and sent.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
@@ -82,15 +83,13 @@ class StreamedStages(StageStore):
 
     def _follow(self, schedule: Schedule, rank: int) -> None:
         """Takes the schedule's transfers for those that come and leave."""
-        leaving = [
+        self._leaving = Counter(
             t.stage
             for t in schedule.transfers
             if t.kind is TransferKind.GRADIENT and t.source == rank
-        ]
-        self._stages = {s: stage.departing(leaving.count(s)) for s, stage in self._stages.items()}
+        )
         self._earlier = previous(schedule.transfers)
-        later = {earlier for earlier in self._earlier if earlier is not None}
-        self._last = {x for x in range(len(schedule.transfers)) if x not in later}
+        self._last = {*range(len(schedule.transfers))}.difference(self._earlier)
         self._received: dict[int, Tensor] = {}  # by transfer, while a program is prepared
 
     def owns(self, stage: int) -> bool:
@@ -98,16 +97,14 @@ class StreamedStages(StageStore):
 
     def begin(self) -> None:
         self._received.clear()  # of programs that are prepared
-        for stage in self._stages.values():
-            stage.begin()
+        for s, stage in self._stages.items():
+            stage.begin(self._leaving[s])
 
     def settle(self, stage: int) -> None:
         self._stages[stage].settle()
 
     def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
-        return _Use(
-            self._stages[stage], adds_gradients=kind is not OpKind.F, reads=kind is not OpKind.W
-        )
+        return _Use(self._stages[stage], kind)
 
     def trying(self, stage: int) -> AbstractContextManager[object]:
         return self._stages[stage].trying()
@@ -153,10 +150,7 @@ class _Stage:
         self._frozen = {n: p for n, p in module.named_parameters() if not p.requires_grad}
         self.layout = Layout(parameters, precision.param, spacing)
         self.gradient_layout = Layout(trained, precision.master, spacing)
-        self._accumulator = partial(
-            GradientAccumulator, self.gradient_layout, device, sent_dtype=precision.reduce
-        )
-        self.gradients = self._accumulator(departures=0)
+        self.gradients = GradientAccumulator(self.gradient_layout, device, precision.reduce)
         self.owned = owned
         self._here: Tensor | None = None
         self._masters: FlatWeights | None = None
@@ -170,17 +164,11 @@ class _Stage:
             self.weights.release()
         self.settle()
 
-    def departing(self, departures: int) -> _Stage:
-        """The same stage where so many D's leave the rank in a step."""
-        other = copy(self)
-        other.gradients = self._accumulator(departures=departures)
-        return other
-
     @torch.no_grad()
-    def begin(self) -> None:
-        """Before a step: the weights that it computes with."""
+    def begin(self, leaving: int = 0) -> None:
+        """Before a step in which so many D's leave the rank: the weights that it computes with."""
         check_frozen(self._frozen, WHERE)
-        self.gradients.begin()
+        self.gradients.begin(leaving)
         if self._masters is not None:
             self.weights.flat.copy_(self._masters.flat)
             self.weights.bind()
@@ -195,7 +183,7 @@ class _Stage:
     @contextmanager
     def trying(self) -> Iterator[None]:
         self.begin()
-        with _Use(self, adds_gradients=False, reads=True):
+        with _Use(self, OpKind.F):
             yield
         self.settle()
 
@@ -218,21 +206,21 @@ class _Stage:
 
 
 class _Use:
-    """While an op runs: ``reads`` the weights, ``adds_gradients`` gradients."""
+    """While an op runs: all but W read the weights, and all but F add gradients."""
 
-    __slots__ = ("_adds_gradients", "_reads", "_stage")
+    __slots__ = ("_kind", "_stage")
 
-    def __init__(self, stage: _Stage, *, adds_gradients: bool, reads: bool) -> None:
-        self._stage, self._adds_gradients, self._reads = stage, adds_gradients, reads
+    def __init__(self, stage: _Stage, kind: OpKind) -> None:
+        self._stage, self._kind = stage, kind
 
     def __enter__(self) -> None:
-        if self._reads:
+        if self._kind is not OpKind.W:
             self._stage.fill()
-        if self._adds_gradients:
+        if self._kind is not OpKind.F:
             self._stage.gradients.ready()
 
     def __exit__(self, *_: object) -> None:
-        if self._reads:
+        if self._kind is not OpKind.W:
             self._stage.empty()
 
 

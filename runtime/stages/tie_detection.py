@@ -8,16 +8,8 @@ ranks name the places alike.
 
 from __future__ import annotations
 
-from collections.abc import (
-    Callable,
-    Collection,
-    Hashable,
-    Iterable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    Sequence,
-)
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, combinations
 from typing import Any, TypeAlias, TypeVar
@@ -49,12 +41,10 @@ def tied_stages(tied: Iterable[Group]) -> list[tuple[int, ...]]:
     return sorted({stages for stages in map(stages_of, tied) if len(stages) > 1})
 
 
-# a parameter's places in the whole model, every one the same on all ranks, and those that its stage
-# kept
-Places: TypeAlias = tuple[tuple[Hashable, ...], tuple[Hashable, ...]]
 _Registered: TypeAlias = "list[tuple[ref[nn.Module], str, ref[nn.Parameter]]]"
-# of parameters that were registered outside of their stage, too
-_MADE: MutableMapping[nn.Parameter, Places] = WeakTensorKeyDictionary()
+# of parameters that were registered outside of their stage, too: their places in the whole model,
+# every one the same on all ranks, and those that their stage kept
+_MADE: Any = WeakTensorKeyDictionary()
 
 
 @contextmanager
@@ -78,35 +68,20 @@ def remember(module: nn.Module, registered: _Registered) -> None:
     """Keeps the places of a new stage's parameters that its function registered elsewhere, too: a
     place is the number of the registration, of how many, and what was registered."""
     inside = {(id(m), id(p)) for m in module.modules() for p in m.parameters(recurse=False)}
-    found = _apart(
-        ((at, len(registered), name), id(parameter()), (id(owner()), id(parameter())) in inside)
-        for at, (owner, name, parameter) in enumerate(registered)
-    )
+    every: defaultdict[int, list[Hashable]] = defaultdict(list)
+    kept: defaultdict[int, list[Hashable]] = defaultdict(list)
+    for at, (owner, name, parameter) in enumerate(registered):
+        key, place = id(parameter()), (at, len(registered), name)
+        every[key].append(place)
+        if (id(owner()), key) in inside:
+            kept[key].append(place)
     for p in module.parameters():
-        if id(p) in found and p not in _MADE:
-            _MADE[p] = found[id(p)]
-
-
-def _apart(named: Iterable[tuple[Hashable, int, bool]]) -> dict[int, Places]:
-    """Parameters of which a stage has some places and not all; given each place, its parameter's
-    id, and whether it is in the stage."""
-    every: dict[int, list[Hashable]] = {}
-    kept: dict[int, list[Hashable]] = {}
-    for place, key, inside in named:
-        every.setdefault(key, []).append(place)
-        if inside:
-            kept.setdefault(key, []).append(place)
-    return {
-        key: (tuple(every[key]), tuple(mine))
-        for key, mine in kept.items()
-        if len(mine) < len(every[key])
-    }
+        if 0 < len(kept[id(p)]) < len(every[id(p)]) and p not in _MADE:
+            _MADE[p] = tuple(every[id(p)]), tuple(kept[id(p)])
 
 
 # of parameters that stand outside of their stage, too: every place and those kept, and their shapes
-_Standing: TypeAlias = dict[
-    Member, tuple[tuple[Hashable, ...], tuple[Hashable, ...], tuple[int, ...]]
-]
+_Standing: TypeAlias = dict[Member, tuple[Any, ...]]
 
 
 def find_ties(

@@ -8,11 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
-from pipeloom.ir.errors import InputError
-
-from ..fake_tensors import is_fake
 from .rng_state import RandomState, generators_of
 
 
@@ -58,48 +54,21 @@ class KeptBuffer:
 
     @property
     def changed(self) -> bool:
-        """Whether something has written to the buffer by now, which running statistics do not
-        tell: whether they have another value."""
+        """Whether something has written to the buffer by now, or put another one in its place; of
+        running statistics torch does not count it."""
         if self.module._buffers[self.name] is not self.buffer:
             return True
-        if self.buffer._version != self.version:
-            return True
-        if not is_fake(self.buffer):
-            return not torch.equal(self.buffer, self.value)
-        return isinstance(self.module, _NormBase) and self.module.training
+        running = self.module.training and self.name.startswith("running_")
+        return running or self.buffer._version != self.version
 
 
-class ChangingBuffers:
-    """The buffers of a stage's ``module`` that its forwards change, such as running statistics:
-    found at the first forward in each choice of training and evaluation mode of its parts."""
-
-    def __init__(self, stage: int, module: nn.Module) -> None:
-        self._stage = stage
-        self._owners = [part for part in module.modules() if part._buffers]
-        self._changing: dict[tuple[bool, ...], list[tuple[nn.Module, str]]] = {}
-
-    @contextmanager
-    def kept(self) -> Iterator[list[KeptBuffer]]:
-        """A context for a forward; afterwards the list has, of what it changed, what was before.
-
-        Raises InputError for one that changes what the first one in this mode did not."""
-        mode = tuple([part.training for part in self._owners])
-        known = self._changing.get(mode)
-        every = [(part, name) for part in self._owners for name in part._buffers]
-        kept = _copies(every if known is None else known)
-        before = [] if known is None else list(map(_written, every))
-        yield kept
-        if known is None:
-            kept[:] = [one for one in kept if one.changed]
-            self._changing[mode] = [(one.module, one.name) for one in kept]
-            return
-        for place, was in zip(every, before, strict=True):
-            if _written(place) != was and place not in known:
-                raise InputError(
-                    f"stage {self._stage}: expected a forward that changes the same buffers each "
-                    f"time where it is recomputed: this one changes {place[1]}, which the first "
-                    "one did not, and would change it twice"
-                )
+@contextmanager
+def kept_buffers(places: Iterable[tuple[nn.Module, str]]) -> Iterator[list[KeptBuffer]]:
+    """A context for a forward; afterwards the list has what was before of those of the buffers, by
+    module and name, that it changed, such as running statistics."""
+    kept = _copies(places)
+    yield kept
+    kept[:] = [one for one in kept if one.changed]
 
 
 @contextmanager
@@ -113,12 +82,6 @@ def in_place_of_buffers(kept: Sequence[KeptBuffer]) -> Iterator[None]:
     finally:
         for one, buffer in zip(kept, own, strict=True):
             one.module._buffers[one.name] = buffer
-
-
-def _written(place: tuple[nn.Module, str]) -> tuple[int, int]:
-    """A number that is another where something wrote to the buffer, or put one in its place."""
-    buffer = place[0]._buffers[place[1]]
-    return id(buffer), 0 if buffer is None or buffer.is_inference() else buffer._version
 
 
 def _copies(places: Iterable[tuple[nn.Module, str]]) -> list[KeptBuffer]:

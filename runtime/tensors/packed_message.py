@@ -12,7 +12,7 @@ from torch import Tensor
 ALIGNED = 64  # bytes: where a packed tensor may begin
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Spec:
     """Shape and dtype of one microbatch's tensor."""
 
@@ -28,7 +28,7 @@ class Spec:
         """Bytes of such a tensor."""
         return prod(self.shape) * self.dtype.itemsize
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
 
 

@@ -23,9 +23,8 @@ class RandomState:
     def __init__(
         self, devices: Iterable[torch.device], own: Iterable[torch.Generator] = ()
     ) -> None:
-        self._accelerators = sorted({x.index or 0 for x in devices if x.type == "cuda"})
-        known = (CPU, *(torch.device("cuda", index) for index in self._accelerators))
-        self._default = [(device, device.rng_state()) for device in map(Device, known)]
+        accelerators = {x for x in devices if x.type not in ("cpu", "meta")}
+        self._default = [(d, d.rng_state()) for d in map(Device, (CPU, *accelerators))]
         self._own = [(generator, generator.get_state()) for generator in own]
 
     def restore(self) -> None:
@@ -39,14 +38,13 @@ class RandomState:
     def again(self) -> Iterator[None]:
         """A context that draws the same numbers once more; after it all goes on as if none had been
         drawn."""
-        after = [(generator, generator.get_state()) for generator, _ in self._own]
+        devices = [device.device for device, _ in self._default]
+        after = RandomState(devices, [generator for generator, _ in self._own])
+        self.restore()
         try:
-            with torch.random.fork_rng(self._accelerators):
-                self.restore()
-                yield
+            yield
         finally:
-            for generator, state in after:
-                generator.set_state(state)
+            after.restore()
 
 
 def generators_of(module: nn.Module) -> list[torch.Generator]:

@@ -39,12 +39,4 @@ def form(value: Any) -> Form:
 
 def shown(value: Any) -> str:
     """Shapes and dtypes in place of tensors."""
-    return str(_pytree.tree_map(lambda x: _Shown(x) if isinstance(x, Tensor) else x, value))
-
-
-class _Shown:
-    def __init__(self, tensor: Tensor) -> None:
-        self._text = str(Spec.of(tensor))
-
-    def __repr__(self) -> str:
-        return self._text
+    return str(_pytree.tree_map(lambda x: Spec.of(x) if isinstance(x, Tensor) else x, value))

@@ -3,6 +3,7 @@
 from .base import Handle as Handle
 from .base import Routes as Routes
 from .base import Transport as Transport
+from .base import clock_offset as clock_offset
 from .connect import connect as connect
 from .connect import whereabouts as whereabouts
 from .faults import agreed as agreed

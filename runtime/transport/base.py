@@ -7,11 +7,12 @@ current stream wait, not the host).
 
 from __future__ import annotations
 
-import json
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
+from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
@@ -23,6 +24,7 @@ from ..errors import ExecutionError, ShapeError
 if TYPE_CHECKING:
     from .replica_faults import ReplicaFaults
 
+PINGS = 8
 KINDS: dict[str, type[PipeloomError]] = {
     kind.__name__: kind for kind in (InputError, ShapeError, ExecutionError)
 }
@@ -44,14 +46,6 @@ class Fault:
     def of(cls, rank: int, error: Exception) -> Fault:
         kind = next((kind for kind in type(error).__mro__ if kind.__name__ in KINDS), type(error))
         return cls(rank, kind.__name__, of_rank(rank, in_short(in_words(error))))
-
-    @classmethod
-    def read(cls, text: str) -> Fault:
-        """One that a rank has written into the store."""
-        return cls(*json.loads(text))
-
-    def written(self) -> str:
-        return json.dumps(astuple(self))
 
     def raised(self) -> PipeloomError:
         """With the rank as ``rank``, and ``replica``: a launch reports that one as failed."""
@@ -88,11 +82,7 @@ class Transport(Protocol):
 
     def releasing(self, buffer: Tensor) -> Callable[[], None] | None:
         """To be called when all reads of a receive buffer have been issued, before it is received
-        into again; None where that needs no call."""
-        ...
-
-    def renew(self) -> None:
-        """The buffers received into so far are used no more."""
+        into again; None where that needs no call. Asked for before the buffer's first use."""
         ...
 
     def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
@@ -108,10 +98,6 @@ class Transport(Protocol):
         ...
 
     def barrier(self) -> None: ...
-
-    def clock_offset(self) -> float:
-        """Seconds to add to this rank's ``time.perf_counter`` to have rank 0's."""
-        ...
 
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
         """Tells all ranks of a fault on this one and ends their waits for it, and its own for them.
@@ -145,6 +131,17 @@ class Routes:
         cls, channels: Iterable[tuple[int, int]], groups: Iterable[tuple[int, ...]], seconds: float
     ) -> Routes:
         return cls(frozenset(channels), frozenset(groups), timedelta(seconds=seconds))
+
+
+def clock_offset(transport: Transport) -> float:
+    """Seconds to add to this rank's ``time.perf_counter`` to have rank 0's: the median difference
+    after barriers; all ranks call it."""
+    offsets: list[float] = []
+    for _ in range(PINGS):
+        transport.barrier()
+        here = time.perf_counter()
+        offsets.append(transport.share(here, 0) - here)
+    return median(offsets)
 
 
 def timed_out(what: str, seconds: float) -> TimeoutError:

@@ -49,9 +49,8 @@ class GlooTransport(GroupTransport):
 
     def __init__(self, routes: Routes, device: torch.device, group: dist.ProcessGroup) -> None:
         super().__init__(routes, device, group)
-        # tag 0 belongs to the pings of clock_offset
-        self._sent: dict[int, int] = defaultdict(lambda: 1)
-        self._received: dict[int, int] = defaultdict(lambda: 1)
+        self._sent: dict[int, int] = defaultdict(int)
+        self._received: dict[int, int] = defaultdict(int)
         # posting a long send copies as much of it as the kernel takes: not in the thread that
         # computes
         self._thread = PostingThread()

@@ -16,7 +16,6 @@ run.
 from __future__ import annotations
 
 import os
-import time
 from ast import literal_eval
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -35,13 +34,11 @@ from .faults import may_be_anothers
 from .store import (
     GROUP,
     LATE,
-    LONGEST_PAUSE,
     PATIENCE,
-    SHORTEST_PAUSE,
     SLACK,
     Store,
     StoreLostError,
-    no_answer,
+    names_of,
     rendezvous,
     within,
 )
@@ -62,34 +59,16 @@ class Making:
     """One rank's part in making something, of which each process makes its own at the same time;
     ``members``: the processes whose ranks are the program's, ``place``: where they all are then."""
 
+    place = "make their Pipeline"
+
     def __init__(
         self, store: Store, process: int, size: int, members: Sequence[int], seconds: float
     ) -> None:
         self.process, self._store, self._seconds = process, store, seconds
         self._members, self._everyone = list(members), tuple(range(size))
-        self.place = "make their Pipeline"
         number = self._store.add(f"pipeloom/made by {self.process}", 1)
-        self._key = f"pipeloom/{number}"
+        self._key, self._fault = f"pipeloom/{number}", f"pipeloom/{number}/{FAULT}"
         self._meetings: Counter[tuple[int, ...]] = Counter()
-
-    @classmethod
-    def of_pipeline(cls, group: dist.ProcessGroup | None, seconds: float) -> Making:
-        """With the ranks of ``group``, by default those of ``torch.distributed``."""
-        world = dist.group.WORLD
-        assert world is not None
-        members = dist.get_process_group_ranks(group or world)
-        store = Store(world.get_group_store(), seconds)
-        return cls(store, dist.get_rank(), dist.get_world_size(), members, seconds)
-
-    @classmethod
-    def of_start(cls, seconds: float) -> Making:
-        """With the ranks that torchrun's variables, or others of these names, tell of."""
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        made = cls(
-            Store(rendezvous(rank, size, seconds), seconds), rank, size, range(size), seconds
-        )
-        made.place = "start"
-        return made
 
     def exchange(self, value: Any, processes: Sequence[int] = ()) -> list[Any]:
         """The literals that ``processes`` (by default all) passed, in their order; each calls it.
@@ -104,23 +83,16 @@ class Making:
         return [literal_eval(self._store.get(f"{place}/{p}")) for p in members]
 
     def _wait(self, place: str, members: Sequence[int]) -> None:
-        end, pause = time.monotonic() + self._seconds, SHORTEST_PAUSE
-        keys = [f"{place}/{p}" for p in members]
-        while not self._store.has(*keys):
-            if self._is_told() and not self._store.has(*keys):
-                raise ToldError(self._first(None))
-            if time.monotonic() > end:
-                self._store.allow(PATIENCE)
-                absent = [p for p, k in zip(members, keys, strict=True) if not self._store.has(k)]
-                if not absent:
-                    return
-                raise ToldError(self._first(self._absent(absent)))
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+        def look() -> None:
+            if self._store.has(self._fault) and self._store.missing(place, members, 0.0):
+                self._look()
 
-    def _absent(self, processes: Sequence[int]) -> Fault:
-        text = f"not there where all ranks {self.place}, waited at most {self._seconds:g} s"
-        return Fault(processes[0], "", text, guess=True, absent=processes)
+        absent = self._store.missing(place, members, self._seconds, look=look)
+        if absent:
+            text = f"not there where all ranks {self.place}, waited at most {self._seconds:g} s"
+            self._store.allow(PATIENCE)
+            own = Fault(absent[0], "", text, guess=True, absent=absent)
+            raise ToldError(self._store.told(self._fault, own))
 
     def initialise(self, backend: str) -> None:
         """Makes the process group of all."""
@@ -140,11 +112,8 @@ class Making:
         return within(seconds + SLACK, make, GROUP, self._look)
 
     def _look(self) -> None:
-        if self._is_told():
-            raise ToldError(self._first(None))
-
-    def _is_told(self) -> bool:
-        return self._store.has(f"{self._key}/{FAULT}")
+        if self._store.has(self._fault):
+            raise ToldError(self._store.told(self._fault))
 
     def end(self, error: Exception) -> Exception:
         """The error to raise, instead of this rank's: that of the first that failed."""
@@ -160,30 +129,19 @@ class Making:
         else:
             guess = may_be_anothers(error)
             own = replace(Fault.of(self._rank(self.process), error), guess=guess)
-            first = self._first(replace(own, rank=self.process))
+            first = self._store.told(self._fault, replace(own, rank=self.process))
             if getattr(error, "agreed", False) or (first.rank == self.process and not guess):
                 return error
         return self._raised(self._called(first) if first.guess else first)
 
     def _called(self, fault: Fault) -> Fault:
         """With the ranks that say nothing, the first of which it is then of."""
-        missing, lost = list[int](), ""
-        try:
-            missing = self._store.silent(f"{self._key}/ended", self.process, self._everyone)
-        except StoreLostError as error:
-            lost = f"; {error}"
+        ended = f"{self._key}/ended"
+        missing, words = self._store.silent(ended, self.process, self._everyone, self._names)
+        text = f"{fault.text}{words}"
         if fault.absent:
-            text = f"{self._names(missing or fault.absent)}: {fault.text}{lost}"
-        else:
-            text = fault.text + lost + no_answer(self._names(missing) if missing else "")
+            text = f"{self._names(missing or fault.absent)}: {fault.text}{'' if missing else words}"
         return replace(fault, rank=missing[0] if missing else fault.rank, text=text)
-
-    def _first(self, fault: Fault | None) -> Fault:
-        """The fault that was told first, of all; ``rank`` is its process."""
-        key = f"{self._key}/{FAULT}"
-        if fault is None:
-            return Fault.read(self._store.get(key))
-        return Fault.read(self._store.first(key, fault.written()))
 
     def _raised(self, fault: Fault) -> Exception:
         if fault.rank in self._members:
@@ -195,8 +153,8 @@ class Making:
 
     def _names(self, processes: Sequence[int]) -> str:
         if set(processes) <= set(self._members):
-            return f"rank {', '.join(str(self._rank(p)) for p in processes)}"
-        return f"process {', '.join(map(str, processes))}"
+            return names_of([self._rank(p) for p in processes])
+        return names_of(processes, "process")
 
 
 _UNDER_WAY: ContextVar[Making | None] = ContextVar("making", default=None)
@@ -207,10 +165,18 @@ def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[N
     """A context in which each rank makes its pipeline, left once all have. An exception within ends
     all ranks, which raise it with the rank that it is of, as does one that does not come within
     ``seconds``."""
-    if not dist.is_initialized():
+    world = dist.group.WORLD
+    if world is None:
         yield
         return
-    with _together(partial(Making.of_pipeline, group, seconds)):
+
+    def make() -> Making:
+        """With the ranks of ``group``, by default those of ``torch.distributed``."""
+        members = dist.get_process_group_ranks(group or world)
+        store = Store(world.get_group_store(), seconds)
+        return Making(store, dist.get_rank(), dist.get_world_size(), members, seconds)
+
+    with _together(make):
         yield
 
 
@@ -219,7 +185,14 @@ def meet(own: Any, backend: Callable[[list[Any]], str], seconds: float) -> None:
     for ``backend``, which chooses from those of all ranks.
 
     Raises ExecutionError that names the processes which do not come within ``seconds``."""
-    with _together(partial(Making.of_start, seconds)) as making:
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+    def make() -> Making:
+        store = Store(rendezvous(rank, size, seconds), seconds)
+        return Making(store, rank, size, range(size), seconds)
+
+    with _together(make) as making:
+        making.place = "start"
         making.initialise(backend(making.exchange(own)))
 
 
@@ -232,19 +205,16 @@ def _together(make: Callable[[], Making]) -> Iterator[Making]:
         yield making
         making.exchange(None)
     except Exception as error:
-        raised = _ended(making, error)
+        may_be_lost = isinstance(error, ToldError) or may_be_anothers(error)
+        try:
+            raised = error if making is None else making.end(error)
+        except StoreLostError as lost:
+            raised = lost if may_be_lost else error
         if raised is error:
             raise
         raise raised from (None if isinstance(error, ToldError) else error)
     finally:
         _UNDER_WAY.set(before)
-
-
-def _ended(making: Making | None, error: Exception) -> Exception:
-    try:
-        return error if making is None else making.end(error)
-    except StoreLostError as lost:
-        return lost if isinstance(error, ToldError) or may_be_anothers(error) else error
 
 
 def new_group(

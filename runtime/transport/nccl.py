@@ -70,12 +70,12 @@ class NcclTransport(GroupTransport):
         self._channels: dict[tuple[int, int], Channel] = {}
         self._free: dict[int, torch.Event] = {}
         self._summed = set[tuple[tuple[int, ...], int]]()
-        self._check_connections()
         self.first = self.attached(StagedGlooTransport(routes, device, group))
         # the same order on all ranks: the first message of a communicator sets it up and blocks
         for source, target in sorted(routes.channels):
             if self.rank in (source, target):
                 self._channels[source, target] = self._open(source, target)
+        self._check_connections()
         self.barrier()
 
     def _check_connections(self) -> None:
@@ -121,6 +121,7 @@ class NcclTransport(GroupTransport):
             return NcclHandle(channel.group.recv([buffer], channel.peer, 0), buffer)
 
     def releasing(self, buffer: Tensor) -> Callable[[], None]:
+        self._free.pop(buffer.data_ptr(), None)  # of another buffer, which was there before
         return partial(self._release, buffer.data_ptr(), self._device.event())
 
     def _release(self, pointer: int, event: torch.Event) -> None:
@@ -134,9 +135,6 @@ class NcclTransport(GroupTransport):
         else:
             self._summed.add(known)
             self.first.all_reduce(tensor, ranks)
-
-    def renew(self) -> None:
-        self._free.clear()
 
     def close(self) -> None:
         self.first.close()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import timedelta
-from queue import SimpleQueue
-from threading import Thread
 
 from .base import Handle, timed_out
 
@@ -23,50 +21,30 @@ class PostedLater:
         """Raises what posting raised or the message's own wait does, and TimeoutError where the
         send has not been posted in time."""
         seconds = self._timeout.total_seconds()
-        try:
-            handle = self._posted.result(seconds)
-        except TimeoutError:
-            if self._posted.done():
-                raise
-            raise timed_out("send operation to begin", seconds) from None
-        handle.wait()
+        if wait([self._posted], seconds).not_done:
+            raise timed_out("send operation to begin", seconds)
+        self._posted.result().wait()
 
 
 class PostingThread:
     """Runs in turn what posts messages; begins with the first of them."""
 
     def __init__(self) -> None:
-        self._posts: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread: Thread | None = None
+        self._thread = ThreadPoolExecutor(1)
 
     def send(
         self, post: Callable[[], Handle], ready: Callable[[], object] | None, timeout: timedelta
     ) -> Handle:
         """A send that ``post`` posts in this thread, once ``ready`` has returned; what they raise,
         the handle's wait raises."""
-        posted = Future[Handle]()
 
-        def run() -> None:
-            try:
-                if ready is not None:
-                    ready()
-                posted.set_result(post())
-            except Exception as error:
-                posted.set_exception(error)
+        def run() -> Handle:
+            if ready is not None:
+                ready()
+            return post()
 
-        if self._thread is None:
-            self._thread = Thread(target=_run_all, args=(self._posts,), daemon=True)
-            self._thread.start()
-        self._posts.put(run)
-        return PostedLater(posted, timeout)
+        return PostedLater(self._thread.submit(run), timeout)
 
     def close(self) -> None:
         """Returns once everything is posted."""
-        if self._thread is not None:
-            self._posts.put(None)
-            self._thread.join()
-
-
-def _run_all(calls: SimpleQueue[Callable[[], None] | None]) -> None:
-    while (call := calls.get()) is not None:
-        call()
+        self._thread.shutdown()

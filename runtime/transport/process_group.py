@@ -1,8 +1,7 @@
-"""Parts that every transport over ``torch.distributed`` shares: collectives, the clocks' offset."""
+"""Parts that transports over ``torch.distributed`` share: communicators, collectives, the end."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeVar
@@ -14,9 +13,8 @@ from torch import Tensor
 from .base import Fault, Routes
 from .making import FAULT, gather_early, new_group
 from .replica_faults import ReplicaFaults
-from .store import PATIENCE, Store, StoreLostError, no_answer
+from .store import PATIENCE, Store, StoreLostError, names_of
 
-PINGS = 8
 MAIN = "main"
 _Other = TypeVar("_Other", bound="GroupTransport")
 
@@ -39,12 +37,11 @@ class GroupTransport:
         self.replicas: ReplicaFaults | None = None
         self._attached: list[GroupTransport] = []
         self._global_ranks = dist.get_process_group_ranks(group)
-        self._made = self._make(self._wanted(routes))
         everyone = tuple(range(self.size))
+        summed = [("sum", ranks) for ranks in routes.groups]
+        self._made = self._make([(MAIN, everyone), *summed, *self.labels(routes)])
         self.group = self.communicator(MAIN, everyone)
-        self._groups = {
-            ranks: self.communicator("sum", ranks) for ranks in routes.groups if self.rank in ranks
-        }
+        self._groups = {r: self.communicator("sum", r) for _, r in summed if self.rank in r}
 
     def labels(self, routes: Routes) -> Iterable[tuple[str, tuple[int, ...]]]:
         """Name and ranks of the communicators that a backend wants beyond the collectives'."""
@@ -66,21 +63,12 @@ class GroupTransport:
     def releasing(self, buffer: Tensor) -> Callable[[], None] | None:
         return None
 
-    def renew(self) -> None:
-        pass
-
-    def _wanted(self, routes: Routes) -> list[tuple[str, tuple[int, ...]]]:
-        """Name and global ranks of each communicator."""
-        own = [(MAIN, tuple(range(self.size)))]
-        own += [("sum", ranks) for ranks in routes.groups]
-        own += self.labels(routes)
-        return [(label, self._globally(ranks)) for label, ranks in own]
-
     def _make(
         self, wanted: Sequence[tuple[str, tuple[int, ...]]]
     ) -> dict[tuple[str, tuple[int, ...]], dist.ProcessGroup]:
-        """This rank's groups; all processes make all of them, in one order."""
-        lists = gather_early(list(wanted), None, self.timeout.total_seconds())
+        """This rank's groups, by name and ranks; all processes make all of them, in one order."""
+        own = [(label, self._globally(ranks)) for label, ranks in wanted]
+        lists = gather_early(own, None, self.timeout.total_seconds())
         made, gpu = {}, None if self.device.type == "cpu" else self.device
         for label, ranks in sorted({entry for entries in lists for entry in entries}):
             made[label, ranks] = new_group(ranks, self.timeout, self.backend, gpu)
@@ -103,26 +91,18 @@ class GroupTransport:
         return values
 
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
-        store = Store(self.group.get_group_store(), PATIENCE)
+        store, everyone = Store(self.group.get_group_store(), PATIENCE), range(self.size)
         try:
-            found = Fault.read(store.first(FAULT, replace(fault, guess=asks).written()))
+            found = store.told(FAULT, replace(fault, guess=asks))
             first, lost = found if asks else fault, ""
         except StoreLostError as error:
             first, lost = fault, f"; {error}" if asks else ""
         for transport in (self, *self._attached):
             transport.disconnect()
         if first.guess:
-            lost = self._silent(store)
-        store.leave("ended", self.rank, range(self.size))
+            _, lost = store.silent("ended", self.rank, everyone, names_of)
+        store.leave("ended", self.rank, everyone)
         return replace(first, text=first.text + lost, guess=False)
-
-    def _silent(self, store: Store) -> str:
-        """The end of a line that may have come of another rank, with those that say nothing."""
-        try:
-            missing = store.silent("ended", self.rank, range(self.size))
-        except StoreLostError as error:
-            return f"; {error}"
-        return no_answer(f"rank {', '.join(map(str, missing))}" if missing else "")
 
     def attached(self, other: _Other) -> _Other:
         """A transport whose waits end with those of this one."""
@@ -137,37 +117,3 @@ class GroupTransport:
         token = torch.zeros(1, device=self.device)
         dist.all_reduce(token, group=self.group)
         token.item()
-
-    def clock_offset(self) -> float:
-        """The seconds from this rank's clock to rank 0's, read half-way through the round trip of
-        least delay."""
-        offset = 0.0
-        for rank in range(1, self.size):
-            if self.rank == 0:
-                self._answer(rank)
-            elif self.rank == rank:
-                offset = self._ask()
-        return offset
-
-    def _answer(self, rank: int) -> None:
-        for _ in range(PINGS):
-            self._receive(rank)
-            now = torch.tensor([time.perf_counter()], dtype=torch.float64, device=self.device)
-            dist.send(now, group=self.group, group_dst=rank)
-
-    def _ask(self) -> float:
-        best, offset = float("inf"), 0.0
-        token = torch.zeros(1, dtype=torch.float64, device=self.device)
-        for _ in range(PINGS):
-            before = time.perf_counter()
-            dist.send(token, group=self.group, group_dst=0)
-            answer = self._receive(0)
-            after = time.perf_counter()
-            if after - before < best:
-                best, offset = after - before, answer - (before + after) / 2
-        return offset
-
-    def _receive(self, rank: int) -> float:
-        token = torch.zeros(1, dtype=torch.float64, device=self.device)
-        dist.recv(token, group=self.group, group_src=rank)
-        return token.item()

@@ -41,14 +41,14 @@ class ReplicaFaults:
         own = self._replica if fault.replica is None else fault.replica
         self._store.allow(PATIENCE)
         with suppress(StoreLostError):
-            self._store.first(self._key, replace(fault, replica=own).written())
+            self._store.told(self._key, replace(fault, replica=own))
 
     def found(self, seconds: float = PATIENCE) -> Fault | None:
         """The fault that was told first, if there is one and the store says so in time."""
         self._store.allow(seconds)
         with suppress(StoreLostError):
             if self._store.has(self._key):
-                fault = Fault.read(self._store.get(self._key))
+                fault = self._store.told(self._key)
                 return replace(fault, replica=None) if fault.replica == self._replica else fault
         return None
 

@@ -27,9 +27,6 @@ class SingleTransport:
     def releasing(self, buffer: Tensor) -> None:
         return None
 
-    def renew(self) -> None:
-        pass
-
     def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
         pass
 
@@ -41,9 +38,6 @@ class SingleTransport:
 
     def barrier(self) -> None:
         pass
-
-    def clock_offset(self) -> float:
-        return 0.0
 
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
         return fault

@@ -49,7 +49,7 @@ class StagedGlooTransport(GlooTransport):
         super().__init__(routes, CPU, group)
         self.place = device
         self._accelerator = Device(device)
-        self._copies = None if self._accelerator.is_host else self._accelerator.stream()
+        self._copies = self._accelerator.stream()
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
         place = self._host_memory(tensor)
@@ -67,13 +67,10 @@ class StagedGlooTransport(GlooTransport):
 
     def _host_memory(self, tensor: Tensor) -> Tensor:
         """Torch keeps pinned memory and uses it again once copies from and to it are done."""
-        return torch.empty_like(tensor, device=CPU, pin_memory=self._copies is not None)
+        return torch.empty_like(tensor, device=CPU, pin_memory=not self._accelerator.is_host)
 
-    def _copied(self, tensor: Tensor, place: Tensor) -> Callable[[], object] | None:
+    def _copied(self, tensor: Tensor, place: Tensor) -> Callable[[], object]:
         """Begins the copy; what it returns waits for its end, and keeps ``tensor`` until then."""
-        if self._copies is None:
-            place.copy_(tensor)
-            return None
         self._copies.wait_stream(self._accelerator.current())
         with self._accelerator.use(self._copies):
             place.copy_(tensor, non_blocking=True)

@@ -7,11 +7,13 @@ thread of its own, which is left behind where it takes too long.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from dataclasses import astuple
 from datetime import timedelta
 from functools import partial
 from threading import Thread
@@ -23,7 +25,7 @@ from torch.distributed.distributed_c10d import Store as TorchStore
 from torch.distributed.rendezvous import rendezvous as torchs_rendezvous
 
 from ..errors import ExecutionError
-from .base import in_short, timed_out
+from .base import Fault, in_short, timed_out
 
 PATIENCE = 1.0  # seconds in which a rank that waited says that its wait has ended
 LINGER = 1.0  # seconds that the rank which serves the store stays for the others at most
@@ -63,8 +65,9 @@ def within(
     thread = Thread(target=_answer, args=(future, call), daemon=True, name=THREAD)
     thread.start()
     end = time.monotonic() + seconds
-    while wait([future], _pause(end, look is not None)).not_done and time.monotonic() < end:
-        if look is not None:
+    while not future.done() and (left := end - time.monotonic()) > 0:
+        wait([future], left if look is None else min(left, LONGEST_PAUSE))
+        if look is not None and not future.done():
             look()
     if future.done():
         return future.result()
@@ -72,11 +75,6 @@ def within(
         raise timed_out(what, seconds)
     _left[:] = [thread]
     raise StoreLostError
-
-
-def _pause(end: float, looks: bool) -> float:
-    left = max(0.0, end - time.monotonic())
-    return min(left, LONGEST_PAUSE) if looks else left
 
 
 def _answer(future: Future[_Found], call: Callable[[], _Found]) -> None:
@@ -91,23 +89,20 @@ def rendezvous(rank: int, size: int, seconds: float) -> TorchStore:
     own call waits there for all ranks, without a word of who is missing."""
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     patience = timedelta(seconds=seconds)
-    make: Callable[[], TorchStore]
-    if _a_rank_serves():
-        make = partial(TCPStore, *place, size, rank == 0, patience, wait_for_workers=False)
-    else:
-        make = partial(_served, patience)
+
+    def make() -> TorchStore:
+        if _a_rank_serves():
+            return TCPStore(*place, size, rank == 0, patience, wait_for_workers=False)
+        store: TorchStore
+        store, _, _ = next(torchs_rendezvous("env://", timeout=patience))
+        return store
+
     try:
         return within(seconds + SLACK, make)
     except dist.DistError as error:
         why = in_short(str(error)).partition("\n")[0]
         served = f"the store that {_server()} serves at {place[0]}:{place[1]}"
         raise ExecutionError(f"{served}: {why}") from error
-
-
-def _served(patience: timedelta) -> TorchStore:
-    store: TorchStore
-    store, _, _ = next(torchs_rendezvous("env://", timeout=patience))
-    return store
 
 
 class Store:
@@ -138,10 +133,12 @@ class Store:
     def has(self, *keys: str) -> bool:
         return self._ask(self._own.check, list(keys))
 
-    def first(self, key: str, value: str) -> str:
-        """The value of ``key``, which is this one where nobody has set it before."""
-        found: bytes = self._ask(self._own.compare_set, key, "", value)
-        return found.decode()
+    def told(self, key: str, fault: Fault | None = None) -> Fault:
+        """The first fault that any process told under ``key``, which may be this one."""
+        if fault is None:
+            return Fault(*json.loads(self.get(key)))
+        own = json.dumps(astuple(fault))
+        return Fault(*json.loads(self._ask(self._own.compare_set, key, "", own)))
 
     def _ask(self, call: Callable[..., _Found], *args: Any) -> _Found:
         try:
@@ -149,13 +146,20 @@ class Store:
         except RuntimeError as error:  # torch's: the connection is lost
             raise StoreLostError from error
 
-    def silent(self, key: str, rank: int, ranks: Sequence[int]) -> list[int]:
+    def silent(
+        self, key: str, rank: int, ranks: Sequence[int], names: Callable[[Sequence[int]], str]
+    ) -> tuple[list[int], str]:
         """The ranks, of ``ranks``, that do not call this too within a second, or, of several, two
-        seconds more: one hangs, and others may be late for its sake. Each has its ``rank``."""
+        seconds more: one hangs, and others may be late for its sake. Each has its ``rank``. With
+        them the end of a line that names them, or says that the store is lost."""
         self.allow(4 * PATIENCE)
-        self.set(f"{key}/{rank}")
-        missing = self.missing(key, ranks, PATIENCE)
-        return self.missing(key, missing, 2 * PATIENCE, most=1)
+        try:
+            self.set(f"{key}/{rank}")
+            missing = self.missing(key, ranks, PATIENCE)
+            missing = self.missing(key, missing, 2 * PATIENCE, most=1)
+        except StoreLostError as error:
+            return [], f"; {error}"
+        return missing, f"; no answer from {names(missing)}" if missing else ""
 
     def leave(self, key: str, rank: int, ranks: Sequence[int]) -> None:
         """The end of what this rank asks. If it serves the store it stays for others' questions."""
@@ -165,16 +169,27 @@ class Store:
             if _a_rank_serves() and _number() == 0:
                 self.missing(f"{key}/left", ranks, LINGER)
 
-    def missing(self, key: str, ranks: Sequence[int], seconds: float, most: int = 0) -> list[int]:
+    def missing(
+        self,
+        key: str,
+        ranks: Sequence[int],
+        seconds: float,
+        *,
+        most: int = 0,
+        look: Callable[[], object] | None = None,
+    ) -> list[int]:
         """The ranks that have not set their part of the key within so many seconds, or as soon as
-        no more than ``most`` are left."""
+        no more than ``most`` are left; ``look`` is called meanwhile."""
         end, pause, left = time.monotonic() + seconds, SHORTEST_PAUSE, list(ranks)
-        while True:
+        while left and not self.has(*(f"{key}/{r}" for r in left)):
             left = [r for r in left if not self.has(f"{key}/{r}")]
             if len(left) <= most or time.monotonic() > end:
                 return left
+            if look is not None:
+                look()
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+        return []
 
 
 def _a_rank_serves() -> bool:
@@ -190,6 +205,6 @@ def _server() -> str:
     return "rank 0" if _a_rank_serves() else "the process that started the ranks"
 
 
-def no_answer(names: str) -> str:
-    """The end of a line that says who was silent, if anyone."""
-    return f"; no answer from {names}" if names else ""
+def names_of(ranks: Sequence[int], kind: str = "rank") -> str:
+    """``rank 1, 2``."""
+    return f"{kind} {', '.join(map(str, ranks))}"

@@ -34,7 +34,7 @@ from pipeloom.ir.units import counted
 from pipeloom.runtime.measure.plan_deviation import other_model, parameter_bytes
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.options import Options
-from pipeloom.runtime.stages.gradient_shards import parameter_groups
+from pipeloom.runtime.stages.fsdp import parameter_groups
 from pipeloom.runtime.tensors.microbatches import OneEach
 
 from .planner.inputs.documents import Document, Planned, read_document, read_schedule

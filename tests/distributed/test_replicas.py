@@ -105,19 +105,21 @@ def replica(
     ranks: int, microbatches: int = MICROBATCHES, **options: Any
 ) -> tuple[Pipeline, DeviceMesh, list[nn.Sequential]]:
     """One of two, with such a stage on each rank, its place, and all stages."""
-    mesh = init_device_mesh("cpu", (2, ranks), mesh_dim_names=("dp", "pp"))
+    mesh = init_device_mesh("cpu", (2, 1, ranks), mesh_dim_names=("dp", "one", "pp"))
     stages = [scales(*MIXED) for _ in range(ranks)]
-    if options.pop("sharded", False):  # each parameter by itself
+    over = options.pop("sharded", ())
+    if over:  # each parameter by itself
         for part in (*stages[0], stages[0]):
-            fully_shard(part, mesh=mesh["dp"])
+            fully_shard(part, mesh=mesh[over])
     groups = {"group": mesh["pp"].get_group(), "data_group": mesh["dp"].get_group()}
     program = compile_schedule(schedule("1f1b", ranks, microbatches), data_parallel=True)
     loss = nn.functional.mse_loss
     return Pipeline(program, stages, loss=loss, timeout=60, **groups, **options), mesh, stages
 
 
-def averaged(sharded: bool) -> float:
-    """How far the average of the parameter of high precision is from what one process has."""
+def averaged(*sharded: str) -> float:
+    """Over these dimensions of the mesh, of which the last has shards and another one copies. How
+    far the average of the parameter of high precision is from what one process has."""
     pipeline, mesh, (stage,) = replica(1, sharded=sharded)
     whole, batches = scales(*MIXED), torch.randn(2, 2, 6, 4, dtype=torch.float64)
     dist.broadcast(batches, 0)
@@ -143,15 +145,16 @@ def stepped_unlike() -> str:
 
 @cache
 def of_two() -> list[list[Any]]:
-    return in_one_launch(2, [(averaged, (True,)), (averaged, (False,)), (stepped_unlike, ())])
+    ways: list[tuple[str, ...]] = [("dp",), ("dp", "one"), ()]
+    return in_one_launch(2, [*((averaged, way) for way in ways), (stepped_unlike, ())])
 
 
 def test_sums_of_parts_wrapped_apart_are_of_the_highest_precision() -> None:
-    assert max(max(rows) for rows in of_two()[:2]) < 1e-14
+    assert max(max(rows) for rows in of_two()[:3]) < 1e-14
 
 
 def test_replicas_with_unlike_numbers_of_microbatches_raise_alike() -> None:
-    for line in of_two()[2]:
+    for line in of_two()[3]:
         assert re.match(r"microbatches: .* on all replicas, got \[3, 2\]$", line)
 
 

@@ -113,9 +113,6 @@ class HubTransport:
     def releasing(self, buffer: Tensor) -> None:
         return None
 
-    def renew(self) -> None:
-        pass
-
     def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
         first, *others = self._exchange(tensor.detach(), ranks)
         for other in others:
@@ -131,9 +128,6 @@ class HubTransport:
 
     def barrier(self) -> None:
         self.gather(None)
-
-    def clock_offset(self) -> float:
-        return 0.0
 
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
         self._hub.fault = self._hub.fault or fault

@@ -3,21 +3,22 @@
 # ruff: noqa: F401
 
 from pipeloom.runtime.executor.deferred_linear import Linear as LinearRule
-from pipeloom.runtime.executor.offload import DeviceChannels
+from pipeloom.runtime.executor.offload import CopyChannels
 from pipeloom.runtime.launch.environment import Gpu, backend_of, gpu_here, own_gpu
 from pipeloom.runtime.measure.device_clock import DeviceClock
 from pipeloom.runtime.measure.plan_deviation import over_the_limit, why_far_off
 from pipeloom.runtime.models.architectures import CLOSING, PLANNED
 from pipeloom.runtime.models.tokens import Tokens
-from pipeloom.runtime.optim.norm_groups import Processes, Side, assigned, check_sides
+from pipeloom.runtime.optim.norm_groups import Processes, Side, check_sides, named_axes
 from pipeloom.runtime.pipeline.model_source import check_evaluation, checked_batch, most_stages
 from pipeloom.runtime.probes.link_probe import LinkSamples, links_of, probe_host
 from pipeloom.runtime.stages.flat_parameters import Layout
 from pipeloom.runtime.stages.gradient_accumulator import GradientAccumulator
+from pipeloom.runtime.stages.gradients import flattened, spread
 from pipeloom.runtime.train.callbacks import listening
 from pipeloom.runtime.train.checkpoint_files import saved_keys
 from pipeloom.runtime.train.loop import Compiling
-from pipeloom.runtime.transport.gloo import SHORT, GlooTransport
+from pipeloom.runtime.transport.gloo import GlooTransport
 from pipeloom.runtime.transport.nccl import Channel as NcclChannel
 from pipeloom.runtime.transport.nccl import NcclTransport
 from pipeloom.runtime.transport.staged_gloo import StagedGlooTransport

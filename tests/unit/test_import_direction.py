@@ -32,13 +32,6 @@ def test_planning_imports_no_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_calls_of_a_devices_module_are_in_one_file() -> None:
-    """But for the functions that seed its generators, which graphs watch."""
-    paths = (ROOT / "runtime").rglob("*.py")
-    found = {path.name for path in paths if "torch.cuda" in path.read_text(encoding="utf-8")}
-    assert found == {"device.py", "random_numbers.py"}
-
-
 @pytest.mark.parametrize("room", ["ir", "solver", "runtime", "planner", "report"])
 def test_no_public_name_of_a_room_is_a_file_of_it(room: str) -> None:
     """Python would bind the name to the file, once it is imported."""

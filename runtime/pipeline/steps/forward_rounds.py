@@ -101,12 +101,8 @@ class ForwardRounds:
         store.gather()
         with _evaluating(self._modules, self._context.device):
             interfaces = self._shapes.interfaces(cells, count)
-            transport.renew()
-            try:
-                with store.computing():
-                    return self._rounds(cells, count, interfaces)
-            finally:
-                transport.renew()
+            with store.computing():
+                return self._rounds(cells, count, interfaces)
 
     def _rounds(
         self, given: Mapping[tuple[int, int], Cell], count: int, interfaces: Interfaces

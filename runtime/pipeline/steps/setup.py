@@ -118,7 +118,6 @@ class StepSetup:
         self._trace()
         if context.buffers is not None:
             Device(context.device).synchronize()  # what was received there has been read
-        context.transport.renew()
         return Executor(context, self._step_end, self.cells, self.runners, interfaces)
 
     def _trace(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.fake_device import HERE, Device, Event, Memory, Stream, on
 from tests.support.inside import (
-    DeviceChannels,
+    CopyChannels,
     GlooTransport,
     NcclChannel,
     NcclTransport,
@@ -129,9 +129,9 @@ def test_messages_of_nccl_through_one_buffer_on_each_side(seed: int) -> None:
         message: Any = Memory()
         first.compute.does(computing(message, number))
         sender.send(message, 1)
+    release = receiver.releasing(buffer)
     with on(second.compute):
         for _ in range(MESSAGES):
-            release = receiver.releasing(buffer)
             receiver.recv(buffer, 0).wait()
             second.compute.does(lambda: seen.append(buffer.value))
             release()
@@ -181,7 +181,7 @@ def test_what_comes_back_from_the_host_is_what_went_out(seed: int) -> None:
     back, to memory of the host that both use again."""
     device = Device()
     made_up: Any = device
-    channels, compute = DeviceChannels(made_up), device.compute
+    channels, compute = CopyChannels(made_up), device.compute
     active, places, seen = Memory(), [Memory(), Memory()], list[int]()
 
     def backward(memory: Memory) -> Callable[[], None]:

@@ -7,14 +7,9 @@ from dataclasses import replace
 import pytest
 
 from pipeloom.ir import InputError
-from tests.support.inside import Processes, Side, assigned, check_sides
+from tests.support.inside import Processes, Side, check_sides, named_axes
 
 ONE, TWO = (0, 1), (0, 2)
-NAMES: dict[tuple[int, str], tuple[int, ...]] = {
-    (0, "table.weight"): (),
-    (0, "up.weight"): (0, 3),
-    (1, "head.weight"): (),
-}
 
 
 def mesh(*groups: tuple[Processes, ...] | None) -> list[Side]:
@@ -51,7 +46,7 @@ def test_processes_that_share_a_norm_or_are_known_not_to_are_fine(sides: list[Si
     [
         (UNTOLD, r"processes \[0, 2\] and \[1, 3\] judge steps each by its own norm"),
         (joined(groups=()), r"processes \[0, 2\] and \[1, 3\] judge"),
-        (mesh(*[((0, 2),), ()] * 2), r"expected processes of one rank .*, got \[0, 1\]"),
+        (mesh(*[((0, 2),), ()] * 2), r"expected those of one rank .*, got \[0, 1\]"),
         (mesh(((0, 1),), (), (), ()), r"expected it as the 1\. on all .*, not so on 1"),
         (mesh(((0,), (0, 1)), ((0, 1), (1,)), (), ()), r"expected it as the 2\. on all"),
         (
@@ -73,24 +68,14 @@ def test_others_are_told_what_they_miss(sides: list[Side], said: str) -> None:
         check_sides(sides)
 
 
-TIED = [[(0, "table.weight"), (1, "head.weight")]]
+def test_a_parameter_is_a_shard_over_the_groups_of_all_patterns_that_name_it() -> None:
+    patterns = {"table.*": TWO, "h*": TWO, "*p.weight": ONE, "up.*": TWO}
+    names = "table.weight", "head.weight", "up.weight", "norm.weight"
+    found = [named_axes(0, name, patterns, ()) for name in names]
+    assert found == [{TWO}, {TWO}, {ONE, TWO}, set()]
 
 
-def test_shards_are_found_by_their_names() -> None:
-    found = assigned({"table.*": TWO, "h*": TWO, "*p.weight": ONE}, NAMES, TIED, 0)
-    assert found == {(0, "table.weight"): TWO, (1, "head.weight"): TWO, (0, "up.weight"): ONE}
-
-
-@pytest.mark.parametrize(
-    ("patterns", "said"),
-    [
-        ({"up.*": ONE, "*.weight": TWO}, "expected one group a parameter, up.weight of stage 0"),
-        ({"table.*": ONE}, "one group for all copies of a tied parameter"),
-        ({"up.*": (0, 3)}, "expected none for a DTensor"),
-    ],
-)
-def test_patterns_that_leave_it_open_are_refused(
-    patterns: dict[str, tuple[int, ...]], said: str
-) -> None:
-    with pytest.raises(InputError, match=said):
-        assigned(patterns, NAMES, TIED, 0)
+def test_a_pattern_for_a_dtensor_is_refused() -> None:
+    with pytest.raises(InputError, match=r"none for a DTensor, .* up\.weight of stage 1"):
+        named_axes(1, "up.weight", {"up.*": (0, 3)}, (0, 3))
+    assert named_axes(1, "up.weight", {"up.*": ONE}, (0, 3)) == {ONE}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.inside import GradientAccumulator, Layout
+from tests.support.inside import GradientAccumulator, Layout, flattened, spread
 
 
 def values(tensors: list[Tensor]) -> set[float]:
@@ -18,10 +18,10 @@ def test_what_is_too_small_for_the_sent_dtype_adds_up_until_it_leaves(leaves: bo
     """At home nothing is rounded."""
     module = nn.Linear(3, 5, dtype=torch.float64)
     layout = Layout(list(module.parameters()), torch.float64)
-    found = GradientAccumulator(layout, torch.device("cpu"), int(leaves), torch.bfloat16)
+    found = GradientAccumulator(layout, torch.device("cpu"), torch.bfloat16)
     received = torch.full((layout.size,), 1.0, dtype=torch.bfloat16)
     small = 2.0**-9 if leaves else 2.0**-20  # each too small to change a bfloat16 of 1
-    found.begin()
+    found.begin(int(leaves))
     if leaves:
         found.arrive(received)
     for _ in range(8):
@@ -33,3 +33,13 @@ def test_what_is_too_small_for_the_sent_dtype_adds_up_until_it_leaves(leaves: bo
         found.come_home(received)
         sent = [p.grad for p in module.parameters() if p.grad is not None]
     assert values(sent) == {1.0 + 8 * small}
+
+
+@pytest.mark.filterwarnings("error")
+def test_real_and_complex_gradients_are_one_message() -> None:
+    """Without torch's warning of imaginary parts that are lost."""
+    given = [torch.randn(3), torch.randn(2, 2, dtype=torch.complex64).conj(), torch.ones(())]
+    found = [torch.zeros_like(x) for x in given]
+    for dtype, apart in ((None, 0.0), (torch.bfloat16, 0.05)):
+        spread(flattened(given, dtype), found)
+        assert max(float((a - b).abs().max()) for a, b in zip(given, found, strict=True)) <= apart
