@@ -91,7 +91,11 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         help="function to call after each step, or class of such a callback; can be repeated",
     )
     parser.add_argument(
-        "--timeout", metavar="S", type=seconds, help="seconds to wait for a message"
+        "--timeout",
+        metavar="S",
+        type=seconds,
+        default=300.0,
+        help="seconds to wait for a message, 300 by default",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print no progress")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
-import resource
 import shutil
 import socket
 import sys
@@ -21,12 +20,10 @@ from pipeloom.ir.litter import own, remove_litter
 
 from ..device import device_count, gpu_uuid
 
-_SOCKET, _NAME = 107, 44
-"""Bytes of a Unix socket's path at most, and those that its folder's name and its own add to
+_MOST = 107 - 44
+"""Bytes of a Unix socket's path at most, less those that its folder's name and its own add to
 TMPDIR."""
 FOLDER = "plm-"  # short, as sockets' paths are to be
-_FILES, _FILES_A_RANK = 48, 8
-"""Files that processes hold open, at least: four ranks fail at 32 and run at 80."""
 
 
 Gpu: TypeAlias = tuple[bool, str, str]
@@ -91,32 +88,17 @@ def backend_of(gpus: Sequence[Gpu | None]) -> str:
     return "gloo"
 
 
-def check_sockets() -> None:
-    """Raises InputError where the folder for temporary files has too long a name for sockets."""
-    folder = tempfile.gettempdir()
-    most = _SOCKET - _NAME
-    if len(os.fsencode(folder)) > most:
-        raise InputError(
-            f"TMPDIR: expected a path of at most {most} bytes, as sockets are made there, got "
-            f"{folder!r}"
-        )
-
-
 def socket_folder() -> None:
     """Lets multiprocessing's sockets lie in a folder that the next start removes, where this
-    process is killed."""
+    process is killed. Raises InputError where TMPDIR has too long a name for them."""
+    folder = tempfile.gettempdir()
+    if len(os.fsencode(folder)) > _MOST:
+        raise InputError(
+            f"TMPDIR: expected a path of at most {_MOST} bytes, as sockets are made there, got "
+            f"{folder!r}"
+        )
     settings = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     if "tempdir" not in settings:
         remove_litter(FOLDER)
         settings["tempdir"] = tempfile.mkdtemp(prefix=own(FOLDER))
         atexit.register(shutil.rmtree, settings["tempdir"], ignore_errors=True)
-
-
-def check_open_files(ranks: int) -> None:
-    """Raises InputError where too few files may be open for the pipes and sockets of ``ranks``."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    least = _FILES + _FILES_A_RANK * ranks
-    if most != resource.RLIM_INFINITY and most < least:
-        raise InputError(
-            f"ulimit -n: expected at least {least} open files for {ranks} ranks, got {most}"
-        )

@@ -46,7 +46,8 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A child's report of its error; ``moment`` is on the machine's monotonic clock.
+    """A child's report of its error; ``moment`` is on the machine's monotonic clock, 0 of one that
+    died without a report.
 
     ``ours``: an error of pipeloom's own, which says in one line where it happened.
     """
@@ -88,8 +89,3 @@ def earliest(failures: Sequence[Failure]) -> Failure:
         return first
     peer = min(peers, key=lambda failure: failure.moment)
     return replace(first, message=f"{first.message}; {peer.message}")
-
-
-def only_dead(failures: Sequence[Failure]) -> bool:
-    """Whether none of the failures was told by the rank itself."""
-    return all(failure.moment == 0.0 for failure in failures)

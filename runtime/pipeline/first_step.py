@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -19,24 +18,8 @@ from ..rank.context import RankContext
 from ..transport import agreed, gathered
 
 
-@dataclass(frozen=True, slots=True)
-class StepRequest:
-    """One rank's arguments of a step, compared with those of the other ranks.
-
-    ``program``: what runs. ``given``: whether the caller passed it. ``updates``: whether the
-    optimizers step at the end."""
-
-    program: Program
-    given: bool
-    updates: bool
-
-    @property
-    def microbatches(self) -> int:
-        return self.program.schedule.problem.microbatches
-
-
 class FirstStep:
-    """The first step's questions, asked once: that the ranks' requests are alike, and the
+    """The first step's questions, asked once: that the ranks' arguments are alike, and the
     replicas'. Steps that begin unlike each other would wait for each other's messages, or sum
     gradients of different parameters."""
 
@@ -45,61 +28,61 @@ class FirstStep:
         self._shared, self._averaging = step_end.shared, step_end.averaging
         self.over = not context.options.check
 
-    def agree(self, own: StepRequest) -> None:
-        """Compares this rank's request; all ranks call it. Raises InputError, alike on all ranks of
-        all replicas, where requests are unlike."""
+    def agree(self, program: Program, *, given: bool, update: bool) -> None:
+        """Compares what this rank is to run, whether it was ``given`` it, and whether the
+        optimizers step; all ranks call it. Raises InputError, alike on all ranks of all replicas,
+        where that is unlike."""
         fault: PipeloomError | None = None
         try:
-            self._agree_with_ranks(own)
+            self._agree_with_ranks(program, given=given, update=update)
         except PipeloomError as error:
             if not getattr(error, "agreed", False):  # this replica has ended
                 raise
             fault = error
-        self._agree_with_replicas(own, fault)
+        if (group := self._context.options.data_group) is not None:
+            own = update, given, program.schedule.problem.microbatches
+            self._agree_with_replicas(group, fault, own)
         if fault is not None:
             raise fault
         self.over = True
 
-    def _agree_with_ranks(self, own: StepRequest) -> None:
+    def _agree_with_ranks(self, program: Program, *, given: bool, update: bool) -> None:
         transport = self._context.transport
-        rows = gathered(transport, lambda: (own.updates, own.given, self._shared.trained()))
-        updates, given, trained = zip(*rows, strict=True)
+        rows = gathered(transport, lambda: (update, given, self._shared.trained()))
+        updates, programs, trained = zip(*rows, strict=True)
         _check("update: expected one value", updates)
-        if any(given):
-            check_agreement(own.program, {}, transport.gather)
+        if any(programs):
+            check_agreement(program, {}, transport.gather)
         self._shared.check_trained(trained)
 
-    def _agree_with_replicas(self, own: StepRequest, fault: PipeloomError | None) -> None:
+    def _agree_with_replicas(
+        self, group: dist.ProcessGroup, fault: PipeloomError | None, own: tuple[bool, bool, int]
+    ) -> None:
         """Raises InputError, alike in all replicas, where one refuses, they update or train unlike
         each other, or have other numbers of microbatches without programs of their own."""
-        options, averaging = self._context.options, self._averaging
-        group = options.data_group
-        if group is None:
-            return
-        mine = str(fault or ""), own.updates, own.given, own.microbatches
+        transport, averaging = self._context.transport, self._averaging
         trained = [] if averaging is None else averaging.trained()
         summed(  # for its time limit: from here on no replica waits for another
             0.0,
             group,
             self._context.device,
-            timedelta(seconds=options.timeout),
+            timedelta(seconds=self._context.options.timeout),
             "agreeing with the replicas",
-            faults=self._context.transport.replicas,
+            faults=transport.replicas,
         )
         rows: list[Any] = [None] * group.size()
-        dist.all_gather_object(rows, (*mine, trained), group=group)
-        errors, updates, given, counts, trains = zip(*rows, strict=True)
-        if any(errors):
-            replica, line = next((k, line) for k, line in enumerate(errors) if line)
-            error = InputError(f"replica {replica}, {line}")
-            raise agreed(fault or error, everywhere=True)
+        dist.all_gather_object(rows, (str(fault or ""), *own, trained), group=group)
+        faults, updates, programs, counts, trains = zip(*rows, strict=True)
+        for replica, line in enumerate(faults):
+            if line:
+                raise agreed(fault or InputError(f"replica {replica}, {line}"), everywhere=True)
         _check("update: expected one value", updates, "replicas")
-        if not any(given):
+        if not any(programs):
             _check("microbatches: expected one number", counts, "replicas")
         if averaging is not None:
             sums = [sum(column) for column in zip(*trains, strict=True)]
             try:  # only the ranks of that stage know, in all replicas
-                gathered(self._context.transport, lambda: averaging.check_trained(sums))
+                gathered(transport, lambda: averaging.check_trained(sums))
             except InputError as error:
                 raise agreed(error, everywhere=True) from None
 

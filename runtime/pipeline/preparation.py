@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
@@ -10,7 +11,6 @@ from torch import nn
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.transfers import holders
 
 from ..device import with_index
 from ..measure.activation_ledger import Ledger
@@ -37,16 +37,20 @@ def check_given(program: Program, options: PipelineOptions) -> None:
     check_program(program, options)
 
 
+ALIKE = (
+    "varying_shapes", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale", "scale_grads",
+    "post_validation",
+)  # fmt: skip
+"""Options that all ranks must be given alike, and that print the same on each."""
+
+
 def _alike(options: PipelineOptions) -> dict[str, object]:
     """The options that all ranks must be given alike, in a form that prints the same on each."""
-    names = ("varying_shapes", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale")
-    more = ("scale_grads", "post_validation")
-    groups = options.norm_groups
     return {
         "tied": [[tuple(pair) for pair in shared] for shared in options.tied],
         "skips": [tuple(pair) for pair in options.skips],
-        **{name: getattr(options, name) for name in (*names, *more)},
-        "norm_groups": None if groups is None else numbered(groups),
+        **{name: getattr(options, name) for name in ALIKE},
+        "norm_groups": options.norm_groups and numbered(options.norm_groups),
     }
 
 
@@ -81,7 +85,7 @@ def device_for(options: PipelineOptions, modules: Mapping[int, nn.Module]) -> to
 
 def store_for(
     program: Program,
-    rank: int,
+    role: RankRole,
     device: torch.device,
     options: PipelineOptions,
     modules: Mapping[int, nn.Module],
@@ -97,11 +101,11 @@ def store_for(
         _check_real(modules)
     sharded = next((s for s, module in modules.items() if is_sharded(module)), None)
     if sharded is not None:
-        _check_sharded(sharded, program, options)
+        _check_sharded(sharded, program, options, role)
     elif program.schedule.transfers or options.param_dtype is not None:
         dtypes = {"param_dtype": options.param_dtype, "reduce_dtype": options.reduce_dtype}
-        master = _dtype_elsewhere(modules, options)
-        return StreamedStages(modules, program.schedule, rank, device, master=master, **dtypes)
+        dtypes["master"] = _dtype_elsewhere(modules, options)
+        return StreamedStages(modules, program.schedule, role.rank, device, **dtypes)
     return resident_stages(modules, options.data_group, options.timeout, replicas)
 
 
@@ -125,14 +129,14 @@ def _check_real(modules: Mapping[int, nn.Module]) -> None:
                 )
 
 
-def _check_sharded(stage: int, program: Program, options: PipelineOptions) -> None:
+def _check_sharded(stage: int, program: Program, options: PipelineOptions, role: RankRole) -> None:
     wanted = {
         "a program that sends activations": not program.schedule.transfers,
         "its mp_policy to say in what it computes, got param_dtype "
         f"{options.param_dtype}": options.param_dtype is None,
         f"no tied parameters, got {list(options.tied)}": not options.tied,
         "a program in which each stage is on one rank": all(
-            len(ranks) <= 1 for ranks in holders(program.schedule)
+            len(ranks) <= 1 for ranks in role.holders
         ),
     }
     for what, there in wanted.items():
@@ -147,11 +151,13 @@ def connected(
     store: StageStore,
     device: torch.device,
     *,
+    held: ExitStack,
     replicas: ReplicaFaults | None,
     before: RankContext | None = None,
 ) -> RankContext:
-    """The rank's context, with connections to all ranks that it has to do with; all ranks call
-    it. It has those of the context ``before`` it, where they are the same."""
+    """The rank's context, with connections to all ranks that it has to do with, which ``held``
+    gives back; all ranks call it. It has those of the context ``before`` it, where they are the
+    same."""
     relays = options.needs_norm and options.post_validation and has_relays(program)
     gathers = options.needs_norm and not relays
     routes = routes_of(program, role.holders, options.tied, options.timeout, gathers=gathers)
@@ -159,7 +165,10 @@ def connected(
         transport = before.transport
     else:
         transport = options.connect(routes, device)
+        held.callback(transport.close)
     transport.replicas = replicas
     memory = Ledger() if options.memory else Memory()
-    own = relays, routes, None if before is None else before.buffers
-    return RankContext(program, role, options, store, transport, memory, device, *own)
+    buffers = None if before is None else before.buffers
+    return RankContext(
+        program, role, options, store, transport, memory, device, relays, routes, buffers
+    )

@@ -6,7 +6,7 @@ saves and what waits for W is counted as there. Times are not known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from ..fake_tensors import fake_module, faked, really
 from ..pipeline.model_source import ModelSource
 from ..probes.measurement_program import Asked
 from ..rank.options import Options, StagesAs
-from ..stages.store import made
+from ..stages.store import Stage, made
 from ..transport.single import SingleTransport
 from .source_pipeline import measurable, measure_source
 
@@ -48,9 +48,9 @@ def calculate_memory(
         "stages_as": "eager" if stages_as == "eager" else "aten",
     }
 
-    def place(make: Callable[[], nn.Module], stage: int) -> nn.Module:
+    def place(stage: Stage, number: int) -> nn.Module:
         with really(), torch.device("meta"):
-            module = made(make, stage)
+            module = made(stage, number)
         return fake_module(module, torch.device("cpu"), dtype)
 
     with _told(source), faked():

@@ -23,12 +23,12 @@ from pipeloom.ir.model.program import Program
 from ..launch.environment import own_gpu
 from ..launch.processes import launch_ranks
 from ..pipeline.layered_source import by_layers
-from ..pipeline.model_source import ModelSource, check_cut, most_stages
+from ..pipeline.model_source import ModelSource, check_cut, most_stages, on_device
 from ..probes.measurement_program import Asked
-from ..probes.measuring import check_numbers, check_view
+from ..probes.measuring import check_numbers
 from ..rank.options import Options, StagesAs, check_stages_as
 from .memory_only import calculate_memory
-from .source_pipeline import measurable, measure_source, on_device
+from .source_pipeline import measurable, measure_source
 
 
 def measure_profile(
@@ -49,7 +49,6 @@ def measure_profile(
     offload: bool = False,
     group: dist.ProcessGroup | None = None,
     data_group: dist.ProcessGroup | None = None,
-    view: str = "all",
     memory_only: bool = False,
     stages_as: StagesAs = "eager",
 ) -> Measurement:
@@ -64,9 +63,9 @@ def measure_profile(
     ``pairs``: T_FB; ``offload``: M_O, what is moved, and the link to the host.
     ``group``: where the source's stages are shards (tensor or expert parallelism,
     ``fully_shard`` over ``data_group``), the processes of this pipeline among those that torchrun
-    started; all of these call it, and get one profile, or what ``view`` says, as
-    :meth:`~..pipeline.pipeline.Pipeline.profile` does. ``memory_only``: bytes alone, by calculation
-    in this process (:mod:`.memory_only`); each op takes 1 ms.
+    started; all of these call it, and get one profile, as with
+    :meth:`~..pipeline.pipeline.Pipeline.profile`. ``memory_only``: bytes alone, by calculation in
+    this process (:mod:`.memory_only`); each op takes 1 ms.
 
     ``stages_as``: how stages are run, as :class:`~..pipeline.pipeline.Pipeline` explains.
 
@@ -77,10 +76,9 @@ def measure_profile(
     if stages is None:
         source, layers = by_layers(source)
         stages = len(layers)
-    check_numbers(
-        stages=stages, ranks=ranks, repeats=repeats, warmup=warmup, in_flight=in_flight or 1
-    )
-    _check_place(group, view, ranks, together=together)
+    check_numbers(stages=stages, ranks=ranks, repeats=repeats, warmup=warmup, in_flight=in_flight)
+    if group is not None:
+        _check_place(group, ranks, together=together)
     if ranks > stages:
         raise InputError(f"ranks: expected at most {stages}, as many as stages, got {ranks}")
     check_cut(source, stages)
@@ -100,9 +98,7 @@ def measure_profile(
     }
     count = ranks if together else 1
     program = measurable(stages, count, asked, name, averages=data_group is not None)
-    measure = partial(
-        _measure_rank, source, program, asked, options, dtype=dtype, ranks=ranks, view=view
-    )
+    measure = partial(_measure_rank, source, program, asked, options, dtype=dtype, ranks=ranks)
     if group is not None:
         return _of_source(measure(device), layers, most)
     results = launch_ranks(measure, count, (device,), device=device)
@@ -111,12 +107,7 @@ def measure_profile(
     return _of_source(replace(found, profile=profile, together=together), layers, most)
 
 
-def _check_place(group: dist.ProcessGroup | None, view: str, ranks: int, *, together: bool) -> None:
-    check_view(view)
-    if group is None:
-        if view != "all":
-            raise InputError(f"view: expected all where no group is given, got {view}")
-        return
+def _check_place(group: dist.ProcessGroup, ranks: int, *, together: bool) -> None:
     if not together:
         raise InputError("group: expected none beside alone")
     if dist.get_world_size(group) != ranks:
@@ -153,9 +144,8 @@ def _measure_rank(
     *,
     dtype: torch.dtype | None,
     ranks: int,
-    view: str,
 ) -> Measurement:
-    """The measurement of the view, the same on every rank of it; on a device of this kind."""
+    """The measurement, the same on every rank; on a device of this kind."""
     device = torch.device(on)
     if device.type == "cuda":
         device = torch.device("cuda", own_gpu())
@@ -163,4 +153,4 @@ def _measure_rank(
         # this rank's share of the cores; a job of the caller's has its own
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
     place, options = on_device(device, dtype), {**options, "device": device}
-    return measure_source(source, program, asked, options, dtype=dtype, view=view, place=place)
+    return measure_source(source, program, asked, options, dtype=dtype, place=place)

@@ -26,11 +26,10 @@ class RunSettings:
     model's).
 
     ``param_dtype``, ``reduce_dtype`` (keys of DTYPES), ``clip_grad_norm``, ``post_validation``,
-    ``varying_shapes``, ``stages_as`` and ``check`` are :class:`Pipeline`'s; ``loss_scale`` is the
-    first one, which adapts. ``seed`` is set in each process before the model is made; ``progress``
-    writes a line a step to standard error; ``timeout`` bounds the run and ``message_timeout`` a
-    message, in seconds. ``pace`` lets each op take at least its planned time, as :class:`Pipeline`
-    explains. ``replicas``: how many of a program that averages over them; None: as torchrun started
+    ``varying_shapes``, ``stages_as``, ``memory``, ``pace``, ``check`` and ``timeout`` are
+    :class:`Pipeline`'s; ``loss_scale`` is the first one, which adapts. ``seed`` is set in each
+    process before the model is made; ``progress`` writes a line a step to standard error.
+    ``replicas``: how many of a program that averages over them; None: as torchrun started
     processes, or as the program's profile has it. ``save``: a folder of checkpoints, one after each
     ``every`` steps (None: at the end alone) and at the end; ``resume``: a checkpoint, or a folder
     of which the last one is meant, with which the run goes on until it has come to ``steps`` in
@@ -57,8 +56,7 @@ class RunSettings:
     every: int | None = None
     resume: str | None = None
     eval_every: int | None = None
-    timeout: float | None = None
-    message_timeout: float = 300.0
+    timeout: float = 300.0
 
     def __post_init__(self) -> None:
         for name in ("steps", "replicas", "every", "eval_every"):
@@ -81,25 +79,19 @@ class RunSettings:
 
     def options(self) -> Options:
         """The options of :class:`Pipeline` that the settings ask for."""
-        scale = None if self.loss_scale is None else LossScale(self.loss_scale)
         return {
             "param_dtype": dtype_of(self.param_dtype),
             "reduce_dtype": dtype_of(self.reduce_dtype),
             "clip_grad_norm": self.clip_grad_norm,
-            "loss_scale": scale,
+            "loss_scale": None if self.loss_scale is None else LossScale(self.loss_scale),
             "post_validation": self.post_validation,
             "varying_shapes": self.varying_shapes,
             "stages_as": self.stages_as,
-            "timeout": self.patience,
+            "timeout": self.timeout,
             "memory": self.memory,
             "pace": self.pace,
             "check": self.check,
         }
-
-    @property
-    def patience(self) -> float:
-        """The seconds that a message may take: no longer than the run."""
-        return min(self.message_timeout, self.timeout or float("inf"))
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:

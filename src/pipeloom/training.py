@@ -50,8 +50,8 @@ def measure(
     ``memory_only=True``: bytes by calculation, without a step and without the model's memory; times
     are then those of ``like``, a profile of the same stages (or a schedule or program for one),
     else 1 for each op. The other
-    settings are those of :func:`measure_profile`: among them ``group``, ``data_group`` and ``view``
-    where the stages are shards, in a job that torchrun started. Raises InputError for wrong ones,
+    settings are those of :func:`measure_profile`: among them ``group`` and ``data_group`` where the
+    stages are shards, in a job that torchrun started. Raises InputError for wrong ones,
     LaunchError where a rank fails.
     """
     if layers and stages is not None:

@@ -24,15 +24,6 @@ from tests.support.launched import until
 ROOT = Path(__file__).parents[2]
 
 
-def hang_on(rank: int) -> list[str]:
-    """One rank sleeps; the others wait for it in a collective."""
-    dist.barrier()
-    if dist.get_rank() == rank:
-        time.sleep(60)
-    dist.barrier()
-    return []
-
-
 def listening() -> list[str]:
     """The local addresses, as /proc/net shows them, at which this process listens."""
     links = []
@@ -142,7 +133,6 @@ def test_the_exit_code_is_that_of_the_error() -> None:
     assert "wrong_input" in caught.value.details
 
 
-def test_of_ranks_that_give_no_answer_the_one_that_hangs_is_named() -> None:
-    words = r"^no answer in time from rank 1; rank 0, 2 waits for another$"
-    with pytest.raises(LaunchError, match=words):
-        launch_ranks(hang_on, 3, (1,), timeout=6.0)
+def test_ranks_that_give_no_answer_in_time_are_named() -> None:
+    with pytest.raises(LaunchError, match=r"^no answer in time from rank 0, 1$"):
+        launch_ranks(time.sleep, 2, (60,), timeout=1.0)

@@ -28,7 +28,6 @@ from pipeloom.runtime.stages.flat_parameters import Layout as Layout
 from pipeloom.runtime.stages.gradient_accumulator import GradientAccumulator as GradientAccumulator
 from pipeloom.runtime.train.callbacks import listening as listening
 from pipeloom.runtime.train.checkpoint_files import saved_keys as saved_keys
-from pipeloom.runtime.train.loop import Compiling as Compiling
 from pipeloom.runtime.transport.gloo import GlooTransport as GlooTransport
 from pipeloom.runtime.transport.nccl import Channel as NcclChannel
 from pipeloom.runtime.transport.nccl import NcclTransport as NcclTransport
