@@ -42,13 +42,12 @@ def layers_of(source: ModelSource) -> list[tuple[Layer, Stage]] | None:
         return None
     name = f"{type(source).__name__}.named_layers()"
     value: Any = ask()
-    if not isinstance(value, Iterable):
-        raise InputError(f"{name}: {WANTED}, got {type(value).__name__}")
-    found = list(value)
+    found = list(value) if isinstance(value, Iterable) else [value]
     for i, entry in enumerate(found):
-        pair = isinstance(entry, tuple) and len(entry) == 2
-        if not (pair and isinstance(entry[0], Layer) and callable(entry[1])):
-            raise InputError(f"{name}[{i}]: {WANTED}, got {entry!r}")
+        match entry:
+            case (Layer(), make) if callable(make):
+                continue
+        raise InputError(f"{name}[{i}]: {WANTED}, got {entry!r}")
     names = [layer.name for layer, _ in found]
     if not names or len(set(names)) < len(names):
         raise InputError(f"{name}: expected layers with different names, got {names}")
@@ -76,8 +75,8 @@ def as_planned(source: ModelSource, profile: Profile) -> ModelSource:
     InputError where the layers are others than those of the source.
     """
     parts = tuple(tuple(layer.name for layer in stage.layers) for stage in profile.stages)
-    found = layers_of(source)
-    if found is None or not all(parts):
+    found = layers_of(source) if all(parts) else None
+    if found is None:
         return source
     mine = [layer.name for layer, _ in found]
     planned = list(chain.from_iterable(parts))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.formats import dump_program
-from pipeloom.ir.formats.json_reader import is_count
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule, Updates, refuse_where_stale
+from pipeloom.ir.model.schedule import Updates, refuse_where_stale
 from pipeloom.ir.model.transfers import holders
 from pipeloom.ir.verify.program import verify_program
 
@@ -44,41 +43,27 @@ def check_tied(program: Program, tied: Sequence[Group]) -> None:
             )
 
 
-def checked_count(microbatches: int) -> int:
-    """The number. Raises InputError where it is none of microbatches."""
-    if not is_count(microbatches) or microbatches < 1:
-        raise InputError(f"microbatches: expected a number of at least 1, got {microbatches!r}")
-    return microbatches
-
-
 def check_exchange(program: Program, other: Program) -> None:
     """Raises InputError, alike on all ranks, which have the same programs, where stages that train
     by ``program`` cannot by the ``other``, too."""
-    for line in _unlike(program, other):
-        raise agreed(InputError(f"program: expected {line}"))
-
-
-def _unlike(program: Program, other: Program) -> Iterator[str]:
-    """A line for each property that ``other`` must share with ``program`` and does not."""
-    sent, new = (_sent(p.schedule) for p in (program, other))
-    if sent != new:
-        yield f"one that sends {sent}, as the pipeline's, not {new}"
-    if {p.schedule.updates for p in (program, other)} != {Updates.ITERATION}:
-        yield "one that steps once an iteration, got one that steps after each microbatch"
-    homes, others = holders(program.schedule), holders(other.schedule)
-    if homes != others:
-        yield (
-            f"its stages on ranks {list(map(list, homes))}, where the pipeline has them, got "
-            f"{list(map(list, others))}"
-        )
-    for rank in range(program.schedule.problem.ranks):
-        known, needed = (RankRole.of(p, rank).needed for p in (program, other))
-        if not set(needed) <= set(known):
-            yield (
-                f"stages {list(known)} alone on rank {rank}, which the pipeline was given there, "
-                f"got {list(needed)}"
-            )
-
-
-def _sent(schedule: Schedule) -> str:
-    return "weights" if schedule.transfers else "activations"
+    own, new = program.schedule, other.schedule
+    homes, others = (list(map(list, holders(schedule))) for schedule in (own, new))
+    needed = [
+        (RankRole.of(program, rank).needed, RankRole.of(other, rank).needed)
+        for rank in range(own.problem.ranks)
+    ]
+    sent = {False: "activations", True: "weights"}
+    alike = {
+        f"one that sends {sent[bool(own.transfers)]}, as the pipeline's, not "
+        f"{sent[bool(new.transfers)]}": bool(own.transfers) == bool(new.transfers),
+        "one that steps once an iteration, got one that steps after each microbatch": (
+            own.updates is new.updates is Updates.ITERATION
+        ),
+        f"its stages on ranks {homes}, where the pipeline has them, got {others}": homes == others,
+        "only stages on each rank that the pipeline was given there": all(
+            set(new_ones) <= set(known) for known, new_ones in needed
+        ),
+    }
+    for wanted, fits in alike.items():
+        if not fits:
+            raise agreed(InputError(f"program: expected {wanted}"))

@@ -40,8 +40,7 @@ def described(program: Program) -> Iterator[str]:
             yield f"instruction {i} of rank {rank}: {instruction}"
     for rank, buffers in enumerate(program.buffers):
         yield f"buffers of rank {rank}: {' '.join(map(str, buffers))}"
-    placed = problem.owner
-    for stage, ranks in enumerate(placed.tolist()):
+    for stage, ranks in enumerate(problem.owner.tolist()):
         yield f"ranks of stage {stage}: {ranks}"
     for x, transfer in enumerate(program.schedule.transfers):
         yield f"transfer {x}: {transfer}"
@@ -53,17 +52,18 @@ def same(one: Program, other: Program) -> bool:
 
 
 def _structure(program: Program) -> tuple[object, ...]:
-    """The facts that :func:`described` puts into words."""
-    problem, transfers = program.schedule.problem, program.schedule.transfers
-    counts = problem.microbatches, problem.owner.tolist(), tuple(transfers)
-    return counts, program.instructions, program.buffers
+    """The facts that :func:`described` puts into words; ops say what is placed where."""
+    return program.instructions, program.buffers, tuple(program.schedule.transfers)
 
 
 def _difference(digests: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     having: dict[str, list[int]] = {}
     for rank, digest in enumerate(digests):
         having.setdefault(digest, []).append(rank)
-    parts = [f"{digest[:SHOWN]} on {ranks_in_words(ranks)}" for digest, ranks in having.items()]
+    parts = [
+        f"{digest[:SHOWN]} on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        for digest, ranks in having.items()
+    ]
     one, other, *_ = (ranks[0] for ranks in having.values())
     pairs = zip_longest(rows[one], rows[other], fillvalue="nothing more")
     first, second = next((a, b) for a, b in pairs if a != b)
@@ -71,8 +71,3 @@ def _difference(digests: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         f"program: expected one on all ranks, got {', '.join(parts)} (hashes); they differ first "
         f"in {first!r} on rank {one}, {second!r} on rank {other}"
     )
-
-
-def ranks_in_words(ranks: Sequence[int]) -> str:
-    """``rank 1``, or ``ranks 0, 2``."""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -7,7 +7,6 @@ from functools import partial
 
 import torch
 
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.weight_coverage import WeightCoverage
@@ -24,7 +23,6 @@ from ...executor.weight_stashing import StashingRunner
 from ...graphs.graph_runner import GraphRunner, runner_kind
 from ...measure.gradient_watch import GradientWatch, covered
 from ...measure.memory import Memory
-from ...measure.plan_deviation import LEAST_BYTES
 from ...optim.step_end import StepEnd
 from ...rank.context import RankContext
 from ...rank.model_names import model_name
@@ -34,9 +32,6 @@ from ...stages.streamed_weights import StreamedStages
 from ...tensors.skip_connections import Skips
 from ..step_inputs import Cells
 from .shape_inference import Interfaces, ShapeInference, made_up
-
-NEAR = 0.01
-"""How far what a recomputed microbatch holds may be above what was planned."""
 
 
 class StepSetup:
@@ -124,29 +119,11 @@ class StepSetup:
     def _trace(self) -> None:
         """Makes the graphs of the cells' contents, where stages are run as graphs."""
         for (stage, j), cell in self.cells.items():
-            before = self.interfaces[stage - 1][j] if stage > 0 else None
             if (runner := self.graphed.get(stage)) is not None:
                 given = cell.inputs
-                if before is not None:
-                    given = made_up(before, self._context.device)
+                if stage > 0:
+                    given = made_up(self.interfaces[stage - 1][j], self._context.device)
                 runner.prepare(cell, given, partial(self._context.store.trying, stage))
-            if cell.recomputed:
-                self._check_held(stage, j, cell, sum(before.nbytes) if before is not None else 0)
-
-    def _check_held(self, stage: int, j: int, cell: Cell, held: int) -> None:
-        """Raises InputError where a microbatch, whose input has ``held`` bytes, holds more of them
-        until its R than the program's profile says, which is then of another model or other
-        shapes."""
-        if (sent := cell.interface) is not None:
-            pairs = zip(sent.nbytes, sent.needs_grad, strict=True)
-            held += sum(size for size, back in pairs if back)
-        planned = self._context.program.schedule.problem.profile.stages[stage].at(j)
-        if planned.m_b >= LEAST_BYTES and held > (1 + NEAR) * planned.kept:
-            raise InputError(
-                f"stage {stage}: expected a microbatch to hold {planned.kept:.0f} bytes until its "
-                f"R, as in the program's profile, got {held}: profile this model in these stages "
-                "and shapes, and plan again"
-            )
 
     def settle(self) -> None:
         """After the first step: it is known what W computed, and all graphs are made."""
