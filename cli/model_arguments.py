@@ -151,7 +151,7 @@ def interrupted(folder: str | None) -> Iterator[Callable[[StepRecord], None]]:
 
 
 def _so_far(done: Sequence[int], folder: str | None) -> str:
-    from pipeloom.runtime.train.checkpoint_files import latest
+    from pipeloom.runtime.train.checkpoint_reader import latest
 
     where = f" after step {done[-1]}" if done else " before the first step was done"
     try:

@@ -14,7 +14,6 @@ from .models.huggingface import HuggingFace as HuggingFace
 from .pipeline.layered_source import LayeredSource as LayeredSource
 from .pipeline.model_source import ModelSource as ModelSource
 from .pipeline.pipeline import Pipeline as Pipeline
-from .profiling.memory_only import calculate_memory as calculate_memory
 from .profiling.profiler import measure_profile as measure_profile
 from .rank.loss_scale import LossScale as LossScale
 from .rank.options import PipelineOptions as PipelineOptions

@@ -29,9 +29,9 @@ from ..probes.measurement_program import Asked, MeasurementProgram
 from ..probes.measuring import ACTIVATION, StagePart, measurement, sequences
 from ..probes.stage_probe import LedgerReader, MadeUpMessages, StageProbe
 from ..rank.context import RankContext
-from ..rank.model_names import model_name
 from ..stages.tie_detection import tied_stages
 from ..tensors.forward_state import undisturbed
+from .state_names import model_name
 from .steps.setup import StepSetup, make_cells
 from .steps.shape_inference import made_up
 

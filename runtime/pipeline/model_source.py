@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.units import counted
 
-from ..dtensors import is_dtensor
 from ..rank.options import ModelNames, Options
 from ..stages.store import Stage, made
 
@@ -96,19 +95,8 @@ Place: TypeAlias = Callable[[Stage, int], nn.Module]
 
 def on_device(device: torch.device, dtype: torch.dtype | None) -> Place:
     """A function that makes a stage's module, moves it to the device and converts it to the dtype,
-    if one is given. Sharded modules stay as they are; with a dtype they raise InputError."""
-
-    def place(stage: Stage, number: int) -> nn.Module:
-        module = made(stage, number)
-        if not any(map(is_dtensor, module.parameters())):
-            return module.to(device=device, dtype=dtype)
-        if dtype is not None:
-            raise InputError(
-                f"dtype: expected none, as stage {number} has shards in their own, got {dtype}"
-            )
-        return module
-
-    return place
+    if one is given."""
+    return lambda stage, number: made(stage, number).to(device=device, dtype=dtype)
 
 
 def placed_stages(source: ModelSource, count: int, place: Place | None) -> Sequence[Stage]:
@@ -163,11 +151,8 @@ def checked_batch(
 
     Raises InputError where it is not what it should be.
     """
-    value: Any = getattr(source, method)(step, microbatches)
+    inputs, targets = getattr(source, method)(step, microbatches)
     name = f"{type(source).__name__}.{method}({step}, {microbatches})"
-    if not (isinstance(value, Sequence) and len(value) == 2):
-        raise InputError(f"{name}: expected a pair, inputs and targets, got {_shown(value)}")
-    inputs, targets = value
     return (
         _microbatches(inputs, microbatches, f"{name}: inputs"),
         _microbatches(targets, microbatches, f"{name}: targets"),

@@ -15,9 +15,7 @@ from pipeloom.ir.model.program import Program
 from ..device import with_index
 from ..measure.activation_ledger import Ledger
 from ..measure.memory import Memory
-from ..optim.norm_groups import numbered
 from ..rank.checks import check_program, check_tied
-from ..rank.consistency import check_agreement
 from ..rank.context import RankContext
 from ..rank.heap import keep_pages
 from ..rank.options import PipelineOptions
@@ -27,31 +25,15 @@ from ..stages.store import Stage, StageStore, device_of, given_modules
 from ..stages.streamed_weights import StreamedStages
 from ..stages.tie_detection import find_ties
 from ..transport import ReplicaFaults
+from .agreement import check_alike
 
 
 def check_given(program: Program, options: PipelineOptions) -> None:
     """Raises InputError where program and options are not alike on all ranks, or do not go
     together, InvalidScheduleError where the program breaks the rules. All ranks call it."""
     if options.check:
-        check_agreement(program, _alike(options), options.gather_early)
+        check_alike(program, options)
     check_program(program, options)
-
-
-ALIKE = (
-    "varying_shapes", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale", "scale_grads",
-    "post_validation",
-)  # fmt: skip
-"""Options that all ranks must be given alike, and that print the same on each."""
-
-
-def _alike(options: PipelineOptions) -> dict[str, object]:
-    """The options that all ranks must be given alike, in a form that prints the same on each."""
-    return {
-        "tied": [[tuple(pair) for pair in shared] for shared in options.tied],
-        "skips": [tuple(pair) for pair in options.skips],
-        **{name: getattr(options, name) for name in ALIKE},
-        "norm_groups": options.norm_groups and numbered(options.norm_groups),
-    }
 
 
 def with_ties(

@@ -18,14 +18,13 @@ from ..errors import ExecutionError
 from ..measure.plan_deviation import made_without_barrier
 from ..optim.optimizers import taken_over
 from ..rank.checks import check_exchange, check_tied
-from ..rank.consistency import same
 from ..rank.options import Options, PipelineOptions
 from ..rank.role import RankRole, rank_in
 from ..stages.store import Stage, stage_modules
 from ..stages.streamed_weights import StreamedStages
 from ..tensors.receive_buffers import ReceiveBuffers
 from ..transport import GroupTransport, ReplicaFaults, ending_together
-from .first_step import FirstStep
+from .agreement import FirstStep, same
 from .layered_source import as_planned
 from .model_source import ModelSource, Place, options_of, placed_stages
 from .preparation import check_given, connected, device_for, store_for, with_ties

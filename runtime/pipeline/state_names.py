@@ -8,6 +8,7 @@ parameter is saved as its first copy, under all its names; its later copies know
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,11 +16,11 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError, in_brief
 from pipeloom.ir.model.layers import Layer
 
-from ..rank.model_names import unwrapped
 from ..rank.options import ModelNames
 from ..stages.tie_detection import Group, Member
 from ..transport import Transport, agreed, gathered
 
+WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # torch.compile's, and checkpointing's
 HOW = "Pipeline's option names, or the model source's method names(count), says the model's names"
 
 # of a (stage, name in it): the first name of the same tensor in the stage, and the model's name
@@ -51,6 +52,21 @@ def state_names(
         for member, leader in leaders.items()
         if member[0] in modules
     }
+
+
+def unwrapped(name: str) -> str:
+    """A parameter's name without those of the wrappers around modules."""
+    for wrapper in WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def model_name(names: ModelNames | None, stage: int, name: str) -> str:
+    """The model's name of a stage's ``name``; itself where ``names`` fails."""
+    own = unwrapped(name)
+    with suppress(Exception):
+        return own if names is None else str(names(stage, own))
+    return own
 
 
 def layer_names(

@@ -26,8 +26,7 @@ from pipeloom.ir.errors import InputError
 from ..device import Device
 from ..errors import ExecutionError
 from ..pipeline.pipeline import Pipeline
-from .checkpoint_files import check_files, complete, latest, saved_keys, told
-from .checkpoint_reader import Planner, Reader
+from .checkpoint_reader import Planner, Reader, check_files, complete, latest, saved_keys, told
 from .replicas import Replicas
 from .settings import RunSettings
 

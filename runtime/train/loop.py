@@ -18,7 +18,7 @@ from ..measure.trace import Marks
 from ..pipeline.model_source import BATCH, EVAL_BATCH, ModelSource
 from ..pipeline.pipeline import Pipeline
 from ..probes.measuring import sequences
-from .checkpoint_files import latest
+from .checkpoint_reader import latest
 from .checkpoints import Checkpoints
 from .replicas import Replicas
 from .settings import RunSettings, dtype_of

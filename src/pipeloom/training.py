@@ -49,10 +49,8 @@ def measure(
     rank, which the profile is given. ``dtype``: ``float32``, say; None: the model's own.
     ``memory_only=True``: bytes by calculation, without a step and without the model's memory; times
     are then those of ``like``, a profile of the same stages (or a schedule or program for one),
-    else 1 for each op. The other
-    settings are those of :func:`measure_profile`: among them ``group`` and ``data_group`` where the
-    stages are shards, in a job that torchrun started. Raises InputError for wrong ones,
-    LaunchError where a rank fails.
+    else 1 for each op. The other settings are those of :func:`measure_profile`. Raises InputError
+    for wrong ones, LaunchError where a rank fails.
     """
     if layers and stages is not None:
         raise InputError(f"stages: expected none beside layers, got {stages}")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 import pytest
@@ -57,13 +56,11 @@ class Model(Squares):
 
 @dataclass(frozen=True)
 class Seen:
-    """Of one process: its pipeline's profile, and that of ``measure_profile`` in the same place;
-    its own stage's bytes of parameters; whether steps after profiling were as without; bytes of
-    whole parameters that profiling left."""
+    """Of one process: its pipeline's profile, its own stage's bytes of parameters, whether steps
+    after profiling were as without, and bytes of whole parameters that profiling left."""
 
     rank: int
     profiled: Measurement
-    measured: Measurement
     local: int
     same: bool
     left: int
@@ -101,9 +98,7 @@ def _seen(mesh: DeviceMesh, source: Model, data_group: Group | None) -> Seen:
     local = sum(p.nbytes for p in _local(first))
     for pipeline in (first, profiled):
         pipeline.close()
-    places: Any = {"ranks": RANKS, "group": group, "data_group": data_group}
-    measured = measure_profile(source, stages=RANKS, repeats=1, warmup=0, in_flight=RANKS, **places)
-    return Seen(mesh.get_local_rank("pp"), found, measured, local, same, left)
+    return Seen(mesh.get_local_rank("pp"), found, local, same, left)
 
 
 def _local(pipeline: Pipeline) -> list[Tensor]:
@@ -131,26 +126,15 @@ def _trained(pipeline: Pipeline, steps: int, start: int = 0) -> list[float]:
     return found
 
 
-def _refused(mesh: DeviceMesh) -> list[str]:
-    """What is said of a program that sends weights, and of wrong places."""
-    group, said = mesh["pp"].get_group(), []
+def _refused(mesh: DeviceMesh) -> str:
+    """What is said of a program that sends weights."""
     x, y = map(torch.cat, Model().batch(0, MICROBATCHES))
     program = compile_schedule(schedule("weipipe-interleave", RANKS, MICROBATCHES))
-    sends = Pipeline.from_source(program, Model(), group=group)
-    measure = partial(measure_profile, stages=RANKS, ranks=RANKS, group=group)
-    sharded = Model(shards=mesh["shards"])
-    for call in (
-        partial(sends.profile, x, target=y),
-        partial(measure, Model(), ranks=3),
-        partial(measure, Model(), together=False),
-        partial(measure, sharded),
-        partial(measure, sharded, dtype=torch.float32),
-    ):
-        with pytest.raises(InputError) as error:
-            call()
-        said += error.value.errors
+    sends = Pipeline.from_source(program, Model(), group=mesh["pp"].get_group())
+    with pytest.raises(InputError) as error:
+        sends.profile(x, target=y)
     sends.close()
-    return said
+    return str(error.value)
 
 
 @pytest.fixture(params=["tensor", "sharded"])
@@ -179,22 +163,9 @@ def test_all_processes_have_one_profile_that_families_take(seen: list[Seen]) -> 
         assert stage.activation_bytes == ROWS * WIDTH * 8
 
 
-def test_a_source_is_measured_alike_and_training_goes_on(seen: list[Seen]) -> None:
+def test_training_goes_on(seen: list[Seen]) -> None:
     """Steps are as without to the last bit, and no whole parameters stay."""
-    for one in seen:
-        assert one.measured == seen[0].measured
-        pairs = zip(one.measured.profile.stages, one.profiled.profile.stages, strict=True)
-        for measured, other in pairs:
-            # a step has told the pipeline which parameters have no state
-            assert (measured.optimizer_bytes or 0) >= (other.optimizer_bytes or 0)
-            alike = replace(sizes(other), optimizer_bytes=measured.optimizer_bytes)
-            assert sizes(measured) == alike
-        assert one.same
-        assert one.left == 0
-
-
-def sizes(stage: StageProfile) -> StageProfile:
-    return replace(stage, t_f=0.0, t_b=0.0, t_w=0.0, t_bw=None, t_r=None, m_r=None, spread=None)
+    assert [(one.same, one.left) for one in seen] == [(True, 0)] * RANKS * SHARDS
 
 
 @cache
@@ -226,13 +197,5 @@ def test_stages_in_fully_shard_hold_shards_and_in_a_step_whole_parameters() -> N
 
 
 def test_what_cannot_be_measured_is_said() -> None:
-    """Where stages cannot be made all ranks raise the error of one."""
-    lines = [line for row in found()["refused"] for line in row]
-    said = [re.sub(r"^.*rank \d: |(?<=stage )\d", "", line) for line in lines]
-    assert said == SHARDS * RANKS * [
-        "profile: expected a program that sends activations, not weights",
-        "ranks: expected 2, as in group, got 3",
-        "group: expected none beside alone",
-        "data_group: expected the processes that have shards of stage , got None",
-        "dtype: expected none, as stage  has shards in their own, got torch.float32",
-    ]
+    line = "profile: expected a program that sends activations, not weights"
+    assert found()["refused"] == [line] * SHARDS * RANKS

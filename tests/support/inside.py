@@ -27,7 +27,7 @@ from pipeloom.runtime.probes.link_probe import probe_host as probe_host
 from pipeloom.runtime.stages.flat_parameters import Layout as Layout
 from pipeloom.runtime.stages.gradient_accumulator import GradientAccumulator as GradientAccumulator
 from pipeloom.runtime.train.callbacks import listening as listening
-from pipeloom.runtime.train.checkpoint_files import saved_keys as saved_keys
+from pipeloom.runtime.train.checkpoint_reader import saved_keys as saved_keys
 from pipeloom.runtime.transport.gloo import GlooTransport as GlooTransport
 from pipeloom.runtime.transport.nccl import Channel as NcclChannel
 from pipeloom.runtime.transport.nccl import NcclTransport as NcclTransport

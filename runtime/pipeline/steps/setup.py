@@ -25,11 +25,11 @@ from ...measure.gradient_watch import GradientWatch, covered
 from ...measure.memory import Memory
 from ...optim.step_end import StepEnd
 from ...rank.context import RankContext
-from ...rank.model_names import model_name
 from ...rank.options import IN_MODEL
 from ...stages.fsdp import ShardedStages
 from ...stages.streamed_weights import StreamedStages
 from ...tensors.skip_connections import Skips
+from ..state_names import model_name
 from ..step_inputs import Cells
 from .shape_inference import Interfaces, ShapeInference, made_up
 

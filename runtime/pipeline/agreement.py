@@ -1,9 +1,13 @@
-"""Questions of a pipeline's first step: whether all ranks, and all replicas, begin it alike."""
+"""What ranks and replicas agree on: program and options when a pipeline is made, arguments in its
+first step. Ranks that run unlike programs would wait for each other's messages, or sum gradients of
+different parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from hashlib import sha256
+from itertools import zip_longest
 from typing import Any
 
 import torch.distributed as dist
@@ -11,17 +15,88 @@ import torch.distributed as dist
 from pipeloom.ir.errors import InputError, PipeloomError
 from pipeloom.ir.model.program import Program
 
+from ..optim.norm_groups import numbered
 from ..optim.shard_squares import summed
 from ..optim.step_end import StepEnd
-from ..rank.consistency import check_agreement
 from ..rank.context import RankContext
+from ..rank.options import PipelineOptions
 from ..transport import agreed, gathered
+
+SHOWN = 16  # digits of a hash in a message
+ALIKE = (
+    "varying_shapes", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale", "scale_grads",
+    "post_validation",
+)  # fmt: skip
+"""Options that all ranks are given alike, and that print the same on each."""
+
+
+def check_alike(program: Program, options: PipelineOptions) -> None:
+    """Raises InputError, alike on all ranks, which call it, where programs or options differ."""
+    groups = options.norm_groups
+    alike: dict[str, object] = {
+        "tied": [[tuple(pair) for pair in shared] for shared in options.tied],
+        "skips": [tuple(pair) for pair in options.skips],
+        **{name: getattr(options, name) for name in ALIKE},
+        "norm_groups": groups and numbered(groups),
+    }
+    _check_hashes(program, alike, options.gather_early)
+
+
+def _check_hashes(
+    program: Program, options: Mapping[str, object], gather: Callable[[Any], list[Any]]
+) -> None:
+    """Compares hashes of what decides who does what: instructions, buffers, placement, transfers.
+    Profiles, planned times and reports may differ."""
+    lines = [*(f"{name}: {value}" for name, value in options.items()), *_described(program)]
+    digest = sha256("\n".join(lines).encode()).hexdigest()
+    digests: list[str] = gather(digest)
+    if len(set(digests)) > 1:
+        raise agreed(InputError(_difference(digests, gather(lines))))
+
+
+def _described(program: Program) -> Iterator[str]:
+    """A program line by line, each with its place."""
+    problem = program.schedule.problem
+    yield f"ranks, stages, microbatches: {problem.ranks}, {problem.stages}, {problem.microbatches}"
+    for rank, row in enumerate(program.instructions):
+        for i, instruction in enumerate(row):
+            yield f"instruction {i} of rank {rank}: {instruction}"
+    for rank, buffers in enumerate(program.buffers):
+        yield f"buffers of rank {rank}: {' '.join(map(str, buffers))}"
+    for stage, ranks in enumerate(problem.owner.tolist()):
+        yield f"ranks of stage {stage}: {ranks}"
+    for x, transfer in enumerate(program.schedule.transfers):
+        yield f"transfer {x}: {transfer}"
+
+
+def _difference(digests: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    having: dict[str, list[int]] = {}
+    for rank, digest in enumerate(digests):
+        having.setdefault(digest, []).append(rank)
+    parts = [
+        f"{digest[:SHOWN]} on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        for digest, ranks in having.items()
+    ]
+    one, other, *_ = (ranks[0] for ranks in having.values())
+    pairs = zip_longest(rows[one], rows[other], fillvalue="nothing more")
+    first, second = next((a, b) for a, b in pairs if a != b)
+    return (
+        f"program: expected one on all ranks, got {', '.join(parts)} (hashes); they differ first "
+        f"in {first!r} on rank {one}, {second!r} on rank {other}"
+    )
+
+
+def same(one: Program, other: Program) -> bool:
+    """Whether two programs run alike, as a program and its copy do on another rank."""
+    return one is other or (
+        (one.instructions, one.buffers) == (other.instructions, other.buffers)
+        and tuple(one.schedule.transfers) == tuple(other.schedule.transfers)
+    )
 
 
 class FirstStep:
     """The first step's questions, asked once: that the ranks' arguments are alike, and the
-    replicas'. Steps that begin unlike each other would wait for each other's messages, or sum
-    gradients of different parameters."""
+    replicas'."""
 
     def __init__(self, context: RankContext, step_end: StepEnd) -> None:
         self._context = context
@@ -52,7 +127,7 @@ class FirstStep:
         updates, programs, trained = zip(*rows, strict=True)
         _check("update: expected one value", updates)
         if any(programs):
-            check_agreement(program, {}, transport.gather)
+            _check_hashes(program, {}, transport.gather)
         self._shared.check_trained(trained)
 
     def _agree_with_replicas(
