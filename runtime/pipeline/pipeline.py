@@ -12,7 +12,7 @@ from pipeloom.ir.model.program import Program
 
 from ..tensors.microbatches import Batch
 from ..transport import ended
-from .prepared import Prepared
+from .preparation import Prepared
 from .reports import PipelineReports
 from .step_arguments import StepData
 from .step_inputs import Result, hand_out, taken

@@ -1,31 +1,75 @@
-"""Checks, ties, weights and connections of one rank, before its pipeline is made of them."""
+"""A program made ready on one rank: checked, with ties, weights and connections."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
 from torch import nn
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, InvalidScheduleError
+from pipeloom.ir.formats import dump_program
+from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Updates, refuse_where_stale
+from pipeloom.ir.model.transfers import holders
+from pipeloom.ir.verify.program import verify_program
 
 from ..device import with_index
 from ..measure.activation_ledger import Ledger
 from ..measure.memory import Memory
-from ..rank.checks import check_program, check_tied
+from ..optim.optimizer_step import JudgedStepEnd, finish_before_state_dicts
+from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
 from ..rank.heap import keep_pages
 from ..rank.options import PipelineOptions
-from ..rank.role import RankRole, has_relays, routes_of
+from ..rank.role import RankRole, has_relays, rank_in, routes_of
 from ..stages.fsdp import is_sharded, resident_stages
-from ..stages.store import Stage, StageStore, device_of, given_modules
+from ..stages.store import Stage, StageStore, device_of, given_modules, stage_modules
 from ..stages.streamed_weights import StreamedStages
-from ..stages.tie_detection import find_ties
-from ..transport import ReplicaFaults
+from ..stages.tie_detection import Group, find_ties, stages_of
+from ..transport import ReplicaFaults, agreed
 from .agreement import check_alike
+from .step_inputs import StepInputs
+from .steps.setup import StepSetup
+
+
+def context_of(
+    program: Program,
+    stages: Mapping[int, Stage] | Sequence[Stage],
+    options: PipelineOptions,
+    held: ExitStack,
+) -> RankContext:
+    """The context of a rank that has these ``stages``; ``held`` gives back what it opens. All ranks
+    call it."""
+    check_given(program, options)
+    role = RankRole.of(program, rank_in(program, options))
+    modules = stage_modules(stages, role.needed, program.schedule.problem.stages)
+    options = with_ties(options, program, stages, modules)
+    device, group = device_for(options, modules), options.data_group
+    replicas = None if group is None else ReplicaFaults(group, options.timeout)
+    store = store_for(program, role, device, options, modules, replicas=replicas)
+    held.callback(store.close)
+    return connected(program, role, options, store, device, held=held, replicas=replicas)
+
+
+def context_after(
+    before: RankContext, program: Program, options: PipelineOptions, held: ExitStack
+) -> RankContext:
+    """The context of another ``program`` for the same stages, with the connections of the context
+    ``before`` it where they serve; all ranks call it."""
+    check_given(program, options)
+    check_exchange(before.program, program)
+    check_tied(program, options.tied)
+    store, role = before.store, RankRole.of(program, before.role.rank)
+    if isinstance(store, StreamedStages):
+        store = store.by(program.schedule, role.rank)
+    replicas = before.transport.replicas
+    return connected(
+        program, role, options, store, before.device, held=held, replicas=replicas, before=before
+    )
 
 
 def check_given(program: Program, options: PipelineOptions) -> None:
@@ -33,7 +77,46 @@ def check_given(program: Program, options: PipelineOptions) -> None:
     together, InvalidScheduleError where the program breaks the rules. All ranks call it."""
     if options.check:
         check_alike(program, options)
-    check_program(program, options)
+    names = ("tied", "param_dtype", "clip_grad_norm", "loss_scale")
+    refuse_where_stale(program.schedule, **{name: getattr(options, name) for name in names})
+    if options.verify and (violations := verify_program(dump_program(program))):
+        raise InvalidScheduleError(violations)
+
+
+def check_tied(program: Program, tied: Sequence[Group]) -> None:
+    """Raises InputError where stages share a parameter whose gradients the program does not sum."""
+    reduced = {i.stages for row in program.instructions for i in row if isinstance(i, ir.Reduce)}
+    for group in tied:
+        stages = stages_of(group)
+        if len(stages) > 1 and not any(set(stages) <= set(summed) for summed in reduced):
+            names = " and ".join(f"{name} of stage {stage}" for stage, name in group)
+            raise InputError(
+                f"tied: {names} are one parameter, whose gradients the program does not sum: "
+                f"compile it with --tied {','.join(map(str, stages))}, or of a profile that has "
+                "them as tied"
+            )
+
+
+def check_exchange(program: Program, other: Program) -> None:
+    """Raises InputError, alike on all ranks, which have the same programs, where stages that train
+    by ``program`` cannot by the ``other``, too."""
+    own, new = program.schedule, other.schedule
+    homes, others = (list(map(list, holders(schedule))) for schedule in (own, new))
+    sent, sends = ("weights" if each.transfers else "activations" for each in (own, new))
+    needed = [[RankRole.of(p, r).needed for p in (program, other)] for r in range(len(own.order))]
+    alike = {
+        f"one that sends {sent}, as the pipeline's, not {sends}": sent == sends,
+        "one that steps once an iteration, got one that steps after each microbatch": (
+            own.updates is new.updates is Updates.ITERATION
+        ),
+        f"its stages on ranks {homes}, where the pipeline has them, got {others}": homes == others,
+        "only stages on each rank that the pipeline was given there": all(
+            set(wanted) <= set(known) for known, wanted in needed
+        ),
+    }
+    for line, fits in alike.items():
+        if not fits:
+            raise agreed(InputError(f"program: expected {line}"))
 
 
 def with_ties(
@@ -154,3 +237,29 @@ def connected(
     return RankContext(
         program, role, options, store, transport, memory, device, relays, routes, buffers
     )
+
+
+class Prepared:
+    """What steps by one program use: its ``context``, ``step_end``, ``setup`` and ``inputs``.
+
+    ``held``: what is given back at the end is added to it. ``finish``: called before a state dict
+    of a stage or an optimizer is made; ``starts``: whether the stages have not trained yet. All
+    ranks make theirs at the same time.
+    """
+
+    def __init__(
+        self, context: RankContext, held: ExitStack, finish: Callable[[], None], *, starts: bool
+    ) -> None:
+        self.context, options = context, context.options
+        kind = JudgedStepEnd if options.needs_norm else StepEnd
+        self.step_end: StepEnd = kind(context, starts=starts)
+        held.callback(self.step_end.close)
+        self.setup = StepSetup(context, self.step_end)
+        microbatches = context.program.schedule.problem.microbatches
+        self.inputs = StepInputs(
+            context, self.setup.cells, microbatches, varying=options.varying_shapes
+        )
+        if context.relays:
+            stepped = self.step_end.modules.values(), self.step_end.optimizers.values()
+            for hook in finish_before_state_dicts(finish, *stepped):
+                held.callback(hook.remove)

@@ -17,18 +17,14 @@ from ..device import Device
 from ..errors import ExecutionError
 from ..measure.plan_deviation import made_without_barrier
 from ..optim.optimizers import taken_over
-from ..rank.checks import check_exchange, check_tied
 from ..rank.options import Options, PipelineOptions
-from ..rank.role import RankRole, rank_in
-from ..stages.store import Stage, stage_modules
-from ..stages.streamed_weights import StreamedStages
+from ..stages.store import Stage
 from ..tensors.receive_buffers import ReceiveBuffers
-from ..transport import GroupTransport, ReplicaFaults, ending_together
+from ..transport import GroupTransport, ending_together
 from .agreement import FirstStep, same
 from .layered_source import as_planned
 from .model_source import ModelSource, Place, options_of, placed_stages
-from .preparation import check_given, connected, device_for, store_for, with_ties
-from .prepared import Prepared
+from .preparation import Prepared, context_after, context_of
 from .state import PipelineState
 from .step_arguments import StepData
 from .steps.forward_rounds import ForwardRounds
@@ -43,49 +39,27 @@ class RankPipeline:
         stages: Mapping[int, Stage] | Sequence[Stage],
         **options: Unpack[Options],
     ) -> None:
-        given = PipelineOptions(**options)
-        self.program = program
+        given, problem = PipelineOptions(**options), program.schedule.problem
         with ExitStack() as held:
             with given.made_together():
-                self._make(stages, given, held)
+                context = context_of(program, stages, given, held)
+                own = Prepared(context, held, self.finish, starts=True)
+                self._forward_rounds = ForwardRounds(context, own.setup, own.step_end)
+            self.program, self.device, self.store = program, context.device, context.store
+            self.num_stages, self.microbatches = problem.stages, problem.microbatches
+            self.rank, self._transport = context.role.rank, context.transport
+            self.modules, self.optimizers = own.step_end.modules, own.step_end.optimizers
+            # own: the pipeline's program; given: that of the last step that was given one; last:
+            # from whose state the next step goes on; ran: what ran the last step
+            self._own = self._last = self._ran = own
+            self._given: Prepared | None = None
+            self._given_held = ExitStack()
+            self._buffers = ReceiveBuffers(self.device)  # of steps with programs of their own
+            self._state = PipelineState(context, own.step_end)
+            self._first = FirstStep(context, own.step_end)
             if self.rank == 0 and (note := self.barrier_note) is not None:
                 warnings.warn(note, stacklevel=2)
             self._held = held.pop_all()
-
-    def _make(
-        self,
-        stages: Mapping[int, Stage] | Sequence[Stage],
-        options: PipelineOptions,
-        held: ExitStack,
-    ) -> None:
-        """Connects and builds; one that cannot be made leaves no connections behind."""
-        program, problem = self.program, self.program.schedule.problem
-        check_given(program, options)
-        self.num_stages, self.microbatches = problem.stages, problem.microbatches
-        self.rank = rank_in(program, options)
-        role = RankRole.of(program, self.rank)
-        modules = stage_modules(stages, role.needed, self.num_stages)
-        options = with_ties(options, program, stages, modules)
-        self.device = device_for(options, modules)
-        group = options.data_group
-        replicas = None if group is None else ReplicaFaults(group, options.timeout)
-        self.store = store_for(program, role, self.device, options, modules, replicas=replicas)
-        held.callback(self.store.close)
-        context = connected(
-            program, role, options, self.store, self.device, held=held, replicas=replicas
-        )
-        # own: the pipeline's program; given: that of the last step that was given one; last: the
-        # one from whose state the next step goes on; ran: the one that ran the last step
-        self._own = Prepared(context, held, self.finish, starts=True)
-        self._last = self._ran = self._own
-        self._given: Prepared | None = None
-        self._given_held = ExitStack()
-        self.modules, self.optimizers = self._own.step_end.modules, self._own.step_end.optimizers
-        self._transport = context.transport
-        self._forward_rounds = ForwardRounds(context, self._own.setup, self._own.step_end)
-        self._state = PipelineState(context, self._own.step_end)
-        self._first = FirstStep(context, self._own.step_end)
-        self._buffers = ReceiveBuffers(self.device)  # of steps with programs of their own
 
     @classmethod
     def from_source(
@@ -123,27 +97,13 @@ class RankPipeline:
         """A step's own program, made ready in place of the last such one, with the pipeline's
         connections where they serve; all ranks call it."""
         self.finish()  # until then ranks may know the loss scale unlike each other
-        before, store = self._own.context, self.store
+        before = replace(self._own.context, buffers=self._buffers)
         own = before.options.optimizer
         optimizer = None if own is None else taken_over(self.optimizers.values())
         options = replace(before.options, optimizer=optimizer, loss_scale=self._state.loss_scale())
         with ExitStack() as held:
             with options.made_together():
-                check_given(program, options)
-                check_exchange(self.program, program)
-                check_tied(program, options.tied)
-                if isinstance(store, StreamedStages):
-                    store = store.by(program.schedule, self.rank)
-                context = connected(
-                    program,
-                    RankRole.of(program, self.rank),
-                    options,
-                    store,
-                    self.device,
-                    held=held,
-                    replicas=before.transport.replicas,
-                    before=replace(before, buffers=self._buffers),
-                )
+                context = context_after(before, program, options, held)
                 given = Prepared(context, held, self.finish, starts=False)
             last, self._given_held = self._given_held, held.pop_all()
         given.setup.follow((self._given or self._own).setup)

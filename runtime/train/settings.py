@@ -10,7 +10,7 @@ from pipeloom.ir.errors import InputError
 
 from ..device import check_devices
 from ..rank.loss_scale import LossScale
-from ..rank.options import Options, StagesAs, check_stages_as
+from ..rank.options import Options, PipelineOptions, StagesAs
 
 DTYPES = {
     "float32": torch.float32,
@@ -65,15 +65,10 @@ class RunSettings:
                 raise InputError(f"{name}: expected at least 1, got {count}")
         if self.every is not None and self.save is None:
             raise InputError(f"every: expected a folder to save in, too, got {self.every} alone")
-        for name in ("dtype", "param_dtype", "reduce_dtype"):
-            value = getattr(self, name)
-            if value is not None and value not in DTYPES:
-                raise InputError(f"{name}: expected {' or '.join(DTYPES)}, got {value}")
-        check_stages_as(self.stages_as)
+        dtype_of(self.dtype)
+        PipelineOptions(**self.options())  # raises for what is wrong, before processes start
         if self.device not in ("cpu", "cuda"):
             raise InputError(f"device: expected cpu or cuda, got {self.device}")
-        if self.pace and self.device != "cpu":
-            raise InputError(f"pace: expected device cpu, got {self.device}: its ops do not wait")
         if self.device == "cuda":
             check_devices()
 
@@ -95,7 +90,9 @@ class RunSettings:
 
 
 def dtype_of(name: str | None) -> torch.dtype | None:
-    """The dtype of that name, a key of DTYPES; None for None."""
+    """The dtype of that name, a key of DTYPES; None for None. Raises InputError for another."""
+    if name is not None and name not in DTYPES:
+        raise InputError(f"dtype: expected {' or '.join(DTYPES)}, got {name}")
     return None if name is None else DTYPES[name]
 
 
