@@ -20,14 +20,13 @@ import torch.distributed as dist
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.program import Program
 
-from ..executor.executor import Executor
 from ..measure.activation_ledger import Ledger
 from ..optim.step_end import StepEnd
 from ..probes.held_bytes import held_bytes
 from ..probes.link_probe import LinkParts, probed_links, ring_routes
 from ..probes.measurement_program import Asked, MeasurementProgram
 from ..probes.measuring import ACTIVATION, StagePart, measurement, sequences
-from ..probes.stage_probe import LedgerReader, MadeUpMessages, StageProbe
+from ..probes.stage_probe import MadeUpMessages, StageProbe
 from ..rank.context import RankContext
 from ..stages.tie_detection import tied_stages
 from ..tensors.forward_state import undisturbed
@@ -107,11 +106,7 @@ class StagesInPlace:
             if stage > 0:
                 inputs = made_up(interfaces[stage - 1][j], context.device)
             runner.prepare(cell, inputs)
-        reader: Any = LedgerReader(self._memory, cells)
-        executor = Executor(made, reader, cells, {stage: runner}, interfaces)
-        return StageProbe(
-            runner, executor, reader, [*zip(cells.values(), sources, strict=True)], asked
-        )
+        return StageProbe(made, runner, cells, sources, asked, interfaces=interfaces)
 
     def _part(self, stage: int, probe: StageProbe, held: dict[str, int]) -> StagePart:
         """The measurement of a stage: times of the rounds so far, bytes of one more round."""

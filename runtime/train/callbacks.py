@@ -15,32 +15,27 @@ from ..models.by_name import load_attribute
 from .loop import Listener, StepRecord
 
 
-def load_callback(name: str) -> Listener:
-    """The function that ``module:attribute`` names, or an object of the class that it names.
+def _named(callback: Listener | str) -> tuple[str, Listener]:
+    """The callback and its name; ``module:attribute`` names a function, or a class whose object is
+    one.
 
     Raises InputError where there is none, or it cannot be called.
     """
-    value = load_attribute(name)
+    if not isinstance(callback, str):
+        kind = callback if hasattr(callback, "__qualname__") else type(callback)
+        return f"{kind.__module__}:{kind.__qualname__}", callback
+    value = load_attribute(callback)
     try:
         made: Any = value() if isinstance(value, type) else value
     except Exception as error:
         words = in_brief(error)
-        raise InputError(f"{name}: making it without arguments failed: {words}") from error
+        raise InputError(f"{callback}: making it without arguments failed: {words}") from error
     if not callable(made):
         raise InputError(
-            f"{name}: expected a function of a StepRecord, or a class whose objects are, got "
+            f"{callback}: expected a function of a StepRecord, or a class whose objects are, got "
             f"{type(made).__name__}"
         )
-    callback: Listener = made
-    return callback
-
-
-def _named(callback: Listener | str) -> tuple[str, Listener]:
-    """The callback, loaded where it is a name, and its name."""
-    if isinstance(callback, str):
-        return callback, load_callback(callback)
-    kind = callback if hasattr(callback, "__qualname__") else type(callback)
-    return f"{kind.__module__}:{kind.__qualname__}", callback
+    return callback, made
 
 
 @contextmanager
@@ -64,8 +59,7 @@ def listening(callbacks: Sequence[Listener | str], *, progress: bool) -> Iterato
     """A function that calls all ``callbacks`` with a step's record, and with ``progress`` writes a
     line of it. Their ``close()``, if they have one, is called at the end.
 
-    Names are loaded by :func:`load_callback`. The listener raises ExecutionError where a callback
-    raises, which it names. Of the processes that torchrun started only the first has callbacks.
+    The listener raises ExecutionError where a callback raises, which it names. Of the processes that torchrun started only the first has callbacks.
     """
     if os.environ.get("RANK", "0") != "0":
         callbacks, progress = (), False
