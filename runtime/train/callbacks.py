@@ -59,7 +59,8 @@ def listening(callbacks: Sequence[Listener | str], *, progress: bool) -> Iterato
     """A function that calls all ``callbacks`` with a step's record, and with ``progress`` writes a
     line of it. Their ``close()``, if they have one, is called at the end.
 
-    The listener raises ExecutionError where a callback raises, which it names. Of the processes that torchrun started only the first has callbacks.
+    The listener raises ExecutionError where a callback raises, which it names. Of the processes
+    that torchrun started only the first has callbacks.
     """
     if os.environ.get("RANK", "0") != "0":
         callbacks, progress = (), False
