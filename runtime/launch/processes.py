@@ -29,7 +29,7 @@ from ..device import check_devices
 from ..errors import LaunchError
 from .child import Told, call_here, run_child, tell
 from .environment import socket_folder, world
-from .failures import Failure, Names, earliest
+from .failures import Names, earliest
 
 LOOPBACK = "127.0.0.1"
 FROZEN = "pipeloom.runtime.launch.forked"  # the last
@@ -154,19 +154,19 @@ class _Workers:
         that was waiting for them can. So other answers are waited for a moment after a failure.
         """
         answers: dict[int, Any] = {}
-        failures: list[Failure] = []
+        failures: list[LaunchError] = []
         until = inf if deadline is None else deadline
         while pending := [rank for rank in self._pipes if rank not in answers]:
             ready = self._ready(pending, until)
             if not ready:
                 break
             answers |= self._answers(ready)
-            failures = [answer for answer in answers.values() if isinstance(answer, Failure)]
+            failures = [answer for answer in answers.values() if isinstance(answer, LaunchError)]
             if failures:
                 grace = ECHO if all(f.moment == 0.0 for f in failures) else SETTLE
                 until = min(until, time.monotonic() + grace)
         if failures:
-            raise earliest(failures).raised()
+            raise earliest(failures)
         if pending:
             raise LaunchError(f"no answer in time from {self._names.of(*pending)}")
         return dict(sorted(answers.items()))
@@ -193,10 +193,10 @@ class _Workers:
                 return pickle.loads(pipe.recv_bytes())
         except EOFError:
             process.join(GRACE)
+        name = self._names.of(rank)
         if process.exitcode == LOST:
-            name = self._names.of(rank)
-            return Failure(rank, f"{name}: its fork server died, all ranks are ended")
-        return Failure(rank, f"{self._names.of(rank)} died{_cause(process.exitcode)}")
+            return LaunchError(f"{name}: its fork server died, all ranks are ended", rank=rank)
+        return LaunchError(f"{name} died{_cause(process.exitcode)}", rank=rank)
 
 
 def _context() -> ForkServerContext | SpawnContext:

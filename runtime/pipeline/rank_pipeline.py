@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Any, Self, Unpack
 
-import torch.distributed as dist
-
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 
@@ -20,7 +18,7 @@ from ..optim.optimizers import taken_over
 from ..rank.options import Options, PipelineOptions
 from ..stages.store import Stage
 from ..tensors.receive_buffers import ReceiveBuffers
-from ..transport import GroupTransport, ending_together
+from ..transport import ending_together
 from .agreement import FirstStep, same
 from .layered_source import as_planned
 from .model_source import ModelSource, Place, options_of, placed_stages
@@ -207,11 +205,6 @@ class RankPipeline:
         """The values that the ranks passed, in their order; all ranks call it."""
         with self.together():
             return self._transport.gather(value)
-
-    @property
-    def own_group(self) -> dist.ProcessGroup | None:
-        """The process group whose waits end where a rank fails; None where there is none."""
-        return self._transport.group if isinstance(self._transport, GroupTransport) else None
 
     def together(self) -> AbstractContextManager[None]:
         """A context for collectives of the caller's: an exception within ends all ranks, which

@@ -157,8 +157,7 @@ class Checkpoints:
         first replica."""
         planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
         with self._pipeline.together(), told(path, "saved", ExecutionError):
-            group = self._pipeline.own_group if self._replicas.count == 1 else None
-            save(dict(state), checkpoint_id=path, planner=planner, process_group=group)
+            save(dict(state), checkpoint_id=path, planner=planner)
 
     def _check(self, path: Path, state: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
         """Raises InputError for missing or unknown names, and other shapes."""
