@@ -49,7 +49,7 @@ class StagesInPlace:
         # at most as many as the rank has of each stage
         count = min([asked.in_flight, *map(len, self._given.values())])
         self._asked = replace(asked, in_flight=count)
-        self._interfaces = setup.inferred()
+        self._interfaces = setup.shapes.interfaces(setup.cells)
 
     def measure(self) -> Measurement:
         """Parameters, gradients, buffers and random numbers are as before afterwards."""

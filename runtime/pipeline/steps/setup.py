@@ -36,7 +36,8 @@ from .shape_inference import Interfaces, ShapeInference, made_up
 
 class StepSetup:
     """The ``cells`` of a rank's steps, the ``runners`` of its stages, the ``interfaces`` between
-    stages and the ``executor`` made of them; all ranks make theirs and call it alike.
+    stages, the ``shapes`` that they follow from, and the ``executor`` made of them; all ranks make
+    theirs and call it alike.
 
     ``modules``: the stages here; ``fixed``: the executor serves every later step. ``never``:
     the stages that are run as they are, with why if they were to be graphs; ``coverage``: which
@@ -52,7 +53,7 @@ class StepSetup:
         self.cells = make_cells(context)
         self.runners = {s: self.runner(s, context.memory) for s in role.run}
         self.graphed = {s: r for s, r in self.runners.items() if isinstance(r, GraphRunner)}
-        self._shapes = ShapeInference(
+        self.shapes = ShapeInference(
             context.store, problem.owner, self.skips, context.transport, context.device
         )
         self.interfaces: Interfaces = []
@@ -75,7 +76,7 @@ class StepSetup:
 
     def follow(self, other: StepSetup) -> None:
         """Knows the shapes that stages of another program, the same stages, were seen to give."""
-        self._shapes.known = other._shapes.known
+        self.shapes.known = other.shapes.known
 
     def gather(self) -> None:
         """Gathers the weights of sharded stages. Raises ExecutionError where that fails."""
@@ -84,13 +85,6 @@ class StepSetup:
         except ConnectionError as error:
             raise ExecutionError(f"rank {self._context.role.rank}: {error}") from error
 
-    def inferred(self) -> Interfaces:
-        """The shapes and dtypes that stages pass on, inferred from the cells' contents by all ranks
-        together; those of the last step if shapes do not vary. Raises ShapeError on all ranks."""
-        if self.executor is None or self._context.options.varying_shapes:
-            return self._shapes.interfaces(self.cells)
-        return self.interfaces
-
     def prepared(self) -> Executor:
         """The executor for the cells' contents, made in the first step, and where shapes may vary
         for each other ones. Raises ShapeError, alike on all ranks."""
@@ -98,23 +92,18 @@ class StepSetup:
         for stage, runner in self.graphed.items():
             runner.refresh(cell for (s, _), cell in self.cells.items() if s == stage)
         if self.executor is None or context.options.varying_shapes:
-            interfaces = self._shapes.interfaces(self.cells)
-            if self.executor is None or interfaces != self.interfaces:
-                self.interfaces = interfaces
-                self.executor = self._made()
-            else:
-                self._trace()
+            before, self.interfaces = self.interfaces, self.shapes.interfaces(self.cells)
+            hand_on(self.cells, self.interfaces)
+            self._trace()
+            if self.executor is None or self.interfaces != before:
+                if context.buffers is not None:
+                    Device(context.device).synchronize()  # what was received there has been read
+                context.transport.renew()
+                self.executor = Executor(
+                    context, self._step_end, self.cells, self.runners, self.interfaces
+                )
         self.fixed = not (context.options.varying_shapes or self.graphed)
         return self.executor
-
-    def _made(self) -> Executor:
-        context, interfaces = self._context, self.interfaces
-        hand_on(self.cells, interfaces)
-        self._trace()
-        if context.buffers is not None:
-            Device(context.device).synchronize()  # what was received there has been read
-        context.transport.renew()
-        return Executor(context, self._step_end, self.cells, self.runners, interfaces)
 
     def _trace(self) -> None:
         """Makes the graphs of the cells' contents, where stages are run as graphs."""
