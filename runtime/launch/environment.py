@@ -1,14 +1,10 @@
-"""The environment that processes are launched in: torchrun's variables, and room for sockets."""
+"""The environment that processes are launched in: torchrun's variables, GPUs, and the backend."""
 
 from __future__ import annotations
 
-import atexit
-import multiprocessing
 import os
-import shutil
 import socket
 import sys
-import tempfile
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -16,15 +12,8 @@ import torch
 import torch.distributed as dist
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.litter import own, remove_litter
 
 from ..device import device_count, gpu_uuid
-
-_MOST = 107 - 44
-"""Bytes of a Unix socket's path at most, less those that its folder's name and its own add to
-TMPDIR."""
-FOLDER = "plm-"  # short, as sockets' paths are to be
-
 
 Gpu: TypeAlias = tuple[bool, str, str]
 """Whether torch has NCCL, the host's name, and the device's UUID."""
@@ -86,19 +75,3 @@ def backend_of(gpus: Sequence[Gpu | None]) -> str:
         why = f"no NCCL on ranks {lacking}" if lacking else f"ranks {shared} share GPUs"
         sys.stderr.write(f"note: Gloo instead of NCCL, through the host's memory: {why}\n")
     return "gloo"
-
-
-def socket_folder() -> None:
-    """Lets multiprocessing's sockets lie in a folder that the next start removes, where this
-    process is killed. Raises InputError where TMPDIR has too long a name for them."""
-    folder = tempfile.gettempdir()
-    if len(os.fsencode(folder)) > _MOST:
-        raise InputError(
-            f"TMPDIR: expected a path of at most {_MOST} bytes, as sockets are made there, got "
-            f"{folder!r}"
-        )
-    settings = multiprocessing.current_process()._config  # type: ignore[attr-defined]
-    if "tempdir" not in settings:
-        remove_litter(FOLDER)
-        settings["tempdir"] = tempfile.mkdtemp(prefix=own(FOLDER))
-        atexit.register(shutil.rmtree, settings["tempdir"], ignore_errors=True)

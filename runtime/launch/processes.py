@@ -28,7 +28,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from ..device import check_devices
 from ..errors import LaunchError
 from .child import Told, call_here, run_child, tell
-from .environment import socket_folder, world
+from .environment import world
 from .failures import Names, earliest
 
 LOOPBACK = "127.0.0.1"
@@ -208,7 +208,6 @@ def _context() -> ForkServerContext | SpawnContext:
     """
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
-    socket_folder()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     return context
