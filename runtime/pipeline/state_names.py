@@ -14,7 +14,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError, in_brief
-from pipeloom.ir.model.layers import Layer
 
 from ..rank.options import ModelNames
 from ..stages.tie_detection import Group, Member
@@ -67,36 +66,6 @@ def model_name(names: ModelNames | None, stage: int, name: str) -> str:
     with suppress(Exception):
         return own if names is None else str(names(stage, own))
     return own
-
-
-def layer_names(
-    parts: Sequence[Sequence[str]], layers: Mapping[str, Layer], own: Any = None
-) -> ModelNames:
-    """Names of stages that are rows of layers: those of their modules, by :func:`layer_name`.
-
-    ``own``: the model source's ``layer_names()``, a function of layer and name in it, if it has
-    one.
-    """
-
-    name_of = own or layer_name
-
-    def named(stage: int, name: str) -> str:
-        at, _, rest = name.partition(".")
-        layer = parts[stage][int(at)]
-        return str(name_of(layers[layer], rest))
-
-    return named
-
-
-def layer_name(layer: Layer, name: str) -> str:
-    """``name`` in the layer as the model has it: under its module; of several under the one of the
-    child's place, as in ``nn.Sequential``; without modules, under the layer's own name."""
-    if len(layer.modules) == 1:
-        return f"{layer.modules[0]}.{name}"
-    child, _, rest = name.partition(".")
-    if child.isdecimal() and int(child) < len(layer.modules):
-        return f"{layer.modules[int(child)]}.{rest}"
-    return f"{layer.name}.{name}"
 
 
 def _row(modules: Mapping[int, nn.Module], names: ModelNames) -> _Row:
