@@ -40,12 +40,24 @@ def why_far_off(planned: Schedule, measured: Schedule) -> str | None:
     if 1 / FAR < ratio < FAR:
         return None
     if {t for s in planned.problem.profile.stages for t in (s.t_f, s.t_b, s.t_w)} == {1.0}:
-        return f"{ratio:.2g}x the planned makespan: {UNMEASURED}; see docs/profiling.md"
-    if ratio < 1:
-        return f"{ratio:.2g}x the planned makespan: {QUICK}; see docs/profiling.md"
+        reason = UNMEASURED
+    else:
+        reason = QUICK if ratio < 1 else _why_slow(planned)
+    times = f"{ratio:.2g}" if ratio < 1 else f"{ratio:.1f}"
+    return f"{times}x the planned makespan: {reason}; see docs/profiling.md"
+
+
+def _why_slow(planned: Schedule) -> str:
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", planned.problem.ranks))
-    reason = _reason(ranks, _cores(), _median_op(planned))
-    return f"{ratio:.1f}x the planned makespan: {reason}; see docs/profiling.md"
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    stages = planned.problem.profile.stages
+    op = statistics.median(t for stage in stages for t in (stage.t_f, stage.t_b, stage.t_w))
+    reasons = {
+        f"{ranks} ranks share {cores} core{'s' * (cores > 1)}": ranks > cores,
+        f"ops are short, {op:.2g} ms in the median": op < SHORT,
+    }
+    found = ", ".join(reason for reason, holds in reasons.items() if holds)
+    return found or "the profile may be of another model or machine"
 
 
 def other_size(planned: Schedule, sequences: int | None) -> str | None:
@@ -122,21 +134,3 @@ def over_the_limit(program: Program, peaks: Sequence[int]) -> str | None:
         f"rank {rank} held {ratio:.3g}x the plan's memory limit {figures}: do seq, micro_batch or "
         "dtype differ from the profile's?"
     )
-
-
-def _reason(ranks: int, cores: int, op: float) -> str:
-    reasons = []
-    if ranks > cores:
-        reasons.append(f"{ranks} ranks share {cores} core{'s' * (cores > 1)}")
-    if op < SHORT:
-        reasons.append(f"ops are short, {op:.2g} ms in the median")
-    return ", ".join(reasons) or "the profile may be of another model or machine"
-
-
-def _median_op(schedule: Schedule) -> float:
-    stages = schedule.problem.profile.stages
-    return statistics.median(t for stage in stages for t in (stage.t_f, stage.t_b, stage.t_w))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
