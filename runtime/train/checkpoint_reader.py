@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import torch
 from torch.distributed.checkpoint import metadata
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
 
@@ -58,30 +57,8 @@ def _member(kind: object, name: str) -> Enum:
     return kind[name]
 
 
-def unreadable(path: Path, error: Exception) -> InputError:
-    """The line on a file that is not what was written."""
-    words = f"cannot be read: {in_brief(error)}; expected a file as run --save wrote it"
-    return InputError(f"{path}: {words}")
-
-
-class _Files(FileSystem):
-    """Files whose names are in the errors of those who read them."""
-
-    @contextmanager
-    def create_stream(self, path: str | PathLike[str], mode: str) -> Generator[io.IOBase]:
-        try:
-            with super().create_stream(path, mode) as stream:
-                yield stream
-        except Exception as error:
-            raise unreadable(Path(path), error) from error
-
-
 class Reader(FileSystemReader):
     """A reader of a folder whose table of contents may hold names of torch's own alone."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.fs = _Files()
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         """Raises UnpicklingError for other names."""
@@ -140,12 +117,10 @@ def check_files(path: Path) -> None:
         ends[name] = max(ends.get(name, 0), value.offset + value.length)
     for name, end in ends.items():
         file = path / name
-        if not file.is_file():
-            raise InputError(f"{file}: missing; expected {end} bytes, as {METADATA} says")
-        if file.stat().st_size < end:
-            raise InputError(
-                f"{file}: expected {end} bytes, as {METADATA} says, got {file.stat().st_size}"
-            )
+        size = file.stat().st_size if file.is_file() else -1
+        if size < end:
+            got = "no file" if size < 0 else size
+            raise InputError(f"{file}: expected {end} bytes, as {METADATA} says, got {got}")
 
 
 @contextmanager
@@ -155,8 +130,6 @@ def told(path: Path, done: str, kind: type[PipeloomError] = InputError) -> Itera
         yield
     except CheckpointException as error:
         rank, (cause, _) = min(error.failures.items())
-        if isinstance(cause, InputError):  # which names the file
-            raise cause from error
         raise kind(f"{path}: cannot be {done}: rank {rank}: {in_brief(cause)}") from error
 
 
@@ -164,4 +137,7 @@ def _metadata(path: Path) -> Metadata:
     try:
         return Reader(path).read_metadata()
     except Exception as error:
-        raise unreadable(path / METADATA, error) from None
+        raise InputError(
+            f"{path / METADATA}: cannot be read: {in_brief(error)}; expected a file as run --save "
+            "wrote it"
+        ) from None
