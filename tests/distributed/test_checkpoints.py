@@ -220,7 +220,7 @@ def test_what_does_not_fit_is_one_line_before_the_first_step(
         (
             ".metadata",
             b"",
-            "/.metadata: cannot be read: EOFError: .*; expected a file as run --sav",
+            "/.metadata: cannot be read: EOFError: .*; expected a file as run --",
         ),
     ],
 )
