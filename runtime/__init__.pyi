@@ -22,7 +22,6 @@ from .tensors.packed_message import Spec as Spec
 from .tensors.stage_interface import StageInterface as StageInterface
 from .train.checkpoints import read_run as read_run
 from .train.loop import StepRecord as StepRecord
-from .train.loop import TrainingLoop as TrainingLoop
 from .train.settings import RunSettings as RunSettings
 from .train.train import RunResult as RunResult
 from .train.train import run_program as run_program
