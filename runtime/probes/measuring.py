@@ -55,43 +55,37 @@ def sequences(inputs: Sequence[Any]) -> int | None:
 def measurement(parts: Sequence[StagePart], links: LinkParts, **facts: Any) -> Measurement:
     """A profile of the stages that ``parts`` are of, with these ``facts`` of :class:`Profile`. Of a
     stage that several devices ran all samples count, and the most bytes."""
-    numbers = sorted({part.stage for part in parts})
-    whole = [_joined([part for part in parts if part.stage == s]) for s in numbers]
+    each = [[p for p in parts if p.stage == s] for s in sorted({part.stage for part in parts})]
     sent = [time for link in links.messages for time in link.large]
     delay = Figure.of(sent) if sent else None
     found = links_of(links.links, delay.median if delay else inf) if links.links else None
     uniform = found is None or not found.pairs
-    times = tuple({k: Figure.of(ms or UNKNOWN) for k, ms in part.times.items()} for part in whole)
-    pairs = tuple(Figure.of(part.pairs) for part in whole if part.pairs)
+    times = tuple(
+        {k: Figure.of([ms for p in own for ms in p.times[k]] or UNKNOWN) for k in own[0].times}
+        for own in each
+    )
+    paired = [[ms for part in own for ms in part.pairs] for own in each]
+    pairs = tuple(Figure.of(samples) for samples in paired if samples)
     profile = Profile(
-        stages=tuple(map(_stage, whole, times, pairs or (None,) * len(whole))),
+        stages=tuple(map(_stage, each, times, pairs or (None,) * len(each))),
         shared_by=1,
         t_comm=delay.median if delay is not None and uniform else None,
         links=found,
         host_link=link_of(links.host) if links.host else None,
-        max_stages=len(whole),
+        max_stages=len(each),
         **facts,
     )
-    coverage = tuple(part.coverage for part in whole if part.coverage is not None)
-    eager = {part.stage: part.eager for part in whole if part.eager is not None}
-    return Measurement(profile, times, delay, True, pairs, coverage=coverage, eager=eager)
+    coverage = joined({p.stage: p.coverage} for p in parts if p.coverage is not None)
+    eager = {part.stage: part.eager for part in parts if part.eager is not None}
+    seen = tuple(coverage.values())
+    return Measurement(profile, times, delay, True, pairs, coverage=seen, eager=eager)
 
 
-def _joined(parts: Sequence[StagePart]) -> StagePart:
-    """One part of the parts of a stage on several devices."""
-    first = parts[0]
-    return StagePart(
-        first.stage,
-        {kind: [ms for part in parts for ms in part.times[kind]] for kind in first.times},
-        [ms for part in parts for ms in part.pairs],
-        {key: max(part.sizes[key] for part in parts) for key in first.sizes},
-        joined({p.stage: p.coverage} for p in parts if p.coverage is not None).get(first.stage),
-        next((part.eager for part in parts if part.eager is not None), None),
-    )
-
-
-def _stage(part: StagePart, times: Mapping[OpKind, Figure], pair: Figure | None) -> StageProfile:
-    sizes: dict[str, Any] = {key: float(size) for key, size in part.sizes.items()}
+def _stage(
+    parts: Sequence[StagePart], times: Mapping[OpKind, Figure], pair: Figure | None
+) -> StageProfile:
+    sizes = {key: float(max(part.sizes[key] for part in parts)) for key in parts[0].sizes}
+    more: dict[str, Any] = {"spread": spread_of(times), **sizes}
     return StageProfile(
         times[OpKind.F].median,
         times[OpKind.B].median,
@@ -99,6 +93,5 @@ def _stage(part: StagePart, times: Mapping[OpKind, Figure], pair: Figure | None)
         t_r=times[OpKind.R].median if OpKind.R in times else None,
         t_fb=None if pair is None else pair.median,
         t_bw=fused_time(times),
-        spread=spread_of(times),
-        **sizes,
+        **more,
     )
