@@ -72,7 +72,8 @@ def measurable(stages: int, ranks: int, asked: Asked, name: str) -> Program:
     order = [
         [Op(kind, s, j) for s in range(r, stages, ranks) for j, kind in each] for r in range(ranks)
     ]
-    rows = tuple((*map(ir.Compute, ops), ir.Reduce(tuple(range(stages)))) for ops in order)
+    end: list[ir.Instruction] = [ir.Reduce(tuple(range(stages)))]
+    rows = tuple((*map(ir.Compute, ops), *end) for ops in order)
     return Program(Schedule.of(problem, order, "measured"), rows, ((),) * ranks)
 
 
@@ -101,8 +102,7 @@ def calculate_memory(
 
     with _told(source), faked():
         found = measure_source(source, program, asked, options, dtype=dtype, place=place)
-    times = ({},) * found.profile.num_stages
-    return replace(found, together=False, times=times)
+    return replace(found, together=False, times=({},) * found.profile.num_stages)
 
 
 @contextmanager
