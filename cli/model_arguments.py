@@ -91,7 +91,11 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         help="function to call after each step, or class of such a callback; can be repeated",
     )
     parser.add_argument(
-        "--timeout", metavar="S", type=seconds, help="seconds to wait for a message"
+        "--timeout",
+        metavar="S",
+        type=seconds,
+        default=300.0,
+        help="seconds to wait for a message, 300 by default",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print no progress")
 
@@ -147,7 +151,7 @@ def interrupted(folder: str | None) -> Iterator[Callable[[StepRecord], None]]:
 
 
 def _so_far(done: Sequence[int], folder: str | None) -> str:
-    from pipeloom.runtime.train.checkpoint_files import latest
+    from pipeloom.runtime.train.checkpoint_reader import latest
 
     where = f" after step {done[-1]}" if done else " before the first step was done"
     try:

@@ -14,7 +14,6 @@ from .models.huggingface import HuggingFace as HuggingFace
 from .pipeline.layered_source import LayeredSource as LayeredSource
 from .pipeline.model_source import ModelSource as ModelSource
 from .pipeline.pipeline import Pipeline as Pipeline
-from .profiling.memory_only import calculate_memory as calculate_memory
 from .profiling.profiler import measure_profile as measure_profile
 from .rank.loss_scale import LossScale as LossScale
 from .rank.options import PipelineOptions as PipelineOptions
@@ -23,7 +22,6 @@ from .tensors.packed_message import Spec as Spec
 from .tensors.stage_interface import StageInterface as StageInterface
 from .train.checkpoints import read_run as read_run
 from .train.loop import StepRecord as StepRecord
-from .train.loop import TrainingLoop as TrainingLoop
 from .train.settings import RunSettings as RunSettings
 from .train.train import RunResult as RunResult
 from .train.train import run_program as run_program

@@ -35,17 +35,23 @@ class LaunchError(PipeloomError):
     """A process of a launch failed.
 
     ``rank``: the first that did, None where none answered in time; ``details``: its traceback;
-    ``exit_code``: that of the error it raised.
+    ``exit_code``: that of the error it raised. ``moment``: when it reported that, on the machine's
+    monotonic clock; 0 of one that died. ``ours``: whether the error is one of pipeloom's own, which
+    says in one line where it happened.
     """
 
-    exit_code = 1
-
     def __init__(
-        self, message: str, *, rank: int | None = None, details: str = "", exit_code: int = 1
+        self,
+        message: str,
+        *,
+        rank: int | None = None,
+        details: str = "",
+        exit_code: int = 1,
+        moment: float = 0.0,
+        ours: bool = False,
     ) -> None:
-        self.rank = rank
-        self.details = details
-        self.exit_code = exit_code
+        self.rank, self.details, self.exit_code = rank, details, exit_code
+        self.moment, self.ours = moment, ours
         super().__init__(message)
 
 

@@ -1,4 +1,4 @@
-"""A launched process: it calls the function, and answers, tells and ends with its parent."""
+"""A launched process: calls the function, sends its result, and ends with its parent."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -21,7 +22,6 @@ from pipeloom.ir.litter import tied_to_parent
 from ..device import set_gpu
 from ..transport.making import meet
 from ..transport.nccl import CONNECTIONS
-from ..transport.waiting import waits_for_another
 from .environment import backend_of, gpu_here, own_gpu
 from .failures import Names, failure_of
 
@@ -31,13 +31,6 @@ _PARENT: list[Connection] = []  # in a process that was spawned, the pipe to who
 def tell(value: Any) -> None:
     """Hands ``value`` to the listener of the launch that spawned this process."""
     _PARENT[0].send_bytes(pickle.dumps(Told(value)))
-
-
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """A child's answer where it is: whether it waits for another rank."""
-
-    waits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +91,7 @@ def _tie_to_parent() -> None:
 
 
 def _watch(pipe: Connection) -> None:
-    """Ends this process with its parent: the pipe closes. What the parent sends is the question
-    whether the thread that computes waits for another rank."""
-    try:
-        while True:
-            pipe.recv_bytes()
-            pipe.send_bytes(pickle.dumps(Waits(waits_for_another(threading.main_thread().ident))))
-    except (EOFError, OSError):
-        os._exit(1)
+    """Ends this process with its parent, which sends nothing: the pipe closes."""
+    with suppress(EOFError, OSError):
+        pipe.recv_bytes()
+    os._exit(1)

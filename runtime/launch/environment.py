@@ -1,15 +1,10 @@
-"""The environment that processes are launched in: torchrun's variables, and room for sockets."""
+"""The environment that processes are launched in: torchrun's variables, GPUs, and the backend."""
 
 from __future__ import annotations
 
-import atexit
-import multiprocessing
 import os
-import resource
-import shutil
 import socket
 import sys
-import tempfile
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -17,17 +12,8 @@ import torch
 import torch.distributed as dist
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.litter import own, remove_litter
 
 from ..device import device_count, gpu_uuid
-
-_SOCKET, _NAME = 107, 44
-"""Bytes of a Unix socket's path at most, and those that its folder's name and its own add to
-TMPDIR."""
-FOLDER = "plm-"  # short, as sockets' paths are to be
-_FILES, _FILES_A_RANK = 48, 8
-"""Files that processes hold open, at least: four ranks fail at 32 and run at 80."""
-
 
 Gpu: TypeAlias = tuple[bool, str, str]
 """Whether torch has NCCL, the host's name, and the device's UUID."""
@@ -89,34 +75,3 @@ def backend_of(gpus: Sequence[Gpu | None]) -> str:
         why = f"no NCCL on ranks {lacking}" if lacking else f"ranks {shared} share GPUs"
         sys.stderr.write(f"note: Gloo instead of NCCL, through the host's memory: {why}\n")
     return "gloo"
-
-
-def check_sockets() -> None:
-    """Raises InputError where the folder for temporary files has too long a name for sockets."""
-    folder = tempfile.gettempdir()
-    most = _SOCKET - _NAME
-    if len(os.fsencode(folder)) > most:
-        raise InputError(
-            f"TMPDIR: expected a path of at most {most} bytes, as sockets are made there, got "
-            f"{folder!r}"
-        )
-
-
-def socket_folder() -> None:
-    """Lets multiprocessing's sockets lie in a folder that the next start removes, where this
-    process is killed."""
-    settings = multiprocessing.current_process()._config  # type: ignore[attr-defined]
-    if "tempdir" not in settings:
-        remove_litter(FOLDER)
-        settings["tempdir"] = tempfile.mkdtemp(prefix=own(FOLDER))
-        atexit.register(shutil.rmtree, settings["tempdir"], ignore_errors=True)
-
-
-def check_open_files(ranks: int) -> None:
-    """Raises InputError where too few files may be open for the pipes and sockets of ``ranks``."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    least = _FILES + _FILES_A_RANK * ranks
-    if most != resource.RLIM_INFINITY and most < least:
-        raise InputError(
-            f"ulimit -n: expected at least {least} open files for {ranks} ranks, got {most}"
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pipeloom.ir.errors import InputError, PipeloomError, in_words
 
@@ -44,52 +44,27 @@ class Names:
         return f"{of}: {own}"
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A child's report of its error; ``moment`` is on the machine's monotonic clock.
-
-    ``ours``: an error of pipeloom's own, which says in one line where it happened.
-    """
-
-    rank: int
-    message: str
-    moment: float = 0.0
-    details: str = ""
-    exit_code: int = 1
-    ours: bool = False
-
-    def raised(self) -> LaunchError:
-        return LaunchError(
-            self.message, rank=self.rank, details=self.details, exit_code=self.exit_code
-        )
-
-
-def failure_of(rank: int, names: Names, error: BaseException) -> Failure:
-    """The failure of a rank, which may name another one, whose fault all were told."""
+def failure_of(rank: int, names: Names, error: BaseException) -> LaunchError:
+    """A rank's report of its error, which may name another rank, whose fault all were told."""
     replica, own = divmod(rank, names.ranks)
     if names.replicas > 1 and getattr(error, "replica", None) is not None:
         replica = error.replica  # type: ignore[attr-defined]
     rank = replica * names.ranks + getattr(error, "rank", own)
-    return Failure(
-        rank,
+    return LaunchError(
         names.told(rank, in_words(error)),
-        time.monotonic(),
-        traceback.format_exc(),
-        error.exit_code if isinstance(error, PipeloomError) else 1,
-        isinstance(error, PipeloomError),
+        rank=rank,
+        details=traceback.format_exc(),
+        exit_code=error.exit_code if isinstance(error, PipeloomError) else 1,
+        moment=time.monotonic(),
+        ours=isinstance(error, PipeloomError),
     )
 
 
-def earliest(failures: Sequence[Failure]) -> Failure:
+def earliest(failures: Sequence[LaunchError]) -> LaunchError:
     """The earliest failure; where that rank died, with what the first of its peers says."""
     first = min(failures, key=lambda failure: failure.moment)
     peers = [f for f in failures if f.ours]
     if first.moment > 0.0 or not peers:
         return first
     peer = min(peers, key=lambda failure: failure.moment)
-    return replace(first, message=f"{first.message}; {peer.message}")
-
-
-def only_dead(failures: Sequence[Failure]) -> bool:
-    """Whether none of the failures was told by the rank itself."""
-    return all(failure.moment == 0.0 for failure in failures)
+    return LaunchError(f"{first}; {peer}", rank=first.rank)

@@ -15,8 +15,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from math import inf
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -27,9 +27,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from ..device import check_devices
 from ..errors import LaunchError
-from .child import Told, Waits, call_here, run_child, tell
-from .environment import check_open_files, check_sockets, socket_folder, world
-from .failures import Failure, Names, earliest, only_dead
+from .child import Told, call_here, run_child, tell
+from .environment import world
+from .failures import Names, earliest
 
 LOOPBACK = "127.0.0.1"
 FROZEN = "pipeloom.runtime.launch.forked"  # the last
@@ -67,7 +67,7 @@ def launch_ranks(
     ``message_timeout`` any one message (seconds).
 
     Raises LaunchError where a spawned process fails, InputError where torchrun started another
-    number of processes, this machine has no GPU, or too few files may be open.
+    number of processes, or this machine has no GPU.
     """
     names, device = Names(ranks, replicas), torch.device(device)
     if device.type == "cuda":
@@ -77,8 +77,6 @@ def launch_ranks(
         heard = args if listener is None else (*args, listener)
         names.check(joined[1])
         return {joined[0]: call_here(function, heard, device, message_timeout)}
-    check_sockets()
-    check_open_files(names.count)
     with _Workers(names, listener) as workers:
         heard = args if listener is None else (*args, tell)
         workers.start(function, heard, device, message_timeout)
@@ -150,44 +148,31 @@ class _Workers:
             pipe.close()
 
     def results(self, deadline: float | None) -> dict[int, Any]:
-        """Every rank's result. Raises LaunchError for the first failure, or at the deadline."""
-        found: dict[int, Any] = {}
-        while len(found) < len(self._pipes):
-            pending = [rank for rank in self._pipes if rank not in found]
-            ready = self._ready(pending, deadline)
+        """Every rank's result. Raises LaunchError for the earliest failure, or at the deadline.
+
+        A dead rank's peers often report first. The dead cannot say where they were; the first peer
+        that was waiting for them can. So other answers are waited for a moment after a failure.
+        """
+        answers: dict[int, Any] = {}
+        failures: list[LaunchError] = []
+        until = inf if deadline is None else deadline
+        while pending := [rank for rank in self._pipes if rank not in answers]:
+            ready = self._ready(pending, until)
             if not ready:
-                raise LaunchError(self._late(pending))
-            answers = self._answers(ready)
-            failures = [a for a in answers.values() if isinstance(a, Failure)]
+                break
+            answers |= self._answers(ready)
+            failures = [answer for answer in answers.values() if isinstance(answer, LaunchError)]
             if failures:
-                raise self._first(failures, [r for r in pending if r not in answers]).raised()
-            found |= answers
-        return dict(sorted(found.items()))
+                grace = ECHO if all(f.moment == 0.0 for f in failures) else SETTLE
+                until = min(until, time.monotonic() + grace)
+        if failures:
+            raise earliest(failures)
+        if pending:
+            raise LaunchError(f"no answer in time from {self._names.of(*pending)}")
+        return dict(sorted(answers.items()))
 
-    def _late(self, ranks: Sequence[int]) -> str:
-        """Who gave no answer in time; of several, which do not wait for another."""
-        waits = set(self._waiting(ranks))
-        culprits = [rank for rank in ranks if rank not in waits] if waits else []
-        if not culprits:
-            return f"no answer in time from {self._names.of(*ranks)}"
-        others = self._names.of(*sorted(waits))
-        return f"no answer in time from {self._names.of(*culprits)}; {others} waits for another"
-
-    def _waiting(self, ranks: Sequence[int]) -> Iterator[int]:
-        """The ranks that answer, when asked, that they wait for another one."""
-        asked = [rank for rank in ranks if _sent(self._pipes[rank])]
-        until = time.monotonic() + SETTLE
-        for rank in asked:
-            pipe = self._pipes[rank]
-            with suppress(EOFError, OSError):
-                while pipe.poll(max(0.0, until - time.monotonic())):
-                    answer = pickle.loads(pipe.recv_bytes())
-                    if isinstance(answer, Waits):
-                        yield from [rank] if answer.waits else ()
-                        break
-
-    def _ready(self, ranks: Sequence[int], deadline: float | None) -> list[int]:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    def _ready(self, ranks: Sequence[int], until: float) -> list[int]:
+        left = None if until == inf else max(0.0, until - time.monotonic())
         signs = {rank: (self._pipes[rank], self._processes[rank].sentinel) for rank in ranks}
         ready = wait([sign for pair in signs.values() for sign in pair], left)
         return [rank for rank, pair in signs.items() if any(sign in ready for sign in pair)]
@@ -208,25 +193,10 @@ class _Workers:
                 return pickle.loads(pipe.recv_bytes())
         except EOFError:
             process.join(GRACE)
+        name = self._names.of(rank)
         if process.exitcode == LOST:
-            name = self._names.of(rank)
-            return Failure(rank, f"{name}: its fork server died, all ranks are ended")
-        return Failure(rank, f"{self._names.of(rank)} died{_cause(process.exitcode)}")
-
-    def _first(self, failures: list[Failure], pending: Sequence[int]) -> Failure:
-        """The earliest failure: a dead rank's peers often report first.
-
-        The dead cannot say where they were; the first peer that was waiting for them can.
-        """
-        until = time.monotonic() + (ECHO if only_dead(failures) else SETTLE)
-        left = list(pending)
-        while left and (ready := self._ready(left, until)):
-            answers = self._answers(ready)
-            failures += [a for a in answers.values() if isinstance(a, Failure)]
-            left = [rank for rank in left if rank not in answers]
-            if not only_dead(failures):
-                until = min(until, time.monotonic() + SETTLE)
-        return earliest(failures)
+            return LaunchError(f"{name}: its fork server died, all ranks are ended", rank=rank)
+        return LaunchError(f"{name} died{_cause(process.exitcode)}", rank=rank)
 
 
 def _context() -> ForkServerContext | SpawnContext:
@@ -238,7 +208,6 @@ def _context() -> ForkServerContext | SpawnContext:
     """
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
-    socket_folder()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     return context
@@ -265,12 +234,3 @@ def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     if sys.platform == "linux":
         environment["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
     return environment
-
-
-def _sent(pipe: Connection) -> bool:
-    """Whether the child could be asked."""
-    try:
-        pipe.send_bytes(b"?")
-    except OSError:
-        return False
-    return True

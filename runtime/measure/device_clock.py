@@ -10,6 +10,8 @@ import torch
 
 from ..device import Device
 
+RENEWED = 10.0  # seconds: an event's time since the anchor has seven digits
+
 
 @dataclass(frozen=True, slots=True)
 class _Anchor:
@@ -18,38 +20,29 @@ class _Anchor:
     event: torch.Event
     seconds: float
 
+    def dated(self, event: torch.Event) -> float:
+        """The time of ``event``, in seconds of the host's clock."""
+        milliseconds: float = self.event.elapsed_time(event)
+        return self.seconds + milliseconds / 1e3
 
-class _Anchors:
-    """The anchors of all devices, one each, renewed as time goes by.
+
+_NEWEST: dict[torch.device, _Anchor] = {}
+
+
+def _near(device: Device) -> _Anchor:
+    """An anchor of the last seconds; makes the current stream wait for nothing, the host seldom.
 
     A new one is dated by the old one, on the device's clock: a host that is late does not count.
     """
-
-    def __init__(self) -> None:
-        self._newest: dict[torch.device, _Anchor] = {}
-
-    def near(self, device: Device) -> _Anchor:
-        """An anchor of the last seconds; makes the current stream wait for nothing, the host
-        seldom."""
-        old = self._newest.get(device.device)
-        if old is not None and time.perf_counter() - old.seconds < RENEWED:
-            return old
-        event = device.event(timed=True)
-        event.record(device.current())
-        event.synchronize()
-        now = time.perf_counter() if old is None else dated(old, event)
-        self._newest[device.device] = found = _Anchor(event, now)
-        return found
-
-
-RENEWED = 10.0  # seconds: an event's time since the anchor has seven digits
-_ANCHORS = _Anchors()
-
-
-def dated(anchor: _Anchor, event: torch.Event) -> float:
-    """The time of ``event``, in seconds of the host's clock."""
-    milliseconds: float = anchor.event.elapsed_time(event)
-    return anchor.seconds + milliseconds / 1e3
+    old = _NEWEST.get(device.device)
+    if old is not None and time.perf_counter() - old.seconds < RENEWED:
+        return old
+    event = device.event(timed=True)
+    event.record(device.current())
+    event.synchronize()
+    now = time.perf_counter() if old is None else old.dated(event)
+    _NEWEST[device.device] = found = _Anchor(event, now)
+    return found
 
 
 class DeviceClock:
@@ -61,7 +54,7 @@ class DeviceClock:
         self._anchor: _Anchor | None = None
 
     def start(self) -> None:
-        self._anchor = _ANCHORS.near(self._device)
+        self._anchor = _near(self._device)
 
     def timed(self, run: Callable[[], None], first: int) -> Callable[[], None]:
         begin, end = self._events[first : first + 2]
@@ -76,4 +69,4 @@ class DeviceClock:
     def seconds(self) -> list[float]:
         assert self._anchor is not None
         self._device.current().synchronize()
-        return [dated(self._anchor, event) for event in self._events]
+        return [self._anchor.dated(event) for event in self._events]

@@ -11,7 +11,7 @@ from torch import nn
 
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.program import Program, TensorKind
+from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import OPTIMIZED, Schedule
 from pipeloom.ir.units import amount, counted, memory_size
 
@@ -19,7 +19,6 @@ from ..dtensors import is_dtensor
 
 LEAST_BYTES = 1000.0  # of a microbatch; less is counted in a larger unit
 LITTLE = 1.05  # times the limit, up to which nobody is asked for another model's size
-ACTIVATIONS = (TensorKind.X, TensorKind.DY)  # weights that are received count for no peak
 ROUNDING = 1e-6
 ALIKE = 0.05  # relative difference of parameters that stages cut a little differently have
 DTYPES = (0.25, 0.5, 1.0, 2.0, 4.0)  # sizes of an element over each other's
@@ -41,12 +40,24 @@ def why_far_off(planned: Schedule, measured: Schedule) -> str | None:
     if 1 / FAR < ratio < FAR:
         return None
     if {t for s in planned.problem.profile.stages for t in (s.t_f, s.t_b, s.t_w)} == {1.0}:
-        return f"{ratio:.2g}x the planned makespan: {UNMEASURED}; see docs/profiling.md"
-    if ratio < 1:
-        return f"{ratio:.2g}x the planned makespan: {QUICK}; see docs/profiling.md"
+        reason = UNMEASURED
+    else:
+        reason = QUICK if ratio < 1 else _why_slow(planned)
+    times = f"{ratio:.2g}" if ratio < 1 else f"{ratio:.1f}"
+    return f"{times}x the planned makespan: {reason}; see docs/profiling.md"
+
+
+def _why_slow(planned: Schedule) -> str:
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", planned.problem.ranks))
-    reason = _reason(ranks, _cores(), _median_op(planned))
-    return f"{ratio:.1f}x the planned makespan: {reason}; see docs/profiling.md"
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    stages = planned.problem.profile.stages
+    op = statistics.median(t for stage in stages for t in (stage.t_f, stage.t_b, stage.t_w))
+    reasons = {
+        f"{ranks} ranks share {cores} core{'s' * (cores > 1)}": ranks > cores,
+        f"ops are short, {op:.2g} ms in the median": op < SHORT,
+    }
+    found = ", ".join(reason for reason, holds in reasons.items() if holds)
+    return found or "the profile may be of another model or machine"
 
 
 def other_size(planned: Schedule, sequences: int | None) -> str | None:
@@ -106,48 +117,20 @@ def over_the_limit(program: Program, peaks: Sequence[int]) -> str | None:
     None too where the profile counts in a larger unit than bytes.
     """
     problem = program.schedule.problem
-    stages = problem.profile.stages
-    if max(stage.m_b for stage in stages) < LEAST_BYTES:
-        return None
+    limits = problem.memory_limit
     over = [
         (peak / limit if limit else float("inf"), rank)
-        for rank, (peak, limit) in enumerate(zip(peaks, problem.memory_limit, strict=True))
+        for rank, (peak, limit) in enumerate(zip(peaks, limits, strict=True))
         if peak > limit
     ]
-    if not over:
+    if not over or max(stage.m_b for stage in problem.profile.stages) < LEAST_BYTES:
         return None
     ratio, rank = max(over)
-    limit = problem.memory_limit[rank]
-    figures = f"{amount(peaks[rank])} bytes, limit {amount(limit)}"
-    received = [each for each in program.buffers[rank] if each.kind in ACTIVATIONS]
-    ahead = len(received) * max(stage.activation_bytes or 0.0 for stage in stages)
+    figures = f"({amount(peaks[rank])} bytes, limit {amount(limits[rank])})"
     if ratio <= LITTLE:
-        more = f"{amount(peaks[rank] - limit)} bytes more than the plan's memory limit ({figures})"
-        if peaks[rank] <= limit + ahead:
-            more += (
-                f": maybe messages that it receives ahead, {amount(ahead)} bytes at most, which "
-                "are not in the plan"
-            )
-        return f"rank {rank} held {more}"
+        more = f"{amount(peaks[rank] - limits[rank])} bytes more than the plan's memory limit"
+        return f"rank {rank} held {more} {figures}, which leaves out messages received ahead"
     return (
-        f"rank {rank} held {ratio:.3g}x the plan's memory limit ({figures}): do seq, micro_batch "
-        "or dtype differ from the profile's?"
+        f"rank {rank} held {ratio:.3g}x the plan's memory limit {figures}: do seq, micro_batch or "
+        "dtype differ from the profile's?"
     )
-
-
-def _reason(ranks: int, cores: int, op: float) -> str:
-    reasons = []
-    if ranks > cores:
-        reasons.append(f"{ranks} ranks share {cores} core{'s' * (cores > 1)}")
-    if op < SHORT:
-        reasons.append(f"ops are short, {op:.2g} ms in the median")
-    return ", ".join(reasons) or "the profile may be of another model or machine"
-
-
-def _median_op(schedule: Schedule) -> float:
-    stages = schedule.problem.profile.stages
-    return statistics.median(t for stage in stages for t in (stage.t_f, stage.t_b, stage.t_w))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

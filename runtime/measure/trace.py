@@ -22,7 +22,20 @@ class TracedOp(NamedTuple):
     end: float
 
 
-Row = tuple[Sequence[Op], Sequence[float], int, Mapping[int, tuple[float, float]]]
+class Marks(NamedTuple):
+    """Seconds: start and end of each op in turn, and of each stage's averaging over the replicas;
+    of none without replicas, or on a GPU."""
+
+    ops: Sequence[float]
+    averages: Mapping[int, tuple[float, float]]
+
+    def later(self, seconds: float) -> Marks:
+        """The same so many seconds later, as on another clock."""
+        spans = {s: (start + seconds, end + seconds) for s, (start, end) in self.averages.items()}
+        return Marks([mark + seconds for mark in self.ops], spans)
+
+
+Row = tuple[Sequence[Op], Marks, int]
 
 
 def traced_ops(ops: Sequence[Op], seconds: Sequence[float]) -> list[TracedOp]:
@@ -32,22 +45,21 @@ def traced_ops(ops: Sequence[Op], seconds: Sequence[float]) -> list[TracedOp]:
 
 
 def measured_schedule(planned: Schedule, rows: Sequence[Row]) -> Schedule:
-    """``planned`` with measured times; a row is one rank's ops, marks, peak memory, and
-    when it averaged stages over replicas.
+    """``planned`` with measured times; a row is one rank's ops, their marks and its peak memory.
 
     Times are milliseconds from the first op's start on any rank. Transfers are left out: only ops
     are measured; so are pairs, whose ops have each their own time. So is the lower bound: it holds
     for the profile's times.
     """
-    first = min((seconds[0] for _, seconds, *_ in rows if seconds), default=0.0)
-    times = [_pairs(seconds, first) for _, seconds, *_ in rows]
+    first = min((marks.ops[0] for _, marks, _ in rows if marks.ops), default=0.0)
+    times = [_pairs(marks.ops, first) for _, marks, _ in rows]
     timing = Timing(
         tuple(pairs[:, 0] for pairs in times),
         tuple(pairs[:, 1] for pairs in times),
-        tuple(float(peak) for _, _, peak, _ in rows),
+        tuple(float(peak) for *_, peak in rows),
         np.empty((0, 2)),
         beside=tuple([i for i, op in enumerate(ops) if op.kind.copies] for ops, *_ in rows),
-        averages=tuple(_averages(spans, first) for *_, spans in rows),
+        averages=tuple(_averages(marks.averages, first) for _, marks, _ in rows),
     )
     order = tuple(pack(ops) for ops, *_ in rows)
     report = planned.report and replace(

@@ -9,35 +9,28 @@ processes in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch.distributed as dist
+
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.program import Program
 
-from ..executor.executor import Executor
 from ..measure.activation_ledger import Ledger
 from ..optim.step_end import StepEnd
 from ..probes.held_bytes import held_bytes
-from ..probes.link_probe import ring_routes
+from ..probes.link_probe import LinkParts, probed_links, ring_routes
 from ..probes.measurement_program import Asked, MeasurementProgram
-from ..probes.measuring import (
-    ACTIVATION,
-    LinkParts,
-    StagePart,
-    gathered,
-    measurement,
-    probed_links,
-    sequences,
-)
-from ..probes.stage_probe import LedgerReader, MadeUpMessages, StageProbe
+from ..probes.measuring import ACTIVATION, StagePart, measurement, sequences
+from ..probes.stage_probe import MadeUpMessages, StageProbe
 from ..rank.context import RankContext
-from ..rank.model_names import model_name
 from ..stages.tie_detection import tied_stages
 from ..tensors.forward_state import undisturbed
+from .state_names import model_name
 from .steps.setup import StepSetup, make_cells
 from .steps.shape_inference import made_up
 
@@ -56,32 +49,38 @@ class StagesInPlace:
         # at most as many as the rank has of each stage
         count = min([asked.in_flight, *map(len, self._given.values())])
         self._asked = replace(asked, in_flight=count)
-        self._interfaces = setup.inferred()
+        self._interfaces = setup.shapes.interfaces(setup.cells)
 
-    def measure(self, view: str) -> Measurement:
+    def measure(self) -> Measurement:
         """Parameters, gradients, buffers and random numbers are as before afterwards."""
-        context, asked = self._context, self._asked
-        ranks = context.program.schedule.problem.ranks if view != "rank" else 1
+        context, problem = self._context, self._context.program.schedule.problem
         held = {s: self._held(s) for s in context.role.run}
         with self._undone():
             probes = {s: self._probe(s) for s in context.role.run}
-            for number in range(asked.warmup + asked.repeats):
-                if view != "rank":
-                    context.transport.barrier()
+            for number in range(self._asked.warmup + self._asked.repeats):
+                context.transport.barrier()
                 for probe in probes.values():
-                    probe.run(counts=number >= asked.warmup)
+                    probe.run(counts=number >= self._asked.warmup)
             parts = [self._part(s, probe, held[s]) for s, probe in probes.items()]
-        parts, links = gathered(view, context.transport, parts, self._links)
-        found = measurement(
-            parts,
-            links,
-            ranks=ranks,
-            name=context.program.schedule.problem.profile.name,
-            tied=tied_stages(context.options.tied) if view != "rank" else (),
-            micro_batch=self._micro_batch(view),
+        every = [part for row in self._gather(parts) for part in row]
+        largest = max(part.sizes.get(ACTIVATION, 0) for part in every)
+        return measurement(
+            every,
+            LinkParts.joined(self._gather(self._links(largest))),
+            ranks=problem.ranks,
+            name=problem.profile.name,
+            tied=tuple(tied_stages(context.options.tied)),
+            micro_batch=next((n for n in self._gather(self._micro_batch()) if n), None),
+            barrier=context.waits_for_norm,
         )
-        most, waits = found.profile.num_stages, context.waits_for_norm
-        return replace(found, profile=replace(found.profile, max_stages=most, barrier=waits))
+
+    def _gather(self, value: Any) -> list[Any]:
+        """The values of all processes; of the ranks of a transport of the caller's."""
+        if self._context.options.transport is not None or not dist.is_initialized():
+            return self._context.transport.gather(value)
+        values: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(values, value)
+        return values
 
     def _probe(self, stage: int) -> StageProbe:
         context, asked, own = self._context, self._asked, self._given[stage]
@@ -107,13 +106,9 @@ class StagesInPlace:
             if stage > 0:
                 inputs = made_up(interfaces[stage - 1][j], context.device)
             runner.prepare(cell, inputs)
-        reader: Any = LedgerReader(self._memory, cells)
-        executor = Executor(made, reader, cells, {stage: runner}, interfaces)
-        return StageProbe(
-            runner, executor, reader, [*zip(cells.values(), sources, strict=True)], asked
-        )
+        return StageProbe(made, runner, cells, sources, asked, interfaces=interfaces)
 
-    def _part(self, stage: int, probe: StageProbe, held: Mapping[str, int]) -> StagePart:
+    def _part(self, stage: int, probe: StageProbe, held: dict[str, int]) -> StagePart:
         """The measurement of a stage: times of the rounds so far, bytes of one more round."""
         sizes, coverage = probe.sizes(partial(model_name, self._context.options.names))
         if self._interfaces:
@@ -123,13 +118,10 @@ class StagesInPlace:
         eager = getattr(probe.runner, "refusal", None)
         return StagePart(stage, probe.times, probe.pairs, {**sizes, **held}, coverage, eager)
 
-    def _micro_batch(self, view: str) -> int | None:
-        """The sequences in a microbatch, where a rank of the view is given them."""
+    def _micro_batch(self) -> int | None:
+        """The sequences in a microbatch, where this rank is given them."""
         first = [cell.inputs for (stage, _), cell in self._setup.cells.items() if stage == 0]
-        own = sequences(first[0]) if first else None
-        if view == "rank":
-            return own
-        return next((n for n in self._context.transport.gather(own) if n is not None), None)
+        return sequences(first[0]) if first else None
 
     def _held(self, stage: int) -> dict[str, int]:
         optimizer = self._step_end.optimizers.get(stage)
@@ -137,12 +129,13 @@ class StagesInPlace:
         return held_bytes(context.store, stage, context.options.optimizer, optimizer)
 
     def _links(self, largest: int) -> LinkParts:
-        """Links, over connections of their own: a program has those alone that it uses."""
+        """Links, over connections of their own: a program has only those that it uses."""
         context = self._context
         if not self._asked.repeats:
             return LinkParts()
-        routes = ring_routes(context.transport.size, context.options.timeout)
-        transport = context.transport.beside(routes)
+        transport = context.transport.beside(
+            ring_routes(context.transport.size, context.options.timeout)
+        )
         try:
             offload = self._asked.offload
             return probed_links(transport, largest, context.device, offload=offload)

@@ -25,7 +25,6 @@ from ..executor.outputs import as_tuple
 from ..rank.options import ModelNames
 from ..stages.store import Stage, made
 from .model_source import ModelSource, skips_of
-from .state_names import layer_names
 
 WANTED = "expected pairs of a pipeloom Layer and a function that returns its module"
 
@@ -42,13 +41,12 @@ def layers_of(source: ModelSource) -> list[tuple[Layer, Stage]] | None:
         return None
     name = f"{type(source).__name__}.named_layers()"
     value: Any = ask()
-    if not isinstance(value, Iterable):
-        raise InputError(f"{name}: {WANTED}, got {type(value).__name__}")
-    found = list(value)
+    found = list(value) if isinstance(value, Iterable) else [value]
     for i, entry in enumerate(found):
-        pair = isinstance(entry, tuple) and len(entry) == 2
-        if not (pair and isinstance(entry[0], Layer) and callable(entry[1])):
-            raise InputError(f"{name}[{i}]: {WANTED}, got {entry!r}")
+        match entry:
+            case (Layer(), make) if callable(make):
+                continue
+        raise InputError(f"{name}[{i}]: {WANTED}, got {entry!r}")
     names = [layer.name for layer, _ in found]
     if not names or len(set(names)) < len(names):
         raise InputError(f"{name}: expected layers with different names, got {names}")
@@ -76,8 +74,8 @@ def as_planned(source: ModelSource, profile: Profile) -> ModelSource:
     InputError where the layers are others than those of the source.
     """
     parts = tuple(tuple(layer.name for layer in stage.layers) for stage in profile.stages)
-    found = layers_of(source)
-    if found is None or not all(parts):
+    found = layers_of(source) if all(parts) else None
+    if found is None:
         return source
     mine = [layer.name for layer, _ in found]
     planned = list(chain.from_iterable(parts))
@@ -103,9 +101,7 @@ class LayeredSource:
     parts: tuple[tuple[str, ...], ...]
 
     def stages(self, count: int) -> Sequence[Stage]:
-        """The functions that make each part. Raises InputError for another number."""
-        if count != len(self.parts):
-            raise InputError(f"stages: expected {len(self.parts)}, as it was cut, got {count}")
+        """The functions that make each part, whatever ``count`` is."""
         return [partial(self._stage, part) for part in self.parts]
 
     def _stage(self, part: Sequence[str]) -> nn.Module:
@@ -137,7 +133,13 @@ class LayeredSource:
         them."""
         layers = {layer.name: layer for layer, _ in layers_of(self.source) or ()}
         own = getattr(self.source, "layer_names", None)
-        return layer_names(self.parts, layers, None if own is None else own())
+        name_of = layer_name if own is None else own()
+
+        def named(stage: int, name: str) -> str:
+            at, _, rest = name.partition(".")
+            return str(name_of(layers[self.parts[stage][int(at)]], rest))
+
+        return named
 
     def _groups(self) -> Sequence[Sequence[tuple[str, str]]]:
         ask = getattr(self.source, "tied_layers", None)
@@ -149,13 +151,6 @@ class LayeredSource:
                 )
             return ()
         groups: Sequence[Sequence[tuple[str, str]]] = ask()
-        known = set(chain.from_iterable(self.parts))
-        for layer, _ in chain.from_iterable(groups):
-            if layer not in known:
-                raise InputError(
-                    f"{type(self.source).__name__}.tied_layers(): expected names of its layers, "
-                    f"got {layer!r}"
-                )
         return groups
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
@@ -181,3 +176,14 @@ def _share(module: nn.Module, first: str, other: str) -> None:
     """Makes the parameter ``other`` the one called ``first``."""
     path, _, name = other.rpartition(".")
     setattr(module.get_submodule(path), name, module.get_parameter(first))
+
+
+def layer_name(layer: Layer, name: str) -> str:
+    """``name`` in the layer as the model has it: under its module; of several under the one of the
+    child's place, as in ``nn.Sequential``; without modules, under the layer's own name."""
+    if len(layer.modules) == 1:
+        return f"{layer.modules[0]}.{name}"
+    child, _, rest = name.partition(".")
+    if child.isdecimal() and int(child) < len(layer.modules):
+        return f"{layer.modules[int(child)]}.{rest}"
+    return f"{layer.name}.{name}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.units import counted
 
 from ..rank.options import ModelNames, Options
-from ..stages.store import Stage
+from ..stages.store import Stage, made
 
 
 class ModelSource(Protocol):
@@ -79,32 +80,42 @@ def check_evaluation(source: ModelSource) -> None:
 def checked_stages(source: ModelSource, count: int) -> list[Stage]:
     """``source.stages(count)``. Raises InputError where that is not one per stage."""
     value: Any = source.stages(count)
-    name, wanted = f"{_of(source)}stages({count})", f"{count} functions that return a module"
-    if not isinstance(value, Iterable):
-        raise InputError(f"{name}: expected a list of {wanted}, got {_shown(value)}")
-    stages = list(value)
-    if len(stages) != count:
-        raise InputError(f"{name}: expected {wanted}, got {len(stages)}")
-    for s, stage in enumerate(stages):
-        if not callable(stage):
-            raise InputError(
-                f"{name}[{s}]: expected a function that returns a module, got {_shown(stage)}"
-            )
+    stages = list(value) if isinstance(value, Iterable) else []
+    if len(stages) != count or not all(map(callable, stages)):
+        raise InputError(
+            f"{type(source).__name__}.stages({count}): expected a list of {count} functions that "
+            f"return a module, got {_shown(value)}"
+        )
     return stages
+
+
+Place: TypeAlias = Callable[[Stage, int], nn.Module]
+"""Makes the module of a stage, which has this number, where it is run."""
+
+
+def on_device(device: torch.device, dtype: torch.dtype | None) -> Place:
+    """A function that makes a stage's module, moves it to the device and converts it to the dtype,
+    if one is given."""
+    return lambda stage, number: made(stage, number).to(device=device, dtype=dtype)
+
+
+def placed_stages(source: ModelSource, count: int, place: Place | None) -> Sequence[Stage]:
+    """``source.stages(count)``, checked; each is made by ``place``, if it is given."""
+    stages = checked_stages(source, count)
+    return stages if place is None else [partial(place, stage, s) for s, stage in enumerate(stages)]
 
 
 def check_cut(source: ModelSource, count: int) -> None:
     """Raises InputError where the source cannot be cut into ``count`` stages, before processes
     start. What else it raises is left to the ranks, which report where; torchrun's check their own
     cut anyway."""
-    if "RANK" in os.environ:
-        return
     try:
-        checked_stages(source, count)
+        if "RANK" not in os.environ:
+            checked_stages(source, count)
     except InputError:
         raise
     except Exception:
-        return
+        pass
 
 
 MOST_CHUNKS = 64
@@ -140,11 +151,8 @@ def checked_batch(
 
     Raises InputError where it is not what it should be.
     """
-    value: Any = getattr(source, method)(step, microbatches)
-    name = f"{_of(source)}{method}({step}, {microbatches})"
-    if not (isinstance(value, Sequence) and len(value) == 2):
-        raise InputError(f"{name}: expected a pair, inputs and targets, got {_shown(value)}")
-    inputs, targets = value
+    inputs, targets = getattr(source, method)(step, microbatches)
+    name = f"{type(source).__name__}.{method}({step}, {microbatches})"
     return (
         _microbatches(inputs, microbatches, f"{name}: inputs"),
         _microbatches(targets, microbatches, f"{name}: targets"),
@@ -152,18 +160,14 @@ def checked_batch(
 
 
 def _microbatches(value: Any, count: int, name: str) -> list[Tensor]:
-    wanted = f"expected a list of {counted(count, 'tensor')}, one per microbatch"
-    if isinstance(value, Tensor):
-        raise InputError(f"{name}: {wanted}, got {_shown(value)}: tensor.chunk({count}) cuts it")
-    if not (isinstance(value, Sequence) and all(isinstance(x, Tensor) for x in value)):
-        raise InputError(f"{name}: {wanted}, got {_shown(value)}")
-    if len(value) != count:
-        raise InputError(f"{name}: {wanted}, got {len(value)}")
+    tensors = isinstance(value, Sequence) and all(isinstance(x, Tensor) for x in value)
+    if not tensors or len(value) != count:
+        hint = f": tensor.chunk({count}) cuts it" if isinstance(value, Tensor) else ""
+        raise InputError(
+            f"{name}: expected a list of {counted(count, 'tensor')}, one per microbatch, got "
+            f"{_shown(value)}{hint}"
+        )
     return list(value)
-
-
-def _of(source: ModelSource) -> str:
-    return f"{type(source).__name__}."
 
 
 def _shown(value: object) -> str:

@@ -11,7 +11,8 @@ from torch import Tensor
 from pipeloom.ir.model.program import Program
 
 from ..tensors.microbatches import Batch
-from ..transport import ended, ending_together
+from ..transport import ended
+from .preparation import Prepared
 from .reports import PipelineReports
 from .step_arguments import StepData
 from .step_inputs import Result, hand_out, taken
@@ -140,35 +141,35 @@ class Pipeline(PipelineReports):
         error of the first that failed.
         """
         data = StepData(inputs, options, target, loss_kwargs or {})
-        ran: Pipeline = self
+        ran = self._own
         if program is not None or not self._first.over:
             ran = self._of_step(program, update=update)
-        self._other = None if ran is self else ran
+        self._ran = ran
         try:
-            results = ran._run(data, keep=return_outputs, updates=update)
+            results = self._run(ran, data, keep=return_outputs, updates=update)
         except Exception as error:
-            raised = ended(ran._transport, error)
+            raised = ended(ran.context.transport, error)
             if raised is error:
                 raise
             raise raised from error
         return hand_out(results, losses, metrics)
 
-    def _run(self, data: StepData, *, keep: bool, updates: bool) -> list[Result]:
+    def _run(self, ran: Prepared, data: StepData, *, keep: bool, updates: bool) -> list[Result]:
         """Runs a step on ``data``; keeps outputs and steps optimizers as asked."""
-        store, setup, step_end = self.store, self._setup, self._step_end
-        self._inputs.put(data)
-        if self._turn and self._turn[0] is not self:
-            self._take_turn()
+        store, setup, step_end = ran.context.store, ran.setup, ran.step_end
+        ran.inputs.put(data)
+        if ran is not self._last:
+            self._take_turn(ran)
         if not store.resident:
             setup.gather()
         executor = setup.executor if setup.fixed and setup.executor else setup.prepared()
         for runner in setup.runners.values():
             runner.keep_outputs = keep
         try:
-            step_end.begin(partial(self._refill, data), updates=updates)
+            step_end.begin(partial(self._refill, ran, data), updates=updates)
             if not store.resident:
                 store.begin()
-            self._memory.start(setup.modules)
+            ran.context.memory.start(setup.modules)
             executor.run()
             step_end.over()
         except Exception:
@@ -176,7 +177,7 @@ class Pipeline(PipelineReports):
             raise
         if not setup.settled:
             setup.settle()
-        return taken(self._inputs.last)
+        return taken(ran.inputs.last)
 
     def eval(
         self,
@@ -206,7 +207,7 @@ class Pipeline(PipelineReports):
         """
         self.finish()
         data = StepData(inputs, options, target, loss_kwargs or {})
-        with ending_together(self._transport):
+        with self.together():
             results = self._forward_rounds.run(
                 data, microbatches, wants_losses=losses is not None, keep_outputs=return_outputs
             )

@@ -1,53 +1,122 @@
-"""Checks, ties, weights and connections of one rank, before its pipeline is made of them."""
+"""A program made ready on one rank: checked, with ties, weights and connections."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
 from torch import nn
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, InvalidScheduleError
+from pipeloom.ir.formats import dump_program
+from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Updates, refuse_where_stale
 from pipeloom.ir.model.transfers import holders
+from pipeloom.ir.verify.program import verify_program
 
 from ..device import with_index
 from ..measure.activation_ledger import Ledger
 from ..measure.memory import Memory
-from ..optim.norm_groups import numbered
-from ..rank.checks import check_program, check_tied
-from ..rank.consistency import check_agreement
+from ..optim.optimizer_step import JudgedStepEnd, finish_before_state_dicts
+from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
 from ..rank.heap import keep_pages
 from ..rank.options import PipelineOptions
-from ..rank.role import RankRole, has_relays, routes_of
+from ..rank.role import RankRole, has_relays, rank_in, routes_of
 from ..stages.fsdp import is_sharded, resident_stages
-from ..stages.store import Stage, StageStore, device_of, given_modules
+from ..stages.store import Stage, StageStore, device_of, given_modules, stage_modules
 from ..stages.streamed_weights import StreamedStages
-from ..stages.tie_detection import find_ties
-from ..transport import ReplicaFaults
+from ..stages.tie_detection import Group, find_ties, stages_of
+from ..transport import ReplicaFaults, agreed
+from .agreement import check_alike
+from .step_inputs import StepInputs
+from .steps.setup import StepSetup
+
+
+def context_of(
+    program: Program,
+    stages: Mapping[int, Stage] | Sequence[Stage],
+    options: PipelineOptions,
+    held: ExitStack,
+) -> RankContext:
+    """The context of a rank that has these ``stages``; ``held`` gives back what it opens. All ranks
+    call it."""
+    check_given(program, options)
+    role = RankRole.of(program, rank_in(program, options))
+    modules = stage_modules(stages, role.needed, program.schedule.problem.stages)
+    options = with_ties(options, program, stages, modules)
+    device, group = device_for(options, modules), options.data_group
+    replicas = None if group is None else ReplicaFaults(group, options.timeout)
+    store = store_for(program, role, device, options, modules, replicas=replicas)
+    held.callback(store.close)
+    return connected(program, role, options, store, device, held=held, replicas=replicas)
+
+
+def context_after(
+    before: RankContext, program: Program, options: PipelineOptions, held: ExitStack
+) -> RankContext:
+    """The context of another ``program`` for the same stages, with the connections of the context
+    ``before`` it where they serve; all ranks call it."""
+    check_given(program, options)
+    check_exchange(before.program, program)
+    check_tied(program, options.tied)
+    store, role = before.store, RankRole.of(program, before.role.rank)
+    if isinstance(store, StreamedStages):
+        store = store.by(program.schedule, role.rank)
+    replicas = before.transport.replicas
+    return connected(
+        program, role, options, store, before.device, held=held, replicas=replicas, before=before
+    )
 
 
 def check_given(program: Program, options: PipelineOptions) -> None:
     """Raises InputError where program and options are not alike on all ranks, or do not go
     together, InvalidScheduleError where the program breaks the rules. All ranks call it."""
     if options.check:
-        check_agreement(program, _alike(options), options.gather_early)
-    check_program(program, options)
+        check_alike(program, options)
+    names = ("tied", "param_dtype", "clip_grad_norm", "loss_scale")
+    refuse_where_stale(program.schedule, **{name: getattr(options, name) for name in names})
+    if options.verify and (violations := verify_program(dump_program(program))):
+        raise InvalidScheduleError(violations)
 
 
-def _alike(options: PipelineOptions) -> dict[str, object]:
-    """The options that all ranks must be given alike, in a form that prints the same on each."""
-    names = ("varying_shapes", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale")
-    more = ("scale_grads", "post_validation")
-    groups = options.norm_groups
-    return {
-        "tied": [[tuple(pair) for pair in shared] for shared in options.tied],
-        "skips": [tuple(pair) for pair in options.skips],
-        **{name: getattr(options, name) for name in (*names, *more)},
-        "norm_groups": None if groups is None else numbered(groups),
+def check_tied(program: Program, tied: Sequence[Group]) -> None:
+    """Raises InputError where stages share a parameter whose gradients the program does not sum."""
+    reduced = {i.stages for row in program.instructions for i in row if isinstance(i, ir.Reduce)}
+    for group in tied:
+        stages = stages_of(group)
+        if len(stages) > 1 and not any(set(stages) <= set(summed) for summed in reduced):
+            names = " and ".join(f"{name} of stage {stage}" for stage, name in group)
+            raise InputError(
+                f"tied: {names} are one parameter, whose gradients the program does not sum: "
+                f"compile it with --tied {','.join(map(str, stages))}, or of a profile that has "
+                "them as tied"
+            )
+
+
+def check_exchange(program: Program, other: Program) -> None:
+    """Raises InputError, alike on all ranks, which have the same programs, where stages that train
+    by ``program`` cannot by the ``other``, too."""
+    own, new = program.schedule, other.schedule
+    homes, others = (list(map(list, holders(schedule))) for schedule in (own, new))
+    sent, sends = ("weights" if each.transfers else "activations" for each in (own, new))
+    needed = [[RankRole.of(p, r).needed for p in (program, other)] for r in range(len(own.order))]
+    alike = {
+        f"one that sends {sent}, as the pipeline's, not {sends}": sent == sends,
+        "one that steps once an iteration, got one that steps after each microbatch": (
+            own.updates is new.updates is Updates.ITERATION
+        ),
+        f"its stages on ranks {homes}, where the pipeline has them, got {others}": homes == others,
+        "only stages on each rank that the pipeline was given there": all(
+            set(wanted) <= set(known) for known, wanted in needed
+        ),
     }
+    for line, fits in alike.items():
+        if not fits:
+            raise agreed(InputError(f"program: expected {line}"))
 
 
 def with_ties(
@@ -81,7 +150,7 @@ def device_for(options: PipelineOptions, modules: Mapping[int, nn.Module]) -> to
 
 def store_for(
     program: Program,
-    rank: int,
+    role: RankRole,
     device: torch.device,
     options: PipelineOptions,
     modules: Mapping[int, nn.Module],
@@ -97,11 +166,11 @@ def store_for(
         _check_real(modules)
     sharded = next((s for s, module in modules.items() if is_sharded(module)), None)
     if sharded is not None:
-        _check_sharded(sharded, program, options)
+        _check_sharded(sharded, program, options, role)
     elif program.schedule.transfers or options.param_dtype is not None:
         dtypes = {"param_dtype": options.param_dtype, "reduce_dtype": options.reduce_dtype}
-        master = _dtype_elsewhere(modules, options)
-        return StreamedStages(modules, program.schedule, rank, device, master=master, **dtypes)
+        dtypes["master"] = _dtype_elsewhere(modules, options)
+        return StreamedStages(modules, program.schedule, role.rank, device, **dtypes)
     return resident_stages(modules, options.data_group, options.timeout, replicas)
 
 
@@ -125,14 +194,14 @@ def _check_real(modules: Mapping[int, nn.Module]) -> None:
                 )
 
 
-def _check_sharded(stage: int, program: Program, options: PipelineOptions) -> None:
+def _check_sharded(stage: int, program: Program, options: PipelineOptions, role: RankRole) -> None:
     wanted = {
         "a program that sends activations": not program.schedule.transfers,
         "its mp_policy to say in what it computes, got param_dtype "
         f"{options.param_dtype}": options.param_dtype is None,
         f"no tied parameters, got {list(options.tied)}": not options.tied,
         "a program in which each stage is on one rank": all(
-            len(ranks) <= 1 for ranks in holders(program.schedule)
+            len(ranks) <= 1 for ranks in role.holders
         ),
     }
     for what, there in wanted.items():
@@ -147,11 +216,13 @@ def connected(
     store: StageStore,
     device: torch.device,
     *,
+    held: ExitStack,
     replicas: ReplicaFaults | None,
     before: RankContext | None = None,
 ) -> RankContext:
-    """The rank's context, with connections to all ranks that it has to do with; all ranks call
-    it. It has those of the context ``before`` it, where they are the same."""
+    """The rank's context, with connections to all ranks that it has to do with, which ``held``
+    gives back; all ranks call it. It has those of the context ``before`` it, where they are the
+    same."""
     relays = options.needs_norm and options.post_validation and has_relays(program)
     gathers = options.needs_norm and not relays
     routes = routes_of(program, role.holders, options.tied, options.timeout, gathers=gathers)
@@ -159,7 +230,36 @@ def connected(
         transport = before.transport
     else:
         transport = options.connect(routes, device)
+        held.callback(transport.close)
     transport.replicas = replicas
     memory = Ledger() if options.memory else Memory()
-    own = relays, routes, None if before is None else before.buffers
-    return RankContext(program, role, options, store, transport, memory, device, *own)
+    buffers = None if before is None else before.buffers
+    return RankContext(
+        program, role, options, store, transport, memory, device, relays, routes, buffers
+    )
+
+
+class Prepared:
+    """What steps by one program use: its ``context``, ``step_end``, ``setup`` and ``inputs``.
+
+    ``held``: what is given back at the end is added to it. ``finish``: called before a state dict
+    of a stage or an optimizer is made; ``starts``: whether the stages have not trained yet. All
+    ranks make theirs at the same time.
+    """
+
+    def __init__(
+        self, context: RankContext, held: ExitStack, finish: Callable[[], None], *, starts: bool
+    ) -> None:
+        self.context, options = context, context.options
+        kind = JudgedStepEnd if options.needs_norm else StepEnd
+        self.step_end: StepEnd = kind(context, starts=starts)
+        held.callback(self.step_end.close)
+        self.setup = StepSetup(context, self.step_end)
+        microbatches = context.program.schedule.problem.microbatches
+        self.inputs = StepInputs(
+            context, self.setup.cells, microbatches, varying=options.varying_shapes
+        )
+        if context.relays:
+            stepped = self.step_end.modules.values(), self.step_end.optimizers.values()
+            for hook in finish_before_state_dicts(finish, *stepped):
+                held.callback(hook.remove)

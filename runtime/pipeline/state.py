@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeloom.ir.errors import InputError, PipeloomError
+from pipeloom.ir.errors import InputError
 
 from ..dtensors import is_dtensor
 from ..optim.optimizer_state import flat_state, group_options, load_flat_state
@@ -20,7 +20,7 @@ from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
 from ..rank.loss_scale import LossScale
 from ..stages.tie_detection import Member
-from ..transport import agreed
+from ..transport import agreed, gathered
 from .state_names import state_names
 
 MODEL, OPTIMIZER, LOSS_SCALE = SECTIONS = ("model", "optimizer", "loss_scale")
@@ -61,12 +61,8 @@ class PipelineState:
         """The state by section as it is on this rank."""
         self._all_names()
         self.loss_scale()
-        state, fault = dict[str, Any](), None
-        try:
-            state = self._sections()
-        except InputError as error:
-            fault = str(error)
-        self._agree(fault)
+        state = dict[str, Any]()
+        gathered(self._context.transport, lambda: state.update(self._sections()))
         return state
 
     def _sections(self) -> dict[str, Any]:
@@ -89,8 +85,7 @@ class PipelineState:
         """Takes over the sections of ``state``; missing ones stay, gradients that add up are
         dropped. Raises InputError for what does not fit."""
         own = self._own()
-        found = next(self._faults(state, own), None)
-        self._agree(found and f"state_dict: {found}")
+        gathered(self._context.transport, lambda: self._check(state, own))
         if MODEL in state:
             self._put_model(state[MODEL])
             share_buffers(self._context, [min(homes) for homes in self._role.holders])
@@ -111,15 +106,10 @@ class PipelineState:
 
     def _all_names(self) -> dict[Member, tuple[str, ...]]:
         if self._names is None:
-            context = self._context
+            options, transport = self._context.options, self._context.transport
             self._check_shards()
-            gather, options = context.transport.gather, context.options
-            try:
-                found = state_names(self._modules, options.tied, options.names, gather)
-            except InputError as error:
-                agreed(error)
-                raise
-            rows = gather([name for names in found.values() for name in names])
+            found = state_names(self._modules, options.tied, options.names, transport)
+            rows = transport.gather([name for names in found.values() for name in names])
             self._known = frozenset(name for row in rows for name in row)
             self._names = found
         return self._names
@@ -137,22 +127,27 @@ class PipelineState:
 
         All ranks call it.
         """
+        groups = self._context.options.norm_groups
         named = [pair for module in self._modules.values() for pair in module.named_parameters()]
         plain = [name for name, parameter in named if not is_dtensor(parameter)]
-        groups = self._context.options.norm_groups
-        found = next((x for x in product(groups or (), plain) if fnmatchcase(x[1], x[0])), None)
-        rows = self._context.transport.gather((found, len(plain) < len(named)))
-        for wrong in [wrong for wrong, _ in rows if wrong is not None]:
-            raise _refusal(
-                f"norm_groups: {wrong[0]!r}: expected a DTensor, whose shards have one name in a "
-                f"state_dict, got {wrong[1]}, a plain tensor"
-            )
-        if groups is None and self._beside() and not any(sharded for _, sharded in rows):
-            raise _refusal(
+
+        def some_sharded() -> bool:
+            for pattern, name in product(groups or (), plain):
+                if fnmatchcase(name, pattern):
+                    raise InputError(
+                        f"norm_groups: {pattern!r}: expected a DTensor, whose shards have one name "
+                        f"in a state_dict, got {name}, a plain tensor"
+                    )
+            return len(plain) < len(named)
+
+        sharded = gathered(self._context.transport, some_sharded)
+        if groups is None and self._beside() and not any(sharded):
+            line = (
                 "norm_groups: expected the process groups over which parameters are shards, as "
                 "there are pipelines side by side that data_group does not join; or {}, where "
                 "they have nothing to do with each other"
             )
+            raise agreed(InputError(line))
 
     def _beside(self) -> bool:
         """Whether other pipelines run beside this one and its replicas."""
@@ -162,14 +157,12 @@ class PipelineState:
         replicas = 1 if options.data_group is None else dist.get_world_size(options.data_group)
         return dist.get_world_size() > dist.get_world_size(options.group) * replicas
 
-    def _agree(self, fault: str | None) -> None:
-        """Raises InputError on all ranks with the first one's fault, if there is one."""
-        wrong = next(filter(None, self._context.transport.gather(fault)), None)
-        if wrong is not None:
-            raise _refusal(wrong)
+    def _check(self, state: Any, own: Mapping[str, Any]) -> None:
+        """Raises InputError for what in ``state`` is not like ``own``."""
+        for line in self._faults(state, own):
+            raise InputError(f"state_dict: {line}")
 
     def _faults(self, state: Any, own: Mapping[str, Any]) -> Iterator[str]:
-        """Lines on what in ``state`` is not like ``own``: one is asked for, and none after it."""
         yield from _unlike_sections(state)
         loaded = {names[0] for names in self._all_names().values()}
         model = {name: value for name, value in own[MODEL].items() if name in loaded}
@@ -187,16 +180,11 @@ class PipelineState:
                 yield f"{MODEL}.{name}: expected names of the model's parameters and buffers alone"
 
 
-def _refusal(line: str) -> PipeloomError:
-    return agreed(InputError(line))
-
-
 def _unlike_sections(state: Any) -> Iterator[str]:
-    if not isinstance(state, Mapping):
-        yield f"expected a mapping of sections, got {type(state).__name__}"
-    unknown = [name for name in state if name not in SECTIONS]
-    if unknown or not state:
-        yield f"expected {', '.join(SECTIONS)}, got {', '.join(map(str, unknown)) or 'nothing'}"
+    names = list(state) if isinstance(state, Mapping) else [type(state).__name__]
+    wrong = [str(name) for name in names if name not in SECTIONS]
+    if wrong or not names:
+        yield f"expected {', '.join(SECTIONS)}, got {', '.join(wrong) or 'nothing'}"
     for section, values in state.items():
         if not isinstance(values, Mapping):
             kind = type(values).__name__
@@ -204,24 +192,17 @@ def _unlike_sections(state: Any) -> Iterator[str]:
 
 
 def _differences(section: str, values: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
+    """Lines on what is missing, and on other kinds of tensors; options of optimizers may be."""
     for key, mine in own.items():
         if key.startswith("param_groups."):
-            value = values.get(key, mine)
-            if _is_number(mine) and not (_is_number(value) or isinstance(value, Tensor)):
-                yield f"{section}.{key}: expected a number, got {value!r}"
             continue
         if key not in values:
             yield f"{section}.{key}: missing"
-        elif isinstance(mine, Tensor) and not isinstance(values[key], Tensor):
-            yield f"{section}.{key}: expected a tensor, got {values[key]!r}"
-        elif isinstance(mine, Tensor) and mine.shape != values[key].shape:
-            yield (
-                f"{section}.{key}: expected shape {list(mine.shape)}, got {list(values[key].shape)}"
-            )
-        elif is_dtensor(mine) is not is_dtensor(values[key]):
-            kind = "a DTensor" if is_dtensor(mine) else "a plain tensor"
-            yield f"{section}.{key}: expected {kind}, got {type(values[key]).__name__}"
+        elif isinstance(mine, Tensor) and (got := _kind(values[key])) != _kind(mine):
+            yield f"{section}.{key}: expected {_kind(mine)}, got {got}"
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _kind(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return repr(value)
+    return f"a {'DTensor' if is_dtensor(value) else 'tensor'} of shape {list(value.shape)}"

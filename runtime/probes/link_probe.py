@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
+from typing import NamedTuple
 
 import torch
 
@@ -21,6 +23,7 @@ from ..transport import Routes, Transport
 SMALL = 8  # bytes: what such a message takes is the latency
 LARGE = 1 << 22  # bytes: what a shorter one takes beyond that is noise, and no bandwidth
 COPIED = {"cpu": 1 << 23, "cuda": 1 << 27}  # bytes: what is offloaded is large
+MESSAGES = 20  # round trips of each size on each link
 WARMUP = 3
 # milliseconds by which hosts are ahead of a GPU, as in a pipeline: messages wait for none
 AHEAD = 5.0
@@ -36,6 +39,30 @@ class LinkSamples:
     size: int
     small: Sequence[float]
     large: Sequence[float]
+
+
+class LinkParts(NamedTuple):
+    """Messages as large as an activation, and large ones; copies to the host and back."""
+
+    messages: Sequence[LinkSamples] = ()
+    links: Sequence[LinkSamples] = ()
+    host: Sequence[LinkSamples] = ()
+
+    @classmethod
+    def joined(cls, parts: Iterable[LinkParts]) -> LinkParts:
+        """Those of several processes."""
+        return cls(*(list(chain(*each)) for each in zip(*parts, strict=True)))
+
+
+def probed_links(
+    transport: Transport, largest: int, device: torch.device, *, offload: bool
+) -> LinkParts:
+    """This rank's links, over a transport with routes of a ring; all ranks call it, with the
+    ``largest`` activation's bytes."""
+    sent = probe_links(transport, largest, MESSAGES, device)
+    large = sent if largest >= LARGE else probe_links(transport, LARGE, MESSAGES, device)
+    host = [probe_host(device, MESSAGES, transport.rank)] if offload else []
+    return LinkParts(sent, large, host)
 
 
 def ring(ranks: int) -> list[tuple[int, int]]:

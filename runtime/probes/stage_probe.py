@@ -16,8 +16,8 @@ from pipeloom.ir.model.weight_coverage import WeightCoverage
 from ..executor.executor import Executor
 from ..executor.stage_runner import Cell, StageRunner
 from ..measure.gradient_watch import GradientWatch, covered
-from ..measure.memory import Memory
 from ..measure.op_timer import Call
+from ..rank.context import RankContext
 from ..tensors.stage_interface import StageInterface
 from ..tensors.trees import mapped
 from ..transport.single import SingleTransport
@@ -70,48 +70,43 @@ class Reading(NamedTuple):
     out: int
 
 
-class LedgerReader:
-    """Takes the place of StepEnd in an executor: reads the ledger at each ``step`` instruction,
-    while ``reads`` is true."""
+class StageProbe:
+    """The stage of ``runner`` on ``context``, whose program is a measurement program.
 
-    def __init__(self, memory: Memory, cells: Mapping[tuple[int, int], Cell]) -> None:
-        self._memory = memory
+    ``cells``: those of the program's microbatches, by stage and microbatch; ``sources``: for each
+    the cell of a step that has what it is given. It takes the place of StepEnd in its executor: it
+    reads the ledger at each ``step`` instruction of the round that is for bytes. ``times``:
+    milliseconds by kind of op, of the rounds that counted; ``pairs``: of pairs.
+    """
+
+    def __init__(
+        self,
+        context: RankContext,
+        runner: StageRunner,
+        cells: Mapping[tuple[int, int], Cell],
+        sources: Sequence[Cell],
+        asked: Asked,
+        *,
+        interfaces: Sequence[Sequence[StageInterface]],
+    ) -> None:
+        self.runner, self._memory, self._asked = runner, context.memory, asked
+        self._cells = [*zip(cells.values(), sources, strict=True)]
         self._out = [cell.offloaded for cell in cells.values() if cell.offloaded is not None]
-        self.reads = False  # ops are timed without
-        self.readings: list[Reading] = []
+        self._readings: list[Reading] | None = None  # ops are timed without
+        self.times: dict[OpKind, list[float]] = {kind: [] for kind in asked.timed}
+        self.pairs: list[float] = []
+        reads: Any = self
+        self._executor = Executor(context, reads, cells, {runner.stage: runner}, interfaces)
 
     def step(self, stage: int) -> Call:
         """The call of a ``step``."""
         return self._read
 
     def _read(self) -> None:
-        if not self.reads:
-            return
-        memory, out = self._memory, sum(each.moved for each in self._out)
-        self.readings.append(Reading(memory.live, memory.peak, out))
-        memory.peak = memory.live
-
-
-class StageProbe:
-    """The stage of ``runner``, whose measurement program ``executor`` runs.
-
-    ``cells``: each of the program's microbatches, with the cell of a step that has what it is
-    given; ``reader`` reads the ledger. ``times``: milliseconds by kind of op, of the rounds that
-    counted; ``pairs``: of pairs.
-    """
-
-    def __init__(
-        self,
-        runner: StageRunner,
-        executor: Executor,
-        reader: LedgerReader,
-        cells: Sequence[tuple[Cell, Cell]],
-        asked: Asked,
-    ) -> None:
-        self.runner, self._executor, self._reader = runner, executor, reader
-        self._cells, self._asked = cells, asked
-        self.times: dict[OpKind, list[float]] = {kind: [] for kind in asked.timed}
-        self.pairs: list[float] = []
+        if self._readings is not None:
+            memory, out = self._memory, sum(each.moved for each in self._out)
+            self._readings.append(Reading(memory.live, memory.peak, out))
+            memory.peak = memory.live
 
     def run(self, *, counts: bool = False) -> None:
         """One round."""
@@ -119,7 +114,7 @@ class StageProbe:
             cell.options, cell.target = mapped(_own, given.options), mapped(_own, given.target)
             if self.runner.stage == 0:
                 cell.inputs = tuple(mapped(_own, x) for x in given.inputs)
-        self.runner.memory.start([self.runner.module])
+        self._memory.start([self.runner.module])
         self._executor.run()
         if counts:
             self._count()
@@ -140,9 +135,13 @@ class StageProbe:
     ) -> tuple[dict[str, int], WeightCoverage | None]:
         """One more round: the most bytes of any microbatch, by the keys of a stage's profile, and
         which weight gradients W computed, by the names that ``name`` gives."""
-        self.runner.watched, self._reader.reads = GradientWatch(), True
+        self.runner.watched, self._readings = GradientWatch(), []
         self.run()
-        held = {way: self._held(number) for number, way in enumerate(self._asked.ways)}
+        count = self._asked.in_flight * READINGS
+        held = {
+            way: self._held(self._readings[number * count : (number + 1) * count])
+            for number, way in enumerate(self._asked.ways)
+        }
         found = {"m_b": held[SPLIT].most, "m_w": held[SPLIT].later}
         if (again := held.get(RECOMPUTED)) is not None:
             found["m_r"] = min(again.waiting, found["m_b"])
@@ -150,10 +149,9 @@ class StageProbe:
             found |= {"m_o": min(moved.waiting, found["m_b"]), "offload_bytes": moved.out}
         return found, covered(self.runner, name)
 
-    def _held(self, way: int) -> _Held:
-        """The most bytes of any microbatch that was run in this way."""
+    def _held(self, own: Sequence[Reading]) -> _Held:
+        """The most bytes of any microbatch that was run in one way, from these readings."""
         count = self._asked.in_flight
-        own = self._reader.readings[way * count * READINGS : (way + 1) * count * READINGS]
         each = [
             _held(*own[2 * j : 2 * j + 2], *own[2 * count + 3 * j : 2 * count + 3 * j + 3])
             for j in range(count)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-import torch.distributed as dist
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
@@ -23,12 +22,11 @@ from pipeloom.ir.model.program import Program
 from ..launch.environment import own_gpu
 from ..launch.processes import launch_ranks
 from ..pipeline.layered_source import by_layers
-from ..pipeline.model_source import ModelSource, check_cut, most_stages
+from ..pipeline.model_source import ModelSource, check_cut, most_stages, on_device
 from ..probes.measurement_program import Asked
-from ..probes.measuring import check_numbers, check_view
+from ..probes.measuring import check_numbers
 from ..rank.options import Options, StagesAs, check_stages_as
-from .memory_only import calculate_memory
-from .source_pipeline import measurable, measure_source, on_device
+from .source_pipeline import calculate_memory, measurable, measure_source
 
 
 def measure_profile(
@@ -47,9 +45,6 @@ def measure_profile(
     recompute: bool = False,
     pairs: bool = False,
     offload: bool = False,
-    group: dist.ProcessGroup | None = None,
-    data_group: dist.ProcessGroup | None = None,
-    view: str = "all",
     memory_only: bool = False,
     stages_as: StagesAs = "eager",
 ) -> Measurement:
@@ -61,12 +56,8 @@ def measure_profile(
     Starts one process per rank (or joins torchrun's, where it returns the same on every rank), so
     the source must pickle. With ``together`` off, one process measures one stage after the other,
     and no links: what the stages take where nothing else runs. ``recompute``: T_R and M_R as well;
-    ``pairs``: T_FB; ``offload``: M_O, what is moved, and the link to the host.
-    ``group``: where the source's stages are shards (tensor or expert parallelism,
-    ``fully_shard`` over ``data_group``), the processes of this pipeline among those that torchrun
-    started; all of these call it, and get one profile, or what ``view`` says, as
-    :meth:`~..pipeline.pipeline.Pipeline.profile` does. ``memory_only``: bytes alone, by calculation
-    in this process (:mod:`.memory_only`); each op takes 1 ms.
+    ``pairs``: T_FB; ``offload``: M_O, what is moved, and the link to the host. ``memory_only``:
+    bytes alone, by calculation in this process; each op takes 1 ms.
 
     ``stages_as``: how stages are run, as :class:`~..pipeline.pipeline.Pipeline` explains.
 
@@ -77,71 +68,37 @@ def measure_profile(
     if stages is None:
         source, layers = by_layers(source)
         stages = len(layers)
-    check_numbers(
-        stages=stages, ranks=ranks, repeats=repeats, warmup=warmup, in_flight=in_flight or 1
-    )
-    _check_place(group, view, ranks, together=together)
+    check_numbers(stages=stages, ranks=ranks, repeats=repeats, warmup=warmup, in_flight=in_flight)
     if ranks > stages:
         raise InputError(f"ranks: expected at most {stages}, as many as stages, got {ranks}")
     check_cut(source, stages)
-    # shards of a mesh may need all processes to be made
-    most = None if layers or group is not None else most_stages(source, stages)
     in_flight = max(in_flight or ranks, 2 if pairs else 1)
     asked = Asked(in_flight, not layers, recompute, offload, pairs, repeats, warmup)
+    options: Options = {"tied": source.tied(stages), "timeout": timeout, "stages_as": stages_as}
+    count = ranks if together and not memory_only else 1
+    program = measurable(stages, count, asked, name)
     if memory_only:
-        _check_memory_only(device, pairs=pairs, group=group is not None)
-        found = calculate_memory(
-            source, stages, ranks, asked, dtype=dtype, name=name, stages_as=stages_as
-        )
-        return _of_source(found, layers, most)
-    options: Options = {
-        "tied": source.tied(stages),
-        **{"group": group, "data_group": data_group, "timeout": timeout, "stages_as": stages_as},
-    }
-    count = ranks if together else 1
-    program = measurable(stages, count, asked, name, averages=data_group is not None)
-    measure = partial(
-        _measure_rank, source, program, asked, options, dtype=dtype, ranks=ranks, view=view
-    )
-    if group is not None:
-        return _of_source(measure(device), layers, most)
-    results = launch_ranks(measure, count, (device,), device=device)
-    found = next(iter(results.values()))
-    profile = replace(found.profile, ranks=ranks)
-    return _of_source(replace(found, profile=profile, together=together), layers, most)
+        _check_memory_only(device, pairs=pairs)
+        found = calculate_memory(source, program, asked, options, dtype=dtype)
+    else:
+        measure = partial(_measure_rank, source, program, asked, options, dtype=dtype, ranks=ranks)
+        results = launch_ranks(measure, count, (device,), device=device)
+        found = replace(next(iter(results.values())), together=together)
+    profile = replace(found.profile, ranks=ranks, max_stages=None)
+    if not layers:
+        profile = replace(profile, max_stages=most_stages(source, stages))
+        return replace(found, profile=profile)
+    pairs_of = zip(profile.stages, layers, strict=True)
+    named = tuple(replace(stage, layers=(layer,)) for stage, layer in pairs_of)
+    return replace(found, profile=replace(profile, stages=named), by_layers=True)
 
 
-def _check_place(group: dist.ProcessGroup | None, view: str, ranks: int, *, together: bool) -> None:
-    check_view(view)
-    if group is None:
-        if view != "all":
-            raise InputError(f"view: expected all where no group is given, got {view}")
-        return
-    if not together:
-        raise InputError("group: expected none beside alone")
-    if dist.get_world_size(group) != ranks:
-        raise InputError(f"ranks: expected {dist.get_world_size(group)}, as in group, got {ranks}")
-
-
-def _check_memory_only(device: str, **others: bool) -> None:
+def _check_memory_only(device: str, *, pairs: bool) -> None:
     """Raises InputError for options that are of times, or of where these are measured."""
     if device != "cpu":
         raise InputError(f"device: expected cpu beside memory_only, got {device}")
-    for name, asked in others.items():
-        if asked:
-            raise InputError(f"{name}: expected none beside memory_only, which computes nothing")
-
-
-def _of_source(found: Measurement, layers: Sequence[Layer], most: int | None) -> Measurement:
-    """The profile with what its source says: each stage's layer, or how many it can make."""
-    if not layers:
-        return replace(found, profile=replace(found.profile, max_stages=most))
-    named = [
-        replace(stage, layers=(layer,))
-        for stage, layer in zip(found.profile.stages, layers, strict=True)
-    ]
-    profile = replace(found.profile, stages=tuple(named), max_stages=None)
-    return replace(found, profile=profile, by_layers=True)
+    if pairs:
+        raise InputError("pairs: expected none beside memory_only, which computes nothing")
 
 
 def _measure_rank(
@@ -153,14 +110,12 @@ def _measure_rank(
     *,
     dtype: torch.dtype | None,
     ranks: int,
-    view: str,
 ) -> Measurement:
-    """The measurement of the view, the same on every rank of it; on a device of this kind."""
+    """The measurement, the same on every rank; on a device of this kind."""
     device = torch.device(on)
     if device.type == "cuda":
         device = torch.device("cuda", own_gpu())
-    elif "OMP_NUM_THREADS" not in os.environ and options["group"] is None:
-        # this rank's share of the cores; a job of the caller's has its own
+    elif "OMP_NUM_THREADS" not in os.environ:  # this rank's share of the cores
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
     place, options = on_device(device, dtype), {**options, "device": device}
-    return measure_source(source, program, asked, options, dtype=dtype, view=view, place=place)
+    return measure_source(source, program, asked, options, dtype=dtype, place=place)

@@ -1,15 +1,20 @@
-"""A model source measured as a pipeline of its own, by a program that has each op of each stage."""
+"""A model source measured as a pipeline of its own, by a program that has each op of each stage.
+
+Or its bytes are calculated, as in a measurement, on fake tensors: nothing is computed, and no
+memory is taken.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from math import inf
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, in_brief
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import Op, OpKind
@@ -19,16 +24,14 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 
-from ..dtensors import is_dtensor
-from ..pipeline.model_source import ModelSource, checked_batch, checked_stages, options_of
+from ..fake_tensors import fake_module, faked, really
+from ..pipeline.model_source import ModelSource, Place, checked_batch
 from ..pipeline.pipeline import Pipeline
 from ..pipeline.step_arguments import StepData
 from ..probes.measurement_program import Asked
 from ..rank.options import Options
 from ..stages.store import Stage, made
-
-Place: TypeAlias = Callable[[Callable[[], nn.Module], int], nn.Module]
-"""Makes a stage's module, by a function and the stage's number, where it is measured."""
+from ..transport.single import SingleTransport
 
 
 def measure_source(
@@ -38,69 +41,79 @@ def measure_source(
     options: Options,
     *,
     dtype: torch.dtype | None,
-    view: str = "all",
     place: Place,
 ) -> Measurement:
     """The measurement of the source's stages on the ranks of ``program``, which all call it.
 
-    ``dtype``: that of floating inputs; None leaves the source's own. Raises InputError for stages
-    wrapped in ``fully_shard`` without a ``data_group``.
+    ``dtype``: that of floating inputs; None leaves the source's own.
     """
-    count = program.schedule.problem.stages
-    stages = [_placed(stage, s, place) for s, stage in enumerate(checked_stages(source, count))]
-    merged: Options = {
-        **options_of(source, count), "memory": False, "verify": False, "check": False, **options
-    }  # fmt: skip
-    pipeline = Pipeline(program, stages, **merged)
+    measuring: Options = {"memory": False, "verify": False, "check": False, **options}
+    pipeline = Pipeline.from_source(program, source, place=place, **measuring)
 
     def given(tensor: Tensor) -> Tensor:
         return tensor.to(pipeline.device, dtype if tensor.is_floating_point() else None)
 
     inputs, targets = checked_batch(source, 0, asked.in_flight)
-    data = StepData([[*map(given, inputs)]], {}, [*map(given, targets)], {})
-    found = pipeline.measured(asked, data, view)
+    found = pipeline.measured(
+        asked, StepData([[*map(given, inputs)]], {}, [*map(given, targets)], {})
+    )
     pipeline.close()
     return found
 
 
-def measurable(stages: int, ranks: int, asked: Asked, name: str, *, averages: bool) -> Program:
+def measurable(stages: int, ranks: int, asked: Asked, name: str) -> Program:
     """A program with stage s on rank s mod P that is never run: its ops are those of microbatches
-    that are measured, its ends of a step whatever ties or replicas (``averages``) may need."""
-    owners = [s % ranks for s in range(stages)]
+    that are measured, its end of a step whatever ties may need."""
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * stages, ranks, name=name)
-    placement = Placement.of_stages(owners, ranks=ranks)
+    placement = Placement.of_stages([s % ranks for s in range(stages)], ranks=ranks)
     problem = Problem(profile, asked.in_flight, placement, (inf,) * ranks)
     kinds = (OpKind.F, OpKind.B, OpKind.W)
     each = [(j, kind) for j in range(asked.in_flight) for kind in kinds]
-    ops = [
+    order = [
         [Op(kind, s, j) for s in range(r, stages, ranks) for j, kind in each] for r in range(ranks)
     ]
-    rows: list[tuple[ir.Instruction, ...]] = []
-    for rank, own in enumerate(ops):
-        ends = [ir.Average(s) for s in range(rank, stages, ranks) if averages]
-        rows.append((*map(ir.Compute, own), ir.Reduce(tuple(range(stages))), *ends))
-    return Program(Schedule.of(problem, ops, "measured"), tuple(rows), ((),) * ranks)
+    end: list[ir.Instruction] = [ir.Reduce(tuple(range(stages)))]
+    rows = tuple((*map(ir.Compute, ops), *end) for ops in order)
+    return Program(Schedule.of(problem, order, "measured"), rows, ((),) * ranks)
 
 
-def _placed(stage: Stage, number: int, place: Place) -> Stage:
-    """The stage that is made where it is measured; a module stays one, as ties are seen on it."""
-    if isinstance(stage, nn.Module):
-        return place(lambda: stage, number)
-    return lambda: place(stage, number)
+def calculate_memory(
+    source: ModelSource,
+    program: Program,
+    asked: Asked,
+    options: Options,
+    *,
+    dtype: torch.dtype | None,
+) -> Measurement:
+    """The profile of the stages of ``source``, with all bytes and without times: each op takes
+    1 ms. Compiled graphs hold what graphs do; ``program`` is of one rank.
+
+    Raises InputError where a stage does something that depends on values in tensors.
+    """
+    asked = replace(asked, fused=False, repeats=0, warmup=0)
+    options = {**options, "transport": SingleTransport(), "device": "cpu"}
+    if options["stages_as"] != "eager":
+        options["stages_as"] = "aten"
+
+    def place(stage: Stage, number: int) -> nn.Module:
+        with really(), torch.device("meta"):
+            module = made(stage, number)
+        return fake_module(module, torch.device("cpu"), dtype)
+
+    with _told(source), faked():
+        found = measure_source(source, program, asked, options, dtype=dtype, place=place)
+    return replace(found, together=False, times=({},) * found.profile.num_stages)
 
 
-def on_device(device: torch.device, dtype: torch.dtype | None) -> Place:
-    """A function that moves a stage's module to the device and converts it to the dtype, if one is
-    given. Sharded modules stay as they are; with a dtype they raise InputError."""
-
-    def place(make: Callable[[], nn.Module], stage: int) -> nn.Module:
-        module = made(make, stage)
-        if not any(map(is_dtensor, module.parameters())):
-            return module.to(device=device, dtype=dtype)
-        if dtype is not None:
-            raise InputError(
-                f"dtype: expected none, as stage {stage} has shards in their own, got {dtype}"
-            )
-        return module
-
-    return place
+@contextmanager
+def _told(source: ModelSource) -> Iterator[None]:
+    """A context whose errors are one line that says what to do instead."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"memory_only: {type(source).__name__}: expected stages and an optimizer that run "
+            f"without values, as these are measured otherwise: {in_brief(error)}"
+        ) from error

@@ -1,4 +1,4 @@
-"""Reports of a run's steps: to callbacks, and as progress on standard error."""
+"""Reports of a run's steps: to callbacks, and as lines on standard error."""
 
 from __future__ import annotations
 
@@ -9,40 +9,33 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from pipeloom.ir.errors import InputError, in_brief
-from pipeloom.ir.units import counted
 
 from ..errors import ExecutionError
 from ..models.by_name import load_attribute
-from .loop import Compiling, Listener, StepRecord
-
-
-def load_callback(name: str) -> Listener:
-    """The function that ``module:attribute`` names, or an object of the class that it names.
-
-    Raises InputError where there is none, or it cannot be called.
-    """
-    value = load_attribute(name)
-    made: Any
-    try:
-        made = value() if isinstance(value, type) else value
-    except Exception as error:
-        words = in_brief(error)
-        raise InputError(f"{name}: making it without arguments failed: {words}") from error
-    if not callable(made):
-        raise InputError(
-            f"{name}: expected a function of a StepRecord, or a class whose objects are, got "
-            f"{type(made).__name__}"
-        )
-    callback: Listener = made
-    return callback
+from .loop import Listener, StepRecord
 
 
 def _named(callback: Listener | str) -> tuple[str, Listener]:
-    """The callback, loaded where it is a name, and its name."""
-    if isinstance(callback, str):
-        return callback, load_callback(callback)
-    kind = callback if hasattr(callback, "__qualname__") else type(callback)
-    return f"{kind.__module__}:{kind.__qualname__}", callback
+    """The callback and its name; ``module:attribute`` names a function, or a class whose object is
+    one.
+
+    Raises InputError where there is none, or it cannot be called.
+    """
+    if not isinstance(callback, str):
+        kind = callback if hasattr(callback, "__qualname__") else type(callback)
+        return f"{kind.__module__}:{kind.__qualname__}", callback
+    value = load_attribute(callback)
+    try:
+        made: Any = value() if isinstance(value, type) else value
+    except Exception as error:
+        words = in_brief(error)
+        raise InputError(f"{callback}: making it without arguments failed: {words}") from error
+    if not callable(made):
+        raise InputError(
+            f"{callback}: expected a function of a StepRecord, or a class whose objects are, got "
+            f"{type(made).__name__}"
+        )
+    return callback, made
 
 
 @contextmanager
@@ -62,78 +55,33 @@ def _close(name: str, callback: Any) -> None:
 
 
 @contextmanager
-def listening(callbacks: Sequence[Listener | str], steps: int | None) -> Iterator[Listener]:
-    """A function that tells all ``callbacks``, whose ``close``, where they have one, comes last.
+def listening(callbacks: Sequence[Listener | str], *, progress: bool) -> Iterator[Listener]:
+    """A function that calls all ``callbacks`` with a step's record, and with ``progress`` writes a
+    line of it. Their ``close()``, if they have one, is called at the end.
 
-    Names are loaded by :func:`load_callback`. The listener raises ExecutionError where a callback
-    raises, which it names. ``steps``: progress is shown, to so many of them;
-    None: none is. Of processes that torchrun started the first one alone has callbacks.
+    The listener raises ExecutionError where a callback raises, which it names. Of the processes
+    that torchrun started only the first has callbacks.
     """
     if os.environ.get("RANK", "0") != "0":
-        callbacks, steps = (), None
-    shown = () if steps is None else (Bar(steps) if sys.stderr.isatty() else write_line,)
+        callbacks, progress = (), False
     with ExitStack() as held:
         named = [*map(_named, callbacks)]
-        for name, callback in (*named, *(("progress", each) for each in shown)):
+        for name, callback in named:
             held.callback(_close, name, callback)
 
-        def listener(record: StepRecord | Compiling) -> None:
-            if isinstance(record, StepRecord):
-                for name, callback in named:
-                    with _as_failure(name, f"step {record.step}"):
-                        callback(record)
-            for show in shown:
-                show(record)
+        def listener(record: StepRecord) -> None:
+            for name, callback in named:
+                with _as_failure(name, f"step {record.step}"):
+                    callback(record)
+            if progress:
+                write_line(record)
 
         yield listener
 
 
-def write_line(record: StepRecord | Compiling) -> None:
-    """One line per step, one for a note and one for all that is compiled."""
-    if isinstance(record, Compiling):
-        if record.done == record.count:
-            sys.stderr.write(f"{_compiled(record)}\n")
-        return
-    note = "" if record.note is None else f"note: {record.note}\n"
-    sys.stderr.write(f"step {record.step}: {_words(record)}\n{note}")
-
-
-class Bar:
-    """A bar of the steps done, on a terminal."""
-
-    def __init__(self, steps: int) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-        self._progress = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
-        self._task = self._progress.add_task("", total=steps)
-        self._progress.start()
-
-    def __call__(self, record: StepRecord | Compiling) -> None:
-        if isinstance(record, Compiling):
-            self._progress.update(self._task, description=_compiled(record))
-            return
-        words = _words(record)
-        self._progress.update(self._task, completed=record.step + 1, description=words)
-        if record.note is not None:
-            self._progress.console.print(f"note: {record.note}", highlight=False)
-
-    def close(self) -> None:
-        self._progress.stop()
-
-
-def _compiled(record: Compiling) -> str:
-    count = counted(record.count, "function")
-    return f"compiled {record.done} of {count} of the first rank's stages"
-
-
-def _words(record: StepRecord) -> str:
+def write_line(record: StepRecord) -> None:
+    """A line of the step, and one of its note."""
     evaluated = "" if record.eval_loss is None else f", eval {record.eval_loss:.4f}"
-    return f"loss {record.loss:.4f}{evaluated}, {record.seconds * 1e3:.1f} ms"
+    words = f"loss {record.loss:.4f}{evaluated}, {record.seconds * 1e3:.1f} ms"
+    note = "" if record.note is None else f"note: {record.note}\n"
+    sys.stderr.write(f"step {record.step}: {words}\n{note}")

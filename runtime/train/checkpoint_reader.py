@@ -1,4 +1,5 @@
-"""Reading of checkpoints that runs nothing of what they hold.
+"""Reading of checkpoints, which runs nothing of what they hold: which are complete, and which are
+damaged.
 
 ``torch.distributed.checkpoint`` unpickles its table of contents and values that are no tensors, and
 a pickle calls what it names.
@@ -8,21 +9,21 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Generator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint import metadata
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
 
-from pipeloom.ir.errors import InputError, in_brief
+from pipeloom.ir.errors import InputError, PipeloomError, in_brief
 
 METADATA = ".metadata"  # which torch.distributed.checkpoint writes last
 _NAMES = {
@@ -56,30 +57,8 @@ def _member(kind: object, name: str) -> Enum:
     return kind[name]
 
 
-def unreadable(path: Path, error: Exception) -> InputError:
-    """The line on a file that is not what was written."""
-    words = f"cannot be read: {in_brief(error)}; expected a file as run --save wrote it"
-    return InputError(f"{path}: {words}")
-
-
-class _Files(FileSystem):
-    """Files whose names are in the errors of those who read them."""
-
-    @contextmanager
-    def create_stream(self, path: str | PathLike[str], mode: str) -> Generator[io.IOBase]:
-        try:
-            with super().create_stream(path, mode) as stream:
-                yield stream
-        except Exception as error:
-            raise unreadable(Path(path), error) from error
-
-
 class Reader(FileSystemReader):
     """A reader of a folder whose table of contents may hold names of torch's own alone."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.fs = _Files()
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         """Raises UnpicklingError for other names."""
@@ -99,3 +78,66 @@ class Planner(DefaultLoadPlanner):
         torch.load(value, weights_only=True)  # raises for what could run
         value.seek(0)
         super().load_bytes(read_item, value)
+
+
+def latest(folder: str) -> Path:
+    """The checkpoint that ``folder`` is, or else the last complete one in it.
+
+    Raises InputError where there is none.
+    """
+    path = Path(folder)
+    if (path / METADATA).is_file():
+        return path
+    if not path.is_dir():
+        raise InputError(f"{folder}: expected a folder with checkpoints, as run --save makes them")
+    found = complete(path)
+    if not found:
+        raise InputError(
+            f"{folder}: expected a complete checkpoint, step-N with {METADATA} in it, got none"
+        )
+    return found[max(found)]
+
+
+def complete(folder: Path) -> dict[int, Path]:
+    """The complete checkpoints of a folder, by step."""
+    names = (path for path in folder.glob("step-*") if (path / METADATA).is_file())
+    return {int(path.name[5:]): path for path in names if path.name[5:].isdecimal()}
+
+
+def saved_keys(path: Path) -> Mapping[str, Any]:
+    """The contents of a checkpoint, by key. Raises InputError where it cannot be read."""
+    return _metadata(path).state_dict_metadata
+
+
+def check_files(path: Path) -> None:
+    """Raises InputError, naming the file, where one of the checkpoint is missing or too short."""
+    ends: dict[str, int] = {}
+    for value in _metadata(path).storage_data.values():
+        name = value.relative_path
+        ends[name] = max(ends.get(name, 0), value.offset + value.length)
+    for name, end in ends.items():
+        file = path / name
+        size = file.stat().st_size if file.is_file() else -1
+        if size < end:
+            got = "no file" if size < 0 else size
+            raise InputError(f"{file}: expected {end} bytes, as {METADATA} says, got {got}")
+
+
+@contextmanager
+def told(path: Path, done: str, kind: type[PipeloomError] = InputError) -> Iterator[None]:
+    """An error of torch.distributed.checkpoint as one line, that of the first rank."""
+    try:
+        yield
+    except CheckpointException as error:
+        rank, (cause, _) = min(error.failures.items())
+        raise kind(f"{path}: cannot be {done}: rank {rank}: {in_brief(cause)}") from error
+
+
+def _metadata(path: Path) -> Metadata:
+    try:
+        return Reader(path).read_metadata()
+    except Exception as error:
+        raise InputError(
+            f"{path / METADATA}: cannot be read: {in_brief(error)}; expected a file as run --save "
+            "wrote it"
+        ) from None

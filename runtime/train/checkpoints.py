@@ -1,7 +1,7 @@
 """Checkpoints of a run: folders ``step-000010`` by ``torch.distributed.checkpoint``.
 
-They hold ``Pipeline.state_dict()``, and in ``run`` the step that comes next, the optimizers' kinds
-and each process's random numbers. A folder gets its name once all is written, and none is written
+They hold ``Pipeline.state_dict()``, and in ``run`` the step that comes next and each process's
+random numbers. A folder gets its name once all is written, and none is written
 over: a save that was cut short leaves the last good one as it is.
 """
 
@@ -26,8 +26,7 @@ from pipeloom.ir.errors import InputError
 from ..device import Device
 from ..errors import ExecutionError
 from ..pipeline.pipeline import Pipeline
-from .checkpoint_files import check_files, complete, latest, saved_keys, told
-from .checkpoint_reader import Planner, Reader
+from .checkpoint_reader import Planner, Reader, check_files, complete, latest, saved_keys, told
 from .replicas import Replicas
 from .settings import RunSettings
 
@@ -38,23 +37,22 @@ NEEDED = ("model.", "optimizer.state.")  # what a run cannot go on without
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A checkpoint's record of its run: the ``step`` that comes next, the classes of its
-    ``optimizers``, and how many ``processes`` keep random numbers."""
+    """A checkpoint's record of its run: the ``step`` that comes next, and how many ``processes``
+    keep random numbers."""
 
     step: int
-    optimizers: tuple[str, ...]
     processes: int
 
 
 def read_run(path: Path) -> RunState:
     """The checkpoint's record of its run. Raises InputError where it cannot be read."""
-    state = {"run": {"step": 0, "optimizers": (), "processes": 0}}
+    state = {"run": {"step": 0, "processes": 0}}
     missing = [key for key in state["run"] if f"run.{key}" not in saved_keys(path)]
     if missing:
         raise InputError(f"{path}: run.{missing[0]}: missing; expected a checkpoint of run --save")
     with told(path, "loaded"):
         load(state, storage_reader=Reader(path), planner=Planner(), no_dist=True)
-    return RunState(**state["run"])  # type: ignore[arg-type]
+    return RunState(**state["run"])
 
 
 def check_checkpoints(settings: RunSettings) -> None:
@@ -95,15 +93,14 @@ class Checkpoints:
 
     def __init__(self, pipeline: Pipeline, replicas: Replicas) -> None:
         self._pipeline, self._replicas = pipeline, replicas
-        self._alone = not dist.is_initialized()  # one process
-        self._process = 0 if self._alone else dist.get_rank()
-        self._processes = 1 if self._alone else dist.get_world_size()
+        self._process, self._processes = dist.get_rank(), dist.get_world_size()
 
     def save(self, folder: str, step: int) -> None:
         """The state before ``step``. Raises ExecutionError where it cannot be written."""
         path = Path(folder) / f"step-{step:06}"
         partial = path.with_name(f".{path.name}.partial")
-        state = {**self._pipeline.state_dict(), "run": self._run(step)}
+        run = {"step": step, "processes": self._processes, "random": self._random()}
+        state = {**self._pipeline.state_dict(), "run": run}
         if self._process == 0:
             shutil.rmtree(partial, ignore_errors=True)
         self._replicas.barrier(self._pipeline)  # all make the folder, which must stay from here on
@@ -116,25 +113,25 @@ class Checkpoints:
         """The step that comes next, and a line on options of the optimizers where the source's are
         others than the checkpoint's, which win: the same on all processes.
 
-        Raises InputError for another model or optimizer, on all alike.
+        Raises InputError for another model, or optimizers with another state, on all alike.
 
         Random numbers go on as they were where there are as many processes; else they begin anew
         from ``seed`` and the step.
         """
         run, saved = read_run(path), saved_keys(path)
         state = self._pipeline.state_dict()
-        self._check(path, run, state, saved)
+        self._check(path, state, saved)
         own = _options(state)
         for section, values in state.items():
             state[section] = {k: v for k, v in values.items() if f"{section}.{k}" in saved}
         random = self._random() if run.processes == self._processes else {}
         with told(path, "loaded"):
             wanted = {**state, "run": {"random": random}}
-            load(wanted, storage_reader=Reader(path), planner=Planner(), no_dist=self._alone)
+            load(wanted, storage_reader=Reader(path), planner=Planner())
         self._pipeline.load_state_dict({k: v for k, v in state.items() if v or k == "model"})
-        for generators in random.values():
-            _set_random(generators)
-        if run.processes != self._processes:
+        for kind, numbers in random.get(str(self._process), {}).items():
+            Device(torch.device(kind)).set_rng_state(numbers)
+        if not random:
             torch.manual_seed(seed + run.step)
         return run.step, self._overruled(own, _options(state))
 
@@ -149,14 +146,6 @@ class Checkpoints:
         found = sorted({line for row in rows for lines in row for line in lines})
         return "; ".join(found) or None
 
-    def _run(self, step: int) -> dict[str, Any]:
-        return {
-            "step": step,
-            "optimizers": self._optimizers(),
-            "processes": self._processes,
-            "random": self._random(),
-        }
-
     def _random(self) -> dict[str, dict[str, Tensor]]:
         """The state of this process's generators."""
         devices = {torch.device("cpu"), self._pipeline.device}
@@ -168,41 +157,21 @@ class Checkpoints:
         first replica."""
         planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
         with self._pipeline.together(), told(path, "saved", ExecutionError):
-            group = self._pipeline.own_group if self._replicas.count == 1 else None
-            save(
-                dict(state),
-                checkpoint_id=path,
-                planner=planner,
-                process_group=group,
-                no_dist=self._alone,
-            )
+            save(dict(state), checkpoint_id=path, planner=planner)
 
-    def _optimizers(self) -> tuple[str, ...]:
-        own = {type(optimizer).__name__ for optimizer in self._pipeline.optimizers.values()}
-        rows = self._replicas.gather(self._pipeline, own)
-        return tuple(sorted({name for row in rows for names in row for name in names}))
-
-    def _check(
-        self, path: Path, run: RunState, state: Mapping[str, Any], saved: Mapping[str, Any]
-    ) -> None:
-        optimizers = self._optimizers()
-        if run.optimizers != optimizers:
-            raise InputError(
-                f"{path}: run.optimizers: expected {' and '.join(optimizers)}, as the model "
-                f"source makes them, got {' and '.join(run.optimizers)}"
-            )
+    def _check(self, path: Path, state: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+        """Raises InputError for missing or unknown names, and other shapes."""
         own = {f"{name}.{key}": v for name, values in state.items() for key, v in values.items()}
         fault = next(_faults(own, saved), None)
         rows = self._replicas.gather(self._pipeline, (fault, list(own)))
-        cells = [cell for row in rows for cell in row]
-        known = {key for _, keys in cells for key in keys}
+        faults, keys = zip(*(cell for row in rows for cell in row), strict=True)
+        known = set[str]().union(*keys)
         left = (
             f"{key}: expected only what this run's model and optimizers have"
             for key in saved
             if key.startswith(NEEDED) and key not in known
         )
-        wrong = next((fault for fault, _ in cells if fault), None) or next(left, None)
-        if wrong is not None:
+        for wrong in (*filter(None, faults), *left):
             raise InputError(f"{path}: {wrong}")
 
 
@@ -225,8 +194,3 @@ def _options(state: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in state.get("optimizer", {}).items()
         if key.startswith("param_groups.")
     }
-
-
-def _set_random(state: Mapping[str, Tensor]) -> None:
-    for kind, numbers in state.items():
-        Device(torch.device(kind)).set_rng_state(numbers)

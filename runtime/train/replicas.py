@@ -43,8 +43,8 @@ class Replicas:
 
         ``seconds``: the patience of the groups that it makes.
         """
-        if averages(program) is None:
-            return ALONE
+        if not averages(program):
+            return cls()
         ranks, patience = program.schedule.problem.ranks, timedelta(seconds=seconds)
         size = dist.get_world_size()
         rows = [list(range(first, first + ranks)) for first in range(0, size, ranks)]
@@ -79,18 +79,15 @@ class Replicas:
             token.item()
 
 
-ALONE = Replicas()
-
-
 def _mine(rows: Sequence[Sequence[int]], patience: timedelta) -> dist.ProcessGroup:
     """The group of the row that has this process; all processes make the groups of all rows."""
     groups = [new_group(row, patience) for row in rows]
     return next(group for group in groups if group is not None)
 
 
-def averages(program: Program) -> Average | None:
-    """An instruction of ``program`` that averages over replicas; None where it has none."""
-    return next((i for row in program.instructions for i in row if isinstance(i, Average)), None)
+def averages(program: Program) -> bool:
+    """Whether ``program`` averages gradients over replicas."""
+    return any(isinstance(i, Average) for row in program.instructions for i in row)
 
 
 def count_replicas(program: Program, settings: RunSettings) -> int:
@@ -100,8 +97,8 @@ def count_replicas(program: Program, settings: RunSettings) -> int:
     Raises InputError, naming the key in the program's file or the setting, where the two do not go
     together or none of the three tells the number.
     """
-    first, asked = averages(program), settings.replicas
-    if first is None:
+    asked = settings.replicas
+    if not averages(program):
         if asked not in (None, 1):
             raise InputError(
                 f"instructions: expected averages for {asked} replicas, as compile --data-parallel "
@@ -110,15 +107,16 @@ def count_replicas(program: Program, settings: RunSettings) -> int:
         return 1
     if asked is not None:
         return asked
-    ranks, planned = program.schedule.problem.ranks, program.schedule.problem.profile.data_parallel
-    joined = world()
-    if joined is not None:
-        size = joined[1]
-        if size % ranks:
+    problem = program.schedule.problem
+    if (joined := world()) is not None:
+        count, more = divmod(joined[1], problem.ranks)
+        if more:
             raise InputError(
-                f"WORLD_SIZE: expected a multiple of {ranks}, the program's ranks, got {size}"
+                f"WORLD_SIZE: expected a multiple of {problem.ranks}, the program's ranks, got "
+                f"{joined[1]}"
             )
-        return size // ranks
+        return count
+    planned = problem.profile.data_parallel
     if planned is None:
         raise InputError(
             "schedule: profile: data_parallel: missing; expected it with the number of replicas, "

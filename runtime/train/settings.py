@@ -10,7 +10,7 @@ from pipeloom.ir.errors import InputError
 
 from ..device import check_devices
 from ..rank.loss_scale import LossScale
-from ..rank.options import Options, StagesAs, check_stages_as
+from ..rank.options import Options, PipelineOptions, StagesAs
 
 DTYPES = {
     "float32": torch.float32,
@@ -26,11 +26,10 @@ class RunSettings:
     model's).
 
     ``param_dtype``, ``reduce_dtype`` (keys of DTYPES), ``clip_grad_norm``, ``post_validation``,
-    ``varying_shapes``, ``stages_as`` and ``check`` are :class:`Pipeline`'s; ``loss_scale`` is the
-    first one, which adapts. ``seed`` is set in each process before the model is made; ``progress``
-    writes a line a step to standard error; ``timeout`` bounds the run and ``message_timeout`` a
-    message, in seconds. ``pace`` lets each op take at least its planned time, as :class:`Pipeline`
-    explains. ``replicas``: how many of a program that averages over them; None: as torchrun started
+    ``varying_shapes``, ``stages_as``, ``memory``, ``pace``, ``check`` and ``timeout`` are
+    :class:`Pipeline`'s; ``loss_scale`` is the first one, which adapts. ``seed`` is set in each
+    process before the model is made; ``progress`` writes a line a step to standard error.
+    ``replicas``: how many of a program that averages over them; None: as torchrun started
     processes, or as the program's profile has it. ``save``: a folder of checkpoints, one after each
     ``every`` steps (None: at the end alone) and at the end; ``resume``: a checkpoint, or a folder
     of which the last one is meant, with which the run goes on until it has come to ``steps`` in
@@ -57,8 +56,7 @@ class RunSettings:
     every: int | None = None
     resume: str | None = None
     eval_every: int | None = None
-    timeout: float | None = None
-    message_timeout: float = 300.0
+    timeout: float = 300.0
 
     def __post_init__(self) -> None:
         for name in ("steps", "replicas", "every", "eval_every"):
@@ -67,43 +65,34 @@ class RunSettings:
                 raise InputError(f"{name}: expected at least 1, got {count}")
         if self.every is not None and self.save is None:
             raise InputError(f"every: expected a folder to save in, too, got {self.every} alone")
-        for name in ("dtype", "param_dtype", "reduce_dtype"):
-            value = getattr(self, name)
-            if value is not None and value not in DTYPES:
-                raise InputError(f"{name}: expected {' or '.join(DTYPES)}, got {value}")
-        check_stages_as(self.stages_as)
+        dtype_of(self.dtype)
+        PipelineOptions(**self.options())  # raises for what is wrong, before processes start
         if self.device not in ("cpu", "cuda"):
             raise InputError(f"device: expected cpu or cuda, got {self.device}")
-        if self.pace and self.device != "cpu":
-            raise InputError(f"pace: expected device cpu, got {self.device}: its ops do not wait")
         if self.device == "cuda":
             check_devices()
 
     def options(self) -> Options:
         """The options of :class:`Pipeline` that the settings ask for."""
-        scale = None if self.loss_scale is None else LossScale(self.loss_scale)
         return {
             "param_dtype": dtype_of(self.param_dtype),
             "reduce_dtype": dtype_of(self.reduce_dtype),
             "clip_grad_norm": self.clip_grad_norm,
-            "loss_scale": scale,
+            "loss_scale": None if self.loss_scale is None else LossScale(self.loss_scale),
             "post_validation": self.post_validation,
             "varying_shapes": self.varying_shapes,
             "stages_as": self.stages_as,
-            "timeout": self.patience,
+            "timeout": self.timeout,
             "memory": self.memory,
             "pace": self.pace,
             "check": self.check,
         }
 
-    @property
-    def patience(self) -> float:
-        """The seconds that a message may take: no longer than the run."""
-        return min(self.message_timeout, self.timeout or float("inf"))
-
 
 def dtype_of(name: str | None) -> torch.dtype | None:
-    """The dtype of that name, a key of DTYPES; None for None."""
+    """The dtype of that name, a key of DTYPES; None for None. Raises InputError for another."""
+    if name is not None and name not in DTYPES:
+        raise InputError(f"dtype: expected {' or '.join(DTYPES)}, got {name}")
     return None if name is None else DTYPES[name]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.spread import ExpectedMakespan
@@ -21,27 +20,15 @@ from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..device import with_index
 from ..launch.processes import launch_ranks
-from ..measure.plan_deviation import (
-    other_model,
-    other_size,
-    over_the_limit,
-    parameter_bytes,
-    why_far_off,
-)
+from ..measure.plan_deviation import other_model, parameter_bytes, why_far_off
 from ..models.by_name import load_source
 from ..pipeline.layered_source import as_planned
-from ..pipeline.model_source import (
-    ModelSource,
-    check_cut,
-    check_evaluation,
-    checked_stages,
-    options_of,
-)
+from ..pipeline.model_source import ModelSource, check_cut, check_evaluation, on_device
 from ..pipeline.pipeline import Pipeline
-from ..stages.store import Stage, made
+from ..rank.options import Options
 from .callbacks import listening
 from .checkpoints import check_checkpoints
-from .loop import KEPT, Listener, TrainingLoop, finite, lost_loss
+from .loop import Listener, TrainingLoop
 from .replicas import Replicas, count_replicas
 from .settings import DEFAULTS, RunSettings, dtype_of
 
@@ -95,8 +82,8 @@ class RunResult:
             "steps": len(self.losses),
             "first_step": self.first_step,
             "replicas": self.replicas,
-            "losses": [finite(loss) for loss in self.losses],
-            "evaluations": [[step, finite(loss)] for step, loss in self.evaluations],
+            "losses": [_finite(loss) for loss in self.losses],
+            "evaluations": [[step, _finite(loss)] for step, loss in self.evaluations],
             "seconds": list(self.seconds),
             "peak_memory": list(self.peak_memory),
             "device_peak_memory": list(self.device_peak),
@@ -107,6 +94,10 @@ class RunResult:
             "coverage": {str(one.stage): one.to_dict() for one in self.coverage},
             "note": self.note,
         }
+
+
+def _finite(loss: float) -> float | None:
+    return loss if math.isfinite(loss) else None
 
 
 def _figures(schedule: Schedule) -> dict[str, float]:
@@ -143,15 +134,14 @@ def run_program(
         check_evaluation(named)
     problem = loaded.schedule.problem
     check_cut(as_planned(named, problem.profile), problem.stages)
-    with listening(callbacks, settings.steps if settings.progress else None) as listener:
+    with listening(callbacks, progress=settings.progress) as listener:
         results = launch_ranks(
             train,
             problem.ranks,
             (loaded, source, settings),
             replicas=replicas,
             device=settings.device,
-            timeout=settings.timeout,
-            message_timeout=settings.patience,
+            message_timeout=settings.timeout,
             listener=listener,
         )
     result: RunResult | None = results.get(0)
@@ -169,57 +159,50 @@ def train(
     """One rank's part of :func:`run_program`, where ``torch.distributed`` is initialised."""
     torch.manual_seed(settings.seed)
     model = load_source(source) if isinstance(source, str) else source
-    replicas = Replicas.of(program, settings.patience)
+    replicas = Replicas.of(program, settings.timeout)
     pipeline = make_pipeline(program, model, settings, replicas=replicas)
     loop = TrainingLoop(model, settings, replicas, listener)
     loop.resume(pipeline)
-    first = loop.step
-    history = loop.run(pipeline)
+    loop.run(pipeline)
     pipeline.finish()
-    own = parameter_bytes(pipeline.modules), pipeline.coverage, pipeline.device_peak
-    ends = pipeline.eager_stages, pipeline.remade_graphs
-    found = [row for rows in replicas.gather(pipeline, (*own, *ends)) for row in rows]
-    sizes, coverage, device_peaks, eager, remade = zip(*found, strict=True)
-    seconds = [record.seconds for record in loop.records]
-    settled = range(max(min(1, len(history) - 1), len(history) - KEPT), len(history))
-    median = sorted(settled, key=seconds.__getitem__)[len(settled) // 2]
-    measured = pipeline.gather_trace(history[median].marks, history[median].averages)
+    own = parameter_bytes(pipeline.modules), _lines(pipeline)
+    rows = replicas.gather(pipeline, (*own, pipeline.coverage, pipeline.device_peak))
+    sizes, lines, coverage, _ = zip(*(cell for row in rows for cell in row), strict=True)
+    number, marks = loop.median()
+    measured = pipeline.gather_trace(marks)
+    barrier_note = pipeline.barrier_note
     pipeline.close()
-    ranks = len(loop.peaks)
+    records = loop.records
     notes = (
-        loop.note,
-        lost_loss([record.loss for record in loop.records], loop.records[0].step),
-        other_size(program.schedule, history[0].sequences),
+        *loop.notes.values(),
         other_model(program.schedule, {s: n for one in sizes for s, n in one.items()}),
-        over_the_limit(program, loop.peaks),
-        pipeline.barrier_note,
-        _of_stages(" runs eager: ", eager),
-        _of_stages(": ", remade),
+        barrier_note,
+        *sorted({line for some in lines for line in some}),
         None if settings.pace else why_far_off(program.schedule, measured),
     )
     return RunResult(
-        losses=tuple(record.loss for record in loop.records),
-        seconds=tuple(seconds),
+        losses=tuple(record.loss for record in records),
+        seconds=tuple(record.seconds for record in records),
         peak_memory=tuple(loop.peaks),
         device_peak=tuple(
-            max(filter(None, device_peaks[rank::ranks]), default=None) for rank in range(ranks)
+            max((peak for *_, peak in column if peak), default=None)
+            for column in zip(*rows, strict=True)
         ),
         measured=measured,
         planned=program.schedule,
         notes=tuple(filter(None, notes)),
         replicas=replicas.count,
-        first_step=first,
-        evaluations=tuple((r.step, r.eval_loss) for r in loop.records if r.eval_loss is not None),
-        coverage=tuple(joined(coverage[:ranks]).values()),
-        measured_step=first + median,
+        first_step=records[0].step,
+        evaluations=tuple((r.step, r.eval_loss) for r in records if r.eval_loss is not None),
+        coverage=tuple(joined(coverage[: len(loop.peaks)]).values()),
+        measured_step=number,
     )
 
 
-def _of_stages(words: str, rows: Sequence[Mapping[int, str]]) -> str | None:
-    """The stages of which there is something to say, with it after ``words``."""
-    found = {s: why for row in rows for s, why in row.items()}
-    texts = [f"stage {s}{words}{why}" for s, why in sorted(found.items())]
-    return "; ".join(texts) or None
+def _lines(pipeline: Pipeline) -> list[str]:
+    """Lines on this rank's stages that were to be graphs and are not, or were made again."""
+    eager = [f"stage {s} runs eager: {why}" for s, why in pipeline.eager_stages.items()]
+    return eager + [f"stage {s}: {why}" for s, why in pipeline.remade_graphs.items()]
 
 
 def make_pipeline(
@@ -227,18 +210,11 @@ def make_pipeline(
 ) -> Pipeline:
     """The pipeline of ``model`` in the settings' dtype and on their device, one of ``replicas``."""
     device = with_index(torch.device(settings.device))
-    dtype = dtype_of(settings.dtype)
-    count = program.schedule.problem.stages
-    model = as_planned(model, program.schedule.problem.profile)
-    made_here = enumerate(checked_stages(model, count))
-    stages = [partial(_placed, s, stage, device, dtype) for s, stage in made_here]
-    options = options_of(model, count)
-    options.update(settings.options())
-    options |= {"group": replicas.group, "data_group": replicas.data_group, "device": device}
+    place = on_device(device, dtype_of(settings.dtype))
+    options: Options = {
+        **settings.options(),
+        **{"group": replicas.group, "data_group": replicas.data_group, "device": device},
+    }
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "all ranks wait before")  # the result's notes have it
-        return Pipeline(program, stages, **options)
-
-
-def _placed(index: int, stage: Stage, device: torch.device, dtype: torch.dtype | None) -> nn.Module:
-    return made(stage, index).to(device=device, dtype=dtype)
+        return Pipeline.from_source(program, model, place=place, **options)

@@ -218,7 +218,7 @@ def _goes_on(program: Program, norms: bool, event: Event) -> bool:
     clip = 50.0 if norms else None
     pipeline = Pipeline.from_source(program, Untied(), clip_grad_norm=clip, transport=own())
     if norms and pipeline.rank == RANKS - 1:
-        update: Any = pipeline._step_end
+        update: Any = pipeline._own.step_end
         update.check_norm = _after(event, update.check_norm)
     if not norms and pipeline.rank == 1:
         optimizer: Any = next(iter(pipeline.optimizers.values()))

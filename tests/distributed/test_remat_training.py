@@ -3,7 +3,6 @@ That it trains as one process does: `tests/parity`."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -13,7 +12,6 @@ import pytest
 from pipeloom import Pipeline, Profile, StageProfile, build_family, dump_schedule
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir import (
-    InputError,
     Link,
     OpKind,
     Placement,
@@ -63,24 +61,6 @@ def test_what_is_recomputed_or_offloaded_is_held_within_the_limit(lever: str) ->
 
 def _held(program: Program, rows: int = SOURCE.rows) -> int:
     return trained(program, replace(SOURCE, rows=rows), train=False).peak_memory
-
-
-def test_recomputation_of_another_model_is_refused_before_the_first_step() -> None:
-    program = compile_schedule(planned("recompute"))
-    for line in on_threads(_refused, RANKS, (program,)).values():
-        assert re.fullmatch(
-            r"(rank \d: )?stage \d: expected a microbatch to hold \d+ bytes until its R, as in the "
-            r"program's profile, got \d+: profile this model in these stages and shapes, and plan "
-            "again",
-            line,
-        )
-
-
-def _refused(program: Program) -> str:
-    """More rows."""
-    with pytest.raises(InputError) as caught:
-        _held(program, 4)
-    return str(caught.value)
 
 
 def test_weights_that_go_round_leave_activations_of_one_microbatch_at_a_time() -> None:

@@ -4,7 +4,6 @@ started."""
 from __future__ import annotations
 
 import json
-import resource
 import signal
 import socket
 import sys
@@ -99,12 +98,3 @@ def test_programs_of_different_sizes_and_ranks_beyond_the_world_end_in_a_line_ea
         (1, "pipeloom: rank 1: not there where all ranks start, waited at most 3 s"),
         (2, "pipeloom: RANK: expected a whole number from 0 to 1, got '2'"),
     ]
-
-
-@pytest.mark.slow
-def test_too_few_open_files_are_one_line(programs: dict[int, Path], own: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    run = Started(["run", programs[4], *MODEL], own)
-    resource.prlimit(run.process.pid, resource.RLIMIT_NOFILE, (60, before[1]))
-    line = "ulimit -n: expected at least 64 open files for 2 ranks, got 60"
-    assert run.ended() == (2, f"pipeloom: {programs[4]}: {line}", [])

@@ -28,14 +28,13 @@ from ...executor.executor import Executor
 from ...executor.stage_runner import Cell, StageRunner
 from ...measure.memory import Memory
 from ...optim.step_end import StepEnd
-from ...rank.checks import checked_count
 from ...rank.context import RankContext
 from ...rank.options import IN_MODEL
 from ...tensors.forward_state import undisturbed
 from ...tensors.microbatches import is_cut, option_counts
 from ...transport import agreed, gathered
 from ..step_arguments import StepData
-from ..step_inputs import Result, StepInputs, taken
+from ..step_inputs import Cells, Result, StepInputs, taken
 from .forward_only import forward_only
 from .setup import StepSetup, make_cells
 from .shape_inference import Interfaces, ShapeInference
@@ -66,15 +65,10 @@ class ForwardRounds:
         self._context = replace(context, memory=Memory(), options=options, buffers=None)
         self._step_end = step_end
         self._last, self._microbatches = problem.stages - 1, problem.microbatches
+        transport, device = context.transport, context.device
         self._shapes = ShapeInference(
-            context.store,
-            problem.owner,
-            setup.skips,
-            context.transport,
-            context.device,
-            grad=False,
+            context.store, problem.owner, setup.skips, transport, device, grad=False
         )
-        self._modules = [context.store.module(s) for s in context.role.run]
         self._runners = {
             s: setup.runner(s, self._context.memory, stashing=False, kind=ForwardRunner)
             for s in context.role.run
@@ -99,29 +93,27 @@ class ForwardRounds:
         for runner in self._runners.values():
             runner.keep_outputs = keep_outputs
         store.gather()
-        with _evaluating(self._modules, self._context.device):
+        modules = [runner.module for runner in self._runners.values()]
+        with _evaluating(modules, self._context.device):
             interfaces = self._shapes.interfaces(cells, count)
             with store.computing():
                 return self._rounds(cells, count, interfaces)
 
-    def _rounds(
-        self, given: Mapping[tuple[int, int], Cell], count: int, interfaces: Interfaces
-    ) -> list[Result]:
+    def _rounds(self, given: Cells, count: int, interfaces: Interfaces) -> list[Result]:
         results: list[Result] = []
         executor: Executor | None = None
-        cells: Mapping[tuple[int, int], Cell] = {}
+        cells: Cells = {}
         served: object = None
         for first in range(0, count, self._microbatches):
             size = min(self._microbatches, count - first)
             handed_on = [row[first : first + size] for row in interfaces]
             if executor is None or served != (size, handed_on):
                 executor = None  # its buffers go first
-                context = self._of(size)
+                context, served = self._of(size), (size, handed_on)
                 cells = make_cells(context, handed_on)
                 executor = Executor(
                     context, self._step_end, cells, self._runners, handed_on, label=LABEL
                 )
-                served = size, handed_on
             for (stage, j), cell in cells.items():
                 one = given[stage, first + j]
                 cell.inputs, cell.options, cell.target = one.inputs, one.options, one.target
@@ -137,27 +129,28 @@ class ForwardRounds:
     def _count(self, data: StepData, asked: int | None) -> int:
         """The number of microbatches: as the lists of any rank say, or some were ``asked``, else
         M."""
-
-        def mine() -> set[int]:
-            named = {f"input {i}": x for i, x in enumerate(data.inputs)} | {"target": data.target}
-            counts = {name: len(x) for name, x in named.items() if is_cut(x)}
-            counts |= option_counts(data.options)
-            if self._context.options.loss == IN_MODEL and isinstance(data.target, Mapping):
-                counts |= option_counts(data.target)
-            if asked is not None:
-                counts["microbatches"] = checked_count(asked)
-            for name, size in counts.items():
-                if size == 0:
-                    raise InputError(f"eval: {name}: expected at least one microbatch, got none")
-            return set(counts.values())
-
-        rows = gathered(self._context.transport, mine)
+        rows = gathered(self._context.transport, partial(self._counts, data, asked))
         found = sorted(set[int]().union(*rows))
         if len(found) > 1:
             texts = " and ".join(counted(size, "microbatch") for size in found)
-            error = InputError(f"eval: expected lists of one length on all ranks, got {texts}")
-            raise agreed(error)
+            raise agreed(
+                InputError(f"eval: expected lists of one length on all ranks, got {texts}")
+            )
         return found[0] if found else self._microbatches
+
+    def _counts(self, data: StepData, asked: int | None) -> set[int]:
+        """The numbers of microbatches that this rank was given. Raises InputError for none."""
+        named = {f"input {i}": x for i, x in enumerate(data.inputs)} | {"target": data.target}
+        counts = {name: len(x) for name, x in named.items() if is_cut(x)}
+        counts |= option_counts(data.options)
+        if self._context.options.loss == IN_MODEL and isinstance(data.target, Mapping):
+            counts |= option_counts(data.target)
+        if asked is not None:
+            counts["microbatches"] = asked
+        for name, size in counts.items():
+            if size < 1:
+                raise InputError(f"eval: {name}: expected at least one microbatch, got {size}")
+        return set(counts.values())
 
 
 @contextmanager

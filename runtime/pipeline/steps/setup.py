@@ -7,7 +7,6 @@ from functools import partial
 
 import torch
 
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.weight_coverage import WeightCoverage
@@ -24,24 +23,21 @@ from ...executor.weight_stashing import StashingRunner
 from ...graphs.graph_runner import GraphRunner, runner_kind
 from ...measure.gradient_watch import GradientWatch, covered
 from ...measure.memory import Memory
-from ...measure.plan_deviation import LEAST_BYTES
 from ...optim.step_end import StepEnd
 from ...rank.context import RankContext
-from ...rank.model_names import model_name
 from ...rank.options import IN_MODEL
 from ...stages.fsdp import ShardedStages
 from ...stages.streamed_weights import StreamedStages
 from ...tensors.skip_connections import Skips
+from ..state_names import model_name
 from ..step_inputs import Cells
 from .shape_inference import Interfaces, ShapeInference, made_up
-
-NEAR = 0.01
-"""How far what a recomputed microbatch holds may be above what was planned."""
 
 
 class StepSetup:
     """The ``cells`` of a rank's steps, the ``runners`` of its stages, the ``interfaces`` between
-    stages and the ``executor`` made of them; all ranks make theirs and call it alike.
+    stages, the ``shapes`` that they follow from, and the ``executor`` made of them; all ranks make
+    theirs and call it alike.
 
     ``modules``: the stages here; ``fixed``: the executor serves every later step. ``never``:
     the stages that are run as they are, with why if they were to be graphs; ``coverage``: which
@@ -57,7 +53,7 @@ class StepSetup:
         self.cells = make_cells(context)
         self.runners = {s: self.runner(s, context.memory) for s in role.run}
         self.graphed = {s: r for s, r in self.runners.items() if isinstance(r, GraphRunner)}
-        self._shapes = ShapeInference(
+        self.shapes = ShapeInference(
             context.store, problem.owner, self.skips, context.transport, context.device
         )
         self.interfaces: Interfaces = []
@@ -80,7 +76,7 @@ class StepSetup:
 
     def follow(self, other: StepSetup) -> None:
         """Knows the shapes that stages of another program, the same stages, were seen to give."""
-        self._shapes.known = other._shapes.known
+        self.shapes.known = other.shapes.known
 
     def gather(self) -> None:
         """Gathers the weights of sharded stages. Raises ExecutionError where that fails."""
@@ -89,13 +85,6 @@ class StepSetup:
         except ConnectionError as error:
             raise ExecutionError(f"rank {self._context.role.rank}: {error}") from error
 
-    def inferred(self) -> Interfaces:
-        """The shapes and dtypes that stages pass on, inferred from the cells' contents by all ranks
-        together; those of the last step if shapes do not vary. Raises ShapeError on all ranks."""
-        if self.executor is None or self._context.options.varying_shapes:
-            return self._shapes.interfaces(self.cells)
-        return self.interfaces
-
     def prepared(self) -> Executor:
         """The executor for the cells' contents, made in the first step, and where shapes may vary
         for each other ones. Raises ShapeError, alike on all ranks."""
@@ -103,49 +92,27 @@ class StepSetup:
         for stage, runner in self.graphed.items():
             runner.refresh(cell for (s, _), cell in self.cells.items() if s == stage)
         if self.executor is None or context.options.varying_shapes:
-            interfaces = self._shapes.interfaces(self.cells)
-            if self.executor is None or interfaces != self.interfaces:
-                self.interfaces = interfaces
-                self.executor = self._made()
-            else:
-                self._trace()
+            before, self.interfaces = self.interfaces, self.shapes.interfaces(self.cells)
+            hand_on(self.cells, self.interfaces)
+            self._trace()
+            if self.executor is None or self.interfaces != before:
+                if context.buffers is not None:
+                    Device(context.device).synchronize()  # what was received there has been read
+                context.transport.renew()
+                self.executor = Executor(
+                    context, self._step_end, self.cells, self.runners, self.interfaces
+                )
         self.fixed = not (context.options.varying_shapes or self.graphed)
         return self.executor
-
-    def _made(self) -> Executor:
-        context, interfaces = self._context, self.interfaces
-        hand_on(self.cells, interfaces)
-        self._trace()
-        if context.buffers is not None:
-            Device(context.device).synchronize()  # what was received there has been read
-        return Executor(context, self._step_end, self.cells, self.runners, interfaces)
 
     def _trace(self) -> None:
         """Makes the graphs of the cells' contents, where stages are run as graphs."""
         for (stage, j), cell in self.cells.items():
-            before = self.interfaces[stage - 1][j] if stage > 0 else None
             if (runner := self.graphed.get(stage)) is not None:
                 given = cell.inputs
-                if before is not None:
-                    given = made_up(before, self._context.device)
+                if stage > 0:
+                    given = made_up(self.interfaces[stage - 1][j], self._context.device)
                 runner.prepare(cell, given, partial(self._context.store.trying, stage))
-            if cell.recomputed:
-                self._check_held(stage, j, cell, sum(before.nbytes) if before is not None else 0)
-
-    def _check_held(self, stage: int, j: int, cell: Cell, held: int) -> None:
-        """Raises InputError where a microbatch, whose input has ``held`` bytes, holds more of them
-        until its R than the program's profile says, which is then of another model or other
-        shapes."""
-        if (sent := cell.interface) is not None:
-            pairs = zip(sent.nbytes, sent.needs_grad, strict=True)
-            held += sum(size for size, back in pairs if back)
-        planned = self._context.program.schedule.problem.profile.stages[stage].at(j)
-        if planned.m_b >= LEAST_BYTES and held > (1 + NEAR) * planned.kept:
-            raise InputError(
-                f"stage {stage}: expected a microbatch to hold {planned.kept:.0f} bytes until its "
-                f"R, as in the program's profile, got {held}: profile this model in these stages "
-                "and shapes, and plan again"
-            )
 
     def settle(self) -> None:
         """After the first step: it is known what W computed, and all graphs are made."""

@@ -63,15 +63,11 @@ class ShapeInference:
             return []
         kinds = self._kinds(cells, count or self._placed.shape[1])
         new = {kind: j for j, kind in reversed([*enumerate(kinds)]) if kind not in self.known}
-        self.known |= {kind: [] for kind in new}
-        try:
-            for stage in range(len(self._placed) - 1):
-                found = self._found(stage, new, cells)
-                for kind in new:
-                    self.known[kind].append(found[kind])
-        except ShapeError:
-            self.known = {k: known for k, known in self.known.items() if k not in new}
-            raise
+        before: dict[Kind, list[StageInterface]] = {kind: [] for kind in new}
+        for stage in range(len(self._placed) - 1):
+            for kind, found in self._found(stage, new, cells, before).items():
+                before[kind].append(found)
+        self.known |= before
         return [
             [self.known[kind][stage] for kind in kinds] for stage in range(len(self._placed) - 1)
         ]
@@ -88,13 +84,18 @@ class ShapeInference:
         return list(map(tuple, kinds))
 
     def _found(
-        self, stage: int, new: Mapping[Kind, int], cells: Cells
+        self,
+        stage: int,
+        new: Mapping[Kind, int],
+        cells: Cells,
+        before: Mapping[Kind, Sequence[StageInterface]],
     ) -> dict[Kind, StageInterface]:
+        """The interface of the stage for each ``new`` kind; ``before``: those of earlier stages."""
         mine: dict[Kind, StageInterface | ShapeError] = {}
         for kind, j in new.items():
             if self._placed[stage, j % self._placed.shape[1]] == self._transport.rank:
                 with self._store.trying(stage):
-                    mine[kind] = self._try(stage, cells[stage, j], kind)
+                    mine[kind] = self._try(stage, cells[stage, j], before[kind])
         found = {
             kind: interface
             for row in self._transport.gather(mine)
@@ -105,11 +106,11 @@ class ShapeInference:
                 raise agreed(interface)
         return found
 
-    def _try(self, stage: int, cell: Cell, kind: Kind) -> StageInterface | ShapeError:
+    def _try(
+        self, stage: int, cell: Cell, before: Sequence[StageInterface]
+    ) -> StageInterface | ShapeError:
         """The interface of the stage, or the error that every rank is to raise."""
-        inputs = cell.inputs
-        if stage > 0:
-            inputs = made_up(self.known[kind][stage - 1], self._device)
+        inputs = made_up(before[-1], self._device) if stage > 0 else cell.inputs
         module = self._store.module(stage)
         try:
             with undisturbed([module], devices_of(inputs)):

@@ -63,7 +63,7 @@ def train(
     ranks = program.schedule.problem.ranks
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    limits: dict[str, Any] = {"message_timeout": PATIENCE, "clip_grad_norm": 1.0}
+    limits: dict[str, Any] = {"timeout": PATIENCE, "clip_grad_norm": 1.0}
     with (folder / f"rank{rank}").open("w", buffering=1) as file:
 
         def told(record: StepRecord) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import socket
-import tempfile
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +14,7 @@ import torch.distributed as dist
 from examples.gpt import small
 from pipeloom import compile_schedule, measure, run
 from pipeloom.ir import InputError
-from pipeloom.runtime import RunSettings, launch_ranks
+from pipeloom.runtime import RunSettings
 from tests.support.inside import Gpu, backend_of, gpu_here, own_gpu
 from tests.support.schedules import schedule
 
@@ -49,20 +47,6 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_does_not_fit_the_model_or_the_machine(call: Any, line: str) -> None:
     with pytest.raises(InputError, match=line):
         call()
-
-
-def test_too_little_room_for_sockets_and_files_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for length, files, line in (
-        (64, 4096, "TMPDIR: expected a path of at most 63 bytes"),
-        (63, 79, "ulimit -n: expected at least 80 open files for 4 ranks, got 79"),
-    ):
-        monkeypatch.setattr(tempfile, "tempdir", "/tmp/" + "x" * (length - 5))
-        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (files, files))
-        with pytest.raises(InputError, match=line):
-            launch_ranks(print, 4)
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (80, 80))
-    with pytest.raises(Exception, match=r"a process was started|No such file"):
-        launch_ranks(print, 4)
 
 
 ONE, TWO, FAR = (True, "a", "GPU-1"), (True, "a", "GPU-2"), (True, "b", "GPU-1")

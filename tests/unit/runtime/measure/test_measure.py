@@ -106,7 +106,7 @@ def lasting(op: float, family: str = "1f1b", **changes: Any) -> Schedule:
         (1.4, 1, 5.0, "None"),
         (0.7, 1, 5.0, "None"),
         (0.6, 1, 5.0, "0.6x the planned makespan: ops took less than profiled"),
-        (3.0, 1, 1.0, "3x the planned makespan: all ops of the profile take 1 ms"),
+        (3.0, 1, 1.0, "3.0x the planned makespan: all ops of the profile take 1 ms"),
         (3.0, 1, 5.0, "3.0x the planned makespan: 2 ranks share 1 core; see"),
         (3.0, 2, 5.0, "3.0x .*: the profile may be of another model or machine"),
         (3.0, 1, 0.25, "3.0x .*: 2 ranks share 1 core, ops are short, 0.25 ms in the median"),
@@ -164,4 +164,3 @@ def test_a_peak_above_the_limit(
     found = over_the_limit(compile_schedule(replace(plan, problem=problem, timing=None)), peaks)
     assert (found or "").startswith(expected)
     assert bool(found) == bool(expected)
-    assert ("ahead" in (found or "")) == (peaks == (9000, 10010))

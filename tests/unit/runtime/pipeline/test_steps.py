@@ -171,7 +171,7 @@ def test_an_evaluation_that_is_refused_hurts_nobody() -> None:
     pipeline = made()
     for given, message in (
         (([X], [X, X]), "expected lists of one length on all ranks, got 1 microbatch and 2"),
-        (([],), "eval: input 0: expected at least one microbatch, got none"),
+        (([],), "eval: input 0: expected at least one microbatch, got 0"),
         ((X[:4],), "input 0: float32.4, 4. cannot be cut into 3 equal microbatches"),
     ):
         with pytest.raises(PipeloomError, match=message):

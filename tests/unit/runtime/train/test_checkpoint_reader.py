@@ -17,7 +17,7 @@ from pipeloom.ir import InputError
 from pipeloom.runtime import read_run
 from tests.support.inside import saved_keys
 
-FILE, METADATA = "__0_0.distcp", ".metadata"
+METADATA = ".metadata"
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -32,14 +32,14 @@ class Touching:
 
 
 def saved(folder: Path, step: object) -> Path:
-    run = {"step": step, "optimizers": ("torch.optim.adam.Adam",), "processes": 1}
+    run = {"step": step, "processes": 1}
     save({"run": run, "x": torch.ones(2)}, checkpoint_id=folder, no_dist=True)
     return folder
 
 
 def test_a_value_is_a_number_or_words_and_runs_nothing(tmp_path: Path) -> None:
     folder, mark = saved(tmp_path / "own", Touching(tmp_path / "mark")), tmp_path / "mark"
-    with pytest.raises(InputError, match=f"^{folder / FILE}: cannot be read: ") as caught:
+    with pytest.raises(InputError, match=f"^{folder}: cannot be loaded: rank 0: Unpickl") as caught:
         read_run(folder)
     assert "\n" not in str(caught.value)
     assert not mark.exists()

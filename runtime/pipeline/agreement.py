@@ -1,0 +1,162 @@
+"""What ranks and replicas agree on: program and options when a pipeline is made, arguments in its
+first step. Ranks that run unlike programs would wait for each other's messages, or sum gradients of
+different parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from itertools import zip_longest
+from typing import Any
+
+import torch.distributed as dist
+
+from pipeloom.ir.errors import InputError, PipeloomError
+from pipeloom.ir.model.program import Program
+
+from ..optim.norm_groups import numbered
+from ..optim.shard_squares import summed
+from ..optim.step_end import StepEnd
+from ..rank.context import RankContext
+from ..rank.options import PipelineOptions
+from ..transport import agreed, gathered
+
+SHOWN = 16  # digits of a hash in a message
+ALIKE = (
+    "varying_shapes", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale", "scale_grads",
+    "post_validation",
+)  # fmt: skip
+"""Options that all ranks are given alike, and that print the same on each."""
+
+
+def check_alike(program: Program, options: PipelineOptions) -> None:
+    """Raises InputError, alike on all ranks, which call it, where programs or options differ."""
+    groups = options.norm_groups
+    alike: dict[str, object] = {
+        "tied": [[tuple(pair) for pair in shared] for shared in options.tied],
+        "skips": [tuple(pair) for pair in options.skips],
+        **{name: getattr(options, name) for name in ALIKE},
+        "norm_groups": groups and numbered(groups),
+    }
+    _check_hashes(program, alike, options.gather_early)
+
+
+def _check_hashes(
+    program: Program, options: Mapping[str, object], gather: Callable[[Any], list[Any]]
+) -> None:
+    """Compares hashes of what decides who does what: instructions, buffers, placement, transfers.
+    Profiles, planned times and reports may differ."""
+    lines = [*(f"{name}: {value}" for name, value in options.items()), *_described(program)]
+    digest = sha256("\n".join(lines).encode()).hexdigest()
+    digests: list[str] = gather(digest)
+    if len(set(digests)) > 1:
+        raise agreed(InputError(_difference(digests, gather(lines))))
+
+
+def _described(program: Program) -> Iterator[str]:
+    """A program line by line, each with its place."""
+    problem = program.schedule.problem
+    yield f"ranks, stages, microbatches: {problem.ranks}, {problem.stages}, {problem.microbatches}"
+    for rank, row in enumerate(program.instructions):
+        for i, instruction in enumerate(row):
+            yield f"instruction {i} of rank {rank}: {instruction}"
+    for rank, buffers in enumerate(program.buffers):
+        yield f"buffers of rank {rank}: {' '.join(map(str, buffers))}"
+    for stage, ranks in enumerate(problem.owner.tolist()):
+        yield f"ranks of stage {stage}: {ranks}"
+    for x, transfer in enumerate(program.schedule.transfers):
+        yield f"transfer {x}: {transfer}"
+
+
+def _difference(digests: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    having: dict[str, list[int]] = {}
+    for rank, digest in enumerate(digests):
+        having.setdefault(digest, []).append(rank)
+    parts = [
+        f"{digest[:SHOWN]} on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        for digest, ranks in having.items()
+    ]
+    one, other, *_ = (ranks[0] for ranks in having.values())
+    pairs = zip_longest(rows[one], rows[other], fillvalue="nothing more")
+    first, second = next((a, b) for a, b in pairs if a != b)
+    return (
+        f"program: expected one on all ranks, got {', '.join(parts)} (hashes); they differ first "
+        f"in {first!r} on rank {one}, {second!r} on rank {other}"
+    )
+
+
+def same(one: Program, other: Program) -> bool:
+    """Whether two programs run alike, as a program and its copy do on another rank."""
+    return one is other or (
+        (one.instructions, one.buffers) == (other.instructions, other.buffers)
+        and tuple(one.schedule.transfers) == tuple(other.schedule.transfers)
+    )
+
+
+class FirstStep:
+    """The first step's questions, asked once: that the ranks' arguments are alike, and the
+    replicas'."""
+
+    def __init__(self, context: RankContext, step_end: StepEnd) -> None:
+        self._context = context
+        self._shared, self._averaging = step_end.shared, step_end.averaging
+        self.over = not context.options.check
+
+    def agree(self, program: Program, *, given: bool, update: bool) -> None:
+        """Compares what this rank is to run, whether it was ``given`` it, and whether the
+        optimizers step; all ranks call it. Raises InputError, alike on all ranks of all replicas,
+        where that is unlike."""
+        fault: PipeloomError | None = None
+        try:
+            self._agree_with_ranks(program, given=given, update=update)
+        except PipeloomError as error:
+            if not getattr(error, "agreed", False):  # this replica has ended
+                raise
+            fault = error
+        if (group := self._context.options.data_group) is not None:
+            own = update, given, program.schedule.problem.microbatches
+            self._agree_with_replicas(group, fault, own)
+        if fault is not None:
+            raise fault
+        self.over = True
+
+    def _agree_with_ranks(self, program: Program, *, given: bool, update: bool) -> None:
+        transport = self._context.transport
+        rows = gathered(transport, lambda: (update, given, self._shared.trained()))
+        updates, programs, trained = zip(*rows, strict=True)
+        _check("update: expected one value", updates)
+        if any(programs):
+            _check_hashes(program, {}, transport.gather)
+        self._shared.check_trained(trained)
+
+    def _agree_with_replicas(
+        self, group: dist.ProcessGroup, fault: PipeloomError | None, own: tuple[bool, bool, int]
+    ) -> None:
+        """Raises InputError, alike in all replicas, where one refuses, they update or train unlike
+        each other, or have other numbers of microbatches without programs of their own."""
+        averaging = self._averaging
+        trained = [] if averaging is None else averaging.trained()
+        # for its time limit: from here on no replica waits for another
+        summed(self._context, 0.0, group, "agreeing with the replicas")
+        rows: list[Any] = [None] * group.size()
+        dist.all_gather_object(rows, (str(fault or ""), *own, trained), group=group)
+        faults, updates, programs, counts, trains = zip(*rows, strict=True)
+        for replica, line in enumerate(faults):
+            if line:
+                raise agreed(fault or InputError(f"replica {replica}, {line}"), everywhere=True)
+        _check("update: expected one value", updates, "replicas")
+        if not any(programs):
+            _check("microbatches: expected one number", counts, "replicas")
+        if averaging is not None:
+            sums = [sum(column) for column in zip(*trains, strict=True)]
+            try:  # only the ranks of that stage know, in all replicas
+                gathered(self._context.transport, lambda: averaging.check_trained(sums))
+            except InputError as error:
+                raise agreed(error, everywhere=True) from None
+
+
+def _check(what: str, values: Sequence[object], those: str = "ranks") -> None:
+    """Raises InputError where the values of all ranks, or of all replicas, are unlike."""
+    if len(set(values)) > 1:
+        error = InputError(f"{what} on all {those}, got {list(values)}")
+        raise agreed(error, everywhere=those == "replicas")
