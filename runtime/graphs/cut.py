@@ -62,8 +62,8 @@ class Cut:
     All take parameters and buffers, which no op holds. ``forward`` (F) takes besides the tensors of
     the microbatch, and gives ``results`` (outputs, then updates) and ``saved``; ``alone`` is F that
     saves nothing, ``again`` (R) gives only ``saved``. ``backward`` (B) takes the first ``to_b`` of
-    ``saved`` and the ``tangents``, and gives the gradients of inputs and ``waiting``. ``weight``
-    (W) takes ``saved`` from ``from_w`` on and ``waiting``. ``fused`` (BW) takes all of ``saved``
+    ``saved`` and the ``tangents``, and gives the gradients of inputs and what waits for ``weight``
+    (W), which takes that and ``saved`` from ``from_w`` on. ``fused`` (BW) takes all of ``saved``
     and ``tangents``, and gives the gradients of inputs. Each piece's inputs are those that it uses,
     in this order.
     """
@@ -74,7 +74,6 @@ class Cut:
     saved: Sequence[fx.Node]
     to_b: int
     from_w: int
-    waiting: Sequence[fx.Node]
     pieces: Mapping[str, Piece]
 
 
@@ -139,7 +138,7 @@ class _Cutting:
             "weight": piece([*saved[from_w:], *waiting], [], by_w),
             "fused": piece([*saved, *self._tangents], of_inputs, [*by_b, *by_w]),
         }
-        return Cut(joint, self._tangents, results, saved, to_b, from_w, waiting, pieces)
+        return Cut(joint, self._tangents, results, saved, to_b, from_w, pieces)
 
     def _sorted(self, nodes: Iterable[fx.Node]) -> list[fx.Node]:
         return sorted(nodes, key=self._order.__getitem__)

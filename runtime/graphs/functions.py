@@ -15,7 +15,8 @@ list is emptied, so that nothing else holds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -28,48 +29,25 @@ from ..dtensors import is_dtensor, like, local
 from ..executor.deferred_linear import add, add_product
 from .cut import Piece
 from .rewrites import needed
-from .torch_internals.aten import direct, root_of, value_of, views
+from .torch_internals.aten import direct, value_of, views
 from .torch_internals.inductor import compiled
 
 Function: TypeAlias = Callable[[list[Tensor]], list[Tensor]]
-Adds: TypeAlias = Mapping[fx.Node, Sequence["AddGradient"]]  # by the node that is the gradient
+Adds: TypeAlias = Mapping[fx.Node, Sequence[nn.Parameter]]  # whose gradients the nodes are
 
 
-class AddGradient:
-    """Adds a gradient to its ``parameter``'s, as autograd does; ``keeps``: the first one may become
-    it, as nothing else has its memory and it lies there as the parameter does."""
-
-    def __init__(self, parameter: nn.Parameter, *, keeps: bool) -> None:
-        self.parameter, self._keeps = parameter, keeps
-
-    def __call__(self, gradient: Tensor) -> None:
-        parameter = self.parameter
-        grad = parameter.grad
-        if type(grad) is Tensor:
-            grad.add_(gradient)
-            return
-        if grad is None and not self._keeps:
-            place = torch.empty_like(local(parameter), dtype=gradient.dtype, requires_grad=False)
-            gradient = place.copy_(gradient)
-        add(parameter, like(parameter, gradient))
-
-
-def fresh(
-    node: fx.Node, parameter: nn.Parameter, calls: Collection[fx.Node], others: Sequence[fx.Node]
-) -> bool:
-    """Whether a gradient is a tensor of its own, made by the ``calls`` of its piece and none of the
-    ``others`` that outlive that, which lies in memory as the parameter does."""
-    root = root_of(node)
-    return (
-        root in calls
-        and value_of(node).stride() == local(parameter).stride()
-        and all(root_of(other) is not root for other in others)
-    )
+def add_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:
+    """Adds a gradient to its parameter's, as autograd does; the first one is copied, as its memory
+    may be another tensor's, too."""
+    if parameter.grad is None:
+        place = torch.empty_like(local(parameter), dtype=gradient.dtype, requires_grad=False)
+        gradient = place.copy_(gradient)
+    add(parameter, like(parameter, gradient))
 
 
 def python_function(piece: Piece, module: fx.GraphModule, adds: Adds) -> Function:
     """The function of a piece: it takes the piece's inputs in a list, which it empties, and returns
-    what the piece ``returned``; its gradients it gives to ``adds``."""
+    what the piece ``returned``; it ``adds`` its gradients to those of the parameters."""
     found = graph_of(piece, module, adds)
     for node in found.graph.nodes:
         if node.op == "call_function":
@@ -93,9 +71,9 @@ def graph_of(
             copies[node] = graph.node_copy(node, copies.__getitem__)
         if node.op == "get_attr":
             held[str(node.target)] = attrgetter(str(node.target))(module)
-        for add_gradient in adds.get(node, ()):
+        for parameter in adds.get(node, ()):
             name = f"add_gradient_{len(held)}"
-            held[name] = add_gradient
+            held[name] = partial(add_gradient, parameter)
             graph.call_module(name, (copies[node],))
     graph.output([copies[node] for node in piece.returned])
     return fx.GraphModule(held, graph)
@@ -113,29 +91,21 @@ def compiled_function(piece: Piece, module: fx.GraphModule, adds: Adds) -> Funct
     products = _products(piece, adds)
     added = [node for node in adds if node not in products]
     factors: list[Any] = [factor for node in products for factor in node.args]
-    ends = [*piece.returned, *added, *factors]
-    rest = Piece(piece.inputs, [n for n in piece.calls if n not in products], ends)
+    calls = [node for node in piece.calls if node not in products]
+    rest = Piece(piece.inputs, calls, [*piece.returned, *added, *factors])
     run = compiled(graph_of(rest, module), [value_of(node) for node in piece.inputs])
-    strides = [value_of(node).stride() for node in ends]
+    strides = [value_of(node).stride() for node in piece.returned]
     start, end = len(piece.returned), len(piece.returned) + len(added)
-    pairs = [(i, each) for i, node in enumerate(added, start) for each in adds[node]]
-    parameters = [adds[node][0].parameter for node in products]
-    shared: list[int] | None = None  # the same in all calls of what was compiled
+    pairs = [(i, parameter) for i, node in enumerate(added, start) for parameter in adds[node]]
+    triples = [(end + 2 * i, adds[node][0]) for i, node in enumerate(products)]
 
     def call(arguments: list[Tensor]) -> list[Tensor]:
-        nonlocal shared
-        before = [*map(_memory, arguments)] if shared is None else []
-        found = laid_out(run(arguments), strides)
-        if shared is None:
-            places = [*before, *map(_memory, found[:end])]
-            shared = [i for i in range(start, end) if places[(j := len(before) + i)] in places[:j]]
-        for i in shared:
-            found[i] = found[i].clone()
-        for i, add_gradient in pairs:
-            add_gradient(found[i])
-        for i, parameter in enumerate(parameters):
-            add_product(parameter, found[end + 2 * i], found[end + 2 * i + 1])
-        return found[:start]
+        found = run(arguments)
+        for i, parameter in pairs:
+            add_gradient(parameter, found[i])
+        for i, parameter in triples:
+            add_product(parameter, found[i], found[i + 1])
+        return laid_out(found[:start], strides)
 
     return call
 
@@ -147,15 +117,11 @@ def _products(piece: Piece, adds: Adds) -> list[fx.Node]:
         for node in piece.calls
         if node.target is torch.ops.aten.mm.default
         and len(adds.get(node, ())) == 1
-        and not is_dtensor(adds[node][0].parameter)
+        and not is_dtensor(adds[node][0])
         and node not in piece.returned
         and not any(user in piece.calls for user in node.users)
         and all(map(views, needed(node.all_input_nodes, {*piece.inputs})))
     ]
-
-
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 def laid_out(tensors: Iterable[Tensor], strides: Sequence[Sequence[int]]) -> list[Tensor]:

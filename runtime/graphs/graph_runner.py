@@ -100,17 +100,17 @@ class GraphRunner(StageRunner):
         """Finds or makes the graphs of a microbatch, whose arguments are like ``inputs``;
         ``within`` makes a context in which the module can run."""
         kind, made = kind_of(inputs, cell.options), self.made
-        if kind not in self._graphs:
-            with torch.enable_grad(), within():
-                self._graphs[kind] = self._traced(inputs, cell)
-        found = self._graphs[kind]
         try:
+            if kind not in self._graphs:
+                with torch.enable_grad(), within():
+                    self._graphs[kind] = self._traced(inputs, cell)
+            found = self._graphs[kind]
             if found is not None:
                 split = cell.queue is not None
                 found.make(split=split, again=cell.recomputed)
                 if split and not self._weights_in_w and (names := found.weights_in_w()):
                     raise TraceError(f"W computes with {names[0]}, which is sent on")
-        except TraceError as error:  # what Inductor does not compile, say
+        except TraceError as error:
             self.refusal, self._graphs[kind] = str(error), None
         cell.graphs = self._graphs[kind] or False
         if self.settled and self.made > made:
@@ -127,20 +127,16 @@ class GraphRunner(StageRunner):
         self.on_made()
         return found
 
-    def _traced(self, inputs: Sequence[Any], cell: Cell) -> StageFunctions | None:
-        if self.refusal is None and len(self._graphs) >= LIMIT:
-            self.refusal = f"more than {LIMIT} different shapes"
+    def _traced(self, inputs: Sequence[Any], cell: Cell) -> StageFunctions:
         if self.refusal is not None:
-            return None
+            raise TraceError(self.refusal)
+        if len(self._graphs) >= LIMIT:
+            raise TraceError(f"more than {LIMIT} different shapes")
         arguments = (tuple(inputs), dict(cell.options))
         loss = loss_in if self._in_model and self._last else None
         form = form_of(arguments)
         forward = StageForward(self.stage, form, self._skips, self._last, loss)
-        try:
-            found = StageFunctions.traced(self.module, tensors(arguments), forward, self._make)
-        except TraceError as error:
-            self.refusal = str(error)
-            return None
+        found = StageFunctions.traced(self.module, tensors(arguments), forward, self._make)
         found.check(cell.interface, self.stage)
         return found
 
@@ -155,27 +151,26 @@ class GraphRunner(StageRunner):
             with self._watching if counted else nullcontext():
                 self._forward(cell)
         elif not torch.is_grad_enabled():
-            given = self._given(cell, functions)
+            given = self._given(cell)
             self._pass_on(cell, functions, given, functions.function("alone")([*given]))
         elif cell.state is not None:
             self._again(cell, functions)
         else:
-            given = self._given(cell, functions)
+            given = self._given(cell)
             found = functions.function("forward")([*given])
             self._hold(cell, functions, found[functions.results :])
             del found[functions.results :]
             self._pass_on(cell, functions, given, found, counted=counted)
 
-    def _given(self, cell: Cell, functions: StageFunctions) -> list[Tensor]:
+    def _given(self, cell: Cell) -> list[Tensor]:
         """The tensors among a microbatch's arguments, laid out as those of the trace."""
-        found: Sequence[Tensor] = cell.inputs
-        if cell.options or any(type(x) is not Tensor for x in found):
-            found = tensors((cell.inputs, cell.options))
-        return laid_out(found, functions.strides)
+        if self.stage == 0:
+            return tensors((cell.inputs, cell.options))
+        return [*(x.contiguous() for x in cell.inputs), *tensors(cell.options.values())]
 
     def _again(self, cell: Cell, functions: StageFunctions) -> None:
         """R: what F saves once more, and of the last stage its loss."""
-        found = functions.function("again")(self._given(cell, functions))
+        found = functions.function("again")(self._given(cell))
         self._hold(cell, functions, found[len(found) - len(functions.cut.saved) :])
         if self._last:
             self._judge(cell, functions, found[: functions.outputs], counted=True)

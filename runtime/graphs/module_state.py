@@ -73,15 +73,17 @@ def unchanged(module: nn.Module) -> Iterator[ModuleState]:
     not.
     """
     before = [(path, held, _copy(held)) for path, held in _holders(module, called=True)]
+    refused: TraceError | None = None
     try:
         yield ModuleState(module)
     except TraceError as error:
-        _check(_put_back(before), error)
-        raise
-    except BaseException:
-        _put_back(before)
-        raise
-    _check(_put_back(before))
+        refused = error
+    finally:
+        changed = _put_back(before)
+    if changed is not None:
+        raise TraceError(f"its forward sets the attribute {changed}") from refused
+    if refused is not None:
+        raise refused
 
 
 Copy: TypeAlias = dict[Any, Any] | list[Any]
@@ -100,11 +102,6 @@ def _put_back(before: Sequence[tuple[str, Held, Copy]]) -> str | None:
             else:
                 held.extend(copy)
     return first
-
-
-def _check(changed: str | None, cause: TraceError | None = None) -> None:
-    if changed is not None:
-        raise TraceError(f"its forward sets the attribute {changed}") from cause
 
 
 def _holders(module: nn.Module, *, called: bool = False) -> list[tuple[str, Held]]:

@@ -6,22 +6,19 @@ from collections.abc import Callable, Iterable, Set
 from dataclasses import replace
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from .joint import UPDATES, Joint, Role
 
 _aten = torch.ops.aten
-_VIEW = _aten.view.default
-_RESHAPES = {_VIEW, _aten._unsafe_view.default, _aten.expand.default}
 _SAME = {_aten.detach.default, _aten.alias.default}
 
 
 def simplify(joint: Joint) -> Joint:
-    """The joint graph, changed in place, without calls that change nothing, transposes of
-    transposes and views of views: its values are bit by bit what they were."""
+    """The joint graph, changed in place, without calls that change nothing and transposes of
+    transposes: its values are bit by bit what they were."""
     replaced: dict[fx.Node, fx.Node] = {}
     for node in joint.graph.nodes:
-        _view_once(node)
         other = _same(node)
         if other is not None:
             replaced[node] = replaced.get(other, other)
@@ -30,42 +27,14 @@ def simplify(joint: Joint) -> Joint:
     return replace(joint, outputs=outputs)
 
 
-def _view_once(node: fx.Node) -> None:
-    """Makes of a view of a view one view."""
-    source = node.args[0] if node.args else None
-    if node.target is not _VIEW or not isinstance(source, fx.Node) or source.target is not _VIEW:
-        return
-    inner = source.args[0]
-    if isinstance(inner, fx.Node) and all(map(_contiguous, (node, source, inner))):
-        node.update_arg(0, inner)
-
-
-def _contiguous(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) and value.is_contiguous()
-
-
 def _same(node: fx.Node) -> fx.Node | None:
     """The node whose value this one gives again, in the same shape and strides."""
-    if node.op != "call_function" or not node.args or not isinstance(node.args[0], fx.Node):
+    source = node.args[0] if node.args else None
+    if isinstance(source, fx.Node) and node.target is source.target is _aten.t.default:
+        source = source.args[0]
+    elif node.target not in _SAME:
         return None
-    source = node.args[0]
-    if node.target in _SAME:
-        return source
-    if node.target in _RESHAPES and _alike(node, source):
-        return source
-    if node.target is _aten.t.default and source.target is _aten.t.default:
-        inner = source.args[0]
-        return inner if isinstance(inner, fx.Node) else None
-    return None
-
-
-def _alike(a: fx.Node, b: fx.Node) -> bool:
-    """Whether two nodes give tensors of the same shape, strides and dtype."""
-    one, other = a.meta.get("val"), b.meta.get("val")
-    if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
-        return False
-    return one.shape == other.shape and one.stride() == other.stride() and one.dtype == other.dtype
+    return source if isinstance(source, fx.Node) else None
 
 
 def split_convolutions(joint: Joint) -> None:

@@ -18,7 +18,7 @@ from ..tensors.stage_interface import StageInterface
 from ..tensors.trees import tensors as tensors_of
 from .arguments import PLACE, form_of, with_tensors
 from .cut import HELD, Cut, Piece, cut
-from .functions import AddGradient, Adds, Function, fresh
+from .functions import Adds, Function
 from .joint import UPDATES, Role
 from .module_state import unchanged
 from .torch_internals.aten import below_autograd, check_constants, root_of, value_of
@@ -75,19 +75,12 @@ class StageFunctions:
 
     ``outputs``: how many of F's ``results`` are outputs, the others are updates; ``needs_grad``: of
     each output whether B is given its gradient, ``tangents`` the places of those that have one;
-    ``gradients_of``: the inputs whose gradients B gives; ``strides``, ``tangent_strides``: of the
-    inputs and of the gradients that B is given.
+    ``gradients_of``: the inputs whose gradients B gives; ``tangent_strides``: of the gradients that
+    B is given.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        found: Cut,
-        strides: Sequence[Sequence[int]],
-        forward: StageForward,
-        make: Make,
-    ) -> None:
-        self.forward_of, self.cut, self.strides = forward, found, strides
+    def __init__(self, module: nn.Module, found: Cut, forward: StageForward, make: Make) -> None:
+        self.forward_of, self.cut = forward, found
         self._module, self._make = module, make
         self._made: dict[Piece, Function] = {}
         self.joint = joint = found.joint
@@ -109,7 +102,7 @@ class StageFunctions:
         for node, value in joint.of(Role.PARAMETER_GRADIENT):
             if value_of(node).layout is not torch.strided:
                 raise TraceError(f"the gradient of {value.key} is sparse")
-        return cls(module, cut(joint), [x.stride() for x in tensors], forward, make)
+        return cls(module, cut(joint), forward, make)
 
     def zeros(self, output: int) -> Tensor:
         """The gradient of an output that the loss does not depend on."""
@@ -173,8 +166,8 @@ class StageFunctions:
 
     def _function(self, piece: Piece) -> Function:
         made = self._make(piece, self.joint.module, self._adds(piece))
-        inputs = [v for n in piece.inputs if (v := self.joint.inputs.get(n)) is not None]
-        places = [_place(self._module, str(v.key)) for v in inputs if v.role in HELD]
+        values = [self.joint.inputs[n] for n in piece.inputs if n in self.joint.inputs]
+        places = [_place(self._module, str(v.key)) for v in values if v.role in HELD]
         apart = any(is_dtensor(held[name]) for held, name in places)
 
         def call(tensors: list[Tensor]) -> list[Tensor]:
@@ -186,15 +179,12 @@ class StageFunctions:
 
         return call
 
-    def _adds(self, piece: Piece) -> dict[fx.Node, list[AddGradient]]:
-        given, calls = set(piece.gradients), set(piece.calls)
-        adds: dict[fx.Node, list[AddGradient]] = {}
-        gradients = [x for x in self.joint.of(Role.PARAMETER_GRADIENT) if x[0] in given]
-        for node, value in gradients:
-            parameter = self._module.get_parameter(str(value.key))
-            others = [*piece.returned, *(n for n, v in gradients if v is not value)]
-            keeps = fresh(node, parameter, calls, others)
-            adds.setdefault(node, []).append(AddGradient(parameter, keeps=keeps))
+    def _adds(self, piece: Piece) -> dict[fx.Node, list[nn.Parameter]]:
+        adds: dict[fx.Node, list[nn.Parameter]] = {}
+        for node, value in self.joint.of(Role.PARAMETER_GRADIENT):
+            if node in piece.gradients:
+                parameter = self._module.get_parameter(str(value.key))
+                adds.setdefault(node, []).append(parameter)
         return adds
 
 

@@ -95,13 +95,6 @@ class Skeleton:
             names.setdefault(id(parameter), []).append(name)
         return tuple(tuple(group) for group in names.values() if len(group) > 1)
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss that the model's own ``forward`` computes."""
-        loss: Tensor = self.model.loss_function(
-            logits=logits, labels=labels, vocab_size=self.model.config.vocab_size
-        )
-        return loss
-
     def part(self, kept: Sequence[str]) -> Any:
         """A copy of the model that has only these units and layers, still on ``meta``."""
         every = (*self.before, *self.blocks, *self.after)
@@ -112,12 +105,17 @@ class Skeleton:
         """Stand-ins for the layers."""
         return StandIns(self.model.get_submodule(self.layers), tuples=self.tuples)
 
+    def filled(self, model: Any) -> StandIns:
+        """Puts stand-ins in the place of the layers of a copy of the model."""
+        stand_ins = self.stand_ins()
+        model.set_submodule(self.layers, stand_ins)
+        return stand_ins
+
     def headed(self, model: Any) -> list[nn.Module]:
-        """The closing modules of a copy of the model, as :func:`logits` takes them; the copy loses
-        its body."""
+        """The closing modules of a copy of the model, which run before it; the copy loses its
+        body."""
         units = [model.get_submodule(name) for name in self.closing]
-        parent, _, child = self.body.rpartition(".")
-        setattr(model.get_submodule(parent), child, _Given())
+        model.set_submodule(self.body, _Given())
         return units
 
     def calls(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> list[Call]:
@@ -139,8 +137,7 @@ class Skeleton:
     def _placeholder(self, dtype: torch.dtype, device: torch.device) -> tuple[Any, StandIns]:
         """The model with stand-ins for its layers, whose parameters are 0 and take no memory."""
         stand_ins = self.stand_ins()
-        replaced = {self.model.get_submodule(self.layers): stand_ins.modules}
-        made = _copied(self.model, replaced).eval()
+        made = _copied(self.model, {self.model.get_submodule(self.layers): stand_ins}).eval()
         zero = torch.zeros((), dtype=dtype, device=device)
         for module in made.modules():
             for name, parameter in module._parameters.items():
@@ -161,14 +158,14 @@ class Reached(Exception):  # noqa: N818
     """The last layer was called, and nothing after it is wanted."""
 
 
-class StandIns:
-    """``modules`` in place of a model's layers: each notes what it is called with and returns its
-    hidden states, in a tuple if ``tuples``."""
+class StandIns(nn.ModuleList):
+    """In place of a model's layers: each notes what it is called with and returns its hidden
+    states, in a tuple if ``tuples``."""
 
     def __init__(self, layers: nn.Module, *, tuples: bool) -> None:
+        super().__init__(_StandIn(layer, self) for layer in layers.children())
         self.calls: list[Call] = []
         self.tuples = tuples
-        self.modules = nn.ModuleList(_StandIn(layer, self) for layer in layers.children())
 
 
 class _StandIn(nn.Module):
@@ -183,7 +180,7 @@ class _StandIn(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         stand_ins = self.__dict__["_of"][1]
         stand_ins.calls.append((args, kwargs))
-        if len(stand_ins.calls) == len(stand_ins.modules):
+        if len(stand_ins.calls) == len(stand_ins):
             raise Reached
         hidden = hidden_of((args, kwargs))
         return (hidden,) if stand_ins.tuples else hidden
@@ -208,42 +205,28 @@ def capture(model: Any, stand_ins: StandIns, tokens: Tensor) -> list[Call]:
 
     Where they are traced the model is told so: it asks then no questions about masks' values.
     """
-    stand_ins.calls = []
     told = patch("torch.compiler.is_compiling", lambda: True)
     with suppress(Reached), nullcontext() if type(tokens) is Tensor else told:
         model(input_ids=tokens, use_cache=False)
-    calls, stand_ins.calls = stand_ins.calls, []
+    calls = [*stand_ins.calls]
+    stand_ins.calls.clear()
     if any(hidden_of(call) is not hidden_of(calls[0]) for call in calls):
         raise InputError(f"{type(model).__name__}: it computes something between its layers")
     return calls
-
-
-def logits(model: Any, units: Sequence[nn.Module], hidden: Tensor) -> Tensor:
-    """The logits of ``hidden``, by ``units`` and then a model without its body."""
-    for unit in units:
-        hidden = unit(hidden)
-    found: Tensor = model(inputs_embeds=hidden, use_cache=False).logits
-    return found
 
 
 class _Given(nn.Module):
     """A module in place of the body, which returns its input."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Output:
-        return _Output(inputs_embeds)
+        return _Output((inputs_embeds,))
 
 
-class _Output:
+class _Output(tuple[Tensor]):
     """The body's output with hidden states, and nothing else."""
 
-    def __init__(self, hidden: Tensor) -> None:
-        self.last_hidden_state = hidden
-
-    def __getitem__(self, index: int) -> Tensor:
-        return (self.last_hidden_state,)[index]
-
-    def __getattr__(self, name: str) -> None:
-        return None
+    def __getattr__(self, name: str) -> Tensor | None:
+        return self[0] if name == "last_hidden_state" else None
 
 
 def initialise(model: Any, device: torch.device | str) -> None:

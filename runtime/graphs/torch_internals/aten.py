@@ -21,19 +21,8 @@ below_autograd = torch._C._AutoDispatchBelowAutograd  # a context that records n
 
 
 def draws(node: fx.Node) -> bool:
-    """Whether the call takes random numbers."""
-    tags = getattr(node.target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags and not _certain(node)
-
-
-def _certain(node: fx.Node) -> bool:
-    """Whether the call is of attention without dropout, which draws nothing although it might."""
-    schema = getattr(node.target, "_schema", None)
-    for i, argument in enumerate(schema.arguments if schema is not None else ()):
-        if argument.name == "dropout_p":
-            given = node.args[i] if i < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-            return bool(given == 0.0)
-    return False
+    """Whether the call may take random numbers, as attention does, for dropout."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def value_of(node: fx.Node) -> Any:

@@ -135,30 +135,6 @@ def test_a_loss_that_changes_what_the_backward_needs_is_refused(
     assert differing(found.values, run(nn.Sequential(module[0]), **harmless).values) == []
 
 
-def with_vector(function: Callable[[Tensor, Tensor], Tensor]) -> nn.Module:
-    """A function of ``x`` and of a vector that is trained."""
-    torch.manual_seed(2)
-    return Of(lambda m, x: function(x, m.vector), vector=(8,))
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x, v: (x * v).view(4, 16).view(8, 8),
-        lambda x, v: (x * v).transpose(0, 1).reshape(4, 16).view(2, 2, 16),
-    ],
-)
-def test_calls_that_a_graph_does_without_change_no_bit(
-    function: Callable[[Tensor, Tensor], Tensor],
-) -> None:
-    x = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(1))
-    wanted = run(with_vector(function), x=x)
-    for order in (each(SPLIT, 2), each(FUSED, 2)):
-        found = run(with_vector(function), order, x=x, stages_as="aten")
-        assert found.pipeline.eager_stages == {}
-        assert differing(found.values, wanted.values) == []
-
-
 def test_compiled_graphs_differ_by_rounding_and_are_compiled_once() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.GELU())
