@@ -108,7 +108,7 @@ class Skeleton:
     def filled(self, model: Any) -> StandIns:
         """Puts stand-ins in the place of the layers of a copy of the model."""
         stand_ins = self.stand_ins()
-        model.set_submodule(self.layers, stand_ins)
+        model.set_submodule(self.layers, stand_ins.modules)
         return stand_ins
 
     def headed(self, model: Any) -> list[nn.Module]:
@@ -137,7 +137,8 @@ class Skeleton:
     def _placeholder(self, dtype: torch.dtype, device: torch.device) -> tuple[Any, StandIns]:
         """The model with stand-ins for its layers, whose parameters are 0 and take no memory."""
         stand_ins = self.stand_ins()
-        made = _copied(self.model, {self.model.get_submodule(self.layers): stand_ins}).eval()
+        replaced = {self.model.get_submodule(self.layers): stand_ins.modules}
+        made = _copied(self.model, replaced).eval()
         zero = torch.zeros((), dtype=dtype, device=device)
         for module in made.modules():
             for name, parameter in module._parameters.items():
@@ -158,14 +159,14 @@ class Reached(Exception):  # noqa: N818
     """The last layer was called, and nothing after it is wanted."""
 
 
-class StandIns(nn.ModuleList):
-    """In place of a model's layers: each notes what it is called with and returns its hidden
-    states, in a tuple if ``tuples``."""
+class StandIns:
+    """``modules`` in place of a model's layers: each notes what it is called with and returns its
+    hidden states, in a tuple if ``tuples``."""
 
     def __init__(self, layers: nn.Module, *, tuples: bool) -> None:
-        super().__init__(_StandIn(layer, self) for layer in layers.children())
         self.calls: list[Call] = []
         self.tuples = tuples
+        self.modules = nn.ModuleList(_StandIn(layer, self) for layer in layers.children())
 
 
 class _StandIn(nn.Module):
@@ -180,7 +181,7 @@ class _StandIn(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         stand_ins = self.__dict__["_of"][1]
         stand_ins.calls.append((args, kwargs))
-        if len(stand_ins.calls) == len(stand_ins):
+        if len(stand_ins.calls) == len(stand_ins.modules):
             raise Reached
         hidden = hidden_of((args, kwargs))
         return (hidden,) if stand_ins.tuples else hidden
@@ -205,11 +206,11 @@ def capture(model: Any, stand_ins: StandIns, tokens: Tensor) -> list[Call]:
 
     Where they are traced the model is told so: it asks then no questions about masks' values.
     """
+    stand_ins.calls = []
     told = patch("torch.compiler.is_compiling", lambda: True)
     with suppress(Reached), nullcontext() if type(tokens) is Tensor else told:
         model(input_ids=tokens, use_cache=False)
-    calls = [*stand_ins.calls]
-    stand_ins.calls.clear()
+    calls, stand_ins.calls = stand_ins.calls, []
     if any(hidden_of(call) is not hidden_of(calls[0]) for call in calls):
         raise InputError(f"{type(model).__name__}: it computes something between its layers")
     return calls
