@@ -16,6 +16,7 @@ _aten = torch.ops.aten
 _LIFTS = {_aten.lift_fresh_copy.default, _aten.lift_fresh.default}
 _VIEWS = {_aten._unsafe_view.default, _aten._reshape_alias.default}
 _BINDINGS = (types.BuiltinFunctionType, types.MethodDescriptorType)
+_OTHERWISE = {"reduction", "indices"}  # another default; no None in a list
 
 below_autograd = torch._C._AutoDispatchBelowAutograd  # a context that records nothing
 
@@ -62,8 +63,10 @@ def as_output(tensor: Tensor) -> Tensor:
 
 def direct(target: Any) -> Any:
     """The function of torch's Python bindings that runs the same call of ATen, as it reads its
-    arguments faster; ``target`` itself where there is none."""
+    arguments faster; ``target`` itself where there is none, or one that reads them otherwise."""
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return target
+    if not _OTHERWISE.isdisjoint(argument.name for argument in target._schema.arguments):
         return target
     places = (torch, torch._C._nn, torch.Tensor)
     found = [getattr(place, target._opname, None) for place in places]

@@ -26,8 +26,10 @@ def undrawn(own: Iterable[torch.Generator]) -> Iterator[None]:
     generators = [torch.default_generator, *own]
     before = random.getstate(), np.random.get_state(), [x.get_state() for x in generators]
     try:
-        for seed in (random.seed, np.random.seed, *(x.manual_seed for x in generators)):
-            seed(_SEED)  # other than any that a model would set again
+        random.seed(_SEED)  # another than any that a model would set again
+        np.random.seed(_SEED)
+        for generator in generators:
+            generator.manual_seed(_SEED)
         started = _states(generators)
         yield
         if _states(generators) != started:
