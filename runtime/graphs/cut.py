@@ -24,14 +24,14 @@ of the tensors that the stage receives.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import fx
 
 from .joint import UPDATES, Joint, Role
-from .rewrites import copy_updated, needed, reached, split_convolutions
+from .rewrites import copy_updated, name_generators, needed, reached, split_convolutions
 from .torch_internals.aten import draws, views
 from .torch_internals.errors import TraceError
 
@@ -41,30 +41,31 @@ HELD = (Role.PARAMETER, Role.BUFFER)
 """The inputs that are where they are, for all ops."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Piece:
     """One function cut out of a joint graph, its nodes those of the joint graph.
 
-    ``inputs`` and ``outputs``: in the order of its arguments and results; ``calls``: what it
-    computes, in the joint graph's order.
+    ``inputs``: in the order of its arguments; ``calls``: what it computes, in the joint graph's
+    order; ``returned``: its results; ``gradients``: those of parameters, which it adds to theirs.
     """
 
     inputs: Sequence[fx.Node]
     calls: Sequence[fx.Node]
-    outputs: Sequence[fx.Node]
+    returned: Sequence[fx.Node]
+    gradients: Sequence[fx.Node] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The pieces of a stage.
+    """The ``pieces`` of a stage.
 
-    All take parameters and buffers, which no op holds. F takes besides the tensors of the
-    microbatch, and gives ``results`` (outputs, then updates) and ``saved``; ``alone`` is F that
-    saves nothing, ``again`` (R) gives ``saved`` alone. B takes the first ``to_b`` of ``saved`` and
-    the ``tangents``, and gives the gradients ``by_b`` and ``waiting``. W takes ``saved`` from
-    ``from_w`` on and ``waiting``, and gives the other gradients. BW (``fused``) takes all of
-    ``saved`` and ``tangents``, and gives all gradients, those of B first. Each piece's inputs are
-    those that it uses, in this order.
+    All take parameters and buffers, which no op holds. ``forward`` (F) takes besides the tensors of
+    the microbatch, and gives ``results`` (outputs, then updates) and ``saved``; ``alone`` is F that
+    saves nothing, ``again`` (R) gives only ``saved``. ``backward`` (B) takes the first ``to_b`` of
+    ``saved`` and the ``tangents``, and gives the gradients of inputs and what waits for ``weight``
+    (W), which takes that and ``saved`` from ``from_w`` on. ``fused`` (BW) takes all of ``saved``
+    and ``tangents``, and gives the gradients of inputs. Each piece's inputs are those that it uses,
+    in this order.
     """
 
     joint: Joint
@@ -73,22 +74,15 @@ class Cut:
     saved: Sequence[fx.Node]
     to_b: int
     from_w: int
-    waiting: Sequence[fx.Node]
-    by_b: Sequence[fx.Node]
-    forward: Piece
-    alone: Piece
-    again: Piece
-    backward: Piece
-    weight: Piece
-    fused: Piece
+    pieces: Mapping[str, Piece]
 
 
-def cut(joint: Joint, *, again: bool = False) -> Cut:
-    """The pieces of a joint graph; ``again``: of one that was written anew after it was cut. Raises
-    TraceError where its backward draws random numbers, which would be others than its forward's."""
-    if not again:
-        split_convolutions(joint)
-        copy_updated(joint)
+def cut(joint: Joint) -> Cut:
+    """The pieces of a joint graph. Raises TraceError where its backward draws random numbers, which
+    would be others than its forward's."""
+    split_convolutions(joint)
+    copy_updated(joint)
+    name_generators(joint)
     return _Cutting(joint).result()
 
 
@@ -123,9 +117,9 @@ class _Cutting:
         _check_draws([*early, *late])
         tangents = set(self._tangents)
         there = early | self._forward | tangents  # before W
-        by_b = [*of_inputs, *(n for n in of_parameters if n in there)]
+        by_b = [n for n in of_parameters if n in there]
         by_w = [n for n in of_parameters if n not in there]
-        for_b, for_w = self._crossing(early, by_b), self._crossing(late, by_w)
+        for_b, for_w = self._crossing(early, [*of_inputs, *by_b]), self._crossing(late, by_w)
         waiting = self._sorted(for_w & (early | tangents))
         b_saved, w_saved = for_b & self._forward, for_w & self._forward
         saved = [
@@ -135,23 +129,16 @@ class _Cutting:
         ]
         to_b, from_w = len(b_saved), len(b_saved - w_saved)
         inputs = [n for n, v in joint.inputs.items() if v.role is Role.INPUT]
-        held, piece = self._held, self._piece
-        return Cut(
-            joint,
-            self._tangents,
-            self._results,
-            saved,
-            to_b,
-            from_w,
-            waiting,
-            by_b,
-            forward=piece([*held, *inputs], [*self._results, *saved]),
-            alone=piece([*held, *inputs], self._results),
-            again=piece([*held, *inputs], saved),
-            backward=piece([*held, *saved[:to_b], *self._tangents], [*by_b, *waiting]),
-            weight=piece([*held, *saved[from_w:], *waiting], by_w),
-            fused=piece([*held, *saved, *self._tangents], [*by_b, *by_w]),
-        )
+        piece, results = self._piece, self._results
+        pieces = {
+            "forward": piece(inputs, [*results, *saved]),
+            "alone": piece(inputs, results),
+            "again": piece(inputs, saved),
+            "backward": piece([*saved[:to_b], *self._tangents], [*of_inputs, *waiting], by_b),
+            "weight": piece([*saved[from_w:], *waiting], [], by_w),
+            "fused": piece([*saved, *self._tangents], of_inputs, [*by_b, *by_w]),
+        }
+        return Cut(joint, self._tangents, results, saved, to_b, from_w, pieces)
 
     def _sorted(self, nodes: Iterable[fx.Node]) -> list[fx.Node]:
         return sorted(nodes, key=self._order.__getitem__)
@@ -179,15 +166,19 @@ class _Cutting:
                 found.add(node)
         return found
 
-    def _piece(self, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Piece:
-        """The piece that computes ``outputs`` of ``inputs``."""
-        calls = self._sorted(needed(outputs, set(inputs)))
+    def _piece(
+        self, given: Sequence[fx.Node], returned: Sequence[fx.Node], by: Sequence[fx.Node] = ()
+    ) -> Piece:
+        """The piece that computes ``returned``, and the gradients ``by`` which it adds, of what is
+        held and ``given``."""
+        inputs, ends = [*self._held, *given], [*returned, *by]
+        calls = self._sorted(needed(ends, set(inputs)))
         random = [n for n in self._order if draws(n) and n in self._forward]
         if any(n in calls for n in random):  # in F's order, all that F draws
-            calls = self._sorted(needed([*outputs, *random], set(inputs)))
-        used = {n for call in calls for n in call.all_input_nodes} | {*outputs}
-        held = set(self._held)
-        return Piece([n for n in inputs if n in used or n not in held], calls, outputs)
+            calls = self._sorted(needed([*ends, *random], set(inputs)))
+        used = {n for call in calls for n in call.all_input_nodes} | {*ends}
+        inputs = [n for n in self._held if n in used] + [*given]
+        return Piece(inputs, calls, returned, by)
 
 
 def _parts(graph: fx.Graph, nodes: Collection[fx.Node]) -> set[fx.Node]:

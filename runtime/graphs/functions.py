@@ -1,143 +1,137 @@
-"""A piece of a cut as a Python function of ATen calls, as they stand in the graph.
+"""The pieces of a cut as functions: graphs of ATen calls whose Python code torch.fx writes, or that
+Inductor compiles.
 
 ::
 
-    def piece(arguments):
-        primals_3, tangents_1 = arguments
-        arguments.clear()
-        t_5 = c0(tangents_1)
-        mm_2 = c1(t_5, view_9)
-        del t_5, view_9
-        a0(mm_2)                  a gradient is added as soon as it is there
+    def forward(self, args_list):
+        ...
+        mm_2 = torch.mm(t_5, view_9);  t_5 = view_9 = None
+        add_gradient_0 = self.add_gradient_0(mm_2);  mm_2 = add_gradient_0 = None
         ...
 
-A value is let go of after its last use: the caller's list is emptied, so that nothing else holds
-it.
+A gradient is added as soon as it is there. A value is let go of after its last use: the caller's
+list is emptied, so that nothing else holds it.
 """
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
+from torch.fx.graph import _BoxedCodeGen
 
-from .accumulation import AddGradient
+from ..dtensors import is_dtensor, like, local
+from ..executor.deferred_linear import add, add_product
 from .cut import Piece
-from .torch_internals.aten import direct
+from .rewrites import needed
+from .torch_internals.aten import direct, value_of, views
+from .torch_internals.inductor import compiled
 
 Function: TypeAlias = Callable[[list[Tensor]], list[Tensor]]
+Adds: TypeAlias = Mapping[fx.Node, Sequence[nn.Parameter]]  # whose gradients the nodes are
 
 
-def python_function(
-    piece: Piece,
-    module: fx.GraphModule,
-    takes: Mapping[fx.Node, Sequence[AddGradient]],
-    returned: Sequence[fx.Node],
-    products: Collection[fx.Node] = (),
-) -> Function:
-    """The function of a piece: of its inputs, in their order, in a list that it empties, to those
-    of its outputs that are ``returned``; others it gives to ``takes``, which compute the
-    ``products`` themselves."""
-    writer = _Writer(module, products)
-    lines = writer.lines(piece, takes, returned)
-    text = "def piece(arguments):\n" + "".join(f"    {line}\n" for line in lines)
-    exec(compile(text, f"<{len(piece.calls)} calls of ATen>", "exec"), writer.names)
-    function: Function = writer.names["piece"]
+def add_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:
+    """Adds a gradient to its parameter's, as autograd does; the first one is copied, as its memory
+    may be another tensor's, too."""
+    if parameter.grad is None:
+        place = torch.empty_like(local(parameter), dtype=gradient.dtype, requires_grad=False)
+        gradient = place.copy_(gradient)
+    add(parameter, like(parameter, gradient))
+
+
+def python_function(piece: Piece, module: fx.GraphModule, adds: Adds) -> Function:
+    """The function of a piece: it takes the piece's inputs in a list, which it empties, and returns
+    what the piece ``returned``; it ``adds`` its gradients to those of the parameters."""
+    found = graph_of(piece, module, adds)
+    for node in found.graph.nodes:
+        if node.op == "call_function":
+            node.target = direct(node.target)
+    found.graph.set_codegen(_BoxedCodeGen())
+    found.recompile()
+    function: Function = found.forward
     return function
 
 
-class _Writer:
-    """Lines of Python, and the objects that they name."""
-
-    def __init__(self, module: fx.GraphModule, products: Collection[fx.Node]) -> None:
-        self.names: dict[str, Any] = {}
-        self._module, self._products = module, products
-        self._bound: dict[int, str] = {}
-
-    def lines(
-        self,
-        piece: Piece,
-        takes: Mapping[fx.Node, Sequence[AddGradient]],
-        returned: Sequence[fx.Node],
-    ) -> list[str]:
-        last = _last_uses(piece, {*returned})
-        inputs = [node.name for node in piece.inputs]
-        lines = [f"{', '.join(inputs)}, = arguments"] if inputs else []
-        lines.append("arguments.clear()")
-        lines += self._taken(piece.inputs, takes)
-        lines += _dropped(last.get(None, ()))
-        for node in piece.calls:
-            if node in self._products:
-                (take,) = takes[node]
-                factors = ", ".join(map(self._text, node.args))
-                lines.append(f"{self._bind(take)}.product({factors})")
-            else:
-                lines.append(f"{node.name} = {self._call(node)}")
-                lines += self._taken([node], takes)
-            lines += _dropped([n for n in last.get(node, ()) if n not in self._products])
-        return [*lines, f"return [{', '.join(node.name for node in returned)}]"]
-
-    def _taken(
-        self, nodes: Sequence[fx.Node], takes: Mapping[fx.Node, Sequence[AddGradient]]
-    ) -> list[str]:
-        return [
-            f"{self._bind(take)}({node.name})" for node in nodes for take in takes.get(node, ())
-        ]
-
-    def _call(self, node: fx.Node) -> str:
+def graph_of(
+    piece: Piece, module: fx.GraphModule, adds: Adds = MappingProxyType({})
+) -> fx.GraphModule:
+    """A piece as a module of its own, with the constants of ``module``."""
+    graph, held = fx.Graph(), dict[str, Any]()
+    copies: dict[fx.Node, fx.Node] = {}
+    for i, node in enumerate([*piece.inputs, *piece.calls]):
+        if i < len(piece.inputs):
+            copies[node] = graph.placeholder(node.name)
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
         if node.op == "get_attr":
-            return self._bind(_attribute(self._module, str(node.target)))
-        assert node.op == "call_function", node.op
-        if node.target is operator.getitem:
-            return f"{self._text(node.args[0])}[{self._text(node.args[1])}]"
-        given = [self._text(x) for x in node.args]
-        given += [f"{name}={self._text(x)}" for name, x in node.kwargs.items()]
-        return f"{self._bind(direct(node.target))}({', '.join(given)})"
-
-    def _text(self, value: Any) -> str:
-        match value:
-            case fx.Node():
-                return value.name
-            case list():
-                return f"[{', '.join(map(self._text, value))}]"
-            case tuple():
-                return f"({''.join(f'{self._text(x)}, ' for x in value)})"
-            case None | bool() | int() | str():
-                return repr(value)
-            case float() if math.isfinite(value):
-                return repr(value)
-        return self._bind(value)
-
-    def _bind(self, value: Any) -> str:
-        name = self._bound.setdefault(id(value), f"c{len(self._bound)}")
-        self.names[name] = value
-        return name
+            held[str(node.target)] = attrgetter(str(node.target))(module)
+        for parameter in adds.get(node, ()):
+            name = f"add_gradient_{len(held)}"
+            held[name] = partial(add_gradient, parameter)
+            graph.call_module(name, (copies[node],))
+    graph.output([copies[node] for node in piece.returned])
+    return fx.GraphModule(held, graph)
 
 
-def _last_uses(piece: Piece, returned: Collection[fx.Node]) -> dict[fx.Node | None, list[fx.Node]]:
-    """The values that nothing needs after each call; for None those that nothing needs at all."""
-    last: dict[fx.Node, fx.Node | None] = dict.fromkeys(piece.inputs)
-    for call in piece.calls:
-        last[call] = call
-        for node in call.all_input_nodes:
-            last[node] = call
-    found: dict[fx.Node | None, list[fx.Node]] = {}
-    for node, user in last.items():
-        if node not in returned:
-            found.setdefault(user, []).append(node)
-    return found
+def compiled_function(piece: Piece, module: fx.GraphModule, adds: Adds) -> Function:
+    """The same as :func:`python_function`, its calls compiled together. Values are the
+    same up to rounding.
+
+    Gradients that are products of what the piece is given are added as they are multiplied: the
+    compiled function returns their factors.
+    """
+    if not piece.calls:
+        return python_function(piece, module, adds)
+    products = _products(piece, adds)
+    added = [node for node in adds if node not in products]
+    factors: list[Any] = [factor for node in products for factor in node.args]
+    calls = [node for node in piece.calls if node not in products]
+    rest = Piece(piece.inputs, calls, [*piece.returned, *added, *factors])
+    run = compiled(graph_of(rest, module), [value_of(node) for node in piece.inputs])
+    strides = [value_of(node).stride() for node in piece.returned]
+    start, end = len(piece.returned), len(piece.returned) + len(added)
+    pairs = [(i, parameter) for i, node in enumerate(added, start) for parameter in adds[node]]
+    triples = [(end + 2 * i, adds[node][0]) for i, node in enumerate(products)]
+
+    def call(arguments: list[Tensor]) -> list[Tensor]:
+        found = run(arguments)
+        for i, parameter in pairs:
+            add_gradient(parameter, found[i])
+        for i, parameter in triples:
+            add_product(parameter, found[i], found[i + 1])
+        return laid_out(found[:start], strides)
+
+    return call
 
 
-def _dropped(nodes: Sequence[fx.Node]) -> list[str]:
-    return [f"del {', '.join(node.name for node in nodes)}"] if nodes else []
+def _products(piece: Piece, adds: Adds) -> list[fx.Node]:
+    """The gradients of one parameter each that are products of two inputs or views of them."""
+    return [
+        node
+        for node in piece.calls
+        if node.target is torch.ops.aten.mm.default
+        and len(adds.get(node, ())) == 1
+        and not is_dtensor(adds[node][0])
+        and node not in piece.returned
+        and not any(user in piece.calls for user in node.users)
+        and all(map(views, needed(node.all_input_nodes, {*piece.inputs})))
+    ]
 
 
-def _attribute(module: fx.GraphModule, path: str) -> Any:
-    found: Any = module
-    for name in path.split("."):
-        found = getattr(found, name)
-    return found.detach() if isinstance(found, torch.nn.Parameter) else found
+def laid_out(tensors: Iterable[Tensor], strides: Sequence[Sequence[int]]) -> list[Tensor]:
+    """The tensors with these strides: copies of those that have others."""
+    return [
+        x if x.stride() == stride else _strided(x, stride)
+        for x, stride in zip(tensors, strides)  # noqa: B905
+    ]
+
+
+def _strided(x: Tensor, stride: Sequence[int]) -> Tensor:
+    found = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device)
+    return found.copy_(x)

@@ -7,7 +7,7 @@ with which B starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -19,23 +19,19 @@ from ..dtensors import arrived
 from ..errors import ChangedInPlaceError
 from ..executor.gradient_hooks import AccumulationHooks, hooked
 from ..executor.offload import unpack
+from ..executor.outputs import loss_in
 from ..executor.stage_runner import Cell, StageRunner, apart_from
 from ..executor.weight_grad_deferral import run_backward
 from ..rank.options import StagesAs
 from ..tensors.trees import tensors
-from .accumulation import AddGradient
-from .arguments import Kind, Parts, kind_of
-from .compiled_functions import compiled_function, laid_out
+from .arguments import Kind, form_of, kind_of
 from .cut import Piece
-from .functions import Function, python_function
-from .kept_values import Kept, as_kept, caught
+from .functions import Adds, Function, compiled_function, laid_out, python_function
+from .kept_values import Kept, caught
 from .module_state import ModuleState
 from .stage_functions import Make, StageForward, StageFunctions
-from .torch_internals.aten import below_autograd
 from .torch_internals.errors import TraceError
-from .torch_internals.export import run_as_written
 
-_REMADE = "its graphs were made again after the first step, for"
 LIMIT = 16  # graphs of a stage: where shapes are always others, tracing costs more than it saves
 
 
@@ -60,7 +56,6 @@ class GraphRunner(StageRunner):
         **given: Any,
     ) -> None:
         super().__init__(stage, module, **given)
-        run_as_written()
         self._watching = self.memory.watching()
         self._in_model, self._maker = loss_in_model, make
         self._weights_in_w = weights_in_w
@@ -78,7 +73,7 @@ class GraphRunner(StageRunner):
             self.refusal = "modules of it compute their weight gradients themselves (backward_dw)"
             return
         runs = self._run_forward, self._run_backward, self._run_weight
-        self._run_as(*runs, counted=self._counted_forward)
+        self._run_as(*runs, counted=partial(self._run_forward, counted=True))
 
     @property
     def graphs(self) -> int:
@@ -105,58 +100,43 @@ class GraphRunner(StageRunner):
         """Finds or makes the graphs of a microbatch, whose arguments are like ``inputs``;
         ``within`` makes a context in which the module can run."""
         kind, made = kind_of(inputs, cell.options), self.made
-        if kind not in self._graphs:
-            with torch.enable_grad(), within():
-                self._graphs[kind] = self._traced(inputs, cell)
-        found = self._graphs[kind]
         try:
+            if kind not in self._graphs:
+                with torch.enable_grad(), within():
+                    self._graphs[kind] = self._traced(inputs, cell)
+            found = self._graphs[kind]
             if found is not None:
                 split = cell.queue is not None
                 found.make(split=split, again=cell.recomputed)
-                if split and not self._weights_in_w and found.weights_in_w:
-                    raise TraceError(f"W computes with {found.weights_in_w[0]}, which is sent on")
-        except TraceError as error:  # what Inductor does not compile, say
+                if split and not self._weights_in_w and (names := found.weights_in_w()):
+                    raise TraceError(f"W computes with {names[0]}, which is sent on")
+        except TraceError as error:
             self.refusal, self._graphs[kind] = str(error), None
         cell.graphs = self._graphs[kind] or False
         if self.settled and self.made > made:
             shapes = ", ".join(str([*x.shape]) for x in tensors((inputs, cell.options)))
             why = ", as its modules have changed" if kind in self._known else ""
-            self.remade = f"{_REMADE} inputs of {shapes}{why}"
+            self.remade = (
+                f"its graphs were made again after the first step, for inputs of {shapes}{why}"
+            )
         self._known.add(kind)
 
-    def _make(
-        self,
-        piece: Piece,
-        module: Any,
-        takes: Mapping[fx.Node, Sequence[AddGradient]],
-        returned: Sequence[fx.Node],
-    ) -> Function:
-        found = self._maker(piece, module, takes, returned)
+    def _make(self, piece: Piece, module: fx.GraphModule, adds: Adds) -> Function:
+        found = self._maker(piece, module, adds)
         self.made += 1
         self.on_made()
-        if self.settled:
-            self.remade = f"{_REMADE} a loss of other outputs"
         return found
 
-    def _traced(self, inputs: Sequence[Any], cell: Cell) -> StageFunctions | None:
-        if self.refusal is None and len(self._graphs) >= LIMIT:
-            self.refusal = f"more than {LIMIT} different shapes"
+    def _traced(self, inputs: Sequence[Any], cell: Cell) -> StageFunctions:
         if self.refusal is not None:
-            return None
-        parts, given = Parts.of((tuple(inputs), dict(cell.options)))
-        loss = self._loss if self._in_model and self._last else None
-        forward = StageForward(
-            self.stage,
-            parts,
-            self._skips,
-            last=self._last,
-            loss=None if loss is None else lambda output: loss(output, None),
-        )
-        try:
-            found = StageFunctions.traced(self.module, given, forward, self._make)
-        except TraceError as error:
-            self.refusal = str(error)
-            return None
+            raise TraceError(self.refusal)
+        if len(self._graphs) >= LIMIT:
+            raise TraceError(f"more than {LIMIT} different shapes")
+        arguments = (tuple(inputs), dict(cell.options))
+        loss = loss_in if self._in_model and self._last else None
+        form = form_of(arguments)
+        forward = StageForward(self.stage, form, self._skips, self._last, loss)
+        found = StageFunctions.traced(self.module, tensors(arguments), forward, self._make)
         found.check(cell.interface, self.stage)
         return found
 
@@ -165,49 +145,32 @@ class GraphRunner(StageRunner):
             self.prepare(cell, cell.inputs)
         return cell.graphs or None
 
-    def _counted_forward(self, cell: Cell) -> None:
+    def _run_forward(self, cell: Cell, *, counted: bool = False) -> None:
         functions = self._found(cell)
         if functions is None:
-            with self._watching:
+            with self._watching if counted else nullcontext():
                 self._forward(cell)
+        elif not torch.is_grad_enabled():
+            given = self._given(cell)
+            self._pass_on(cell, functions, given, functions.function("alone")([*given]))
         elif cell.state is not None:
             self._again(cell, functions)
         else:
-            self._first(cell, functions, counted=True)
+            given = self._given(cell)
+            found = functions.function("forward")([*given])
+            self._hold(cell, functions, found[functions.results :])
+            del found[functions.results :]
+            self._pass_on(cell, functions, given, found, counted=counted)
 
-    def _run_forward(self, cell: Cell) -> None:
-        functions = self._found(cell)
-        if functions is None:
-            self._forward(cell)
-        elif torch.is_grad_enabled():
-            self._first(cell, functions, counted=False)
-        else:
-            given = self._given(cell, functions)
-            with below_autograd():
-                results = functions.alone([*given])
-            self._pass_on(cell, functions, given, results)
-
-    def _given(self, cell: Cell, functions: StageFunctions) -> list[Tensor]:
+    def _given(self, cell: Cell) -> list[Tensor]:
         """The tensors among a microbatch's arguments, laid out as those of the trace."""
-        found: Sequence[Tensor] = cell.inputs
-        if cell.options or any(type(x) is not Tensor for x in found):
-            found = tensors((cell.inputs, cell.options))
-        return laid_out(found, functions.strides)
-
-    def _first(self, cell: Cell, functions: StageFunctions, *, counted: bool) -> None:
-        given = self._given(cell, functions)
-        with below_autograd():
-            found = functions.forward([*given])
-        results = found[: functions.results]
-        self._hold(cell, functions, found[functions.results :])
-        del found
-        self._pass_on(cell, functions, given, results, counted=counted)
+        if self.stage == 0:
+            return tensors((cell.inputs, cell.options))
+        return [*(x.contiguous() for x in cell.inputs), *tensors(cell.options.values())]
 
     def _again(self, cell: Cell, functions: StageFunctions) -> None:
         """R: what F saves once more, and of the last stage its loss."""
-        given = self._given(cell, functions)
-        with below_autograd(), as_kept(cell.buffers):
-            found = functions.again(given)
+        found = functions.function("again")(self._given(cell))
         self._hold(cell, functions, found[len(found) - len(functions.cut.saved) :])
         if self._last:
             self._judge(cell, functions, found[: functions.outputs], counted=True)
@@ -264,42 +227,40 @@ class GraphRunner(StageRunner):
         functions, dy = kept.functions, cell.dy
         if self._last:
             run_backward(cell.roots, cell.dy)
-            functions, dy = self._reached(kept)
+            box = kept.box
+            dy = tuple([box[i] if i in box else functions.zeros(i) for i in functions.tangents])
+            box.clear()
         if self.watched is not None and cell.queue is not None:
-            self.watched.cut(self.module, functions.in_b, functions.trained)
+            in_b, trained = functions.trained("backward"), functions.trained("backward", "weight")
+            self.watched.cut(self.module, in_b, trained)
         found = self._gradients(cell, kept, functions, dy)
         if self.stage > 0:
-            cell.dx = _input_gradients(cell.inputs, functions.gradients_of, found, cell.dy)
+            dx = dict(zip(functions.gradients_of, found, strict=True))
+            cell.dx = tuple(
+                [
+                    apart_from(arrived(dx[i]), cell.dy) if i in dx else torch.zeros_like(x)
+                    for i, x in enumerate(cell.inputs)
+                    if x.requires_grad
+                ]
+            )
         cell.inputs, cell.roots, cell.dy = (), (), ()
         if cell.queue is None:
             cell.kept = None
-
-    def _reached(self, kept: Kept) -> tuple[StageFunctions, tuple[Tensor, ...]]:
-        """The functions of the outputs that the loss of this microbatch has gradients of, and
-        these."""
-        functions, box = kept.functions, kept.box
-        if len(box) < len(functions.tangents):
-            kept.functions = functions = functions.of_outputs(frozenset(box))
-            kept.values = [kept.values[i] for i in functions.picked]
-        dy = tuple([box[i] if i in box else functions.zeros(i) for i in functions.tangents])
-        box.clear()
-        return functions, dy
 
     def _gradients(
         self, cell: Cell, kept: Kept, functions: StageFunctions, dy: Sequence[Tensor]
     ) -> list[Tensor]:
         """The gradients of the inputs; what waits for W is held instead of what was."""
-        values = kept.take(0 if cell.queue is None else functions.more_in_b)
+        values = kept.take()
         if cell.offloaded is not None:
             values = [unpack(x) for x in values]
         tangents = laid_out(map(arrived, dy), functions.tangent_strides)
-        with below_autograd():
-            if cell.queue is None:
-                values += tangents
-                return functions.fused(values)
-            later = values[functions.cut.from_w :]
-            values[functions.cut.to_b :] = tangents
-            found = functions.backward(values)
+        if cell.queue is None:
+            values += tangents
+            return functions.function("fused")(values)
+        later = values[functions.cut.from_w :]
+        values[functions.cut.to_b :] = tangents
+        found = functions.function("backward")(values)
         count = len(functions.gradients_of)
         kept.hold([*later, *found[count:]])
         return found[:count]
@@ -309,26 +270,8 @@ class GraphRunner(StageRunner):
         if not isinstance(kept, Kept):
             self._weight(cell)
             return
-        with below_autograd():
-            kept.functions.weight(kept.take())
+        kept.functions.function("weight")(kept.take())
         cell.kept = None
-
-
-def _input_gradients(
-    inputs: Sequence[Tensor],
-    places: Sequence[int],
-    gradients: Sequence[Tensor],
-    dy: Sequence[Tensor],
-) -> tuple[Tensor, ...]:
-    """The gradients of the inputs that need one, of which those at ``places`` have one."""
-    found = dict(zip(places, gradients, strict=True))
-    return tuple(
-        [
-            apart_from(arrived(found[i]), dy) if i in found else torch.zeros_like(x)
-            for i, x in enumerate(inputs)
-            if x.requires_grad
-        ]
-    )
 
 
 _MAKERS: dict[StagesAs, Make] = {"aten": python_function, "inductor": compiled_function}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..measure.memory import Held, Memory
-from ..tensors.forward_state import KeptBuffer
 from .stage_functions import StageFunctions
 
 
@@ -32,10 +29,8 @@ class Kept:
         """Holds these values, after none."""
         self.values, self._held = values, self._memory.hold(*values)
 
-    def take(self, more: int = 0) -> list[Any]:
-        """Gives the values to an op that lets go of them one by one, and for a moment holds so many
-        bytes ``more``."""
-        self._memory.reach(more)
+    def take(self) -> list[Any]:
+        """Gives the values to an op that lets go of them one by one."""
         self._memory.release(self._held)
         values, self.values, self._held = self.values, [], ()
         return values
@@ -68,16 +63,3 @@ def caught(output: Tensor, anchor: Tensor, box: dict[int, Tensor], index: int) -
     """The same output, whose gradient goes into the ``box``; ``anchor`` is what needs one."""
     found: Tensor = _Caught.apply(output, anchor, box, index)  # type: ignore[no-untyped-call]
     return found
-
-
-@contextmanager
-def as_kept(buffers: Sequence[KeptBuffer]) -> Iterator[None]:
-    """A context in which buffers that F changed have the values from before it."""
-    own = [one.buffer.data for one in buffers]
-    try:
-        for one in buffers:
-            one.buffer.data = one.value
-        yield
-    finally:
-        for one, data in zip(buffers, own, strict=True):
-            one.buffer.data = data

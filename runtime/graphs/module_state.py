@@ -6,9 +6,10 @@ and objects there; hooks; which parameters are trained, and which objects they a
 
 from __future__ import annotations
 
+import gc
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -35,86 +36,81 @@ _flags = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_h
 class ModuleState:
     """The contents of a module at one moment, and theirs.
 
-    ``called``: what its functions hold as well, hooks above all. ``constants``: the tensors that
-    are neither parameters nor buffers.
+    ``constants``: the tensors that are neither parameters nor buffers.
     """
 
-    def __init__(self, module: nn.Module, *, called: bool = False) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self._parts, self._parameters = [*module.modules()], [*module.parameters()]
-        self._classes = [*map(type, self._parts)]
-        self._flags = [*map(_flags, self._parameters)]
-        hooks = [held for flags in self._flags for held in flags[1:] if held is not None]
-        found = _holders({"": module, "torch.nn": _GLOBAL, "hooks": hooks}, called=called)
-        self._copies = [(path, held, _copy(held)) for path, held in found]
-        self._all = [held for _, held in found]
-        self._size = sum(map(len, self._all))
-        self._dicts = [held for held in self._all if held and isinstance(held, dict)]
-        self._rest = [held for held in self._all if held and not isinstance(held, dict)]
-        self._keys, self._values = self._now()
+        found = [held for _, held in _holders(module)]
+        self._dicts = [held for held in found if isinstance(held, dict)]
+        self._rest = [held for held in found if not isinstance(held, dict)]
         own = {id(x) for x in chain(self._parameters, module.buffers())}
-        tensors = {id(x): x for x in self._values if isinstance(x, Tensor) and id(x) not in own}
+        self.constants: list[Tensor] = []
+        _, values = self._now()
+        tensors = {id(x): x for x in values if isinstance(x, Tensor) and id(x) not in own}
         self.constants = [*tensors.values()]
-        self._versions = [*map(_version, self.constants)]
+        self._then = self._now()
 
-    def _now(self) -> tuple[list[Any], list[Any]]:
-        values = chain(map(dict.values, self._dicts), self._rest)
-        return [*chain.from_iterable(self._dicts)], [*chain.from_iterable(values)]
+    def _now(self) -> tuple[list[int], list[Any]]:
+        """Lengths and versions, and all that must be the same objects."""
+        counts = [*map(len, chain(self._dicts, self._rest)), *map(_version, self.constants)]
+        values = chain(map(dict.values, self._dicts), self._rest, map(_flags, self._parameters))
+        keys = chain.from_iterable(self._dicts)
+        return counts, [*keys, *chain.from_iterable(values), *map(type, self._parts)]
 
     def holds(self) -> bool:
         """Whether all is as it was; numbers and texts may be others that are equal."""
-        if sum(map(len, self._all)) != self._size:
-            return False
-        keys, values = self._now()
-        return (
-            len(values) == len(self._values)
-            and (all(map(is_, values, self._values)) or all(map(_same, values, self._values)))
-            and keys == self._keys
-            and all(map(is_, map(type, self._parts), self._classes))
-            and [*map(_flags, self._parameters)] == self._flags
-            and [*map(_version, self.constants)] == self._versions
-        )
-
-    def put_back(self) -> str | None:
-        """Makes all hold what it held; the first that was changed, None where nothing was."""
-        first: str | None = None
-        for path, held, before in self._copies:
-            changed = _changed(before, _copy(held))
-            if changed is not None:
-                first = first or f"{path}.{changed}".strip(".")
-                _refill(held, before)
-        return first
+        (counts, now), (before, then) = self._now(), self._then
+        return counts == before and (all(map(is_, now, then)) or all(map(_same, now, then)))
 
 
 @contextmanager
 def unchanged(module: nn.Module) -> Iterator[ModuleState]:
-    """A context in which the module's forward is traced, after which all that it holds is as
-    before.
+    """A context in which the module's forward is traced, after which all that it holds, and what
+    its functions hold, hooks above all, is as before.
 
     Raises TraceError where the forward sets an attribute, or fills a list or a dict: a graph would
     not.
     """
-    before = ModuleState(module, called=True)
+    before = [(path, held, _copy(held)) for path, held in _holders(module, called=True)]
+    refused: TraceError | None = None
     try:
-        yield before
+        yield ModuleState(module)
     except TraceError as error:
-        _check(before.put_back(), error)
-        raise
-    except BaseException:
-        before.put_back()
-        raise
-    _check(before.put_back())
-
-
-def _check(changed: str | None, cause: TraceError | None = None) -> None:
+        refused = error
+    finally:
+        changed = _put_back(before)
     if changed is not None:
-        raise TraceError(f"its forward sets the attribute {changed}") from cause
+        raise TraceError(f"its forward sets the attribute {changed}") from refused
+    if refused is not None:
+        raise refused
 
 
-def _holders(start: dict[str, Any], *, called: bool) -> list[tuple[str, Held]]:
-    """All dicts and lists that are within ``start``, each with the path that leads to it."""
+Copy: TypeAlias = dict[Any, Any] | list[Any]
+
+
+def _put_back(before: Sequence[tuple[str, Held, Copy]]) -> str | None:
+    """Makes all hold what it held; the first that was changed, None where nothing was."""
+    first: str | None = None
+    for path, held, copy in before:
+        changed = _changed(copy, _copy(held))
+        if changed is not None:
+            first = first or f"{path}.{changed}".strip(".")
+            held.clear()
+            if isinstance(held, (dict, set)):
+                held.update(copy)
+            else:
+                held.extend(copy)
+    return first
+
+
+def _holders(module: nn.Module, *, called: bool = False) -> list[tuple[str, Held]]:
+    """All dicts and lists that are within a module, its parameters' hooks and all modules', each
+    with the path that leads to it; ``called``: within functions, too."""
+    hooks = [held for p in module.parameters() for held in _flags(p)[1:]]
     found: list[tuple[str, Held]] = []
     seen: set[int] = set()
-    stack: list[tuple[str, Any]] = [*start.items()]
+    stack: list[tuple[str, Any]] = [("", module), ("torch.nn", _GLOBAL), ("hooks", hooks)]
     while stack and len(found) < MOST:
         path, value = stack.pop()
         if isinstance(value, (*_PLAIN, Tensor)) or id(value) in seen:
@@ -122,15 +118,15 @@ def _holders(start: dict[str, Any], *, called: bool) -> list[tuple[str, Held]]:
         seen.add(id(value))
         held = _within(value, called=called)
         if isinstance(held, _HELD):
-            if held is not value:
-                seen.add(id(held))
+            seen.add(id(held))
             found.append((path, held))
         stack += _named(path, held)
     return found
 
 
 def _within(value: Any, *, called: bool) -> Held | tuple[Any, ...]:
-    """The contents of a value: the dict or list itself, the attributes of an object."""
+    """The contents of a value: the dict or list itself, the attributes of an object, what a
+    function is bound to."""
     if isinstance(value, (*_HELD, tuple)):
         return value
     if isinstance(value, _CALLED):
@@ -150,18 +146,8 @@ def _of_the_model(kind: type) -> bool:
 
 def _of_call(value: Any) -> tuple[Any, ...]:
     """The objects that a function is bound to."""
-    if isinstance(value, partial):
-        return value.func, value.args, value.keywords
-    if isinstance(value, types.MethodType):
-        return value.__self__, value.__func__
-    return tuple(map(_content, value.__closure__ or ()))
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not set yet
-        return None
+    closure = isinstance(value, types.FunctionType)
+    return tuple(gc.get_referents(*((value.__closure__ or ()) if closure else (value,))))
 
 
 _TRANSPARENT = ("_modules", "_parameters", "_buffers")  # what a module's attributes are in
@@ -175,16 +161,8 @@ def _named(path: str, held: Held | tuple[Any, ...]) -> list[tuple[str, Any]]:
     ]
 
 
-def _copy(held: Held) -> dict[Any, Any] | list[Any]:
+def _copy(held: Held) -> Copy:
     return dict(held) if isinstance(held, dict) else [*held]
-
-
-def _refill(held: Held, before: dict[Any, Any] | list[Any]) -> None:
-    held.clear()
-    if isinstance(held, (dict, set)):
-        held.update(before)
-    else:
-        held.extend(before)
 
 
 def _changed(before: Any, after: Any) -> str | None:

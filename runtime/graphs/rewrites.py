@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Set
+from dataclasses import replace
 
 import torch
 from torch import fx
 
 from .joint import UPDATES, Joint, Role
-from .simplify import alike
 
 _aten = torch.ops.aten
+_SAME = {_aten.detach.default, _aten.alias.default}
+
+
+def simplify(joint: Joint) -> Joint:
+    """The joint graph, changed in place, without calls that change nothing and transposes of
+    transposes: its values are bit by bit what they were."""
+    replaced: dict[fx.Node, fx.Node] = {}
+    for node in joint.graph.nodes:
+        other = _same(node)
+        if other is not None:
+            replaced[node] = replaced.get(other, other)
+            node.replace_all_uses_with(replaced[node])
+    outputs = [(replaced.get(node, node), value) for node, value in joint.outputs]
+    return replace(joint, outputs=outputs)
+
+
+def _same(node: fx.Node) -> fx.Node | None:
+    """The node whose value this one gives again, in the same shape and strides."""
+    source = node.args[0] if node.args else None
+    if isinstance(source, fx.Node) and node.target is source.target is _aten.t.default:
+        source = source.args[0]
+    elif node.target not in _SAME:
+        return None
+    return source if isinstance(source, fx.Node) else None
 
 
 def split_convolutions(joint: Joint) -> None:
@@ -49,40 +73,15 @@ def copy_updated(joint: Joint) -> None:
                 user.replace_input_with(node, copied)
 
 
-def without_tangents(
-    joint: Joint, used: Collection[int]
-) -> tuple[Joint, Mapping[fx.Node, fx.Node]]:
-    """A copy of the joint graph where only outputs at the places ``used`` have a gradient, and of
-    each of its nodes the one that it is a copy of.
-
-    What depends on the gradients of others alone is zero, as a backward is linear in them: it is
-    added to nothing, and parameters of which it is the gradient have none.
-    """
-    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    graph.graph_copy(joint.graph, copies)
-    inputs = {copies[node]: value for node, value in joint.inputs.items()}
-    tangents = {node: value.key for node, value in inputs.items() if value.role is Role.TANGENT}
-    live = reached(node for node, key in tangents.items() if key in used)
-    zero = reached(node for node, key in tangents.items() if key not in used) - live
-    replaced = _sums_without(graph, zero)
-    ends = [(replaced.get(copies[n], copies[n]), v) for n, v in joint.outputs]
-    outputs = [(node, value) for node, value in ends if node not in zero]
-    sources = needed(node for node, _ in outputs)
-    kept = {n: v for n, v in inputs.items() if n not in tangents or n in live or n in sources}
-    return Joint(graph, joint.module, kept, outputs), {copy: n for n, copy in copies.items()}
-
-
-def _sums_without(graph: fx.Graph, zero: Collection[fx.Node]) -> dict[fx.Node, fx.Node]:
-    """Puts in the place of each sum with what is zero the other addend; what took its place."""
-    replaced: dict[fx.Node, fx.Node] = {}
-    for node in graph.nodes:
-        if node.target is not _aten.add.Tensor or node in zero or node.kwargs:
-            continue
-        rest = [x for x in node.args if isinstance(x, fx.Node) and x not in zero]
-        if len(rest) == 1 and len(node.all_input_nodes) == 2 and alike(node, rest[0]):
-            replaced[node] = replaced.get(rest[0], rest[0])
-            node.replace_all_uses_with(replaced[node])
-    return replaced
+def name_generators(joint: Joint) -> None:
+    """Generators of random numbers in arguments become attributes of the graph's module."""
+    for node in list(joint.graph.nodes):
+        generator = node.kwargs.get("generator")
+        if isinstance(generator, torch.Generator):
+            name = f"generator_of_{node.name}"
+            setattr(joint.module, name, generator)
+            with joint.graph.inserting_before(node):
+                node.update_kwarg("generator", joint.graph.get_attr(name))
 
 
 def _backward(joint: Joint) -> set[fx.Node]:
@@ -94,7 +93,7 @@ def reached(starts: Iterable[fx.Node]) -> set[fx.Node]:
     return _walked(starts, lambda node: node.users)
 
 
-def needed(ends: Iterable[fx.Node], known: Collection[fx.Node] = ()) -> set[fx.Node]:
+def needed(ends: Iterable[fx.Node], known: Set[fx.Node] = frozenset()) -> set[fx.Node]:
     """The nodes that ``ends`` depend on, themselves included, up to those ``known``."""
     return _walked(ends, lambda node: node.all_input_nodes, known)
 
@@ -102,9 +101,8 @@ def needed(ends: Iterable[fx.Node], known: Collection[fx.Node] = ()) -> set[fx.N
 def _walked(
     starts: Iterable[fx.Node],
     following: Callable[[fx.Node], Iterable[fx.Node]],
-    known: Collection[fx.Node] = (),
+    known: Set[fx.Node] = frozenset(),
 ) -> set[fx.Node]:
-    known = known if isinstance(known, set) else set(known)
     found: set[fx.Node] = set()
     stack = [*starts]
     while stack:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,166 +13,112 @@ from torch import Tensor, fx, nn
 from ..dtensors import is_dtensor, local, whole
 from ..executor.outputs import as_tuple
 from ..tensors.packed_message import Spec
-from ..tensors.rng_state import generators_of
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import StageInterface
-from .accumulation import AddGradient, fresh
-from .arguments import Parts
+from ..tensors.trees import tensors as tensors_of
+from .arguments import PLACE, form_of, with_tensors
 from .cut import HELD, Cut, Piece, cut
-from .functions import Function
-from .joint import UPDATES, Joint, Role, trace_joint
-from .liveness import most_within_b, root_of
+from .functions import Adds, Function
+from .joint import UPDATES, Role
 from .module_state import unchanged
-from .rewrites import without_tangents
-from .torch_internals.aten import check_constants, value_of
+from .torch_internals.aten import below_autograd, check_constants, root_of, value_of
 from .torch_internals.errors import TraceError
-from .torch_internals.random_numbers import unseeded
+from .torch_internals.export import trace_joint
 
-Make = Callable[[Piece, Any, Mapping[fx.Node, Sequence[AddGradient]], Sequence[fx.Node]], Function]
+Make = Callable[[Piece, fx.GraphModule, Adds], Function]
 
 
+@dataclass
 class StageForward:
-    """The computation of a stage's graph: of the tensors among its arguments those that it hands
-    on, or of the last stage those in its :meth:`result`.
+    """The computation of a stage's graph: it takes the tensors among the stage's arguments, which
+    have this ``form``, and returns those that it hands on, of the last stage those in its
+    :meth:`result`.
 
     ``loss``: of a model that computes its loss, the function that finds it in its output; nothing
     else of that has a gradient.
     """
 
-    def __init__(
-        self,
-        stage: int,
-        arguments: Parts,
-        skips: Skips | None,
-        *,
-        last: bool,
-        loss: Callable[[Any], Tensor] | None,
-    ) -> None:
-        self._stage, self._arguments, self._skips = stage, arguments, skips
-        self.last, self._loss = last, loss
-        self._parts: Parts | None = None
-        self._wholes: Sequence[Tensor] = ()
-        self._alone = False  # it is one tensor
+    stage: int
+    form: Any
+    skips: Skips | None
+    last: bool
+    loss: Callable[[Any], Tensor] | None
+    _result: Any = None
+    _wholes: Sequence[Tensor] = ()
 
     def __call__(self, module: nn.Module, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        inputs, options = self._arguments.with_tensors(tensors)
-        given = inputs if self._skips is None else self._skips.arguments(self._stage, inputs)
+        inputs, options = with_tensors(self.form, tensors)
+        given = inputs if self.skips is None else self.skips.arguments(self.stage, inputs)
         output = module(*given, **options)
         if not self.last:
             outputs = as_tuple(output)
-            if self._skips is not None:
-                outputs = self._skips.outputs(self._stage, outputs, inputs)
+            if self.skips is not None:
+                outputs = self.skips.outputs(self.stage, outputs, inputs)
             return [x.contiguous() for x in outputs]  # as they are sent
-        self._parts, found = Parts.of(output)
+        self._result, found = form_of(output), tensors_of([output])
         self._wholes = [x.detach() for x in found]
-        self._alone = self._parts.tree.is_leaf() and not any(map(is_dtensor, found))
-        if self._loss is not None:
-            loss = self._loss(output)
-            return [_part(x if x is loss else x.detach()) for x in found]
-        return [_part(x) for x in found]
+        if self.loss is not None:
+            loss = self.loss(output)
+            found = [x if x is loss else x.detach() for x in found]
+        return [x.to_local() if is_dtensor(x) else x for x in found]
 
     def result(self, outputs: Sequence[Tensor]) -> Any:
-        """The last stage's output as its module gives it, of the tensors that the graph gives."""
-        assert self._parts is not None
-        if self._alone:
-            return outputs[0]
+        """The last stage's output as its module returns it, with the tensors from the graph."""
         pairs = zip(self._wholes, outputs, strict=True)
-        return self._parts.with_tensors([whole(like, x) for like, x in pairs])
-
-
-def _part(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if is_dtensor(tensor) else tensor
+        found = [whole(like, x) for like, x in pairs]
+        return found[0] if self._result is PLACE else with_tensors(self._result, found)
 
 
 class StageFunctions:
-    """The pieces of a stage as functions; made when they are first called. Each empties the list of
-    tensors that it is given.
+    """The pieces of a stage as functions, which are made when they are first asked for. Each
+    empties the list of tensors that it is given.
 
     ``outputs``: how many of F's ``results`` are outputs, the others are updates; ``needs_grad``: of
     each output whether B is given its gradient, ``tangents`` the places of those that have one;
-    ``gradients_of``: the inputs whose gradients B gives; ``strides``, ``tangent_strides``: of the
-    inputs and of the gradients that B is given.
+    ``gradients_of``: the inputs whose gradients B gives; ``tangent_strides``: of the gradients that
+    B is given.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        found: Cut,
-        strides: Sequence[Sequence[int]],
-        forward: StageForward,
-        make: Make,
-    ) -> None:
-        self.forward_of, self.cut, self.strides = forward, found, strides
-        self._make, self._module = make, module
-        self._apart: dict[frozenset[int], StageFunctions] = {}
-        self.picked: Sequence[int] = ()
-        joint = found.joint
-        self._tensors: dict[Any, Any] = {
-            **dict(module.named_parameters()),
-            **dict(module.named_buffers()),
-        }
-        self._held = {n: self._tensors[v.key] for n, v in joint.inputs.items() if v.role in HELD}
-        self.tangent_strides = [value_of(node).stride() for node in self.cut.tangents]
-        self.outputs = len(joint.of(Role.OUTPUT))
-        tangents = {v.key for v in joint.inputs.values() if v.role is Role.TANGENT}
-        self.needs_grad = tuple(i in tangents for i in range(self.outputs))
-        self.tangents = [i for i in range(self.outputs) if i in tangents]
-        updates = joint.of(*UPDATES)
-        self._updated = [v for _, v in updates]
-        self.results = len(self.cut.results)
-        self._input_gradients = {v.key: n for n, v in joint.of(Role.INPUT_GRADIENT)}
-        self.gradients_of = [int(k) for k in self._input_gradients]
+    def __init__(self, module: nn.Module, found: Cut, forward: StageForward, make: Make) -> None:
+        self.forward_of, self.cut = forward, found
+        self._module, self._make = module, make
+        self._made: dict[Piece, Function] = {}
+        self.joint = joint = found.joint
+        self.tangent_strides = [value_of(node).stride() for node in found.tangents]
+        self.outputs, self.results = len(joint.of(Role.OUTPUT)), len(found.results)
+        self.tangents = [int(joint.inputs[node].key) for node in found.tangents]
+        self.needs_grad = tuple(i in self.tangents for i in range(self.outputs))
+        self.gradients_of = [int(value.key) for _, value in joint.of(Role.INPUT_GRADIENT)]
 
     @classmethod
     def traced(
         cls, module: nn.Module, tensors: Sequence[Tensor], forward: StageForward, make: Make
     ) -> StageFunctions:
         """The functions of a module for such tensors. Raises TraceError."""
-        seeded = unseeded(generators_of(module))
-        with unchanged(module) as state, seeded:
+        with unchanged(module) as state:
             joint = trace_joint(module, tensors, forward)
             known = [*state.constants, *_fixed_tensors(module)]
             check_constants(joint.graph, joint.module, known)
         for node, value in joint.of(Role.PARAMETER_GRADIENT):
             if value_of(node).layout is not torch.strided:
                 raise TraceError(f"the gradient of {value.key} is sparse")
-        return cls(module, cut(joint), [x.stride() for x in tensors], forward, make)
-
-    def of_outputs(self, used: frozenset[int]) -> StageFunctions:
-        """The functions where only outputs at these places have a gradient. F is the same; of what
-        that saves these take those at the places ``picked``."""
-        if used not in self._apart:
-            joint, origins = without_tangents(self.joint, used)
-            found = cut(joint, again=True)
-            apart = StageFunctions(self._module, found, self.strides, self.forward_of, self._make)
-            places = {node: i for i, node in enumerate(self.cut.saved)}
-            apart.picked = [places[origins[node]] for node in found.saved]
-            self._apart[used] = apart
-        return self._apart[used]
+        return cls(module, cut(joint), forward, make)
 
     def zeros(self, output: int) -> Tensor:
         """The gradient of an output that the loss does not depend on."""
         like = value_of(self.cut.tangents[self.tangents.index(output)])
         return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
 
-    @property
-    def joint(self) -> Joint:
-        """The graph that all this is cut out of."""
-        return self.cut.joint
-
     def update(self, given: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         """Gives buffers, and of the tensors that were ``given`` those that F changes, their new
         values."""
-        for target, value in zip(self._updated, values, strict=True):
-            buffer = target.role is Role.BUFFER_UPDATE
-            old = self._tensors[target.key] if buffer else given[int(target.key)]
+        for (_, target), value in zip(self.joint.of(*UPDATES), values, strict=True):
+            if target.role is Role.BUFFER_UPDATE:
+                old = self._module.get_buffer(str(target.key))
+            else:
+                old = given[int(target.key)]
             with torch.no_grad():
                 old.copy_(value)
-
-    @cached_property
-    def more_in_b(self) -> int:
-        """Bytes that a microbatch holds at most within B, beyond what it held before."""
-        return most_within_b(self.cut)
 
     @cached_property
     def kept_outputs(self) -> list[int]:
@@ -180,23 +127,16 @@ class StageFunctions:
         outputs = self.joint.of(Role.OUTPUT)
         return [i for i, (node, _) in enumerate(outputs) if root_of(node) in saved]
 
-    @property
-    def in_b(self) -> list[str]:
-        """The names of the parameters whose gradients come with B."""
-        early = set(self.cut.by_b)
+    def trained(self, *pieces: str) -> list[str]:
+        """The names of the parameters whose gradients come with these pieces."""
+        nodes = {node for name in pieces for node in self.cut.pieces[name].gradients}
         found = self.joint.of(Role.PARAMETER_GRADIENT)
-        return [str(value.key) for node, value in found if node in early]
+        return [str(value.key) for node, value in found if node in nodes]
 
-    @property
     def weights_in_w(self) -> list[str]:
         """The names of the parameters that W computes with."""
-        roles = map(self.joint.inputs.get, self.cut.weight.inputs)
+        roles = map(self.joint.inputs.get, self.cut.pieces["weight"].inputs)
         return [str(v.key) for v in roles if v is not None and v.role is Role.PARAMETER]
-
-    @property
-    def trained(self) -> list[str]:
-        """The names of the parameters that get a gradient."""
-        return [str(value.key) for _, value in self.joint.of(Role.PARAMETER_GRADIENT)]
 
     def check(self, interface: StageInterface | None, stage: int) -> None:
         """Raises ShapeError where the stage hands on other tensors than it did when tried."""
@@ -210,67 +150,49 @@ class StageFunctions:
     def make(self, *, split: bool, again: bool) -> None:
         """Makes the functions of a microbatch, before the step that calls them: B and W where they
         are ``split``, else BW; where F runs ``again``, R."""
-        for name in ["backward", "weight"] if split else ["fused"]:
-            getattr(self, name)
-        _ = (self.alone, self.again) if again else self.forward
+        backward = ("backward", "weight") if split else ("fused",)
+        for name in (*backward, *(("alone", "again") if again else ("forward",))):
+            self.function(name)
 
-    @cached_property
-    def forward(self) -> Function:
-        """F: of the tensors of a microbatch, results and what is saved."""
-        return self._function(self.cut.forward, self.cut.forward.outputs)
+    def function(self, name: str) -> Function:
+        """The function of the cut's piece of this name; the last stage's R is its F, which gives
+        the outputs for its loss, too."""
+        if name == "again" and self.forward_of.last:
+            name = "forward"
+        piece = self.cut.pieces[name]
+        if piece not in self._made:
+            self._made[piece] = self._function(piece)
+        return self._made[piece]
 
-    @cached_property
-    def alone(self) -> Function:
-        """F that saves nothing: results."""
-        return self._function(self.cut.alone, self.cut.alone.outputs)
-
-    @cached_property
-    def again(self) -> Function:
-        """R: of the last stage its outputs, for its loss, and what is saved."""
-        if self.forward_of.last:
-            return self.forward
-        return self._function(self.cut.again, self.cut.again.outputs)
-
-    @cached_property
-    def backward(self) -> Function:
-        """B: of what is saved for it and the tangents, the gradients of inputs and what waits for
-        W."""
-        return self._function(
-            self.cut.backward, [*self._input_gradients.values(), *self.cut.waiting]
-        )
-
-    @cached_property
-    def weight(self) -> Function:
-        """W: of what is saved for it and waits; gives nothing."""
-        return self._function(self.cut.weight, [])
-
-    @cached_property
-    def fused(self) -> Function:
-        """BW: of what is saved and the tangents, the gradients of inputs."""
-        return self._function(self.cut.fused, [*self._input_gradients.values()])
-
-    def _function(self, piece: Piece, returned: Sequence[fx.Node]) -> Function:
-        made = self._make(piece, self.joint.module, self._takes(piece, returned), returned)
-        held = [self._held[n] for n in piece.inputs if n in self._held]
-        apart = any(map(is_dtensor, held))  # of which the part here may be another in the next step
+    def _function(self, piece: Piece) -> Function:
+        made = self._make(piece, self.joint.module, self._adds(piece))
+        values = [self.joint.inputs[n] for n in piece.inputs if n in self.joint.inputs]
+        places = [_place(self._module, str(v.key)) for v in values if v.role in HELD]
+        apart = any(is_dtensor(held[name]) for held, name in places)
 
         def call(tensors: list[Tensor]) -> list[Tensor]:
-            arguments = [*(map(local, held) if apart else held), *tensors]
+            own = [held[name] for held, name in places]  # in R buffers are those from before F
+            arguments = [*(map(local, own) if apart else own), *tensors]
             tensors.clear()
-            return made(arguments)
+            with below_autograd():
+                return made(arguments)
 
         return call
 
-    def _takes(self, piece: Piece, returned: Sequence[fx.Node]) -> dict[fx.Node, list[AddGradient]]:
-        given, calls = set(piece.outputs), set(piece.calls)
-        takes: dict[fx.Node, list[AddGradient]] = {}
-        gradients = [x for x in self.joint.of(Role.PARAMETER_GRADIENT) if x[0] in given]
-        for node, value in gradients:
-            parameter = self._tensors[value.key]
-            others = [*returned, *(n for n, v in gradients if v is not value)]
-            take = AddGradient(parameter, keeps=fresh(node, parameter, calls, others))
-            takes.setdefault(node, []).append(take)
-        return takes
+    def _adds(self, piece: Piece) -> dict[fx.Node, list[nn.Parameter]]:
+        adds: dict[fx.Node, list[nn.Parameter]] = {}
+        for node, value in self.joint.of(Role.PARAMETER_GRADIENT):
+            if node in piece.gradients:
+                parameter = self._module.get_parameter(str(value.key))
+                adds.setdefault(node, []).append(parameter)
+        return adds
+
+
+def _place(module: nn.Module, key: str) -> tuple[dict[str, Any], str]:
+    """The dict that holds a parameter or buffer of the module, and its name there."""
+    path, _, name = key.rpartition(".")
+    part = module.get_submodule(path)
+    return (part._buffers if name in part._buffers else part._parameters), name
 
 
 def _fixed_tensors(module: nn.Module) -> list[Tensor]:

@@ -34,6 +34,12 @@ CLOSING = {
     "opt": ("final_layer_norm", "project_out"),
 }
 """The others, and the modules beside the layers that run after them."""
+UNTRAINABLE = {
+    "quantization_config": "weights are trained",
+    "output_router_logits": "the routers' auxiliary loss is one of all layers together",
+    "layerdrop": "each layer runs in each step",
+}
+"""Options with which layers do not train one by one, with why."""
 TUPLES = ("bloom", "falcon", "gptj", "mpt")  # whose layers return their output in a tuple
 
 
@@ -52,15 +58,11 @@ def read_skeleton(path: Path, name: str, kernels: Mapping[str, str]) -> Skeleton
             model = make(config, trust_remote_code=False, **kernels).train()
     except Exception as error:
         raise InputError(f"{where}: expected a causal language model: {_brief(error)}") from error
-    kind = config.model_type
-    closing = CLOSING[kind] if kind in CLOSING else _after_layers(config.base_model_pp_plan)
-    return Skeleton.of(model, closing, tuples=kind in TUPLES)
-
-
-def _after_layers(plan: Mapping[str, Any]) -> list[str]:
-    """The modules that a plan of the library, in the order in which they run, has after layers."""
-    names = list(plan)
-    return names[names.index("layers") + 1 :]
+    closing = CLOSING.get(config.model_type)
+    if closing is None:
+        plan = [*config.base_model_pp_plan]  # in the order in which they run
+        closing = tuple(plan[plan.index("layers") + 1 :])
+    return Skeleton.of(model, closing, tuples=config.model_type in TUPLES)
 
 
 def _transformers() -> Any:
@@ -96,21 +98,10 @@ def _config(library: Any, path: Path, where: str) -> Any:
         if isinstance(size, int) and size < 1:
             own = config.attribute_map.get(key, key)
             raise InputError(f"{where}: {own}: expected at least 1, got {size}")
-    _check_trainable(config, where)
+    for key, why in UNTRAINABLE.items():
+        if getattr(config, key, None):
+            raise InputError(f"{where}: {key}: expected none, as {why}")
     return config
-
-
-def _check_trainable(config: Any, where: str) -> None:
-    """Raises InputError for options with which layers do not train one by one."""
-    if getattr(config, "quantization_config", None) is not None:
-        raise InputError(f"{where}: expected weights to train, found quantization_config")
-    if getattr(config, "output_router_logits", False):
-        raise InputError(
-            f"{where}: expected output_router_logits false, got true: the routers' auxiliary loss, "
-            "which is one of all layers together, would be lost"
-        )
-    if getattr(config, "layerdrop", 0):
-        raise InputError(f"{where}: expected layerdrop 0, got {config.layerdrop}")
 
 
 def _brief(error: Exception) -> str:

@@ -107,18 +107,14 @@ class HuggingFace:
         return config
 
     @cached_property
-    def _tokens(self) -> Tokens:
-        return self._tokens_of(self.data, self.seed)
-
-    @cached_property
-    def _eval_tokens(self) -> Tokens:
-        if self.data is not None and self.eval_data is None:
-            raise InputError(f"{self.name}: eval_data: missing; expected a file, as data is one")
-        return self._tokens_of(self.eval_data, self.seed + EVALUATION)
-
-    def _tokens_of(self, data: str | None, seed: int) -> Tokens:
+    def _tokens(self) -> tuple[Tokens, Tokens]:
+        """Those to train on, and those of evaluations."""
         tokenizer = self._config.parent / TOKENIZER
-        return Tokens(data, self.skeleton.model.config.vocab_size, seed, tokenizer)
+        vocabulary = self.skeleton.model.config.vocab_size
+        return (
+            Tokens(self.data, vocabulary, self.seed, tokenizer),
+            Tokens(self.eval_data, vocabulary, self.seed + EVALUATION, tokenizer),
+        )
 
     @cached_property
     def length(self) -> int:
@@ -134,23 +130,20 @@ class HuggingFace:
     def named_layers(self) -> Sequence[tuple[Layer, Callable[[], nn.Module]]]:
         """The layers that the model is cut between: the part before its decoder layers, these, and
         the rest."""
-        found = self.skeleton
-        kinds = [
-            Layer("embedding", LayerKind.EMBEDDING, found.before),
-            *(Layer(name, LayerKind.BLOCK, (name,)) for name in found.blocks),
-            Layer("head", LayerKind.HEAD, found.after),
+        found, block = self.skeleton, partial(Block, again=self.recompute == "full")
+        parts: list[tuple[Layer, Callable[..., Part]]] = [
+            (Layer("embedding", LayerKind.EMBEDDING, found.before), Embedding),
+            *((Layer(name, LayerKind.BLOCK, (name,)), block) for name in found.blocks),
+            (Layer("head", LayerKind.HEAD, found.after), Head),
         ]
-        return [(layer, partial(self._layer, place)) for place, layer in enumerate(kinds)]
+        return [
+            (layer, partial(self._layer, make, layer.modules, place))
+            for place, (layer, make) in enumerate(parts)
+        ]
 
-    def _layer(self, place: int) -> Part:
-        """The module of one layer, with its weights."""
-        found, block = self.skeleton, place - 1
-        if place == 0:
-            return Embedding(self._filled(found.before, place), found)
-        if block < len(found.blocks):
-            model = self._filled(found.blocks[block:place], place)
-            return Block(model, found, block, again=self.recompute == "full")
-        return Head(self._filled(found.after, place), found)
+    def _layer(self, make: Callable[..., Part], units: Sequence[str], place: int) -> Part:
+        """The module of these units, with its weights."""
+        return make(self._filled(units, place), self.skeleton, units)
 
     def _filled(self, units: Sequence[str], place: int) -> Any:
         """The model with these units alone, and with those whose weights they share."""
@@ -215,15 +208,20 @@ class HuggingFace:
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """The loss that the model itself computes for logits (B, T, V) and labels (B, T), which it
         shifts: the next token's mean cross entropy."""
-        return self.skeleton.loss(output, target)
+        model = self.skeleton.model
+        vocabulary = model.config.vocab_size
+        loss: Tensor = model.loss_function(logits=output, labels=target, vocab_size=vocabulary)
+        return loss
 
     def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Tokens (B, T) of one step, one tensor a microbatch; they are the labels, too."""
-        return self._microbatches(self._tokens, step, microbatches)
+        return self._microbatches(self._tokens[0], step, microbatches)
 
     def eval_batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """The same ones after any step. Raises InputError without ``eval_data`` beside ``data``."""
-        return self._microbatches(self._eval_tokens, 0, microbatches)
+        if self.data is not None and self.eval_data is None:
+            raise InputError(f"{self.name}: eval_data: missing; expected a file, as data is one")
+        return self._microbatches(self._tokens[1], 0, microbatches)
 
     def _microbatches(
         self, tokens: Tokens, step: int, count: int

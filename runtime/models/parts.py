@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .skeleton import Skeleton, capture, hidden_of, logits, with_hidden
+from .skeleton import Skeleton, capture, hidden_of, with_hidden
 
 
 class Part(nn.Module):
@@ -30,13 +30,13 @@ class Part(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Part:
         """Converts as any module does, but leaves buffers that are no weights, such as a rotation's
         frequencies, in their dtype, as in a model that was made in another one."""
-        kept = {
-            (module, name): module._buffers[name]
+        kept = [
+            (module, name, module._buffers[name])
             for module in self.modules()
             for name in module._non_persistent_buffers_set
-        }
+        ]
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for (module, name), buffer in kept.items():
+        for module, name, buffer in kept:
             moved = module._buffers[name]
             if buffer is not None and moved is not None and moved.dtype is not buffer.dtype:
                 module._buffers[name] = buffer.to(moved.device)
@@ -44,11 +44,14 @@ class Part(nn.Module):
 
 
 class Around(Part):
-    """The body before or after the layers: the model's own ``forward`` runs it."""
+    """The body before or after the layers: the model's own ``forward`` runs it, on what ``prepare``
+    makes of the model."""
 
-    def run_by(self, model: nn.Module, how: Any) -> None:
-        """``model`` is to run its modules; ``how``: what it takes beside it."""
-        self._whole = model, how  # a tuple: the model's modules are not registered again
+    def __init__(
+        self, model: nn.Module, names: Sequence[str], prepare: Callable[[Any], Any]
+    ) -> None:
+        super().__init__(model, names)
+        self._whole = model, prepare(model)  # a tuple: its modules are not registered again
         own = set(self.modules())
         self._others = tuple(module for module in model.modules() if module not in own)
 
@@ -62,12 +65,8 @@ class Around(Part):
 class Embedding(Around):
     """Tokens (batch, length) to the hidden states (batch, length, width)."""
 
-    def __init__(self, model: nn.Module, skeleton: Skeleton) -> None:
-        super().__init__(model, skeleton.before)
-        stand_ins = skeleton.stand_ins()
-        parent, _, name = skeleton.layers.rpartition(".")
-        setattr(model.get_submodule(parent), name, stand_ins.modules)
-        self.run_by(model, stand_ins)
+    def __init__(self, model: nn.Module, skeleton: Skeleton, names: Sequence[str]) -> None:
+        super().__init__(model, names, skeleton.filled)
 
     def forward(self, tokens: Tensor) -> Tensor:
         hidden: Tensor = hidden_of(capture(*self.whole(), tokens)[0])
@@ -79,12 +78,13 @@ class Block(Part):
     there."""
 
     def __init__(
-        self, model: nn.Module, skeleton: Skeleton, index: int, *, again: bool = False
+        self, model: nn.Module, skeleton: Skeleton, names: Sequence[str], *, again: bool = False
     ) -> None:
-        name = skeleton.blocks[index]
-        super().__init__(model, [name])
+        super().__init__(model, names)
+        (name,) = names
         self._layer = (self.get_submodule(name),)
-        self._skeleton, self._index, self._again = skeleton, index, again
+        self._skeleton, self._index = skeleton, skeleton.blocks.index(name)
+        self._again = again
         self.fixed_tensors = skeleton.fixed_tensors
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -105,9 +105,12 @@ class Block(Part):
 class Head(Around):
     """Hidden states to logits (batch, length, vocabulary)."""
 
-    def __init__(self, model: nn.Module, skeleton: Skeleton) -> None:
-        super().__init__(model, skeleton.after)
-        self.run_by(model, skeleton.headed(model))
+    def __init__(self, model: nn.Module, skeleton: Skeleton, names: Sequence[str]) -> None:
+        super().__init__(model, names, skeleton.headed)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return logits(*self.whole(), hidden)
+        model, units = self.whole()
+        for unit in units:
+            hidden = unit(hidden)
+        found: Tensor = model(inputs_embeds=hidden, use_cache=False).logits
+        return found

@@ -95,13 +95,6 @@ class Skeleton:
             names.setdefault(id(parameter), []).append(name)
         return tuple(tuple(group) for group in names.values() if len(group) > 1)
 
-    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss that the model's own ``forward`` computes."""
-        loss: Tensor = self.model.loss_function(
-            logits=logits, labels=labels, vocab_size=self.model.config.vocab_size
-        )
-        return loss
-
     def part(self, kept: Sequence[str]) -> Any:
         """A copy of the model that has only these units and layers, still on ``meta``."""
         every = (*self.before, *self.blocks, *self.after)
@@ -112,12 +105,17 @@ class Skeleton:
         """Stand-ins for the layers."""
         return StandIns(self.model.get_submodule(self.layers), tuples=self.tuples)
 
+    def filled(self, model: Any) -> StandIns:
+        """Puts stand-ins in the place of the layers of a copy of the model."""
+        stand_ins = self.stand_ins()
+        model.set_submodule(self.layers, stand_ins.modules)
+        return stand_ins
+
     def headed(self, model: Any) -> list[nn.Module]:
-        """The closing modules of a copy of the model, as :func:`logits` takes them; the copy loses
-        its body."""
+        """The closing modules of a copy of the model, which run before it; the copy loses its
+        body."""
         units = [model.get_submodule(name) for name in self.closing]
-        parent, _, child = self.body.rpartition(".")
-        setattr(model.get_submodule(parent), child, _Given())
+        model.set_submodule(self.body, _Given())
         return units
 
     def calls(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> list[Call]:
@@ -218,32 +216,18 @@ def capture(model: Any, stand_ins: StandIns, tokens: Tensor) -> list[Call]:
     return calls
 
 
-def logits(model: Any, units: Sequence[nn.Module], hidden: Tensor) -> Tensor:
-    """The logits of ``hidden``, by ``units`` and then a model without its body."""
-    for unit in units:
-        hidden = unit(hidden)
-    found: Tensor = model(inputs_embeds=hidden, use_cache=False).logits
-    return found
-
-
 class _Given(nn.Module):
     """A module in place of the body, which returns its input."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Output:
-        return _Output(inputs_embeds)
+        return _Output((inputs_embeds,))
 
 
-class _Output:
+class _Output(tuple[Tensor]):
     """The body's output with hidden states, and nothing else."""
 
-    def __init__(self, hidden: Tensor) -> None:
-        self.last_hidden_state = hidden
-
-    def __getitem__(self, index: int) -> Tensor:
-        return (self.last_hidden_state,)[index]
-
-    def __getattr__(self, name: str) -> None:
-        return None
+    def __getattr__(self, name: str) -> Tensor | None:
+        return self[0] if name == "last_hidden_state" else None
 
 
 def initialise(model: Any, device: torch.device | str) -> None:

@@ -55,7 +55,10 @@ class Tokens:
         path = Path(str(self.data)).expanduser()
         try:
             if path.suffix == ".npy":
-                return _whole(np.load(path, mmap_mode="r"), path)
+                found = np.load(path, mmap_mode="r")
+                if found.dtype.kind not in "iu":
+                    raise InputError(f"{path}: expected whole numbers, got {found.dtype}")
+                return found.reshape(-1)
             if path.suffix == ".bin":
                 wide = self.vocabulary > 1 << 16
                 return np.memmap(path, dtype=np.uint32 if wide else np.uint16, mode="r")
@@ -66,9 +69,3 @@ class Tokens:
         except (OSError, ValueError) as error:
             words = getattr(error, "strerror", None) or error
             raise InputError(f"{path}: expected a file of tokens: {words}") from None
-
-
-def _whole(found: Any, path: Path) -> Any:
-    if found.dtype.kind not in "iu":
-        raise InputError(f"{path}: expected whole numbers, got {found.dtype}")
-    return found.reshape(-1)

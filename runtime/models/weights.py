@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pipeloom.ir.errors import InputError
 
@@ -25,15 +25,18 @@ def files_of(folder: Path, name: str) -> list[Path]:
 
     Raises InputError where there are others than expected, or some are missing.
     """
-    if (folder / MANY).is_file():
-        files = [folder / shard for shard in _shards(folder / MANY, name)]
-    elif (folder / ONE).is_file():
-        files = [folder / ONE]
+    index = folder / MANY
+    if index.is_file():
+        try:
+            shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+            files = [folder / shard for shard in sorted(set(map(str, shards)))]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{name}: {MANY}: expected a weight_map: {error!r}") from error
     else:
-        found = [path.name for pattern in OTHERS for path in sorted(folder.glob(pattern))]
-        if found:
-            raise InputError(f"{name}: expected weights in {ONE} or {MANY}, found {found[0]}")
-        return []
+        files = [folder / ONE] if (folder / ONE).is_file() else []
+        others = [path.name for pattern in OTHERS for path in sorted(folder.glob(pattern))]
+        if others and not files:
+            raise InputError(f"{name}: expected weights in {ONE} or {MANY}, found {others[0]}")
     for path in files:
         try:
             with import_module("safetensors").safe_open(path, framework="pt"):
@@ -41,14 +44,6 @@ def files_of(folder: Path, name: str) -> list[Path]:
         except Exception as error:
             raise InputError(f"{name}: {path.name}: expected a file of weights: {error}") from error
     return files
-
-
-def _shards(index: Path, name: str) -> list[str]:
-    try:
-        shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        return sorted(set(map(str, shards)))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{name}: {index.name}: expected a weight_map: {error!r}") from error
 
 
 def load(part: Any, files: list[Path], name: str) -> None:
@@ -59,33 +54,24 @@ def load(part: Any, files: list[Path], name: str) -> None:
     loading = import_module("transformers.core_model_loading")
     utils = import_module("transformers.modeling_utils")
     mapping = import_module("transformers.conversion_mapping").get_model_conversion_mapping(part)
-    with ExitStack() as opened, _no_bars():
-        safe_open = import_module("safetensors").safe_open
+    safe_open = import_module("safetensors").safe_open
+    with ExitStack() as opened:
+        opened.enter_context(patch.object(loading, "tqdm", lambda found, **_: found))  # no bars
         slices: dict[str, Any] = {}
         for path in files:
             file = opened.enter_context(safe_open(path, framework="pt"))
             slices |= {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
         config = utils.LoadStateDictConfig(weight_mapping=mapping)
         info, _ = loading.convert_and_load_state_dict_in_model(part, slices, config)
-    _tie(part, info.missing_keys)
+    own = {*part.state_dict()}
+    ties = part.all_tied_weights_keys.items()
+    part.all_tied_weights_keys = {one: other for one, other in ties if {one, other} <= own}
+    part.tie_weights(missing_keys=info.missing_keys, recompute_mapping=False)
     if info.mismatched_keys:
         key, there, expected = sorted(info.mismatched_keys)[0]
         raise InputError(f"{name}: {key}: expected shape {list(expected)}, got {list(there)}")
     if info.missing_keys:
         raise InputError(f"{name}: expected {sorted(info.missing_keys)[0]} in its weights")
-
-
-def _tie(part: Any, missing: set[str]) -> None:
-    """Gives tied parameters the one of them that was read."""
-    for other, first in part.all_tied_weights_keys.items():
-        for name, source in ((other, first), (first, other)):
-            if name in missing and source not in missing:
-                try:
-                    parameter = part.get_parameter(source)
-                except AttributeError:
-                    continue  # of another part
-                _put(part, name, parameter)
-                missing.discard(name)
 
 
 def draw(part: Any, seed: int) -> None:
@@ -100,21 +86,3 @@ def draw(part: Any, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         initialise(part, "cpu")
-
-
-def _put(part: nn.Module, name: str, parameter: Tensor) -> None:
-    path, _, last = name.rpartition(".")
-    setattr(part.get_submodule(path), last, parameter)
-
-
-@contextmanager
-def _no_bars() -> Iterator[None]:
-    """A context without a progress bar for each layer."""
-    logging = import_module("transformers.utils.logging")
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

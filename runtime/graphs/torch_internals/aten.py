@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,21 +12,18 @@ from torch import Tensor, fx, nn
 
 from .errors import TraceError
 
+_aten = torch.ops.aten
+_LIFTS = {_aten.lift_fresh_copy.default, _aten.lift_fresh.default}
+_VIEWS = {_aten._unsafe_view.default, _aten._reshape_alias.default}
+_BINDINGS = (types.BuiltinFunctionType, types.MethodDescriptorType)
+_OTHERWISE = {"reduction", "indices"}  # another default; no None in a list
+
+below_autograd = torch._C._AutoDispatchBelowAutograd  # a context that records nothing
+
 
 def draws(node: fx.Node) -> bool:
-    """Whether the call takes random numbers."""
-    tags = getattr(node.target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags and not _certain(node)
-
-
-def _certain(node: fx.Node) -> bool:
-    """Whether the call is of attention without dropout, which draws nothing although it might."""
-    schema = getattr(node.target, "_schema", None)
-    for i, argument in enumerate(schema.arguments if schema is not None else ()):
-        if argument.name == "dropout_p":
-            given = node.args[i] if i < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-            return bool(given == 0.0)
-    return False
+    """Whether the call may take random numbers, as attention does, for dropout."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def value_of(node: fx.Node) -> Any:
@@ -47,12 +45,13 @@ def views(node: fx.Node) -> bool:
     return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
-_aten = torch.ops.aten
-_LIFTS = {_aten.lift_fresh_copy.default, _aten.lift_fresh.default}
-_VIEWS = {_aten._unsafe_view.default, _aten._reshape_alias.default}
-
-
-below_autograd = torch._C._AutoDispatchBelowAutograd  # a context that records nothing
+def root_of(node: fx.Node) -> fx.Node:
+    """The node whose memory this one's value is in."""
+    while views(node):
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        node = source
+    return node
 
 
 def as_output(tensor: Tensor) -> Tensor:
@@ -62,35 +61,16 @@ def as_output(tensor: Tensor) -> Tensor:
     return found
 
 
-_DIRECT: dict[Any, Any] = {  # the same kernels by torch's own bindings, which parse faster
-    _aten.mm.default: torch.mm,
-    _aten.bmm.default: torch.bmm,
-    _aten.addmm.default: torch.addmm,
-    _aten.add.Tensor: torch.add,
-    _aten.sub.Tensor: torch.sub,
-    _aten.mul.Tensor: torch.mul,
-    _aten.div.Tensor: torch.div,
-    _aten.neg.default: torch.neg,
-    _aten.rsqrt.default: torch.rsqrt,
-    _aten.cat.default: torch.cat,
-    _aten.t.default: torch.t,
-    _aten.view.default: torch.Tensor.view,
-    _aten.expand.default: torch.Tensor.expand,
-    _aten.permute.default: torch.permute,
-    _aten.transpose.int: torch.transpose,
-    _aten.sum.dim_IntList: torch.sum,
-    _aten.mean.dim: torch.mean,
-    _aten.native_layer_norm.default: torch.native_layer_norm,
-    _aten.gelu.default: torch._C._nn.gelu,
-    _aten.silu.default: torch._C._nn.silu,
-}
-
-
 def direct(target: Any) -> Any:
-    """The function that an ATen call runs, with as little of Python between as can be."""
-    if target in _DIRECT:
-        return _DIRECT[target]
-    return target._op if isinstance(target, torch._ops.OpOverload) else target
+    """The function of torch's Python bindings that runs the same call of ATen, as it reads its
+    arguments faster; ``target`` itself where there is none, or one that reads them otherwise."""
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return target
+    if not _OTHERWISE.isdisjoint(argument.name for argument in target._schema.arguments):
+        return target
+    places = (torch, torch._C._nn, torch.Tensor)
+    found = [getattr(place, target._opname, None) for place in places]
+    return next((x for x in found if isinstance(x, _BINDINGS)), target)
 
 
 def check_constants(graph: fx.Graph, module: nn.Module, known: Iterable[Tensor]) -> None:
@@ -101,19 +81,12 @@ def check_constants(graph: fx.Graph, module: nn.Module, known: Iterable[Tensor])
         value = getattr(module, str(node.target), None) if node.op == "get_attr" else None
         if not isinstance(value, Tensor):
             continue
+        what = f"it computes with a tensor of shape {[*value.shape]} that is"
         if value.requires_grad:
-            raise TraceError(f"it computes with {_told(value)} that is no parameter of a module")
-        if not _made(node) and _place(value) not in places:
-            raise TraceError(f"it computes with {_told(value)} that is not of the stage's modules")
-
-
-def _made(node: fx.Node) -> bool:
-    """Whether a constant stands where the forward makes a tensor of numbers."""
-    return all(user.target in _LIFTS for user in node.users)
-
-
-def _told(tensor: Tensor) -> str:
-    return f"a tensor of shape {[*tensor.shape]}"
+            raise TraceError(f"{what} no parameter of a module")
+        made = all(user.target in _LIFTS for user in node.users)  # of numbers, by the forward
+        if not made and _place(value) not in places:
+            raise TraceError(f"{what} not of the stage's modules")
 
 
 def _place(tensor: Tensor) -> tuple[object, ...]:

@@ -1,178 +1,196 @@
-"""The joint graph of a computation, exported without computing anything.
+"""A stage traced once into its joint graph, without computing anything.
 
 What loads torch.compile's parts is imported where it is used: runs of no graphs start without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 import torch
-import torch._meta_registrations as meta
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.compiler import set_stance as as_written  # what torch.compile has made does not run
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import checkpoint
 
+from ...dtensors import is_dtensor, local, whole
+from ...tensors.rng_state import generators_of
+from ..joint import Joint, Role, Value
+from ..rewrites import simplify
+from .aten import as_output
 from .errors import TraceError, why
-from .random_numbers import DRAWN, SEEDS, TRACING, undrawn
+from .random_numbers import DRAWN, undrawn
+
+Forward = Callable[[nn.Module, Sequence[Tensor]], Sequence[Tensor]]
+Function = Callable[..., Sequence[Tensor]]
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The place that a graph's input comes from: the ``index``-th argument, or where ``tangent``,
-    the gradient of the ``index``-th output."""
+def trace_joint(module: nn.Module, inputs: Sequence[Tensor], forward: Forward) -> Joint:
+    """The joint graph of ``forward(module, inputs)``, a tuple of tensors.
 
-    index: int
-    tangent: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Sink:
-    """The meaning of a graph's output: the ``index``-th output, or for ``of`` ``"update"`` or
-    ``"gradient"`` the new value or the gradient of the ``index``-th argument."""
-
-    of: str
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class TracedFunction:
-    """A forward and its backward in one graph of ATen calls, without in-place operations.
-
-    ``sources``: of each placeholder, in the graph's order; ``sinks``: of each of ``results``, the
-    values that the graph gives, which are nodes.
+    Nothing is computed: only shapes, dtypes and ``requires_grad`` of ``inputs`` and of the module's
+    parameters are read. Raises TraceError, with the line of the model, for what cannot be a graph.
     """
+    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+    own: dict[str, Tensor] = {**parameters, **buffers}
+    places = _places(module)
 
-    graph: fx.Graph
-    module: fx.GraphModule
-    sources: list[Source]
-    results: list[fx.Node]
-    sinks: list[Sink]
+    def function(*flat: Tensor) -> Sequence[Tensor]:
+        held = {id(x): whole(x, part) for x, part in zip(own.values(), flat, strict=False)}
+        with _with_tensors(module, {name: held[id(x)] for name, x in places.items()}):
+            return [as_output(x) for x in forward(module, flat[len(own) :])]
+
+    values = [
+        *(Value(Role.PARAMETER, name) for name in parameters),
+        *(Value(Role.BUFFER, name) for name in buffers),
+        *(Value(Role.INPUT, i) for i in range(len(inputs))),
+    ]
+    arguments = [*map(_leaf, own.values()), *inputs]
+    return simplify(_exported(function, arguments, values, generators_of(module)))
+
+
+def _places(module: nn.Module) -> dict[str, Tensor]:
+    """The places of all parameters and buffers, each once although its module has several names:
+    one that is set twice would not be put back."""
+    return {
+        f"{path}.{name}" if path else name: tensor
+        for path, part in module.named_modules()
+        for name, tensor in [*part._parameters.items(), *part._buffers.items()]
+        if tensor is not None
+    }
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    """This process's part of a DTensor, as an argument with a gradient; any other tensor itself."""
+    if not is_dtensor(tensor):
+        return tensor
+    return local(tensor).detach().requires_grad_(tensor.requires_grad)
 
 
 class _Computation(nn.Module):
     """A function as a module without parameters: all that it computes with are arguments."""
 
-    def __init__(self, function: Callable[..., Sequence[Tensor]]) -> None:
+    def __init__(self, function: Function) -> None:
         super().__init__()
         self._function = function
 
     def forward(self, *arguments: Tensor) -> Sequence[Tensor]:
         before = torch.initial_seed()
         found = self._function(*arguments)
-        if torch.initial_seed() != before:  # told here: torch puts its state back after a trace
+        if torch.initial_seed() != before:  # checked here: torch puts its state back after a trace
             raise TraceError(DRAWN)
         return found
 
 
-def export_joint(
-    function: Callable[..., Sequence[Tensor]], arguments: Sequence[Tensor]
-) -> TracedFunction:
-    """The joint graph of ``function``, which takes tensors and gives a tuple of them, for
-    arguments of these shapes; nothing is computed.
+def _exported(
+    function: Function,
+    arguments: Sequence[Tensor],
+    values: Sequence[Value],
+    generators: Iterable[torch.Generator],
+) -> Joint:
+    """The joint graph of ``function``, which takes tensors and returns a tuple of them, for
+    arguments of these shapes, which are ``values``; nothing is computed. It may draw from torch's
+    generator and from these ``generators``.
 
-    Gradients are those of all arguments that require one. Raises TraceError.
+    Gradients are those of all arguments that require one; operations in place become others.
+    Raises TraceError.
     """
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)  # tensors that are mere attributes
-    context = torch._guards.TracingContext(mode)
-    tracing = torch._guards.tracing(context)
-    with undrawn(), ExitStack() as held, tracing, _as_traced(), as_written("force_eager"):
+    tracing = torch._guards.tracing(torch._guards.TracingContext(mode))
+    with undrawn(generators), ExitStack() as held, tracing, _as_traced():
         try:
-            found = aot_export_joint_with_descriptors(
+            module = aot_export_joint_with_descriptors(
                 held, _Computation(function), tuple(arguments), {}
-            )
+            ).graph_module
         except TraceError:
             raise
         except Exception as error:
             raise TraceError(why(error)) from error
-    module = found.graph_module
     assert isinstance(module, fx.GraphModule)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     output = module.graph.output_node()
     ends: Any = output.args[0]
-    given = zip(ends, output.meta["desc"], strict=True)
-    kept = [(node, _sink(d)) for node, d in given if isinstance(node, fx.Node)]
-    return TracedFunction(
+    pairs = zip(ends, output.meta["desc"], strict=True)
+    return Joint(
         module.graph,
         module,
-        [_source(node.meta["desc"]) for node in placeholders],
-        [node for node, _ in kept],
-        [sink for _, sink in kept],
+        {node: _value(node.meta["desc"], values) for node in placeholders},
+        [(node, _value(found, values)) for node, found in pairs if isinstance(node, fx.Node)],
     )
 
 
-def _source(found: Any) -> Source:
+_NEW = {Role.BUFFER: Role.BUFFER_UPDATE, Role.INPUT: Role.INPUT_UPDATE}
+_GRADIENTS = {Role.PARAMETER: Role.PARAMETER_GRADIENT, Role.INPUT: Role.INPUT_GRADIENT}
+
+
+def _value(found: Any, values: Sequence[Value]) -> Value:
+    """The meaning of a graph's input or output that torch describes so."""
     from torch._functorch._aot_autograd import descriptors as desc
 
     match found:
         case desc.PlainAOTInput(idx=index):
-            return Source(index)
+            return values[index]
         case desc.TangentAOTInput(output=desc.PlainAOTOutput(idx=index)):
-            return Source(index, tangent=True)
-    raise TraceError(f"torch traces it with an input that is not known here: {found.expr()}")
-
-
-def _sink(found: Any) -> Sink:
-    from torch._functorch._aot_autograd import descriptors as desc
-
-    match found:
+            return Value(Role.TANGENT, index)
         case desc.PlainAOTOutput(idx=index):
-            return Sink("output", index)
+            return Value(Role.OUTPUT, index)
         case desc.InputMutationAOTOutput(mutated_input=desc.PlainAOTInput(idx=index)):
-            return Sink("update", index)
+            return _of(values[index], _NEW)
         case desc.GradAOTOutput(grad_of=desc.PlainAOTInput(idx=index)):
-            return Sink("gradient", index)
-    raise TraceError(f"torch traces it with an output that is not known here: {found.expr()}")
+            return _of(values[index], _GRADIENTS)
+    raise TraceError(f"torch traces it with a value that is not known here: {found.expr()}")
 
 
-_grouped = meta._meta_grouped_mm_common
+def _of(value: Value, roles: dict[Role, Role]) -> Value:
+    if value.role not in roles:
+        raise TraceError(f"its forward changes {value.key}")
+    return Value(roles[value.role], value.key)
 
 
-def _grouped_in_any(a: Tensor, b: Tensor, *more: Any, **named: Any) -> Tensor:
-    """The shape of a grouped product; torch's rule refuses dtypes that its CPU kernel takes."""
-    narrow = torch.bfloat16
-    found: Tensor = _grouped(a.to(narrow), b.to(narrow), *more, **named)
-    return found.to(a.dtype)
+@contextmanager
+def _with_tensors(module: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
+    """A context in which the module's parameters and buffers are these, by name. Its forward may
+    change buffers in place. Raises TraceError if it replaces one."""
+    found = dict(tensors)
+    with _reparametrize_module(module, found):
+        yield
+    for name, tensor in tensors.items():
+        if found[name] is not tensor:
+            raise TraceError(f"its forward puts another tensor in the place of {name}")
 
 
 def _checkpointed(*_: Any, **__: Any) -> NoReturn:
     raise TraceError("it computes a part again in its backward (torch.utils.checkpoint)")
 
 
-_REPLACED: list[tuple[Any, str, Any]] = [
+def _restored(*_: Any, **__: Any) -> NoReturn:
+    raise TraceError(DRAWN)
+
+
+_REFUSED: list[tuple[Any, str, Any]] = [
     (checkpoint, "_checkpoint_without_reentrant_generator", _checkpointed),
     (checkpoint, "CheckpointFunction", SimpleNamespace(apply=_checkpointed)),
-    *SEEDS,
-    (meta, "_meta_grouped_mm_common", _grouped_in_any),
+    (torch, "set_rng_state", _restored),  # as fork_rng does
+    (torch.random, "set_rng_state", _restored),
 ]
-
-
-def run_as_written() -> None:
-    """From now on what torch.compile has made runs as it was written while torch traces, which
-    would raise an error."""
-    import torch._dynamo.config
-
-    torch._dynamo.config.error_on_nested_fx_trace = False
 
 
 @contextmanager
 def _as_traced() -> Iterator[None]:
-    """A context in which what a graph does not do is refused, and shapes are known that torch has
-    no rule for."""
-    before = [(place, name, getattr(place, name)) for place, name, _ in _REPLACED]
-    TRACING.append(True)
-    try:
-        for place, name, other in _REPLACED:
-            setattr(place, name, other)
+    """A context in which what a graph does not do is refused, and what torch.compile has made runs
+    as it was written."""
+    from torch._dynamo import config
+
+    with ExitStack() as within:
+        within.enter_context(as_written("force_eager"))
+        within.enter_context(config.patch(error_on_nested_fx_trace=False))
+        for place, name, other in _REFUSED:
+            within.enter_context(patch.object(place, name, other))
         yield
-    finally:
-        TRACING.pop()
-        for place, name, own in before:
-            setattr(place, name, own)
