@@ -18,11 +18,9 @@ busiest rank runs all stages of its microbatches, and holds one microbatch of al
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import inf
-from operator import attrgetter
-from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,16 +30,14 @@ from pipeloom.ir.model.placement import Passing
 from ..clusters.cluster import Cluster
 from ..clusters.efficiency import Efficiency
 from ..models.model import Model
-from ..models.run import SELECTIVE, Sharding, TrainingRun
-from ..models.work import LayerWork, States, states_of
+from ..models.run import Sharding, TrainingRun
+from ..models.work import LayerWork, different, states_of
 from ..prediction.layer_times import OPS, CollectiveTimes, KernelTimes
 from ..prediction.memory import GIB, beside
 from ..prediction.setup import Setup, layers_of, placement_of
 from ..prediction.step import Memo, StepTimes
 from ..prediction.step_end import STEPPED, Exchange
 from .configuration import Configuration, passes_weights
-
-A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +62,9 @@ class Bounds:
     weights: bool = False
     """Whether pipelines may pass weights."""
 
-    @cached_property
-    def memo(self) -> Memo:
-        """Times of layers, for whatever else is predicted here."""
-        return {}
+    _memo: Memo = field(default_factory=dict)
+    _times_of: dict[int, LayerArrays] = field(default_factory=dict)
+    _ends_of: dict[tuple[int, int, Sharding], EndArrays] = field(default_factory=dict)
 
     def of_degrees(self, run: TrainingRun, shardings: Iterable[Sharding]) -> ConfigurationBound:
         """A bound on all configurations with these degrees: means over ranks, with the best of
@@ -121,37 +116,22 @@ class Bounds:
         )
 
     def _times(self, run: TrainingRun) -> LayerArrays:
-        torch_selects = run.sharding is Sharding.FSDP and run.recompute == SELECTIVE
-        size = (run.micro_batch, run.recompute, run.pp > 1, torch_selects)
-        found = self._kept(_degrees(run) + size, self._layer_arrays, run)
+        works = layers_of(self.model, run)
+        if id(works) not in self._times_of:
+            step = StepTimes(Setup(self.model, run, self.cluster), self.cluster, self._memo)
+            self._times_of[id(works)] = LayerArrays.of(step, works)
+        found = self._times_of[id(works)]
         given_up = self.offload or (self.remat and not run.recompute)
         return found.dropped if given_up and run.pp > 1 else found
 
     def _ends(self, run: TrainingRun) -> EndArrays:
         """With FSDP of one microbatch."""
-        return self._kept((*_degrees(run), run.dp, run.pp > 1, run.sharding), self._end_arrays, run)
-
-    def _layer_arrays(self, run: TrainingRun) -> LayerArrays:
-        step = StepTimes(Setup(self.model, run, self.cluster), self.cluster, self.memo)
-        return LayerArrays.of(step, layers_of(self.model, run))
-
-    def _end_arrays(self, run: TrainingRun) -> EndArrays:
-        one = replace(run, global_batch=run.dp * run.micro_batch)
-        return EndArrays.of(layers_of(self.model, one), one, self.cluster)
-
-    def _kept(self, key: tuple[Any, ...], make: Callable[[TrainingRun], A], run: TrainingRun) -> A:
-        if key not in self._arrays:
-            self._arrays[key] = make(run)
-        found: A = self._arrays[key]
-        return found
-
-    @cached_property
-    def _arrays(self) -> dict[tuple[Any, ...], Any]:
-        return {}
-
-
-def _degrees(run: TrainingRun) -> tuple[int, ...]:
-    return run.tp, run.cp, run.ep, run.etp
+        works = layers_of(self.model, run)
+        key = id(works), run.dp, run.sharding
+        if key not in self._ends_of:
+            one = replace(run, global_batch=run.dp * run.micro_batch)
+            self._ends_of[key] = EndArrays.of(works, one, self.cluster)
+        return self._ends_of[key]
 
 
 @dataclass(frozen=True)
@@ -184,18 +164,11 @@ class LayerArrays:
 
     @classmethod
     def of(cls, step: StepTimes, works: Sequence[LayerWork]) -> LayerArrays:
-        different = {id(work): work for work in works}
-        times = {key: step.layer(work) for key, work in different.items()}
-        f, r, b, w = (_each(works, {k: t.of(op) for k, t in times.items()}) for op in OPS)
-        held, waiting, more = (
-            _each(works, {key: of(work) for key, work in different.items()})
-            for of in (attrgetter("m_b"), attrgetter("m_w"), beside)
-        )
-        return cls(f, r + b, w, held, waiting, more)
+        def figures(work: LayerWork) -> tuple[float, ...]:
+            f, r, b, w = (step.layer(work).of(op) for op in OPS)
+            return f, r + b, w, work.m_b, work.m_w, beside(work)
 
-
-def _each(works: Sequence[LayerWork], value: dict[int, float]) -> FloatArray:
-    return np.array([value[id(work)] for work in works])
+        return cls(*_columns(works, figures))
 
 
 @dataclass(frozen=True)
@@ -219,15 +192,21 @@ class EndArrays:
         messages = CollectiveTimes(cluster, run)
 
         def figures(work: LayerWork) -> tuple[float, ...]:
-            states: States = states_of(work.parameters, run)
+            states = states_of(work.parameters, run)
             end = Exchange.of([work.parameters], run)
             averaging = sum(map(messages.moving, end.collectives))
             return states.kept, states.gathered, averaging, kernels.moving(STEPPED * end.updated)
 
-        different = {id(work): work for work in works}
-        known = {key: figures(work) for key, work in different.items()}
-        table = np.array([known[id(work)] for work in works])
-        return cls(*(np.ascontiguousarray(column) for column in table.T))
+        return cls(*_columns(works, figures))
+
+
+def _columns(
+    works: Sequence[LayerWork], figures: Callable[[LayerWork], tuple[float, ...]]
+) -> list[FloatArray]:
+    """An array over layers, (L,), of each of the figures."""
+    known = {id(work): figures(work) for work, _ in different(works)}
+    table = np.array([known[id(work)] for work in works])
+    return [np.ascontiguousarray(column) for column in table.T]
 
 
 class _LayerSums:

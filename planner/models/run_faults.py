@@ -46,12 +46,9 @@ def _all_faults(run: TrainingRun, model: Model) -> Iterator[str]:
 
 
 def _faults_of_degrees(run: TrainingRun) -> Iterator[str]:
-    inner = run.tp * run.pp * run.cp
-    if run.gpus % inner:
-        degrees = f"tp x pp x cp = {run.tp} x {run.pp} x {run.cp} = {inner}"
-        yield f"gpus: expected a multiple of {degrees}, got {run.gpus}"
-    elif inner * run.dp != run.gpus:
-        degrees = f"{run.tp} x {run.pp} x {run.cp} x {run.dp} = {inner * run.dp}"
+    ranks = run.tp * run.pp * run.cp * run.dp
+    if ranks != run.gpus:
+        degrees = f"{run.tp} x {run.pp} x {run.cp} x {run.dp} = {ranks}"
         yield f"gpus: expected tp x pp x cp x dp = {degrees}, got {run.gpus}"
     if run.vp > 1 and run.pp == 1:
         yield f"vp: expected 1 where pp is 1, got {run.vp}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from pipeloom.ir.units import counted
 from pipeloom.report.text_table import table
 
 from ..clusters.cluster import Cluster
-from ..clusters.efficiency import MEMORY_PRIORS, PRIORS
+from ..clusters.efficiency import priors
 from ..inputs.documents import Document
-from .fit import Fitted, fit
+from .fit import Fit
 from .measured_rows import MeasuredRow, read_rows
 
 FAR = 2.0
@@ -57,15 +57,16 @@ class Calibration:
             "median_percent": float(np.median(off)),
             "p90_percent": float(np.quantile(off, 0.9)),
             "largest_percent": float(off.max()),
-            "efficiency": self.cluster.efficiency.to_dict(),
+            "efficiency": self.cluster.efficiency.model_dump(),
             "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
         found, reached = self.to_dict(), self.cluster.efficiency
-        priors = [*PRIORS.items(), *MEMORY_PRIORS.items()]
+        known = priors(memory=False) | priors(memory=True)
         rows = [
-            [key, f"{getattr(reached, key):.4g}", f"{prior.usual:.4g}"] for key, prior in priors
+            [key, f"{getattr(reached, key):.4g}", f"{usual:.4g}"]
+            for key, (usual, *_) in known.items()
         ]
         runs, shapes = counted(len(self.rows), "run"), counted(len(reached.shapes), "shape")
         return (
@@ -101,6 +102,5 @@ def calibrated_on(rows: Iterable[MeasuredRow], *, shapes: bool = True) -> Calibr
     given = [row for row in rows if row.calibrates]
     if not given:
         raise InputError("runs: expected one without experts and with a known precision")
-    fitted: Fitted = fit(given, shapes=shapes)
-    cluster = replace(given[0].setup.cluster, efficiency=fitted.efficiency)
-    return Calibration(cluster, tuple(given), fitted.residuals)
+    efficiency, residuals = Fit(given, shapes).run()
+    return Calibration(given[0].reaching(efficiency), tuple(given), residuals)

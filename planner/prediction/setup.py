@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache, reduce
@@ -27,8 +26,17 @@ from ..models.model import Model
 from ..models.precision import Precision
 from ..models.reading import ModelLike, read_model
 from ..models.run import Sharding, TrainingRun, usual
-from ..models.work import Attention, Gemm, Kernel, LayerWork, ModelWork, States, WorkKind, states_of
-from .layer_times import RATES
+from ..models.work import (
+    Attention,
+    Gemm,
+    Kernel,
+    LayerWork,
+    ModelWork,
+    States,
+    WorkKind,
+    different,
+    states_of,
+)
 from .schedule_word import refused
 from .step_end import Exchange
 
@@ -75,10 +83,8 @@ class Setup:
     @cached_property
     def shapes(self) -> frozenset[str]:
         """Names of the shapes of decoder layers and head."""
-        works = {id(work): work for work in self.work.layers}
-        return frozenset(
-            self.shape(work) for work in works.values() if work.kind is not WorkKind.EMBEDDING
-        )
+        works = (work for work, _ in different(self.work.layers))
+        return frozenset(self.shape(work) for work in works if work.kind is not WorkKind.EMBEDDING)
 
     @cached_property
     def states(self) -> tuple[States, ...]:
@@ -91,22 +97,16 @@ class Setup:
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
         """Exchanges of each rank with its replicas."""
-        stages = [
-            (owner, works) for owner, works in zip(self.owners, self.work.stages, strict=True)
-        ]
+        stages = [*zip(self.owners, self.work.stages, strict=True)]
         return tuple(
             Exchange.of((w.parameters for o, works in stages if o == rank for w in works), self.run)
             for rank in range(self.run.pp)
         )
 
     @cached_property
-    def counted_stages(self) -> tuple[tuple[tuple[LayerWork, int], ...], ...]:
+    def counted_stages(self) -> tuple[list[tuple[LayerWork, int]], ...]:
         """The different layers of each stage, and how many of each it has."""
-        return tuple(
-            tuple((by_id[key], count) for key, count in Counter(map(id, works)).items())
-            for works in self.work.stages
-            for by_id in ({id(work): work for work in works},)
-        )
+        return tuple(map(different, self.work.stages))
 
     @cached_property
     def owners(self) -> tuple[int, ...]:
@@ -143,8 +143,8 @@ class Setup:
 
 def check_precision(precision: Precision, cluster: Cluster) -> None:
     gpu = cluster.gpu
-    if not gpu.has(RATES[precision]):
-        known = ", ".join(each for each in Precision if gpu.has(RATES[each]))
+    if not gpu.has(precision.units):
+        known = ", ".join(each for each in Precision if gpu.has(each.units))
         raise InputError(
             f"precision: expected one of {known}, which {gpu.name} has, got {precision}"
         )
@@ -172,8 +172,7 @@ def layers_of(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
 def _layers(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
     """The layers of a run without what none depends on."""
     layers = work_of(model, run).layers
-    different = {id(work): work for work in layers}
-    known = {key: _LAYERS.setdefault(work, work) for key, work in different.items()}
+    known = {id(work): _LAYERS.setdefault(work, work) for work, _ in different(layers)}
     return tuple(known[id(work)] for work in layers)
 
 

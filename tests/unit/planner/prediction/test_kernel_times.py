@@ -73,6 +73,5 @@ def test_messages_take_latencies_and_bandwidth() -> None:
         message = replace(sent, kind=type(sent.kind)(kind), size=8, bytes=1e9, count=1)
         found = spread.messages.of(message) - USUAL.collective_ms
         assert found == pytest.approx(latencies * latency + times * moved)
-    assert spread.messages.of(replace(sent, size=1)) == 0.0
     for run, reached in (({"tp": 8, "dp": 4}, 25), ({"tp": 2, "dp": 16}, 100), ({"dp": 64}, 200)):
         assert step(**run).replica_link.gigabytes_per_second == pytest.approx(0.8 * reached)
