@@ -14,28 +14,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from pipeloom.ir.errors import InputError, did_you_mean
 from pipeloom.ir.formats.fields import Bandwidth, Cost, Version
 from pipeloom.ir.formats.json_reader import read_json
 from pipeloom.ir.formats.validation import (
     Document,
-    DocumentFault,
     Expected,
     Whole,
     keys_in_doubt,
-    raise_faults,
-    said,
     validated,
     wrong,
 )
@@ -46,6 +36,7 @@ from .efficiency import PRESETS, Efficiency, calibrated
 from .gpus import GPUS, Gpu
 
 CLUSTERS = PRESETS["clusters"]
+_ALIKE = Expected("none: nodes are alike; unlike links are a profile's, in its links")
 _ALSO = {bare(name): gpu for name, gpu in PRESETS["also"].items()}
 
 
@@ -95,6 +86,9 @@ class Cluster(Document):
     between: Annotated[ClusterLink, _preset(PRESETS["links"])]
     host: Annotated[ClusterLink | None, _preset(PRESETS["host links"])] = None
     efficiency: Efficiency = Field({}, validate_default=True)
+    links: Annotated[None, _ALIKE] = None
+    pairs: Annotated[None, _ALIKE] = None
+    shared: Annotated[None, _ALIKE] = None
 
     @field_validator("efficiency", mode="before")
     @classmethod
@@ -103,14 +97,6 @@ class Cluster(Document):
         if not isinstance(given, dict) or "gpu" not in info.data:
             return given
         return calibrated(info.data["gpu"].name).model_dump() | given
-
-    @model_validator(mode="after")
-    def _alike(self) -> Self:
-        """Links that differ from node to node are a profile's."""
-        unlike = sorted({"links", "pairs", "shared"} & {*(self.model_extra or ())})
-        words = said("expected none: nodes are alike; unlike links are a profile's, in its links")
-        raise_faults(DocumentFault((key,), words) for key in unlike)
-        return self
 
     def __hash__(self) -> int:
         return hash(self.name)

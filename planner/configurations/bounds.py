@@ -33,7 +33,7 @@ from ..models.model import Model
 from ..models.run import Sharding, TrainingRun
 from ..models.work import LayerWork, different, states_of
 from ..prediction.layer_times import OPS, CollectiveTimes, KernelTimes
-from ..prediction.memory import GIB, beside
+from ..prediction.memory import GIB, beside, room_of
 from ..prediction.setup import Setup, layers_of, placement_of
 from ..prediction.step import Memo, StepTimes
 from ..prediction.step_end import STEPPED, Exchange
@@ -86,17 +86,10 @@ class Bounds:
         averaging = _rounds(run, run.sharding) * ends.averaging.sum() / run.pp
         mean = max(work + reached.exposed * averaging, averaging)
         kept = float(ends.kept.sum() / run.pp + times.beside.min())
-        room = run.pp * max(0.0, self._tensors - kept)
+        room = run.pp * max(0.0, room_of(self.cluster) - kept)
         full = occupied / room if room else inf
         step = max(float(mean), busiest, full) + ends.optimizer.sum() / run.pp
         return float(step + reached.step_ms), float(_gib(kept + held, reached))
-
-    @cached_property
-    def _tensors(self) -> float:
-        """Bytes of tensors that a device has room for."""
-        reached = self.cluster.efficiency
-        whole = self.cluster.gpu.memory_gib - reached.context_gib
-        return whole * GIB / (1 + reached.fragmentation)
 
     def cut(self, run: TrainingRun) -> tuple[int, ...]:
         """Decoder layers of each stage such that ranks have about the same work."""
@@ -111,7 +104,7 @@ class Bounds:
         if configuration.passing is Passing.WEIGHTS:
             return layers.passing_weights(self.cluster)
         return ConfigurationBound(
-            layers.step_ms(self.cluster, configuration.splits, self._tensors),
+            layers.step_ms(self.cluster, configuration.splits),
             layers.memory(self.cluster, configuration.splits),
         )
 
@@ -224,8 +217,8 @@ class _LayerSums:
         if run.sharding is Sharding.FSDP:
             self._kept += 2 * self._most(ends.gathered)
 
-    def step_ms(self, cluster: Cluster, splits: bool, room: float) -> float:
-        """Milliseconds; ``room``: bytes of tensors that a device holds."""
+    def step_ms(self, cluster: Cluster, splits: bool) -> float:
+        """Milliseconds."""
         run, f, b, w = self._run, self._f, self._b, self._w
         if not splits:
             b, w = b + w, np.zeros_like(w)
@@ -239,7 +232,7 @@ class _LayerSums:
         way_back = float((ahead + both + behind).max() + w[0] + exposed[self._owners[0]])
         held = self._held(splits)
         occupied = held * _from_here(f + b) + np.minimum(held, self._m_w) * w
-        left = np.maximum(room - self._kept, 1.0)
+        left = np.maximum(room_of(cluster) - self._kept, 1.0)
         full = float((self._ranks(occupied) * run.microbatches / left + exposed).max())
         stepping = float(self._optimizer.max())
         return max(own, way_back, full) + stepping + cluster.efficiency.step_ms

@@ -48,7 +48,8 @@ from .configuration import (
 
 Cut: TypeAlias = Callable[[TrainingRun], tuple[int, ...]]
 """Decoder layers of each stage of a run."""
-Axes: TypeAlias = Mapping[str, Callable[[Model, TrainingRun], Collection[Any]]]
+Values: TypeAlias = Callable[[Model, TrainingRun], Collection[Any]]
+Axes: TypeAlias = Mapping[str, Values]
 DEGREES: Axes = {
     "tp": lambda _, run: divisors(run.gpus),
     "pp": lambda _, run: divisors(run.gpus // run.tp),
@@ -198,12 +199,7 @@ class Space:
             runs = self._with(key, values, runs)
         return runs
 
-    def _with(
-        self,
-        key: str,
-        values: Callable[[Model, TrainingRun], Collection[Any]],
-        runs: Iterable[TrainingRun],
-    ) -> Iterator[TrainingRun]:
+    def _with(self, key: str, values: Values, runs: Iterable[TrainingRun]) -> Iterator[TrainingRun]:
         any_other = key in {"etp", "recompute"}
         for run in runs:
             free = values(self.model, run)

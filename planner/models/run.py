@@ -18,15 +18,7 @@ from .precision import Precision
 from .run_faults import faults_of
 from .words import RunValues
 
-RECOMPUTED_MODULES = (
-    "core_attn",
-    "layernorm",
-    "mlp",
-    "moe",
-    "moe_act",
-    "mla_up_proj",
-    "shared_experts",
-)
+MODULES = ("core_attn", "layernorm", "mlp", "moe", "moe_act", "mla_up_proj", "shared_experts")
 """What can be computed again by itself; the words of Megatron's ``--recompute-modules``."""
 FULL = frozenset({"full"})
 SELECTIVE = frozenset({"core_attn"})
@@ -173,8 +165,8 @@ def _recompute(values: RunValues) -> frozenset[str]:
         if len(given) == 1 and given[0] in _RECOMPUTE:
             return _RECOMPUTE[given[0]]
     words = [*given] if isinstance(given, Iterable) else [given]
-    if not all(word in RECOMPUTED_MODULES for word in words):
-        known = f"none, selective, full, or some of {', '.join(RECOMPUTED_MODULES)}"
+    if not all(word in MODULES for word in words):
+        known = f"none, selective, full, or some of {', '.join(MODULES)}"
         return values.wrong(("recompute",), known, frozenset())
     return frozenset(words)
 

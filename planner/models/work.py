@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
+from math import ceil, log2
 
 from pipeloom.ir.model.ops import OpKind
 
@@ -146,6 +147,15 @@ class Collective(Kernel):
         factor = {CollectiveKind.ALL_REDUCE: 2 * others, CollectiveKind.SEND: 1.0}
         return self.bytes * self.count * factor.get(self.kind, others)
 
+    @property
+    def steps(self) -> int:
+        """Messages one after the other, of which each has its latency."""
+        others = self.size - 1
+        if self.kind is CollectiveKind.ALL_REDUCE:
+            return 2 * min(others, ceil(log2(self.size)))
+        alone = self.kind in {CollectiveKind.ALL_TO_ALL, CollectiveKind.SEND}
+        return self.count if alone else others
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -207,6 +217,13 @@ class LayerWork:
     def flops(self, op: OpKind) -> float:
         """FLOPs of products and attention."""
         return sum(k.flops for k in self.of(op) if isinstance(k, Gemm | Attention))
+
+    @property
+    def model_flops(self) -> float:
+        """F's, with all pairs that a token may look at: a window leaves fewer, the causal half is
+        undone."""
+        attention = sum(k.flops for k in self.of(OpKind.F) if isinstance(k, Attention))
+        return self.flops(OpKind.F) + attention
 
     def bytes_moved(self, op: OpKind) -> float:
         """Read from and written to the device's memory, collectives aside."""

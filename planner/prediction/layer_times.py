@@ -30,7 +30,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, log2
 
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import OpKind
@@ -38,16 +37,7 @@ from pipeloom.ir.model.ops import OpKind
 from ..clusters.cluster import Cluster, ClusterLink
 from ..models.precision import Precision
 from ..models.run import TrainingRun
-from ..models.work import (
-    Attention,
-    Collective,
-    CollectiveKind,
-    Elementwise,
-    Gemm,
-    Group,
-    Kernel,
-    LayerWork,
-)
+from ..models.work import Attention, Collective, Elementwise, Gemm, Group, Kernel, LayerWork
 
 
 @dataclass(frozen=True)
@@ -60,7 +50,7 @@ class CollectiveTimes:
     def of(self, collective: Collective) -> float:
         """Time of one, or of the ``count`` messages of a send, alone on the links."""
         link = self.link(collective.group, collective.size)
-        latency = self._steps(collective) * link.latency
+        latency = collective.steps * link.latency
         least = collective.count * self.cluster.efficiency.collective_ms
         return least + latency + self.moving(collective)
 
@@ -84,16 +74,6 @@ class CollectiveTimes:
         run = self.run
         apart = {Group.CP: run.tp, Group.DP: run.tp, Group.EP: run.etp}
         return (apart | {Group.EDP: run.etp * run.ep}).get(group, 1)
-
-    @staticmethod
-    def _steps(collective: Collective) -> int:
-        """Latencies one after the other."""
-        others = collective.size - 1
-        if collective.kind is CollectiveKind.ALL_REDUCE:
-            return 2 * min(others, ceil(log2(collective.size)))
-        if collective.kind in {CollectiveKind.ALL_TO_ALL, CollectiveKind.SEND}:
-            return collective.count
-        return others
 
 
 TILE = 128
@@ -215,7 +195,7 @@ def _traffic(
     found: dict[Group, Traffic] = defaultdict(Traffic)
     for each in sent:
         time, hidden = factor * messages.of(each), 0.0
-        if each.group is Group.CP and each.kind is CollectiveKind.SEND:
+        if each.group is Group.CP:
             hidden = min(time, hiding * (1 - 1 / each.size))
         found[each.group] += Traffic(time, time - hidden)
     return dict(found)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from pipeloom.ir.model.ops import OpKind
 
+from ..clusters.cluster import Cluster
 from ..models.run import Sharding
 from ..models.work import LayerWork
 from .step import StepTimes
@@ -55,9 +56,14 @@ def memory_of(step: StepTimes) -> tuple[RankMemory, ...]:
 def rooms_of(step: StepTimes) -> tuple[float, ...]:
     """Bytes that the activations of each rank may take: what its device has beside all else, of
     which the allocator takes its share too. Buffers of weights on their way are not counted."""
-    reached, device = step.cluster.efficiency, step.cluster.gpu.memory_gib
-    tensors = (device - reached.context_gib) * GIB / (1 + reached.fragmentation)
+    tensors = room_of(step.cluster)
     return tuple(max(0.0, tensors - each.total) for each in _kept(step))
+
+
+def room_of(cluster: Cluster) -> float:
+    """Bytes of tensors that a device has room for."""
+    whole = cluster.gpu.memory_gib - cluster.efficiency.context_gib
+    return whole * GIB / (1 + cluster.efficiency.fragmentation)
 
 
 def _kept(step: StepTimes) -> Iterator[RankMemory]:

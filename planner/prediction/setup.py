@@ -26,17 +26,7 @@ from ..models.model import Model
 from ..models.precision import Precision
 from ..models.reading import ModelLike, read_model
 from ..models.run import Sharding, TrainingRun, usual
-from ..models.work import (
-    Attention,
-    Gemm,
-    Kernel,
-    LayerWork,
-    ModelWork,
-    States,
-    WorkKind,
-    different,
-    states_of,
-)
+from ..models.work import LayerWork, ModelWork, States, WorkKind, different, states_of
 from .schedule_word import refused
 from .step_end import Exchange
 
@@ -76,8 +66,7 @@ class Setup:
     def model_flops(self) -> float:
         """FLOPs of a step on all GPUs: three times the forward's, all pairs of positions counted,
         nothing computed again (Korthikanti et al., 2022, appendix A)."""
-        run = self.run
-        forward = sum(_flops(k) for work in self.work.layers for k in work.of(OpKind.F))
+        run, forward = self.run, sum(work.model_flops for work in self.work.layers)
         return 3 * forward * run.microbatches * run.tp * run.cp * run.dp
 
     @cached_property
@@ -148,13 +137,6 @@ def check_precision(precision: Precision, cluster: Cluster) -> None:
         raise InputError(
             f"precision: expected one of {known}, which {gpu.name} has, got {precision}"
         )
-
-
-def _flops(kernel: Kernel) -> float:
-    """All pairs that a token may look at: a window leaves fewer, the causal half is undone."""
-    if isinstance(kernel, Attention):
-        return 2 * kernel.flops
-    return kernel.flops if isinstance(kernel, Gemm) else 0.0
 
 
 _LAYERS: dict[LayerWork, LayerWork] = {}
