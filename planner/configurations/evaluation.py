@@ -17,7 +17,7 @@ import numpy as np
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.ops import IntArray, OpKind, fields_of
-from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule, Transfer
@@ -28,7 +28,6 @@ from pipeloom.solver.optimize import optimize
 
 from ..clusters.cluster import Cluster
 from ..models.model import Model
-from ..models.run import TrainingRun
 from ..prediction.memory import GIB, memory_of, rooms_of
 from ..prediction.setup import OpOrder, Setup, placement_of
 from ..prediction.step import Memo, StepTimes
@@ -143,8 +142,7 @@ def planned_step(model: Model, cluster: Cluster, found: Evaluated) -> StepTimes:
     """The same with the schedule that was found."""
     step = step_of(model, cluster, found.configuration)
     if found.order is None:
-        run = _with(found.configuration, found.schedule)
-        return replace(step, setup=replace(step.setup, run=run))
+        return step.scheduled(found.schedule)
     return replace(step, planned=order_of(step, found))
 
 
@@ -179,15 +177,9 @@ def problem_of(step: StepTimes, configuration: Configuration) -> Problem:
         profile = replace(step.profile_for(False), device_memory=devices)
     else:
         profile = step.safe_profile if configuration.splits else _fused(step.profile_for(False))
-    profile, placed = replace(profile, memory_limit=rooms), _placement(configuration)
+    profile = replace(profile, memory_limit=rooms)
+    placed = placement_of(configuration.run, configuration.passing)
     return Problem(profile, microbatches, placed, rooms, Objective.MAKESPAN)
-
-
-def _placement(configuration: Configuration) -> Placement:
-    run = configuration.run
-    if configuration.passing is Passing.WEIGHTS:
-        return Placement.round_robin(run.pp)
-    return placement_of(run)
 
 
 def fullest(step: StepTimes) -> float:
@@ -219,22 +211,17 @@ def _with_ends(step: StepTimes, makespan: float) -> float:
 def _tried(step: StepTimes, configuration: Configuration) -> Iterator[tuple[float, float, str]]:
     """Milliseconds of a step and GiB of the fullest device with each family."""
     for family in configuration.families:
-        own = replace(step, setup=replace(step.setup, run=_with(configuration, family)))
+        own = step.scheduled(family)
         with suppress(InputError):  # of families that cannot do with so few microbatches
             yield own.time, fullest(own), family
-
-
-def _with(configuration: Configuration, family: str) -> TrainingRun:
-    return replace(configuration.run, schedule=family)
 
 
 def order_of(step: StepTimes, known: Evaluated) -> OpOrder:
     """The order of ops that was found."""
     if known.order is None:
-        run = _with(known.configuration, known.schedule)
-        return replace(step.setup, run=run).order_for(step.profile)
+        return step.scheduled(known.schedule).setup.order_for(step.profile)
     run = known.configuration.run
-    placed, room = _placement(known.configuration), (inf,) * run.pp
+    placed, room = placement_of(run, known.configuration.passing), (inf,) * run.pp
     problem = Problem(step.profile, run.microbatches, placed, room, Objective.MAKESPAN)
     report = Report(Objective.MAKESPAN, OPTIMIZED)
     return OpOrder(Schedule(problem, known.order, known.transfers, report))

@@ -11,10 +11,8 @@ import numpy as np
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.units import counted
-from pipeloom.report.text_table import table
 
 from ..clusters.cluster import Cluster
-from ..clusters.efficiency import priors
 from ..inputs.documents import Document
 from .fit import Fit
 from .measured_rows import MeasuredRow, read_rows
@@ -62,20 +60,14 @@ class Calibration:
         }
 
     def __str__(self) -> str:
-        found, reached = self.to_dict(), self.cluster.efficiency
-        known = priors(memory=False) | priors(memory=True)
-        rows = [
-            [key, f"{getattr(reached, key):.4g}", f"{usual:.4g}"]
-            for key, (usual, *_) in known.items()
-        ]
-        runs, shapes = counted(len(self.rows), "run"), counted(len(reached.shapes), "shape")
+        found = self.to_dict()
+        runs = counted(len(self.rows), "run")
+        shapes = counted(len(self.cluster.efficiency.shapes), "shape")
         return (
             f"{found['gpu']}: {runs}, off by {found['median_percent']:.1f} % in the median, "
             f"{found['p90_percent']:.1f} % at the 90th percentile, "
-            f"{found['largest_percent']:.1f} % at most; {shapes} of layers\n\n"
-            + table(["parameter", "fitted", "usual"], rows)
-            + "".join(f"\n\nnote: {note}" for note in self.notes)
-        )
+            f"{found['largest_percent']:.1f} % at most; {shapes} of layers"
+        ) + "".join(f"\nnote: {note}" for note in self.notes)
 
 
 def calibrate(measurements: Document, *, gpu: str | None = None) -> Calibration:

@@ -14,7 +14,7 @@ import numpy as np
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.fields import MOST_PAIRS
 from pipeloom.ir.model.ops import IntArray, OpKind, fields_of, offsets_of
-from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Updates
 from pipeloom.ir.units import counted
@@ -119,15 +119,15 @@ class Setup:
     @property
     def order(self) -> OpOrder:
         """The order of ops that the run's family has for equal stages."""
-        return order_of(self.run)
+        run = self.run
+        return order_of(run.schedule, run.pp, run.vp, run.microbatches)
 
     def order_for(self, profile: Profile) -> OpOrder:
         """The order of ops that the run's family has for the stages of ``profile``."""
-        order = self.order
-        run, name = self.run, _named(self.run.schedule, self.run.vp)
+        order, name = self.order, _named(self.run.schedule, self.run.vp)
         if not find_family(name).by_times:
             return order
-        return OpOrder(build_family(name, profile, run.microbatches, memory_limit=inf))
+        return OpOrder(build_family(name, profile, self.run.microbatches, memory_limit=inf))
 
 
 def check_precision(precision: Precision, cluster: Cluster) -> None:
@@ -158,8 +158,10 @@ def _layers(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
     return tuple(known[id(work)] for work in layers)
 
 
-def placement_of(run: TrainingRun) -> Placement:
-    """The rank of each stage, which the run's family says."""
+def placement_of(run: TrainingRun, passing: Passing = Passing.ACTIVATIONS) -> Placement:
+    """The rank of each stage, which the run's family says, or of each microbatch."""
+    if passing is Passing.WEIGHTS:
+        return Placement.round_robin(run.pp)
     return _placement(_named(run.schedule, run.vp), run.pp, run.vp)
 
 
@@ -197,13 +199,9 @@ def _named(family: str, chunks: int) -> str:
     return f"{family}:{count}" if count else family
 
 
-def order_of(run: TrainingRun) -> OpOrder:
-    """The order of ops that the run's family has for equal stages. Raises InputError."""
-    return _order(run.schedule, run.pp, run.vp, run.microbatches)
-
-
 @lru_cache(maxsize=256)
-def _order(family: str, ranks: int, chunks: int, microbatches: int) -> OpOrder:
+def order_of(family: str, ranks: int, chunks: int, microbatches: int) -> OpOrder:
+    """The order of ops that a family has for equal stages. Raises InputError."""
     profile = Profile((_EQUAL,) * (ranks * chunks), ranks)
     try:
         found = build_family(_named(family, chunks), profile, microbatches)

@@ -74,6 +74,11 @@ class StepTimes:
             self.memo[key] = layer_times(work, self.kernels, self.messages, factor)
         return self.memo[key]
 
+    def scheduled(self, family: str) -> StepTimes:
+        """The same step with the order of ops, and the placement, of another family."""
+        run = replace(self.setup.run, schedule=family)
+        return replace(self, setup=replace(self.setup, run=run))
+
     @cached_property
     def profile(self) -> Profile:
         """The pipeline profile: one entry per stage, links between the ranks of one replica."""
@@ -96,11 +101,9 @@ class StepTimes:
         The cost model has M_W no more than M_B. Recomputed inputs and output gradients that wait
         for W can be more: where B and W are apart, M_B is raised to M_W; else nothing waits.
         """
-        calculated = map(self._stage, self.setup.counted_stages)
+        costs = self._measured_stages() or map(self._stage, self.setup.counted_stages)
         stages = []
-        for own, states in zip(
-            self._measured_stages() or calculated, self.setup.states, strict=True
-        ):
+        for own, states in zip(costs, self.setup.states, strict=True):
             m_b = max(own.m_b, own.m_w) if splits else own.m_b
             weights = {"weight_bytes": states.weights, "grad_bytes": states.gradients}
             kept = weights | {"optimizer_bytes": states.optimizer}
