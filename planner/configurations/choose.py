@@ -26,7 +26,7 @@ from pipeloom.solver.core.tolerances import CLOSED
 from ..models.run import TrainingRun
 from ..solving.progress import Event, Listener, Note, unheard
 from ..solving.workers import Workers, in_order, stop_asked
-from .bounds import Bounds, ConfigurationBound
+from .bounds import Bounds
 from .configuration import Configuration
 from .evaluation import Asked, Evaluated, evaluate, improve, simulated_ops
 from .space import Space
@@ -104,14 +104,8 @@ class SpaceSearch:
             self._evaluate(evaluated)
             self._improve(searched)
         found = sorted(self._found.values(), key=lambda each: each.rank)
-        return Ranking(
-            found,
-            self._least,
-            self._bounded,
-            self._spread,
-            sorted(self._too_large)[:8],
-            self._over(1.0),
-        )
+        counts, large = (self._bounded, self._spread), sorted(self._too_large)[:8]
+        return Ranking(found, self._least, *counts, large, self._over(1.0))
 
     @property
     def _least(self) -> float:
@@ -128,16 +122,11 @@ class SpaceSearch:
             if smallest in full:
                 continue
             bound = self.bounds.of_degrees(run, self.space.shardings(run))
-            if self._fits(bound, run):
+            if bound.memory_gib <= self.space.cluster.gpu.memory_gib:
                 yield bound.step_ms, next(self._number), run
             else:
+                self._too_large.append((bound.memory_gib, Configuration(run, "", False, ()).name))
                 full.add(smallest)
-
-    def _fits(self, bound: ConfigurationBound, run: TrainingRun) -> bool:
-        if bound.memory_gib <= self.space.cluster.gpu.memory_gib:
-            return True
-        self._too_large.append((bound.memory_gib, _name(run)))
-        return False
 
     def _evaluate_alone(self) -> None:
         """The best of those without a pipeline, whose bounds are their times."""
@@ -269,11 +258,6 @@ class SpaceSearch:
         """Share of the budget."""
         time, work = self._budget.time, self._budget.work
         return work.used / work.ops if work.ops < inf else 1 - time.share_left
-
-
-def _name(run: TrainingRun) -> str:
-    """The name of degrees, a microbatch and what is recomputed."""
-    return Configuration(run, "", False, ()).name
 
 
 def summary(chosen: Ranking) -> str:
