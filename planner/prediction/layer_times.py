@@ -194,8 +194,7 @@ def _traffic(
 ) -> dict[Group, Traffic]:
     found: dict[Group, Traffic] = defaultdict(Traffic)
     for each in sent:
-        time, hidden = factor * messages.of(each), 0.0
-        if each.group is Group.CP:
-            hidden = min(time, hiding * (1 - 1 / each.size))
+        time = factor * messages.of(each)
+        hidden = min(time, hiding * (1 - 1 / each.size)) if each.group is Group.CP else 0.0
         found[each.group] += Traffic(time, time - hidden)
     return dict(found)
