@@ -23,10 +23,6 @@ are feed-forward parts, in models without a type: of two matrices as in GPT-3, o
 _KEYS = packaged(__package__, "keys.json")
 KNOWN = frozenset(_KEYS["counted"])
 """Keys that count."""
-_ALWAYS = (
-    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "model_type"),
-    *("max_position_embeddings", "tie_word_embeddings", "model_name", "name"),
-)
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _CHOSEN = "num_experts_per_tok"
 _HEADS = ("num_attention_heads", "n_head", "head_num")
@@ -37,11 +33,10 @@ def model_of(given: Mapping[str, Any], name: str) -> Model:
     """The model that ``given`` describes. Raises InputError, a line for each fault."""
     kind = given.get("model_type", given.get("mlp"))
     kind = "swiglu" if kind in (None, "dense") else kind
-    if kind not in TYPES:
+    if not isinstance(kind, str) or kind not in TYPES:
         hint = did_you_mean(str(kind), TYPES)
         raise InputError(f"model_type: expected one of {', '.join(TYPES)}, got {kind!r:.60}{hint}")
-    read = {*_ALWAYS, *TYPES[kind].get("read", KNOWN)}
-    ignored = KNOWN - read
+    ignored = KNOWN.difference(_KEYS["read by all types"], TYPES[kind].get("read", KNOWN))
     counted = {key: value for key, value in given.items() if key not in ignored}
     words = Words(counted, TYPES[kind]["defaults"])
     model = _model(words, kind, name)
