@@ -29,7 +29,6 @@ from pipeloom.ir.model.placement import Passing
 
 from ..clusters.cluster import Cluster
 from ..clusters.efficiency import Efficiency
-from ..models.model import Model
 from ..models.run import Sharding, TrainingRun
 from ..models.work import LayerWork, different, states_of
 from ..prediction.layer_times import OPS, CollectiveTimes, KernelTimes
@@ -38,6 +37,7 @@ from ..prediction.setup import Setup, layers_of, placement_of
 from ..prediction.step import Memo, StepTimes
 from ..prediction.step_end import STEPPED, Exchange
 from .configuration import Configuration, passes_weights
+from .space import Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,9 @@ class ConfigurationBound:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds on configurations of one model on one cluster."""
+    """Bounds on configurations of a space."""
 
-    model: Model
-    cluster: Cluster
-    remat: bool = False
-    """Whether stages of runs that recompute nothing else may be recomputed, as schedules say."""
-    offload: bool = False
-    """Whether stages may be offloaded, as schedules say."""
-    weights: bool = False
-    """Whether pipelines may pass weights."""
-
+    space: Space
     _memo: Memo = field(default_factory=dict)
     _times_of: dict[int, LayerArrays] = field(default_factory=dict)
     _ends_of: dict[tuple[int, int, Sharding], EndArrays] = field(default_factory=dict)
@@ -78,15 +70,15 @@ class Bounds:
         work = run.microbatches * times.work.sum() / run.pp
         least = times.work[1:-1].min() * -(-run.layers // run.pp)
         busiest = run.microbatches * max(float(times.work.max()), float(least))
-        if self.weights and passes_weights(run):
+        if self.space.weights and passes_weights(run):
             busiest = min(busiest, -(-run.microbatches // run.pp) * float(times.work.sum()))
-        reached = self.cluster.efficiency
+        reached = self.space.cluster.efficiency
         occupied = run.microbatches * float(times.held @ _from_here(times.forward + times.back))
         held = times.held.sum() / run.pp
         averaging = _rounds(run, run.sharding) * ends.averaging.sum() / run.pp
         mean = max(work + reached.exposed * averaging, averaging)
         kept = float(ends.kept.sum() / run.pp + times.beside.min())
-        room = run.pp * max(0.0, room_of(self.cluster) - kept)
+        room = run.pp * max(0.0, room_of(self.space.cluster) - kept)
         full = occupied / room if room else inf
         step = max(float(mean), busiest, full) + ends.optimizer.sum() / run.pp
         return float(step + reached.step_ms), float(_gib(kept + held, reached))
@@ -102,28 +94,30 @@ class Bounds:
         run = configuration.run
         layers = _LayerSums(self._times(run), self._ends(run), run)
         if configuration.passing is Passing.WEIGHTS:
-            return layers.passing_weights(self.cluster)
+            return layers.passing_weights(self.space.cluster)
         return ConfigurationBound(
-            layers.step_ms(self.cluster, configuration.splits),
-            layers.memory(self.cluster, configuration.splits),
+            layers.step_ms(self.space.cluster, configuration.splits),
+            layers.memory(self.space.cluster, configuration.splits),
         )
 
     def _times(self, run: TrainingRun) -> LayerArrays:
-        works = layers_of(self.model, run)
+        works = layers_of(self.space.model, run)
         if id(works) not in self._times_of:
-            step = StepTimes(Setup(self.model, run, self.cluster), self.cluster, self._memo)
+            step = StepTimes(
+                Setup(self.space.model, run, self.space.cluster), self.space.cluster, self._memo
+            )
             self._times_of[id(works)] = LayerArrays.of(step, works)
         found = self._times_of[id(works)]
-        given_up = self.offload or (self.remat and not run.recompute)
+        given_up = self.space.offload or (self.space.remat and not run.recompute)
         return found.dropped if given_up and run.pp > 1 else found
 
     def _ends(self, run: TrainingRun) -> EndArrays:
         """With FSDP of one microbatch."""
-        works = layers_of(self.model, run)
+        works = layers_of(self.space.model, run)
         key = id(works), run.dp, run.sharding
         if key not in self._ends_of:
             one = replace(run, global_batch=run.dp * run.micro_batch)
-            self._ends_of[key] = EndArrays.of(works, one, self.cluster)
+            self._ends_of[key] = EndArrays.of(works, one, self.space.cluster)
         return self._ends_of[key]
 
 

@@ -83,8 +83,7 @@ class SpaceSearch:
     bounds: Bounds = field(init=False)
 
     def __post_init__(self) -> None:
-        space = self.space
-        self.bounds = Bounds(space.model, space.cluster, space.remat, space.offload, space.weights)
+        self.bounds = Bounds(self.space)
         self._budget = self.options.budget
         self._found: dict[Configuration, Evaluated] = {}
         self._searches = Counter[Configuration]()
