@@ -210,7 +210,8 @@ class SpaceSearch:
         self, chosen: list[Evaluated], left: float
     ) -> list[tuple[Asked, SolveOptions]]:
         """Asks for schedules, of as many as ``left``, a share of the budget, is enough for."""
-        spread, work, asked = self.workers.spread(len(chosen)), self._budget.work, []
+        spread, work = self.workers.spread(len(chosen)), self._budget.work
+        asked: list[tuple[Asked, SolveOptions]] = []
         options = replace(self.options, should_stop=stop_asked) if spread else self.options
         for each in chosen:
             wanted = SHARES[self._searches[each.configuration]]

@@ -177,8 +177,8 @@ class Space:
         etp = self.fixed.get("etp", fixed.get("tp", 1))
         run = replace(self.base, **fixed, etp=etp, layers_per_stage=counts)
         dp = run.ep * run.etp
-        sizes = {"gpus": run.tp * run.pp * run.cp * dp, "dp": dp, "global_batch": dp}
-        return self._parallel(replace(run, **sizes))
+        gpus = run.tp * run.pp * run.cp * dp
+        return self._parallel(replace(run, gpus=gpus, dp=dp, global_batch=dp))
 
     def _parallel(self, run: TrainingRun) -> TrainingRun:
         wanted = self.fixed.get("sequence_parallel", True)

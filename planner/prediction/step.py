@@ -105,9 +105,9 @@ class StepTimes:
         stages = []
         for own, states in zip(costs, self.setup.states, strict=True):
             m_b = max(own.m_b, own.m_w) if splits else own.m_b
-            weights = {"weight_bytes": states.weights, "grad_bytes": states.gradients}
-            kept = weights | {"optimizer_bytes": states.optimizer}
-            stages.append(replace(own, m_b=m_b, m_w=min(m_b, own.m_w), **kept))
+            held = replace(own, m_b=m_b, m_w=min(m_b, own.m_w), weight_bytes=states.weights)
+            held = replace(held, grad_bytes=states.gradients, optimizer_bytes=states.optimizer)
+            stages.append(held)
         run, host = self.setup.run, self.cluster.host if self.offload else None
         if self.remat or host:
             stages = [*self._with_remat(stages, run.tokens * TOKEN_BYTES)]
