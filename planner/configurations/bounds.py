@@ -17,7 +17,7 @@ busiest rank runs all stages of its microbatches, and holds one microbatch of al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import inf
@@ -29,7 +29,7 @@ from pipeloom.ir.model.placement import Passing
 
 from ..clusters.cluster import Cluster
 from ..clusters.efficiency import Efficiency
-from ..models.run import Sharding, TrainingRun
+from ..models.run import SELECTIVE, Sharding, TrainingRun
 from ..models.work import LayerWork, different, states_of
 from ..prediction.layer_times import OPS, CollectiveTimes, KernelTimes
 from ..prediction.memory import GIB, beside, room_of
@@ -55,8 +55,8 @@ class Bounds:
 
     space: Space
     _memo: Memo = field(default_factory=dict)
-    _times_of: dict[int, LayerArrays] = field(default_factory=dict)
-    _ends_of: dict[tuple[int, int, Sharding], EndArrays] = field(default_factory=dict)
+    _times_of: dict[tuple[Hashable, ...], LayerArrays] = field(default_factory=dict)
+    _ends_of: dict[tuple[Hashable, ...], EndArrays] = field(default_factory=dict)
 
     def of_degrees(self, run: TrainingRun, shardings: Iterable[Sharding]) -> ConfigurationBound:
         """A bound on all configurations with these degrees: means over ranks, with the best of
@@ -101,24 +101,30 @@ class Bounds:
         )
 
     def _times(self, run: TrainingRun) -> LayerArrays:
-        works = layers_of(self.space.model, run)
-        if id(works) not in self._times_of:
-            step = StepTimes(
-                Setup(self.space.model, run, self.space.cluster), self.space.cluster, self._memo
-            )
-            self._times_of[id(works)] = LayerArrays.of(step, works)
-        found = self._times_of[id(works)]
-        given_up = self.space.offload or (self.space.remat and not run.recompute)
+        """With FSDP those without, whose loss has less beside it, but where torch selects."""
+        space, selects = self.space, run.sharding is Sharding.FSDP and run.recompute == SELECTIVE
+        key = (*_groups(run), run.micro_batch, run.recompute, selects)
+        if key not in self._times_of:
+            own = run if selects else replace(run, sharding=Sharding.NONE)
+            setup = Setup(space.model, own, space.cluster)
+            step = StepTimes(setup, space.cluster, self._memo)
+            self._times_of[key] = LayerArrays.of(step, layers_of(space.model, own))
+        found = self._times_of[key]
+        given_up = space.offload or (space.remat and not run.recompute)
         return found.dropped if given_up and run.pp > 1 else found
 
     def _ends(self, run: TrainingRun) -> EndArrays:
         """With FSDP of one microbatch."""
-        works = layers_of(self.space.model, run)
-        key = id(works), run.dp, run.sharding
+        key = (*_groups(run), run.dp, run.sharding)
         if key not in self._ends_of:
             one = replace(run, global_batch=run.dp * run.micro_batch)
+            works = layers_of(self.space.model, one)
             self._ends_of[key] = EndArrays.of(works, one, self.space.cluster)
         return self._ends_of[key]
+
+
+def _groups(run: TrainingRun) -> tuple[int, ...]:
+    return run.tp, run.cp, run.ep, run.etp, run.pp > 1
 
 
 @dataclass(frozen=True)
@@ -152,7 +158,8 @@ class LayerArrays:
     @classmethod
     def of(cls, step: StepTimes, works: Sequence[LayerWork]) -> LayerArrays:
         def figures(work: LayerWork) -> tuple[float, ...]:
-            f, r, b, w = (step.layer(work).of(op) for op in OPS)
+            times = step.layer(work)
+            f, r, b, w = (times.of(op) for op in OPS)
             return f, r + b, w, work.m_b, work.m_w, beside(work)
 
         return cls(*_columns(works, figures))

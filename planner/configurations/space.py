@@ -46,6 +46,13 @@ from .configuration import (
     passes_weights,
 )
 
+
+@lru_cache(maxsize=1024)
+def divisors(number: int) -> tuple[int, ...]:
+    """In rising order."""
+    return tuple(each for each in range(1, number + 1) if number % each == 0)
+
+
 Cut: TypeAlias = Callable[[TrainingRun], tuple[int, ...]]
 """Decoder layers of each stage of a run."""
 Values: TypeAlias = Callable[[Model, TrainingRun], Collection[Any]]
@@ -314,12 +321,6 @@ def _family(name: Any) -> str | None:
     check_schedule(name)
     known = isinstance(name, str) and name.lower().partition(":")[0] in FAMILIES
     return name.lower() if known else None
-
-
-@lru_cache(maxsize=1024)
-def divisors(number: int) -> tuple[int, ...]:
-    """In rising order."""
-    return tuple(each for each in range(1, number + 1) if number % each == 0)
 
 
 def chunks(layers: int, ranks: int) -> tuple[int, ...]:

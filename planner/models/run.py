@@ -148,7 +148,7 @@ def values_of(values: RunValues, model: Model) -> dict[str, Any]:
     """Each field as it is given, else with its default."""
     of_model = {"seq": min(4096, model.longest or 4096), "layers": model.layers}
     own = {"recompute": _recompute, "layers_per_stage": _by_stage}
-    found = {
+    found: dict[str, Any] = {
         each.name: own[each.name](values)
         if each.name in own
         else values.read(each.name, of_model.get(each.name, each.default))

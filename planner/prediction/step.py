@@ -118,7 +118,7 @@ class StepTimes:
             links=self._links(),
             device_memory=(memory,) * run.pp,
             name=f"{self.setup.model.name} on {self.cluster.name}",
-            host_link=host and replace(self._reached(host), latency=host.latency),
+            host_link=replace(self._reached(host), latency=host.latency) if host else None,
         )
 
     def _with_remat(self, stages: list[StageProfile], size: float) -> Iterator[StageProfile]:
