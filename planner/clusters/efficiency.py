@@ -84,10 +84,10 @@ MEMORY_RATES = ("fragmentation", "context_gib")
 def priors(*, memory: bool) -> dict[str, tuple[float, float, float]]:
     """The usual value, the spread and the most of each parameter that is fitted to times, or to
     ``memory``."""
-    fields = {name: (x.default, x.metadata[0]) for name, x in Efficiency.model_fields.items()}
     return {
-        name: (usual, rate.spread, rate.most)
-        for name, (usual, rate) in fields.items()
+        name: (field.default, rate.spread, rate.most)
+        for name, field in Efficiency.model_fields.items()
+        for rate in field.metadata
         if rate.spread is not None and (name in MEMORY_RATES) is memory
     }
 
