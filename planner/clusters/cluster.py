@@ -93,7 +93,7 @@ class Cluster(Document):
     @field_validator("efficiency", mode="before")
     @classmethod
     def _calibrated(cls, given: Any, info: ValidationInfo) -> Any:
-        """What is given, and the GPU's calibration where it says nothing."""
+        """Fill in the GPU's calibration for the rates that are not given."""
         if not isinstance(given, dict) or "gpu" not in info.data:
             return given
         return calibrated(info.data["gpu"].name).model_dump() | given

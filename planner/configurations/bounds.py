@@ -101,7 +101,8 @@ class Bounds:
         )
 
     def _times(self, run: TrainingRun) -> LayerArrays:
-        """With FSDP those without, whose loss has less beside it, but where torch selects."""
+        """Times and sizes of layers. With FSDP these are of whole layers, whose loss needs less
+        memory, unless torch selects what is recomputed."""
         space, selects = self.space, run.sharding is Sharding.FSDP and run.recompute == SELECTIVE
         key = (*_groups(run), run.micro_batch, run.recompute, selects)
         if key not in self._times_of:

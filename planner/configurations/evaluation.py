@@ -91,7 +91,7 @@ def simulated_ops(configuration: Configuration) -> int:
 
 
 def improve(asked: tuple[Asked, SolveOptions]) -> Evaluated:
-    """What is known, with the best schedule that the optimizer finds, and its bound."""
+    """The configuration with the best schedule that the optimizer finds, and its bound."""
     (model, cluster, known), options = asked
     own = known.configuration
     step = step_of(model, cluster, own)

@@ -19,7 +19,7 @@ MOST, MOST_LAYERS = 2**40, 10_000
 
 
 def bare(name: str) -> str:
-    """Without what people write differently: case, hyphens and spaces."""
+    """The name in lower case, without hyphens and spaces."""
     return re.sub(r"[^a-z0-9.]", "", name.lower())
 
 

@@ -284,7 +284,7 @@ class StepTimes:
         return found
 
     def _sent(self, stages: tuple[int, ...], microbatches: int) -> dict[Group, Traffic]:
-        """What a rank sends within its groups in a step."""
+        """Messages of one rank within its groups in a step."""
         found = defaultdict[Group, Traffic](Traffic)
         for work, count in (each for s in stages for each in self.setup.counted_stages[s]):
             for traffic in self.layers[id(work)].traffic.values():

@@ -16,10 +16,10 @@ from ..model import Experts, LatentAttention, Model
 from ..words import MOST_LAYERS, Words
 
 TYPES: dict[str, dict[str, Any]] = packaged(__package__, "types.json")
-"""Of each type: ``defaults``, what transformers takes for the keys that a file does not have, in so
-far as they count here, biases that a type always has among them; ``read``, the keys that it reads
-(kimi_k2: its own code): it ignores what other types have; ``traits``, what no key says. Last there
-are feed-forward parts, in models without a type: of two matrices as in GPT-3, or three."""
+"""Types of models by name. ``defaults``: values that transformers uses for missing keys, as far as
+they count here, including biases that a type always has; ``read``: the keys that transformers reads
+(for kimi_k2, its own code reads), it ignores all others; ``traits``: properties that no key
+expresses. The last three are feed-forward parts, for models without a type."""
 _KEYS = packaged(__package__, "keys.json")
 KNOWN = frozenset(_KEYS["counted"])
 """Keys that count."""
