@@ -7,54 +7,39 @@ and software differ in it; ``calibrate`` moves them as far as measurements ask
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from math import inf
+from typing import Annotated, Any
+
+from pydantic import ConfigDict
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import custom_error_schema, float_schema
+
+from pipeloom.ir.formats.validation import Document
 
 from ..packaged import packaged
 
-
-class Prior(NamedTuple):
-    """A parameter's usual value, how far it varies (standard deviation of its logarithm), and the
-    most that it can be."""
-
-    usual: float
-    spread: float
-    most: float
+PRESETS: dict[str, dict[str, Any]] = packaged(__package__, "presets.json")
+"""Links and clusters by name, other words for GPUs, and which GPUs have another one's chip."""
 
 
-PRIORS: Mapping[str, Prior] = MappingProxyType(
-    {
-        "gemm": Prior(0.70, 0.2, 0.98),
-        "gemm_narrow": Prior(0.55, 0.2, 0.98),
-        "gemm_depth": Prior(96.0, 0.7, 2048.0),
-        "attention": Prior(0.45, 0.4, 0.95),
-        "attention_backward": Prior(0.80, 0.15, 1.0),
-        "attention_ring": Prior(0.75, 0.25, 1.0),
-        "memory": Prior(0.80, 0.15, 1.0),
-        "kernel_ms": Prior(0.015, 0.7, 0.2),
-        "link": Prior(0.75, 0.3, 1.0),
-        "collective_ms": Prior(0.025, 0.7, 1.0),
-        "exposed": Prior(0.4, 0.5, 1.0),
-        "step_ms": Prior(5.0, 1.0, 1000.0),
-    }
-)
-"""Of each parameter of :class:`Efficiency`."""
-MEMORY_PRIORS: Mapping[str, Prior] = MappingProxyType(
-    {"fragmentation": Prior(0.02, 1.0, 1.0), "context_gib": Prior(0.3, 1.5, 64.0)}
-)
-"""Of the parameters of :class:`Efficiency` that memory alone depends on."""
+@dataclass(frozen=True)
+class Rate:
+    """Annotates a number > 0: the most that it can be, and how far it varies from its default
+    (standard deviation of its logarithm; None: it is not fitted)."""
 
-BOUNDS = {name: prior.most for name, prior in [*PRIORS.items(), *MEMORY_PRIORS.items()]}
-BOUNDS |= {"spread": 10.0, "spread_elsewhere": 10.0}
-"""The most that each number of :class:`Efficiency` can be."""
+    most: float = inf
+    spread: float | None = None
+
+    def __get_pydantic_core_schema__(self, *_: object) -> CoreSchema:
+        words = "a number > 0" + (f" and <= {self.most:g}" if self.most < inf else "")
+        number = float_schema(strict=True, allow_inf_nan=False, gt=0, le=self.most)
+        return custom_error_schema(number, "expected", custom_error_message=words)
 
 
-@dataclass(frozen=True, slots=True)
-class Efficiency:
-    """Rates that kernels and messages reach on one kind of GPU.
+class Efficiency(Document):
+    """Rates that kernels and messages reach on one kind of GPU; the defaults are usual ones.
 
     ``gemm``: share of the peak of a deep product that fills all multiprocessors, in 16 bits or
     more; ``gemm_narrow``: in 8 or 4 bits. ``gemm_depth``: the inner dimension k at which half of
@@ -71,35 +56,40 @@ class Efficiency:
     ``spread_elsewhere``: where it is not.
     """
 
-    gemm: float = PRIORS["gemm"].usual
-    gemm_narrow: float = PRIORS["gemm_narrow"].usual
-    gemm_depth: float = PRIORS["gemm_depth"].usual
-    attention: float = PRIORS["attention"].usual
-    attention_backward: float = PRIORS["attention_backward"].usual
-    attention_ring: float = PRIORS["attention_ring"].usual
-    memory: float = PRIORS["memory"].usual
-    kernel_ms: float = PRIORS["kernel_ms"].usual
-    link: float = PRIORS["link"].usual
-    collective_ms: float = PRIORS["collective_ms"].usual
-    exposed: float = PRIORS["exposed"].usual
-    step_ms: float = PRIORS["step_ms"].usual
-    fragmentation: float = MEMORY_PRIORS["fragmentation"].usual
-    context_gib: float = MEMORY_PRIORS["context_gib"].usual
-    spread: float = 0.15
-    spread_elsewhere: float = 0.15
-    shapes: Mapping[str, float] = field(default_factory=dict, hash=False)
+    model_config = ConfigDict(frozen=True)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The object of a cluster file."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return found | {"shapes": dict(self.shapes)}
+    gemm: Annotated[float, Rate(0.98, 0.2)] = 0.70
+    gemm_narrow: Annotated[float, Rate(0.98, 0.2)] = 0.55
+    gemm_depth: Annotated[float, Rate(2048.0, 0.7)] = 96.0
+    attention: Annotated[float, Rate(0.95, 0.4)] = 0.45
+    attention_backward: Annotated[float, Rate(1.0, 0.15)] = 0.80
+    attention_ring: Annotated[float, Rate(1.0, 0.25)] = 0.75
+    memory: Annotated[float, Rate(1.0, 0.15)] = 0.80
+    kernel_ms: Annotated[float, Rate(0.2, 0.7)] = 0.015
+    link: Annotated[float, Rate(1.0, 0.3)] = 0.75
+    collective_ms: Annotated[float, Rate(1.0, 0.7)] = 0.025
+    exposed: Annotated[float, Rate(1.0, 0.5)] = 0.4
+    step_ms: Annotated[float, Rate(1000.0, 1.0)] = 5.0
+    fragmentation: Annotated[float, Rate(1.0, 1.0)] = 0.02
+    context_gib: Annotated[float, Rate(64.0, 1.5)] = 0.3
+    spread: Annotated[float, Rate(10.0)] = 0.15
+    spread_elsewhere: Annotated[float, Rate(10.0)] = 0.15
+    shapes: dict[str, Annotated[float, Rate()]] = {}  # noqa: RUF012
 
 
-LIKE = {
-    **{"A100-40GB": "A100-80GB", "H200": "H100", "GH200-144GB": "GH200-96GB"},
-    **{"B300": "B200", "MI325X": "MI300X"},
-}
-"""GPUs that take the calibration of another one with the same chip, but other memory."""
+MEMORY_RATES = ("fragmentation", "context_gib")
+"""The parameters of :class:`Efficiency` that only memory depends on."""
+
+
+def priors(*, memory: bool) -> dict[str, tuple[float, float, float]]:
+    """The usual value, the spread and the most of each parameter that is fitted to times, or to
+    ``memory``."""
+    return {
+        name: (field.default, rate.spread, rate.most)
+        for name, field in Efficiency.model_fields.items()
+        for rate in field.metadata
+        if rate.spread is not None and (name in MEMORY_RATES) is memory
+    }
 
 
 @cache
@@ -113,5 +103,5 @@ def calibrated(gpu: str) -> Efficiency:
     one."""
     if gpu in _records():
         return Efficiency(**_records()[gpu])
-    found = Efficiency(**_records().get(LIKE.get(gpu, ""), {}))
-    return replace(found, spread=found.spread_elsewhere)
+    found = Efficiency(**_records().get(PRESETS["calibrated like"].get(gpu, ""), {}))
+    return found.model_copy(update={"spread": found.spread_elsewhere})

@@ -17,12 +17,10 @@ busiest rank runs all stages of its microbatches, and holds one microbatch of al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import inf
-from operator import attrgetter
-from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,17 +29,15 @@ from pipeloom.ir.model.placement import Passing
 
 from ..clusters.cluster import Cluster
 from ..clusters.efficiency import Efficiency
-from ..models.model import Model
 from ..models.run import SELECTIVE, Sharding, TrainingRun
-from ..models.work import LayerWork, States, states_of
+from ..models.work import LayerWork, different, states_of
 from ..prediction.layer_times import OPS, CollectiveTimes, KernelTimes
-from ..prediction.memory import GIB, beside
+from ..prediction.memory import GIB, beside, room_of
 from ..prediction.setup import Setup, layers_of, placement_of
 from ..prediction.step import Memo, StepTimes
 from ..prediction.step_end import STEPPED, Exchange
 from .configuration import Configuration, passes_weights
-
-A = TypeVar("A")
+from .space import Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +51,12 @@ class ConfigurationBound:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds on configurations of one model on one cluster."""
+    """Bounds on configurations of a space."""
 
-    model: Model
-    cluster: Cluster
-    remat: bool = False
-    """Whether stages of runs that recompute nothing else may be recomputed, as schedules say."""
-    offload: bool = False
-    """Whether stages may be offloaded, as schedules say."""
-    weights: bool = False
-    """Whether pipelines may pass weights."""
-
-    @cached_property
-    def memo(self) -> Memo:
-        """Times of layers, for whatever else is predicted here."""
-        return {}
+    space: Space
+    _memo: Memo = field(default_factory=dict)
+    _times_of: dict[tuple[Hashable, ...], LayerArrays] = field(default_factory=dict)
+    _ends_of: dict[tuple[Hashable, ...], EndArrays] = field(default_factory=dict)
 
     def of_degrees(self, run: TrainingRun, shardings: Iterable[Sharding]) -> ConfigurationBound:
         """A bound on all configurations with these degrees: means over ranks, with the best of
@@ -83,25 +70,18 @@ class Bounds:
         work = run.microbatches * times.work.sum() / run.pp
         least = times.work[1:-1].min() * -(-run.layers // run.pp)
         busiest = run.microbatches * max(float(times.work.max()), float(least))
-        if self.weights and passes_weights(run):
+        if self.space.weights and passes_weights(run):
             busiest = min(busiest, -(-run.microbatches // run.pp) * float(times.work.sum()))
-        reached = self.cluster.efficiency
+        reached = self.space.cluster.efficiency
         occupied = run.microbatches * float(times.held @ _from_here(times.forward + times.back))
         held = times.held.sum() / run.pp
         averaging = _rounds(run, run.sharding) * ends.averaging.sum() / run.pp
         mean = max(work + reached.exposed * averaging, averaging)
         kept = float(ends.kept.sum() / run.pp + times.beside.min())
-        room = run.pp * max(0.0, self._tensors - kept)
+        room = run.pp * max(0.0, room_of(self.space.cluster) - kept)
         full = occupied / room if room else inf
         step = max(float(mean), busiest, full) + ends.optimizer.sum() / run.pp
         return float(step + reached.step_ms), float(_gib(kept + held, reached))
-
-    @cached_property
-    def _tensors(self) -> float:
-        """Bytes of tensors that a device has room for."""
-        reached = self.cluster.efficiency
-        whole = self.cluster.gpu.memory_gib - reached.context_gib
-        return whole * GIB / (1 + reached.fragmentation)
 
     def cut(self, run: TrainingRun) -> tuple[int, ...]:
         """Decoder layers of each stage such that ranks have about the same work."""
@@ -114,44 +94,38 @@ class Bounds:
         run = configuration.run
         layers = _LayerSums(self._times(run), self._ends(run), run)
         if configuration.passing is Passing.WEIGHTS:
-            return layers.passing_weights(self.cluster)
+            return layers.passing_weights(self.space.cluster)
         return ConfigurationBound(
-            layers.step_ms(self.cluster, configuration.splits, self._tensors),
-            layers.memory(self.cluster, configuration.splits),
+            layers.step_ms(self.space.cluster, configuration.splits),
+            layers.memory(self.space.cluster, configuration.splits),
         )
 
     def _times(self, run: TrainingRun) -> LayerArrays:
-        torch_selects = run.sharding is Sharding.FSDP and run.recompute == SELECTIVE
-        size = (run.micro_batch, run.recompute, run.pp > 1, torch_selects)
-        found = self._kept(_degrees(run) + size, self._layer_arrays, run)
-        given_up = self.offload or (self.remat and not run.recompute)
+        """Times and sizes of layers. With FSDP these are of whole layers, whose loss needs less
+        memory, unless torch selects what is recomputed."""
+        space, selects = self.space, run.sharding is Sharding.FSDP and run.recompute == SELECTIVE
+        key = (*_groups(run), run.micro_batch, run.recompute, selects)
+        if key not in self._times_of:
+            own = run if selects else replace(run, sharding=Sharding.NONE)
+            setup = Setup(space.model, own, space.cluster)
+            step = StepTimes(setup, space.cluster, self._memo)
+            self._times_of[key] = LayerArrays.of(step, layers_of(space.model, own))
+        found = self._times_of[key]
+        given_up = space.offload or (space.remat and not run.recompute)
         return found.dropped if given_up and run.pp > 1 else found
 
     def _ends(self, run: TrainingRun) -> EndArrays:
         """With FSDP of one microbatch."""
-        return self._kept((*_degrees(run), run.dp, run.pp > 1, run.sharding), self._end_arrays, run)
-
-    def _layer_arrays(self, run: TrainingRun) -> LayerArrays:
-        step = StepTimes(Setup(self.model, run, self.cluster), self.cluster, self.memo)
-        return LayerArrays.of(step, layers_of(self.model, run))
-
-    def _end_arrays(self, run: TrainingRun) -> EndArrays:
-        one = replace(run, global_batch=run.dp * run.micro_batch)
-        return EndArrays.of(layers_of(self.model, one), one, self.cluster)
-
-    def _kept(self, key: tuple[Any, ...], make: Callable[[TrainingRun], A], run: TrainingRun) -> A:
-        if key not in self._arrays:
-            self._arrays[key] = make(run)
-        found: A = self._arrays[key]
-        return found
-
-    @cached_property
-    def _arrays(self) -> dict[tuple[Any, ...], Any]:
-        return {}
+        key = (*_groups(run), run.dp, run.sharding)
+        if key not in self._ends_of:
+            one = replace(run, global_batch=run.dp * run.micro_batch)
+            works = layers_of(self.space.model, one)
+            self._ends_of[key] = EndArrays.of(works, one, self.space.cluster)
+        return self._ends_of[key]
 
 
-def _degrees(run: TrainingRun) -> tuple[int, ...]:
-    return run.tp, run.cp, run.ep, run.etp
+def _groups(run: TrainingRun) -> tuple[int, ...]:
+    return run.tp, run.cp, run.ep, run.etp, run.pp > 1
 
 
 @dataclass(frozen=True)
@@ -184,18 +158,12 @@ class LayerArrays:
 
     @classmethod
     def of(cls, step: StepTimes, works: Sequence[LayerWork]) -> LayerArrays:
-        different = {id(work): work for work in works}
-        times = {key: step.layer(work) for key, work in different.items()}
-        f, r, b, w = (_each(works, {k: t.of(op) for k, t in times.items()}) for op in OPS)
-        held, waiting, more = (
-            _each(works, {key: of(work) for key, work in different.items()})
-            for of in (attrgetter("m_b"), attrgetter("m_w"), beside)
-        )
-        return cls(f, r + b, w, held, waiting, more)
+        def figures(work: LayerWork) -> tuple[float, ...]:
+            times = step.layer(work)
+            f, r, b, w = (times.of(op) for op in OPS)
+            return f, r + b, w, work.m_b, work.m_w, beside(work)
 
-
-def _each(works: Sequence[LayerWork], value: dict[int, float]) -> FloatArray:
-    return np.array([value[id(work)] for work in works])
+        return cls(*_columns(works, figures))
 
 
 @dataclass(frozen=True)
@@ -219,15 +187,21 @@ class EndArrays:
         messages = CollectiveTimes(cluster, run)
 
         def figures(work: LayerWork) -> tuple[float, ...]:
-            states: States = states_of(work.parameters, run)
+            states = states_of(work.parameters, run)
             end = Exchange.of([work.parameters], run)
             averaging = sum(map(messages.moving, end.collectives))
             return states.kept, states.gathered, averaging, kernels.moving(STEPPED * end.updated)
 
-        different = {id(work): work for work in works}
-        known = {key: figures(work) for key, work in different.items()}
-        table = np.array([known[id(work)] for work in works])
-        return cls(*(np.ascontiguousarray(column) for column in table.T))
+        return cls(*_columns(works, figures))
+
+
+def _columns(
+    works: Sequence[LayerWork], figures: Callable[[LayerWork], tuple[float, ...]]
+) -> list[FloatArray]:
+    """An array over layers, (L,), of each of the figures."""
+    known = {id(work): figures(work) for work, _ in different(works)}
+    table = np.array([known[id(work)] for work in works])
+    return [np.ascontiguousarray(column) for column in table.T]
 
 
 class _LayerSums:
@@ -245,8 +219,8 @@ class _LayerSums:
         if run.sharding is Sharding.FSDP:
             self._kept += 2 * self._most(ends.gathered)
 
-    def step_ms(self, cluster: Cluster, splits: bool, room: float) -> float:
-        """Milliseconds; ``room``: bytes of tensors that a device holds."""
+    def step_ms(self, cluster: Cluster, splits: bool) -> float:
+        """Milliseconds."""
         run, f, b, w = self._run, self._f, self._b, self._w
         if not splits:
             b, w = b + w, np.zeros_like(w)
@@ -260,7 +234,7 @@ class _LayerSums:
         way_back = float((ahead + both + behind).max() + w[0] + exposed[self._owners[0]])
         held = self._held(splits)
         occupied = held * _from_here(f + b) + np.minimum(held, self._m_w) * w
-        left = np.maximum(room - self._kept, 1.0)
+        left = np.maximum(room_of(cluster) - self._kept, 1.0)
         full = float((self._ranks(occupied) * run.microbatches / left + exposed).max())
         stepping = float(self._optimizer.max())
         return max(own, way_back, full) + stepping + cluster.efficiency.step_ms

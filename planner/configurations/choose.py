@@ -26,12 +26,11 @@ from pipeloom.solver.core.tolerances import CLOSED
 from ..models.run import TrainingRun
 from ..solving.progress import Event, Listener, Note, unheard
 from ..solving.workers import Workers, in_order, stop_asked
-from .bounds import Bounds, ConfigurationBound
+from .bounds import Bounds
 from .configuration import Configuration
-from .evaluation import BoundedConfiguration, Evaluated, evaluate, improve, simulated_ops
+from .evaluation import Asked, Evaluated, evaluate, improve, simulated_ops
 from .space import Space
 
-_Asked: TypeAlias = tuple[BoundedConfiguration, Evaluated, SolveOptions]
 T = TypeVar("T")
 Queue: TypeAlias = list[tuple[float, int, T]]
 """A heap of bounds, numbers that tell equal ones apart, and what they are of."""
@@ -84,8 +83,7 @@ class SpaceSearch:
     bounds: Bounds = field(init=False)
 
     def __post_init__(self) -> None:
-        space = self.space
-        self.bounds = Bounds(space.model, space.cluster, space.remat, space.offload, space.weights)
+        self.bounds = Bounds(self.space)
         self._budget = self.options.budget
         self._found: dict[Configuration, Evaluated] = {}
         self._searches = Counter[Configuration]()
@@ -93,7 +91,7 @@ class SpaceSearch:
         self._spread = self._bounded = 0
         self._number = count()
         self._degrees: Queue[TrainingRun] = []
-        self._questions: Queue[BoundedConfiguration] = []
+        self._questions: Queue[Evaluated] = []
         self._best = inf
 
     def choose(self) -> Ranking:
@@ -105,14 +103,8 @@ class SpaceSearch:
             self._evaluate(evaluated)
             self._improve(searched)
         found = sorted(self._found.values(), key=lambda each: each.rank)
-        return Ranking(
-            found,
-            self._least,
-            self._bounded,
-            self._spread,
-            sorted(self._too_large)[:8],
-            self._over(1.0),
-        )
+        counts, large = (self._bounded, self._spread), sorted(self._too_large)[:8]
+        return Ranking(found, self._least, *counts, large, self._over(1.0))
 
     @property
     def _least(self) -> float:
@@ -129,16 +121,11 @@ class SpaceSearch:
             if smallest in full:
                 continue
             bound = self.bounds.of_degrees(run, self.space.shardings(run))
-            if self._fits(bound, run):
+            if bound.memory_gib <= self.space.cluster.gpu.memory_gib:
                 yield bound.step_ms, next(self._number), run
             else:
+                self._too_large.append((bound.memory_gib, Configuration(run, "", False, ()).name))
                 full.add(smallest)
-
-    def _fits(self, bound: ConfigurationBound, run: TrainingRun) -> bool:
-        if bound.memory_gib <= self.space.cluster.gpu.memory_gib:
-            return True
-        self._too_large.append((bound.memory_gib, _name(run)))
-        return False
 
     def _evaluate_alone(self) -> None:
         """The best of those without a pipeline, whose bounds are their times."""
@@ -149,45 +136,39 @@ class SpaceSearch:
             self._bound(entry[2])
         heapify(self._degrees)
         if self._questions and not self.options.should_stop():
-            self._take(evaluate(heappop(self._questions)[2]))
+            self._take(evaluate(self._asked(heappop(self._questions)[2])))
 
     def _evaluate_fsdp(self) -> None:
         """The best of FSDP over all GPUs, the usual baseline, whether or not it may win."""
         space = self.space
         runs = (run for run in space.degrees() if run.dp == run.gpus > 1)
         each = (one for run in runs for one in space.configurations(run, self.bounds.cut))
-        asked = [
-            BoundedConfiguration(space.model, space.cluster, one, self.bounds.of(one))
-            for one in each
-            if one.is_fsdp
-        ]
-        fitting = [one for one in asked if one.bound.memory_gib <= space.cluster.gpu.memory_gib]
+        bounded = [(one, self.bounds.of(one)) for one in each if one.is_fsdp]
+        device = space.cluster.gpu.memory_gib
+        fitting = [Evaluated(one, b.step_ms) for one, b in bounded if b.memory_gib <= device]
         if fitting and not self.options.should_stop():
-            self._take(evaluate(min(fitting, key=lambda each: each.bound.step_ms)))
+            self._take(evaluate(self._asked(min(fitting, key=lambda each: each.lower_bound))))
 
     def _evaluate(self, share: float) -> None:
         """Until nothing that waits can win, or this share of the time is over."""
         while asked := [*islice(self._next(share), TOGETHER)]:
             for each in asked:
                 self._budget.work.spend(EVALUATING + simulated_ops(each.configuration))
-            self._take_all(evaluate, asked)
+            self._take_all(evaluate, [*map(self._asked, asked)])
             for each in asked:
                 if each.configuration not in self._found:  # there was a stop
                     self._ask(each)
 
-    def _next(self, share: float) -> Iterator[BoundedConfiguration]:
+    def _next(self, share: float) -> Iterator[Evaluated]:
         """Yields those that may win by their bounds; degrees are bounded once theirs is least."""
         while not self._over(share):
-            if self._waits(self._degrees) and self._degrees[0][0] < self._asked_next:
+            first = self._questions[0][0] if self._questions else inf
+            if self._waits(self._degrees) and self._degrees[0][0] < first:
                 self._bound(heappop(self._degrees)[2])
             elif self._waits(self._questions):
                 yield heappop(self._questions)[2]
             else:
                 return
-
-    @property
-    def _asked_next(self) -> float:
-        return self._questions[0][0] if self._questions else inf
 
     def _waits(self, queue: Queue[T]) -> bool:
         return bool(queue) and self._may_win(queue[0][0])
@@ -201,10 +182,13 @@ class SpaceSearch:
             if bound.memory_gib > space.cluster.gpu.memory_gib:
                 self._too_large.append((bound.memory_gib, configuration.name))
             elif self._may_win(bound.step_ms):
-                self._ask(BoundedConfiguration(space.model, space.cluster, configuration, bound))
+                self._ask(Evaluated(configuration, bound.step_ms))
 
-    def _ask(self, question: BoundedConfiguration) -> None:
-        heappush(self._questions, (question.bound.step_ms, next(self._number), question))
+    def _ask(self, question: Evaluated) -> None:
+        heappush(self._questions, (question.lower_bound, next(self._number), question))
+
+    def _asked(self, known: Evaluated) -> Asked:
+        return self.space.model, self.space.cluster, known
 
     def _take(self, found: Evaluated) -> None:
         self._found[found.configuration] = found
@@ -220,11 +204,14 @@ class SpaceSearch:
             if not waiting:
                 return
             chosen = nsmallest(SEARCHED, waiting, self._promise)
-            self._take_all(_improved, self._searches_of(chosen, share - self._spent))
+            self._take_all(improve, self._searches_of(chosen, share - self._spent))
 
-    def _searches_of(self, chosen: list[Evaluated], left: float) -> list[_Asked]:
+    def _searches_of(
+        self, chosen: list[Evaluated], left: float
+    ) -> list[tuple[Asked, SolveOptions]]:
         """Asks for schedules, of as many as ``left``, a share of the budget, is enough for."""
-        spread, work, asked = self.workers.spread(len(chosen)), self._budget.work, list[_Asked]()
+        spread, work = self.workers.spread(len(chosen)), self._budget.work
+        asked: list[tuple[Asked, SolveOptions]] = []
         options = replace(self.options, should_stop=stop_asked) if spread else self.options
         for each in chosen:
             wanted = SHARES[self._searches[each.configuration]]
@@ -235,7 +222,7 @@ class SpaceSearch:
             self._searches[each.configuration] += 1
             if work.ops < inf:
                 work.spend(share * work.ops)
-            asked.append((self._question(each), each, options.share(share)))
+            asked.append((self._asked(each), options.share(share)))
         return asked
 
     def _take_all(self, solve: Callable[[T], Evaluated], asked: list[T]) -> None:
@@ -243,12 +230,6 @@ class SpaceSearch:
         stop = FirstOf(self.options.should_stop, self._budget.time)
         for _, found in in_order(self.workers.run(solve, asked, tell=self._note, should_stop=stop)):
             self._take(found)
-
-    def _question(self, known: Evaluated) -> BoundedConfiguration:
-        bound = ConfigurationBound(known.lower_bound, known.memory_gib)
-        return BoundedConfiguration(
-            self.space.model, self.space.cluster, known.configuration, bound
-        )
 
     def _note(self, event: Event) -> None:
         if isinstance(event, Note):
@@ -277,15 +258,6 @@ class SpaceSearch:
         """Share of the budget."""
         time, work = self._budget.time, self._budget.work
         return work.used / work.ops if work.ops < inf else 1 - time.share_left
-
-
-def _name(run: TrainingRun) -> str:
-    """The name of degrees, a microbatch and what is recomputed."""
-    return Configuration(run, "", False, ()).name
-
-
-def _improved(asked: _Asked) -> Evaluated:
-    return improve(*asked)
 
 
 def summary(chosen: Ranking) -> str:

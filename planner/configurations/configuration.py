@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pipeloom.ir.model.placement import Passing, PlacementKind
 
@@ -78,6 +79,13 @@ class Configuration:
         if self.remat:
             return AUTO
         return "selective" if again == SELECTIVE else "+".join(sorted(again)) or "none"
+
+
+def in_words(value: Any) -> str:
+    """A value of a run's key as on the command line: ``12,14``, ``core_attn,mlp``."""
+    if isinstance(value, frozenset):
+        return ",".join(sorted(value)) or "none"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def has_placement(placement: str, run: TrainingRun) -> bool:

@@ -10,13 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
+from typing import TypeAlias
 
 import numpy as np
 
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.ops import IntArray, OpKind, fields_of
-from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule, Transfer
@@ -27,41 +28,29 @@ from pipeloom.solver.optimize import optimize
 
 from ..clusters.cluster import Cluster
 from ..models.model import Model
-from ..models.run import TrainingRun
 from ..prediction.memory import GIB, memory_of, rooms_of
 from ..prediction.setup import OpOrder, Setup, placement_of
 from ..prediction.step import Memo, StepTimes
 from ..solving.search import memory_held
-from .bounds import ConfigurationBound
 from .configuration import Configuration
 
 
 @dataclass(frozen=True, slots=True)
-class BoundedConfiguration:
-    """A configuration of a model on a cluster, to be evaluated, and its bound."""
-
-    model: Model
-    cluster: Cluster
-    configuration: Configuration
-    bound: ConfigurationBound
-
-
-@dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A configuration after evaluation. ``step_ms``: infinite where no schedule was found that
-    fits.
+    """A configuration, and what is known of it. ``step_ms``: infinite where no schedule was found
+    that fits.
 
-    ``memory_gib``: of the fullest device. ``lower_bound``: milliseconds that no schedule of the
-    configuration is below, infinite where none can fit. ``schedule``: a family's name, or
+    ``lower_bound``: milliseconds that no schedule of the configuration is below, infinite where
+    none can fit. ``memory_gib``: of the fullest device. ``schedule``: a family's name, or
     ``optimized``, whose packed ops of each rank are ``order``, and whose weights and gradients that
     are passed ``transfers``. ``tightest_gib``: the least memory of the schedules that were tried.
     """
 
     configuration: Configuration
-    step_ms: float
-    memory_gib: float
     lower_bound: float
-    schedule: str
+    step_ms: float = inf
+    memory_gib: float = inf
+    schedule: str = ""
     order: tuple[IntArray, ...] | None = None
     tightest_gib: float = inf
     transfers: tuple[Transfer, ...] = ()
@@ -72,24 +61,26 @@ class Evaluated:
         return float(f"{self.step_ms:.9g}"), self.memory_gib, self.lower_bound
 
 
-def evaluate(asked: BoundedConfiguration) -> Evaluated:
+Asked: TypeAlias = tuple[Model, Cluster, Evaluated]
+
+
+def evaluate(asked: Asked) -> Evaluated:
     """The best of the configuration's families, and its bound with messages and memory counted.
 
     Where weights are passed there is no family: :func:`improve` finds the first schedule, too.
     """
-    step = step_of(asked.model, asked.cluster, asked.configuration)
-    nothing = Evaluated(asked.configuration, inf, inf, _bound(step, asked), "")
-    if nothing.lower_bound == inf:
-        return nothing
-    tried = [*_tried(step, asked.configuration)]
-    fitting = [each for each in tried if each[1] <= asked.cluster.gpu.memory_gib]
-    tightest = min((memory for _, memory, _ in tried), default=inf)
+    model, cluster, known = asked
+    step = step_of(model, cluster, known.configuration)
+    known = replace(known, lower_bound=_bound(step, known))
+    if known.lower_bound == inf:
+        return known
+    tried = [*_tried(step, known.configuration)]
+    known = replace(known, tightest_gib=min((memory for _, memory, _ in tried), default=inf))
+    fitting = [each for each in tried if each[1] <= cluster.gpu.memory_gib]
     if not fitting:
-        return replace(nothing, tightest_gib=tightest)
+        return known
     time, memory, family = min(fitting)
-    return Evaluated(
-        asked.configuration, time, memory, nothing.lower_bound, family, tightest_gib=tightest
-    )
+    return replace(known, step_ms=time, memory_gib=memory, schedule=family)
 
 
 def simulated_ops(configuration: Configuration) -> int:
@@ -99,58 +90,45 @@ def simulated_ops(configuration: Configuration) -> int:
     return ops * run.stages * run.microbatches * len(configuration.families)
 
 
-def improve(asked: BoundedConfiguration, known: Evaluated, options: SolveOptions) -> Evaluated:
-    """``known`` with the best schedule that the optimizer finds, and its bound."""
-    step = step_of(asked.model, asked.cluster, asked.configuration)
-    problem = problem_of(step, asked.configuration)
-    if asked.configuration.passing is Passing.WEIGHTS:
-        return _with_weights(step, problem, known, options)
-    start = None if known.step_ms == inf else order_of(step, known).schedule.order
+def improve(asked: tuple[Asked, SolveOptions]) -> Evaluated:
+    """The configuration with the best schedule that the optimizer finds, and its bound."""
+    (model, cluster, known), options = asked
+    own = known.configuration
+    step = step_of(model, cluster, own)
+    problem, weights = problem_of(step, own), own.passing is Passing.WEIGHTS
+    if weights:
+        options = replace(options, memory=memory_held)
+    elif known.step_ms < inf:
+        options = replace(options, start=order_of(step, known).schedule.order)
     try:
-        schedule = optimize(problem, replace(options, start=start))
-    except InfeasibleError:
+        schedule = optimize(problem, options)
+    except InfeasibleError as error:
+        if weights:
+            needed = _needed(step, problem, error)
+            return replace(known, tightest_gib=min(known.tightest_gib, needed))
         return replace(known, lower_bound=inf) if known.step_ms == inf else known
     certified = _with_ends(step, schedule.known_report.lower_bound or 0.0)
-    known = replace(known, lower_bound=max(known.lower_bound, certified))
-    apart = asked.configuration.splits
-    order = schedule.order if apart else tuple(map(_joined, schedule.order))
+    fused = not (own.splits or weights)
+    order = tuple(map(_joined, schedule.order)) if fused else schedule.order
     planned = replace(step, planned=OpOrder(replace(schedule, order=order, problem=problem)))
     memory = fullest(planned)
-    fits = memory <= asked.cluster.gpu.memory_gib
-    if not fits or planned.time >= known.step_ms:
+    tightest = min(known.tightest_gib, memory) if weights else known.tightest_gib
+    bound = max(known.lower_bound, certified)
+    known = replace(known, lower_bound=bound, tightest_gib=tightest)
+    if memory > cluster.gpu.memory_gib or planned.time >= known.step_ms:
         return known
-    return replace(known, step_ms=planned.time, memory_gib=memory, schedule=OPTIMIZED, order=order)
-
-
-def _with_weights(
-    step: StepTimes, problem: Problem, known: Evaluated, options: SolveOptions
-) -> Evaluated:
-    """``known`` with the best schedule with streamed weights that the optimizer finds."""
-    try:
-        schedule = optimize(problem, replace(options, memory=memory_held))
-    except InfeasibleError as error:
-        if not error.device:
-            raise
-        return replace(known, tightest_gib=min(known.tightest_gib, _needed(step, problem, error)))
-    certified = _with_ends(step, schedule.known_report.lower_bound or 0.0)
-    planned = replace(step, planned=OpOrder(schedule))
-    memory = fullest(planned)
-    least, tightest = max(known.lower_bound, certified), min(known.tightest_gib, memory)
-    known = replace(known, lower_bound=least, tightest_gib=tightest)
-    if memory > step.cluster.gpu.memory_gib or planned.time >= known.step_ms:
-        return known
-    own = replace(known, schedule=OPTIMIZED, order=schedule.order, transfers=schedule.transfers)
-    return replace(own, step_ms=planned.time, memory_gib=memory)
+    found = replace(known, schedule=OPTIMIZED, order=order, transfers=schedule.transfers)
+    return replace(found, step_ms=planned.time, memory_gib=memory)
 
 
 def _needed(step: StepTimes, problem: Problem, error: InfeasibleError) -> float:
-    """GiB of the device that lacks most of what was tried."""
-    assert problem.profile.device_memory is not None
-    assert error.smallest is not None
-    assert error.rank is not None
-    lacks = error.smallest - problem.profile.device_memory[error.rank]
+    """GiB of the device that lacks most of what was tried. Raises the error where that is not
+    why."""
+    devices, smallest, rank = problem.profile.device_memory, error.smallest, error.rank
+    if not error.device or devices is None or smallest is None or rank is None:
+        raise error
     reserve = 1 + step.cluster.efficiency.fragmentation
-    return step.cluster.gpu.memory_gib + lacks * reserve / GIB
+    return step.cluster.gpu.memory_gib + (smallest - devices[rank]) * reserve / GIB
 
 
 def step_of(model: Model, cluster: Cluster, configuration: Configuration) -> StepTimes:
@@ -164,8 +142,7 @@ def planned_step(model: Model, cluster: Cluster, found: Evaluated) -> StepTimes:
     """The same with the schedule that was found."""
     step = step_of(model, cluster, found.configuration)
     if found.order is None:
-        run = _with(found.configuration, found.schedule)
-        return replace(step, setup=replace(step.setup, run=run))
+        return step.scheduled(found.schedule)
     return replace(step, planned=order_of(step, found))
 
 
@@ -177,16 +154,15 @@ def certified(step: StepTimes) -> Schedule:
     problem = replace(
         made.problem, profile=profile, memory_limit=rooms, objective=Objective.MAKESPAN
     )
-    known, bound = made.report or Report(Objective.MAKESPAN, ""), lower_bound(problem)
+    bound = lower_bound(problem)
     made = timed(replace(made, problem=problem, timing=None))
     cost = made.known_timing.makespan
-    report = Report(
-        Objective.MAKESPAN,
-        known.family,
+    report = replace(
+        made.known_report,
+        objective=Objective.MAKESPAN,
         lower_bound=min(bound.value, cost),
         bound=bound.name,
         status=status_under(bound.value, cost),
-        method=known.method,
     )
     return replace(made, report=report)
 
@@ -201,34 +177,28 @@ def problem_of(step: StepTimes, configuration: Configuration) -> Problem:
         profile = replace(step.profile_for(False), device_memory=devices)
     else:
         profile = step.safe_profile if configuration.splits else _fused(step.profile_for(False))
-    profile, placed = replace(profile, memory_limit=rooms), _placement(configuration)
+    profile = replace(profile, memory_limit=rooms)
+    placed = placement_of(configuration.run, configuration.passing)
     return Problem(profile, microbatches, placed, rooms, Objective.MAKESPAN)
-
-
-def _placement(configuration: Configuration) -> Placement:
-    run = configuration.run
-    if configuration.passing is Passing.WEIGHTS:
-        return Placement.round_robin(run.pp)
-    return placement_of(run)
 
 
 def fullest(step: StepTimes) -> float:
     """GiB of the fullest device."""
-    return max(rank.total for rank in memory_of(step)) / 2**30
+    return max(rank.total for rank in memory_of(step)) / GIB
 
 
 def _fused(profile: Profile) -> Profile:
     return profile.changed(lambda stage: replace(stage, t_b=stage.fused, t_w=0.0, m_w=0.0))
 
 
-def _bound(step: StepTimes, asked: BoundedConfiguration) -> float:
-    if asked.configuration.run.pp == 1:
-        return asked.bound.step_ms
+def _bound(step: StepTimes, known: Evaluated) -> float:
+    if known.configuration.run.pp == 1:
+        return known.lower_bound
     try:
-        makespan = lower_bound(problem_of(step, asked.configuration)).value
+        makespan = lower_bound(problem_of(step, known.configuration)).value
     except InfeasibleError:
         return inf
-    return max(asked.bound.step_ms, _with_ends(step, makespan))
+    return max(known.lower_bound, _with_ends(step, makespan))
 
 
 def _with_ends(step: StepTimes, makespan: float) -> float:
@@ -241,22 +211,17 @@ def _with_ends(step: StepTimes, makespan: float) -> float:
 def _tried(step: StepTimes, configuration: Configuration) -> Iterator[tuple[float, float, str]]:
     """Milliseconds of a step and GiB of the fullest device with each family."""
     for family in configuration.families:
-        own = replace(step, setup=replace(step.setup, run=_with(configuration, family)))
+        own = step.scheduled(family)
         with suppress(InputError):  # of families that cannot do with so few microbatches
             yield own.time, fullest(own), family
-
-
-def _with(configuration: Configuration, family: str) -> TrainingRun:
-    return replace(configuration.run, schedule=family)
 
 
 def order_of(step: StepTimes, known: Evaluated) -> OpOrder:
     """The order of ops that was found."""
     if known.order is None:
-        run = _with(known.configuration, known.schedule)
-        return replace(step.setup, run=run).order_for(step.profile)
+        return step.scheduled(known.schedule).setup.order_for(step.profile)
     run = known.configuration.run
-    placed, room = _placement(known.configuration), (inf,) * run.pp
+    placed, room = placement_of(run, known.configuration.passing), (inf,) * run.pp
     problem = Problem(step.profile, run.microbatches, placed, room, Objective.MAKESPAN)
     report = Report(Objective.MAKESPAN, OPTIMIZED)
     return OpOrder(Schedule(problem, known.order, known.transfers, report))

@@ -19,9 +19,9 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
 
 from ..exchange import export
-from ..models.precision import Precision
 from ..models.run import FULL, Sharding, TrainingRun
 from ..models.work import LayerWork, WorkKind
+from ..packaged import packaged
 from ..prediction.step import StepTimes
 
 _ENDS = {
@@ -31,6 +31,9 @@ _ENDS = {
     WorkKind.HEAD: Layer("head", LayerKind.HEAD, ("model.norm", "lm_head")),
 }
 """The names of ``transformers`` in Llama and its kin, which ``run`` looks for."""
+SYSTEMS: dict[str, list[list[str]]] = packaged(__package__, "systems.json")
+"""Flags of other systems, and notes on what they do not say, each with words of a run of which one
+has to hold."""
 TO_MEGATRON = "--schedule 1f1b or --schedule interleaved-1f1b plans for what Megatron runs"
 
 
@@ -48,15 +51,15 @@ def write_files(folder: Path, step: StepTimes, schedule: Schedule) -> list[str]:
     write_json(dump_profile(named.problem.profile), str(folder / "profile.json"))
     write_json(dump_schedule(named), str(folder / "schedule.json"))
     write_json(dump_program(program), str(folder / "program.json"))
+    untied = [] if step.setup.model.tied else [UNTIED]
     systems = {
-        "torchtitan.csv": ("torch-csv", _torchtitan(run)),
-        "torchtitan.json": ("torchtitan", _torchtitan(run)),
-        "megatron.txt": ("megatron-layout", _megatron(run, untied=not step.setup.model.tied)),
+        "torchtitan.csv": ("torch-csv", _lines("torchtitan", run)),
+        "torchtitan.json": ("torchtitan", _lines("torchtitan", run)),
+        "megatron.txt": ("megatron-layout", _lines("megatron", run) + untied),
     }
     iteration = duration(named.known_timing.iteration_time(named.problem.objective))
     notes = [f"schedule.json: {iteration} an iteration; the optimizer and the host come on top"]
-    notes += [f"program.json: {note}" for note in _left_to_the_model(run)]
-    notes += [f"torchtitan: {note}" for note in _unlike_torchtitan(run)]
+    notes += _lines("notes", run)
     for name, (to, flags) in systems.items():
         try:
             found = export(named, to)
@@ -110,90 +113,32 @@ def _layer(work: LayerWork, numbers: Iterator[int]) -> Layer:
     return Layer(f"model.layers.{number}", kind, (f"model.layers.{number}",))
 
 
-def _left_to_the_model(run: TrainingRun) -> Iterator[str]:
-    """Tells the parts of the plan that stages have to bring with them, as no program has them."""
+def _lines(table: str, run: TrainingRun) -> list[str]:
+    """The lines of a table of ``systems.json`` whose words hold for the run, any of several."""
+    again, fsdp = sorted(run.recompute), run.sharding is Sharding.FSDP
+    sharded, some = run.sharding is not Sharding.NONE, run.recompute not in {frozenset(), FULL}
+    holds = {
+        run.precision.value: True,
+        run.sharding.value: True,
+        "divided": sharded or run.ep > 1,
+        "divided-kept": (sharded or run.ep > 1) and not fsdp,
+        "whole": not sharded and run.ep == 1,
+        "ep": run.ep > 1,
+        "etp": run.etp != run.tp,
+        "etp-alone": run.etp != run.tp and run.ep == 1,
+        "sequence-parallel": run.sequence_parallel,
+        "full": run.recompute == FULL,
+        "selective": some,
+        "selective-kept": some and not fsdp,
+        "sharded": sharded and run.dp > 1,
+        "scattered": run.pp == 1 and run.microbatches > 1 and run.sharding is Sharding.ZERO1,
+    }
     inner = [f"{key} {getattr(run, key)}" for key in ("tp", "cp", "ep") if getattr(run, key) > 1]
-    if inner:
-        yield f"each rank is one process of a group: {', '.join(inner)} are up to its stages"
-    if run.recompute == FULL:
-        yield "layers are to be computed again by the model: hf:FOLDER,recompute=full"
-    elif run.recompute:
-        yield f"the model is to compute {', '.join(sorted(run.recompute))} again by itself"
-    if run.sharding is not Sharding.NONE and run.dp > 1:
-        yield (
-            f"states are divided ({run.sharding}) where stages are in fully_shard; run keeps them "
-            "whole on each replica"
-        )
-
-
-_LEVELS = {frozenset[str](): "none", FULL: "full"}
-"""Recomputation that torchtitan has a word for."""
-
-
-def _torchtitan(run: TrainingRun) -> list[str]:
-    """With ``never``, whole weights stay on each replica and states alone are divided."""
-    divided = run.sharding is not Sharding.NONE or run.ep > 1
-    kept = "always" if run.sharding is Sharding.FSDP else "never"
+    true = {word for word, is_so in (holds | {"inner": bool(inner)}).items() if is_so}
+    words = {"modules": " ".join(again), "listed": ", ".join(again), "inner": ", ".join(inner)}
+    words["mode"] = next(word for word in ("full", "selective", "none") if word in true | {"none"})
     return [
-        f"--parallelism.tensor_parallel_degree {run.tp}",
-        f"--parallelism.context_parallel_degree {run.cp}",
-        f"--parallelism.data_parallel_{'shard' if divided else 'replicate'}_degree {run.dp}",
-        *([f"--parallelism.fsdp_reshard_after_forward {kept}"] if divided else []),
-        *([f"--parallelism.expert_parallel_degree {run.ep}"] if run.ep > 1 else []),
-        *([f"--parallelism.expert_tensor_parallel_degree {run.etp}"] if run.ep > 1 else []),
-        f"--training.seq_len {run.seq}",
-        f"--training.global_batch_size {run.global_batch}",
-        f"--activation_checkpoint.mode {_LEVELS.get(run.recompute, 'selective')}",
+        line.format(run=run, **words)
+        for line, needed in SYSTEMS[table]
+        if not needed or not true.isdisjoint(needed.split())
     ]
-
-
-def _unlike_torchtitan(run: TrainingRun) -> Iterator[str]:
-    """Tells what torchtitan does otherwise than the plan."""
-    if run.recompute not in _LEVELS and run.sharding is not Sharding.FSDP:
-        yield "selective recomputation is another than this plan's"
-    if run.pp == 1 and run.microbatches > 1 and run.sharding is Sharding.ZERO1:
-        yield "gradients are scattered after each microbatch, in this plan once"
-    if run.ep == 1 and run.etp != run.tp:
-        yield f"without ep etp is {run.tp}, in this plan {run.etp}"
-
-
-def _megatron(run: TrainingRun, *, untied: bool) -> list[str]:
-    experts = run.ep > 1 or run.etp != run.tp
-    return [
-        f"--tensor-model-parallel-size {run.tp}",
-        *(["--sequence-parallel"] if run.sequence_parallel else []),
-        f"--context-parallel-size {run.cp}",
-        *([f"--expert-model-parallel-size {run.ep}"] if experts else []),
-        *([f"--expert-tensor-parallel-size {run.etp}"] if experts else []),
-        f"--seq-length {run.seq}",
-        f"--global-batch-size {run.global_batch}",
-        *_NUMBERS[run.precision],
-        *_SHARDED[run.sharding],
-        *_recomputing(run),
-        *([UNTIED] if untied else []),
-    ]
-
-
-_NUMBERS = {
-    Precision.FP32: (),
-    Precision.BF16: ("--bf16",),
-    Precision.FP16: ("--fp16",),
-    Precision.FP8: ("--bf16", "--fp8-format hybrid"),
-    Precision.MXFP8: ("--bf16", "--fp8-format e4m3", "--fp8-recipe mxfp8"),
-    Precision.NVFP4: ("--bf16", "--fp4-format e2m1"),
-}
-"""Megatron's own default is fp32."""
-_SHARDED = {
-    Sharding.NONE: (),
-    Sharding.ZERO1: ("--use-distributed-optimizer",),
-    Sharding.ZERO2: ("--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads"),
-    Sharding.FSDP: ("--use-megatron-fsdp", "--data-parallel-sharding-strategy optim_grads_params"),
-}
-
-
-def _recomputing(run: TrainingRun) -> list[str]:
-    if run.recompute == FULL:
-        flags = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
-        return [flags]
-    modules = " ".join(sorted(run.recompute))
-    return [f"--recompute-granularity selective --recompute-modules {modules}"] if modules else []

@@ -11,7 +11,6 @@ import numpy as np
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import OpKind, fields_of
-from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.schedule import Schedule, Updates
 
 from ..inputs.documents import Document, Planned, read_schedule
@@ -32,7 +31,7 @@ def placed_steps(step: StepTimes) -> Iterator[StepTimes]:
     run = step.setup.run
     for placement, family in PLACED_BY.items():
         if has_placement(placement, run):
-            yield replace(step, setup=replace(step.setup, run=replace(run, schedule=family)))
+            yield step.scheduled(family)
 
 
 def with_schedule(step: StepTimes, given: Schedule | Planned | Document) -> StepTimes:
@@ -48,7 +47,9 @@ def with_schedule(step: StepTimes, given: Schedule | Planned | Document) -> Step
     serves = not any(schedule.pairs) and schedule.updates is Updates.ITERATION
     if serves and (step.cluster.host or not moved):
         for own in placed_steps(step):
-            if np.array_equal(_owners(own, passing), schedule.problem.owner):
+            placed = placement_of(own.setup.run, passing)
+            owners = placed.matrix(own.setup.run.stages, own.setup.run.microbatches)
+            if np.array_equal(owners, schedule.problem.owner):
                 order = OpOrder(schedule)
                 return replace(own, planned=order, remat=again, offload=moved, passing=passing)
     run, found = step.setup.run, schedule.problem
@@ -58,10 +59,3 @@ def with_schedule(step: StepTimes, given: Schedule | Planned | Document) -> Step
         f"offload where the cluster has no host link; got {found.stages} stages, "
         f"{found.placement.name}, on {found.ranks} ranks, {found.microbatches} microbatches"
     )
-
-
-def _owners(step: StepTimes, passing: Passing) -> Any:
-    """The rank of each stage and microbatch, as a plan has them."""
-    run, weights = step.setup.run, passing is Passing.WEIGHTS
-    placement = Placement.round_robin(run.pp) if weights else placement_of(run)
-    return placement.matrix(run.stages, run.microbatches)

@@ -10,6 +10,7 @@ from typing import Any
 from pipeloom.ir.documents import named
 
 from ..models.run import TrainingRun, usual
+from .configuration import in_words
 from .evaluation import Evaluated
 from .space import Space
 
@@ -40,10 +41,4 @@ def _options(space: Space, found: Evaluated, schedule: str) -> Iterator[str]:
         elif key == "compile" and value:
             yield from ("--run", "compile=true")
         elif key in _ALWAYS or value != default:
-            yield from (name, _word(value))
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, frozenset | tuple):
-        return ",".join(map(str, value if isinstance(value, tuple) else sorted(value)))
-    return str(value)
+            yield from (name, in_words(value))

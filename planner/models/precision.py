@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-_SIXTEEN = 2.0
-
 
 class Precision(StrEnum):
     """The format that the matrix products of a run compute in.
@@ -25,7 +23,7 @@ class Precision(StrEnum):
     @property
     def element_bytes(self) -> float:
         """Bytes of a number in an activation, a weight and a message."""
-        return 4.0 if self is Precision.FP32 else _SIXTEEN
+        return 4.0 if self is Precision.FP32 else 2.0
 
     @property
     def operand_bytes(self) -> float:
@@ -42,3 +40,8 @@ class Precision(StrEnum):
     def wide(self) -> Precision:
         """The format of what is not narrow in such a run: bf16 for all below 16 bits."""
         return Precision.BF16 if self.is_narrow else self
+
+    @property
+    def units(self) -> str:
+        """The word of a GPU's rates."""
+        return {Precision.MXFP8: "fp8", Precision.NVFP4: "fp4"}.get(self, self.value)

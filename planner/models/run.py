@@ -18,15 +18,7 @@ from .precision import Precision
 from .run_faults import faults_of
 from .words import RunValues
 
-RECOMPUTED_MODULES = (
-    "core_attn",
-    "layernorm",
-    "mlp",
-    "moe",
-    "moe_act",
-    "mla_up_proj",
-    "shared_experts",
-)
+MODULES = ("core_attn", "layernorm", "mlp", "moe", "moe_act", "mla_up_proj", "shared_experts")
 """What can be computed again by itself; the words of Megatron's ``--recompute-modules``."""
 FULL = frozenset({"full"})
 SELECTIVE = frozenset({"core_attn"})
@@ -101,9 +93,9 @@ class TrainingRun:
         degrees that do not divide each other, the GPUs, the model or the batch.
         """
         values = RunValues(given, (*KEYS, *ALSO))
-        run = cls(**plain_fields(values, model))
+        run = cls(**values_of(values, model))
         values.raise_faults()
-        run = _with_degrees(run, values, model)
+        run = _with_degrees(run, values)
         values.raise_faults()
         if faults := list(faults_of(run, model)):
             raise InputError(*faults)
@@ -152,25 +144,18 @@ ALSO = ("microbatches", "local_batch")
 """Other words for the batch: microbatches of a replica, sequences of a replica."""
 
 
-def plain_fields(values: RunValues, model: Model) -> dict[str, Any]:
-    """The fields that depend on no other one."""
-    gpu = values.value("gpu")
-    if gpu is not None and not isinstance(gpu, str):
-        values.wrong(("gpu",), "a name", None)
-    return {
-        "gpu": gpu,
-        **{key: values.whole(key, default=1) for key in ("tp", "pp", "cp", "ep")},
-        "seq": values.whole("seq", default=min(4096, model.longest or 4096)),
-        "precision": values.choice("precision", Precision.BF16),
-        "gradients": values.choice("gradients", Precision.FP32),
-        "recompute": _recompute(values),
-        "sharding": values.choice("sharding", Sharding.NONE),
-        "layers": values.whole("layers", default=model.layers),
-        "layers_per_stage": _by_stage(values),
-        "attention": values.choice("attention", AttentionKernel.FLASH),
-        "fused_cross_entropy": values.flag("fused_cross_entropy", default=False),
-        "compile": values.flag("compile", default=False),
+def values_of(values: RunValues, model: Model) -> dict[str, Any]:
+    """Each field as it is given, else with its default."""
+    of_model = {"seq": min(4096, model.longest or 4096), "layers": model.layers}
+    own = {"recompute": _recompute, "layers_per_stage": _by_stage}
+    found: dict[str, Any] = {
+        each.name: own[each.name](values)
+        if each.name in own
+        else values.read(each.name, of_model.get(each.name, each.default))
+        for each in fields(TrainingRun)
     }
+    cut = _without_ends(found["layers_per_stage"], found["layers"])
+    return found | {"layers_per_stage": cut, "schedule": found["schedule"].lower()}
 
 
 def _recompute(values: RunValues) -> frozenset[str]:
@@ -180,8 +165,8 @@ def _recompute(values: RunValues) -> frozenset[str]:
         if len(given) == 1 and given[0] in _RECOMPUTE:
             return _RECOMPUTE[given[0]]
     words = [*given] if isinstance(given, Iterable) else [given]
-    if not all(word in RECOMPUTED_MODULES for word in words):
-        known = f"none, selective, full, or some of {', '.join(RECOMPUTED_MODULES)}"
+    if not all(word in MODULES for word in words):
+        known = f"none, selective, full, or some of {', '.join(MODULES)}"
         return values.wrong(("recompute",), known, frozenset())
     return frozenset(words)
 
@@ -202,45 +187,37 @@ def _by_stage(values: RunValues) -> tuple[int, ...] | None:
     return found
 
 
-def _with_degrees(run: TrainingRun, values: RunValues, model: Model) -> TrainingRun:
+def _with_degrees(run: TrainingRun, values: RunValues) -> TrainingRun:
     """With what follows from other fields where it is not given."""
-    inner = run.tp * run.pp * run.cp
-    dp = values.whole("dp", default=max(1, values.whole("gpus", default=inner) // inner))
-    vp = _virtual(values, run)
-    local = values.whole("local_batch", default=1)
-    micro_batch = values.whole("micro_batch", default=1 if run.pp > 1 else local)
-    usual = 1 if run.pp == 1 else 4 * run.pp
-    default = values.whole("microbatches", default=usual) * dp * micro_batch
-    if values.has("local_batch"):
-        default = local * dp
-    schedule = "1f1b" if vp == 1 else "interleaved-1f1b"
-    if values.has("schedule"):
-        schedule = values.value("schedule")
-    if not isinstance(schedule, str):
-        schedule = values.wrong(("schedule",), "a family's name", "1f1b")
-    run = replace(
+    whole, inner = values.whole, run.tp * run.pp * run.cp
+    dp, vp = whole("dp", default=max(1, run.gpus // inner)), _virtual(values, run)
+    local = whole("local_batch", default=1)
+    micro_batch = whole("micro_batch", default=1 if run.pp > 1 else local)
+    count = whole("microbatches", default=1 if run.pp == 1 else 4 * run.pp)
+    replica = local if values.has("local_batch") else count * micro_batch
+    family = run.schedule if values.has("schedule") or vp == 1 else "interleaved-1f1b"
+    return replace(
         run,
-        gpus=values.whole("gpus", default=inner * dp),
+        gpus=whole("gpus", default=inner * dp),
         dp=dp,
         vp=vp,
-        etp=values.whole("etp", default=run.tp),
+        etp=whole("etp", default=run.tp),
         micro_batch=micro_batch,
-        global_batch=values.whole("global_batch", default=default),
+        global_batch=whole("global_batch", default=replica * dp),
         sequence_parallel=values.flag("sequence_parallel", default=run.tp > 1),
-        schedule=schedule.lower(),
+        schedule=family,
     )
-    return replace(run, layers_per_stage=without_ends(run.layers_per_stage, run.layers))
 
 
 def _virtual(values: RunValues, run: TrainingRun) -> int:
     """Stages a rank; of ``interleaved, not stated`` the fewest that divide a rank's layers."""
-    if not values.has("vp") and "interleaved" in str(values.stated("vp")):
-        each = run.layers // run.pp
-        return next((vp for vp in range(2, each + 1) if each % vp == 0), 1)
-    return values.whole("vp", default=1)
+    if values.has("vp") or "interleaved" not in str(values.stated.get("vp")):
+        return run.vp
+    each = run.layers // run.pp
+    return next((vp for vp in range(2, each + 1) if each % vp == 0), 1)
 
 
-def without_ends(given: tuple[int, ...] | None, layers: int) -> tuple[int, ...] | None:
+def _without_ends(given: tuple[int, ...] | None, layers: int) -> tuple[int, ...] | None:
     """``layers_per_stage`` of which the first counts the embedding and the last the head, as some
     systems do, without them."""
     if given is None or sum(given) != layers + 2 or not (given[0] and given[-1]):

@@ -13,65 +13,42 @@ if TYPE_CHECKING:
     from .run import TrainingRun
 
 
-_FOLLOWS = {
-    "seq": {"tp"},
-    "gpus": {"tp"},
-    "ep": {"tp", "gpus"},
-    "etp": {"tp"},
-    "global_batch": {"tp", "gpus"},
-    "pp": {"layers"},
-    "layers_per_stage": {"layers"},
-}
-"""What a wrong value of the other keys may make wrong."""
-
-
 def faults_of(run: TrainingRun, model: Model) -> Iterator[str]:
-    """The first fault of each key; what a wrong degree entails is not said."""
-    keys: set[str] = set()
-    for line in _all_faults(run, model):
-        key = line.partition(":")[0]
-        if key not in keys and keys.isdisjoint(_FOLLOWS.get(key, ())):
-            yield line
-        keys.add(key)
-
-
-def _all_faults(run: TrainingRun, model: Model) -> Iterator[str]:
-    yield from _faults_of_widths(run, model)
-    yield from _faults_of_degrees(run)
+    """A line for each fault; what a wrong degree entails is not said."""
+    widths = [*_faults_of_widths(run, model)]
+    yield from widths or _faults_of_degrees(run)
     yield from _faults_of_layers(run, model)
     yield from _faults_of_recompute(run, model)
-    if run.global_batch % (run.dp * run.micro_batch):
-        each = f"dp x micro_batch = {run.dp} x {run.micro_batch}"
-        yield f"global_batch: expected a multiple of {each}, got {run.global_batch}"
 
 
 def _faults_of_degrees(run: TrainingRun) -> Iterator[str]:
-    inner = run.tp * run.pp * run.cp
-    if run.gpus % inner:
-        degrees = f"tp x pp x cp = {run.tp} x {run.pp} x {run.cp} = {inner}"
-        yield f"gpus: expected a multiple of {degrees}, got {run.gpus}"
-    elif inner * run.dp != run.gpus:
-        degrees = f"{run.tp} x {run.pp} x {run.cp} x {run.dp} = {inner * run.dp}"
-        yield f"gpus: expected tp x pp x cp x dp = {degrees}, got {run.gpus}"
     if run.vp > 1 and run.pp == 1:
         yield f"vp: expected 1 where pp is 1, got {run.vp}"
-    if run.tp * run.cp * run.dp % (run.ep * run.etp):
-        yield (
-            f"ep: expected ep x etp to divide tp x cp x dp = {run.tp * run.cp * run.dp}, "
-            f"got {run.ep} x {run.etp} (etp is tp where it is not given)"
-        )
     if run.seq % (run.cp * run.split):
         yield f"seq: expected a multiple of cp x tp = {run.cp * run.split}, got {run.seq}"
     if run.sequence_parallel and run.tp == 1:
         yield "sequence_parallel: expected false where tp is 1, got true"
     if run.cp > 1 and run.attention == "unfused":
         yield f"attention: expected flash where cp is {run.cp}, got unfused"
+    inner = run.tp * run.cp * run.dp
+    if inner * run.pp != run.gpus:
+        degrees = f"{run.tp} x {run.pp} x {run.cp} x {run.dp} = {inner * run.pp}"
+        yield f"gpus: expected tp x pp x cp x dp = {degrees}, got {run.gpus}"
+        return
+    if inner % (run.ep * run.etp):
+        yield (
+            f"ep: expected ep x etp to divide tp x cp x dp = {inner}, got {run.ep} x {run.etp} "
+            "(etp is tp where it is not given)"
+        )
+    if run.global_batch % (run.dp * run.micro_batch):
+        each = f"dp x micro_batch = {run.dp} x {run.micro_batch}"
+        yield f"global_batch: expected a multiple of {each}, got {run.global_batch}"
 
 
 def _faults_of_layers(run: TrainingRun, model: Model) -> Iterator[str]:
     if run.layers > model.layers:
         yield f"layers: expected at most the model's {model.layers}, got {run.layers}"
-    if run.layers_per_stage is None:
+    elif run.layers_per_stage is None:
         if run.layers < run.stages:
             layers = counted(run.layers, "layer")
             yield f"pp: expected at most one stage per layer, pp x vp <= {layers}, got {run.stages}"
@@ -91,7 +68,7 @@ def _faults_of_layers(run: TrainingRun, model: Model) -> Iterator[str]:
 def _faults_of_widths(run: TrainingRun, model: Model) -> Iterator[str]:
     if model.heads % run.tp:
         yield f"tp: expected a divisor of the {model.heads} heads, got {run.tp}"
-    if max(model.kv_heads, run.tp) % min(model.kv_heads, run.tp):
+    elif max(model.kv_heads, run.tp) % min(model.kv_heads, run.tp):
         heads = f"{model.kv_heads} heads of keys and values"
         yield f"tp: expected a divisor or a multiple of the {heads}, got {run.tp}"
     if model.experts is None:

@@ -5,6 +5,7 @@ Of a run absent, unknown and misspelt values are told apart.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -15,6 +16,16 @@ from pipeloom.ir.formats.validation import misspelt
 T = TypeVar("T")
 MOST, MOST_LAYERS = 2**40, 10_000
 """Larger numbers are mistakes."""
+
+
+def bare(name: str) -> str:
+    """The name in lower case, without hyphens and spaces."""
+    return re.sub(r"[^a-z0-9.]", "", name.lower())
+
+
+def find_name(name: str, known: Iterable[str]) -> str | None:
+    """The one of ``known`` that is meant, as :func:`bare` has it; None where none is."""
+    return {bare(each): each for each in known}.get(bare(name))
 
 
 class Words:
@@ -63,29 +74,14 @@ class Words:
             return default
         return value if isinstance(value, bool) else self.wrong(keys, "true or false", default)
 
-    def rate(self, *keys: str) -> float:
-        """A number from 0 on; 0 where it is not given."""
-        value = self.value(*keys)
+    def number(self, key: str, least: float, most: float, expected: str) -> float | None:
+        """A number within these bounds; None where it is not given."""
+        value = self.value(key)
         if value is None:
-            return 0.0
-        if type(value) not in (int, float) or not 0 <= value <= MOST**2:
-            return self.wrong(keys, "a number >= 0", 0.0)
+            return None
+        if type(value) not in (int, float) or not least <= value <= most:
+            return self.wrong((key,), expected, None)
         return float(value)
-
-    def indices(self, key: str) -> list[int]:
-        """A list of layers' indices; empty where it is not given."""
-        value = self.value(key)
-        if value is None:
-            return []
-        if not isinstance(value, list) or not all(type(x) is int for x in value):
-            return self.wrong((key,), "a list of whole numbers", [])
-        return value
-
-    def one_of(self, key: str, choices: Iterable[str], default: str) -> str:
-        value = self.value(key)
-        if value is None or value in choices:
-            return str(value or default)
-        return self.wrong((key,), f"one of {', '.join(choices)}", default)
 
     def wrong(self, keys: tuple[str, ...], expected: str, default: T) -> T:
         key = next((key for key in keys if key in self._given), keys[0])
@@ -113,10 +109,9 @@ class Words:
             raise InputError(*dict.fromkeys(self.faults))
 
 
-E = TypeVar("E", bound=StrEnum)
-_PRECISIONS = {"float8": "fp8", "fp8cs": "fp8", "fp8ds": "fp8", "float32": "fp32"} | {
-    "bfloat16": "bf16",
-    "float16": "fp16",
+_PRECISIONS = {
+    **{"float8": "fp8", "fp8cs": "fp8", "fp8ds": "fp8"},
+    **{"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"},
 }
 
 
@@ -126,14 +121,21 @@ class RunValues(Words):
     def __init__(self, given: Mapping[str, Any], known: Sequence[str]) -> None:
         super().__init__(given, {})
         self.refuse_unknown(known, f"known: {', '.join(known)}")
-        self._stated = given
+        self.stated = given
         self._given = {key: value for key, value in given.items() if not _is_unknown(value)}
 
-    def stated(self, key: str) -> Any:
-        """The value as it was given, though it may say that it is not known."""
-        return self._stated.get(key)
+    def read(self, key: str, default: Any) -> Any:
+        """The value of this key, which is of the kind of ``default``."""
+        if isinstance(default, bool):
+            return self.flag(key, default=default)
+        if isinstance(default, StrEnum):
+            return self._choice(key, default)
+        if isinstance(default, int):
+            return self.whole(key, default=default)
+        found = self._given.get(key, default)
+        return found if isinstance(found, str | None) else self.wrong((key,), "a name", default)
 
-    def choice(self, key: str, default: E) -> E:
+    def _choice(self, key: str, default: StrEnum) -> StrEnum:
         word = str(self._given.get(key, default)).lower().replace("-", "").replace("_", "")
         kind = type(default)
         try:

@@ -12,11 +12,12 @@ Bytes of weights, gradients and optimizer states on a rank, and what replicas ex
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import TypeAlias
+from math import ceil, log2
 
 from pipeloom.ir.model.ops import OpKind
 
@@ -29,7 +30,7 @@ class Group(StrEnum):
 
     ``EP`` are the ranks that hold different experts, ``ETP`` those that hold parts of the same
     experts; ``DP`` those that hold the same parameters outside of experts (data and context
-    parallel ranks), ``EDP`` those that hold the same experts; ``PP`` neighbouring stages.
+    parallel ranks), ``EDP`` those that hold the same experts.
     """
 
     TP = "tp"
@@ -38,7 +39,6 @@ class Group(StrEnum):
     ETP = "etp"
     DP = "dp"
     EDP = "edp"
-    PP = "pp"
 
 
 class CollectiveKind(StrEnum):
@@ -61,16 +61,22 @@ class WorkKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Gemm:
+class Kernel:
+    """A kernel of ``op``. ``module``: the part of the layer that it belongs to."""
+
+    name: str
+    module: str
+    op: OpKind
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm(Kernel):
     """``count`` products of (m x k) and (k x n), run as one kernel.
 
     More than one are experts (a grouped product) or the batch and heads of unfused attention.
     ``precision``: of its operands; the result has the run's element size.
     """
 
-    name: str
-    module: str
-    op: OpKind
     m: float
     n: float
     k: float
@@ -89,7 +95,7 @@ class Gemm:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Kernel):
     """Fused attention: scores, softmax and weighted sum in one kernel that keeps no matrix.
 
     ``sequences`` of ``queries`` by ``keys`` positions; ``heads`` of queries. ``flops`` are those of
@@ -97,9 +103,6 @@ class Attention:
     sequence, as many kernels run one after the other, each with the keys of one.
     """
 
-    name: str
-    module: str
-    op: OpKind
     sequences: float
     heads: float
     queries: float
@@ -114,19 +117,16 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
-class Elementwise:
+class Elementwise(Kernel):
     """``kernels`` passes over memory that read and write ``bytes`` in all: norms, activation
     functions, rotations, additions, casts, softmax."""
 
-    name: str
-    module: str
-    op: OpKind
     bytes: float
     kernels: int
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(Kernel):
     """``size`` ranks of ``group``; ``bytes`` as nccl-tests counts them, of one rank.
 
     All-reduce: the tensor. All-gather: what each rank has in the end. Reduce-scatter: what each
@@ -134,9 +134,6 @@ class Collective:
     of them one after the other. What crosses a rank's link is :attr:`wire_bytes`.
     """
 
-    name: str
-    module: str
-    op: OpKind
     kind: CollectiveKind
     group: Group
     size: int
@@ -150,8 +147,14 @@ class Collective:
         factor = {CollectiveKind.ALL_REDUCE: 2 * others, CollectiveKind.SEND: 1.0}
         return self.bytes * self.count * factor.get(self.kind, others)
 
-
-Kernel: TypeAlias = Gemm | Attention | Elementwise | Collective
+    @property
+    def steps(self) -> int:
+        """Messages one after the other, of which each has its latency."""
+        others = self.size - 1
+        if self.kind is CollectiveKind.ALL_REDUCE:
+            return 2 * min(others, ceil(log2(self.size)))
+        alone = self.kind in {CollectiveKind.ALL_TO_ALL, CollectiveKind.SEND}
+        return self.count if alone else others
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +218,16 @@ class LayerWork:
         """FLOPs of products and attention."""
         return sum(k.flops for k in self.of(op) if isinstance(k, Gemm | Attention))
 
+    @property
+    def model_flops(self) -> float:
+        """F's, with all pairs that a token may look at: a window leaves fewer, the causal half is
+        undone."""
+        attention = sum(k.flops for k in self.of(OpKind.F) if isinstance(k, Attention))
+        return self.flops(OpKind.F) + attention
+
     def bytes_moved(self, op: OpKind) -> float:
         """Read from and written to the device's memory, collectives aside."""
-        return sum(k.bytes for k in self.of(op) if not isinstance(k, Collective))
+        return sum(k.bytes for k in self.of(op) if isinstance(k, Gemm | Attention | Elementwise))
 
     @property
     def m_b(self) -> float:
@@ -236,6 +246,12 @@ class LayerWork:
     def m_r(self) -> float:
         """Held in addition to M_B from R's start to B's end: what recomputation brings back."""
         return sum(t.bytes for t in self.held if t.dropped)
+
+
+def different(works: Sequence[LayerWork]) -> list[tuple[LayerWork, int]]:
+    """The different layers, by identity, and how many there are of each."""
+    counts = Counter(map(id, works))
+    return [(work, counts[id(work)]) for work in {id(work): work for work in works}.values()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,10 @@ import numpy as np
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.units import counted
-from pipeloom.report.text_table import table
 
 from ..clusters.cluster import Cluster
-from ..clusters.efficiency import MEMORY_PRIORS, PRIORS
 from ..inputs.documents import Document
-from .fit import Fitted, fit
+from .fit import Fit
 from .measured_rows import MeasuredRow, read_rows
 
 FAR = 2.0
@@ -57,24 +55,19 @@ class Calibration:
             "median_percent": float(np.median(off)),
             "p90_percent": float(np.quantile(off, 0.9)),
             "largest_percent": float(off.max()),
-            "efficiency": self.cluster.efficiency.to_dict(),
+            "efficiency": self.cluster.efficiency.model_dump(),
             "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
-        found, reached = self.to_dict(), self.cluster.efficiency
-        priors = [*PRIORS.items(), *MEMORY_PRIORS.items()]
-        rows = [
-            [key, f"{getattr(reached, key):.4g}", f"{prior.usual:.4g}"] for key, prior in priors
-        ]
-        runs, shapes = counted(len(self.rows), "run"), counted(len(reached.shapes), "shape")
+        found = self.to_dict()
+        runs = counted(len(self.rows), "run")
+        shapes = counted(len(self.cluster.efficiency.shapes), "shape")
         return (
             f"{found['gpu']}: {runs}, off by {found['median_percent']:.1f} % in the median, "
             f"{found['p90_percent']:.1f} % at the 90th percentile, "
-            f"{found['largest_percent']:.1f} % at most; {shapes} of layers\n\n"
-            + table(["parameter", "fitted", "usual"], rows)
-            + "".join(f"\n\nnote: {note}" for note in self.notes)
-        )
+            f"{found['largest_percent']:.1f} % at most; {shapes} of layers"
+        ) + "".join(f"\nnote: {note}" for note in self.notes)
 
 
 def calibrate(measurements: Document, *, gpu: str | None = None) -> Calibration:
@@ -101,6 +94,5 @@ def calibrated_on(rows: Iterable[MeasuredRow], *, shapes: bool = True) -> Calibr
     given = [row for row in rows if row.calibrates]
     if not given:
         raise InputError("runs: expected one without experts and with a known precision")
-    fitted: Fitted = fit(given, shapes=shapes)
-    cluster = replace(given[0].setup.cluster, efficiency=fitted.efficiency)
-    return Calibration(cluster, tuple(given), fitted.residuals)
+    efficiency, residuals = Fit(given, shapes).run()
+    return Calibration(given[0].reaching(efficiency), tuple(given), residuals)

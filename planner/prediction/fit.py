@@ -14,13 +14,12 @@ curve says.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipeloom.ir.model.ops import FloatArray
 
-from ..clusters.efficiency import MEMORY_PRIORS, PRIORS, Efficiency
+from ..clusters.efficiency import Efficiency, priors
 from ..models.work import WorkKind
 from .measured_rows import MeasuredRow
 from .memory import GIB, memory_of
@@ -43,34 +42,22 @@ STEP, CLOSE, ROUNDS = 1e-3, 1e-2, 12
 """Of the derivatives; the relative gain below which it ends; rounds at most."""
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A calibration and its residuals: log(predicted / measured) of each row."""
-
-    efficiency: Efficiency
-    residuals: FloatArray
-
-
-def fit(rows: Sequence[MeasuredRow], *, shapes: bool = True) -> Fitted:
-    """The efficiency of the one GPU that all rows are of."""
-    return _Calibrating(rows, shapes).run()
-
-
 def predicted(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> FloatArray:
     """The step times of rows, ms, (N,)."""
     memo: Memo = {}
-    at = [(row.setup, replace(row.setup.cluster, efficiency=efficiency)) for row in rows]
-    return np.array([StepTimes(setup, cluster, memo).time for setup, cluster in at])
+    return np.array([StepTimes(row.setup, row.reaching(efficiency), memo).time for row in rows])
 
 
 def with_memory(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> Efficiency:
     """With the memory beside tensors that the rows with measured memory ask for."""
     known = [(row, row.memory_gib) for row in rows if row.memory_gib is not None]
     measured = np.log([size for _, size in known])
-    bare = replace(efficiency, fragmentation=0.0, context_gib=0.0)
+    bare = efficiency.model_copy(update={"fragmentation": 0.0, "context_gib": 0.0})
     tensors = np.array([peak_gib(row, bare) for row, _ in known])
-    usual = np.log([prior.usual for prior in MEMORY_PRIORS.values()])
-    spread, x = np.array([prior.spread for prior in MEMORY_PRIORS.values()]), usual.copy()
+    found = priors(memory=True)
+    typical, spread, most = map(np.array, zip(*found.values(), strict=True))
+    usual = np.log(typical)
+    x = usual.copy()
     for _ in range(ROUNDS):
         share, context = np.exp(x)
         total = tensors * (1 + share) + context
@@ -78,31 +65,32 @@ def with_memory(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> Efficien
         residuals = (np.log(total) - measured) / MEMORY_NOISE
         matrix = jacobian.T @ jacobian + np.diag(1 / spread**2)
         x -= np.linalg.solve(matrix, jacobian.T @ residuals + (x - usual) / spread**2)
-    values = np.minimum(np.exp(x), [prior.most for prior in MEMORY_PRIORS.values()]).tolist()
-    fragmentation, context = values
-    return replace(efficiency, fragmentation=fragmentation, context_gib=context)
+    values = np.minimum(np.exp(x), most).tolist()
+    return efficiency.model_copy(update=dict(zip(found, values, strict=True)))
 
 
 def peak_gib(row: MeasuredRow, efficiency: Efficiency) -> float:
     """Memory of the fullest device."""
-    step = StepTimes(row.setup, replace(row.setup.cluster, efficiency=efficiency))
+    step = StepTimes(row.setup, row.reaching(efficiency))
     return max(rank.total for rank in memory_of(step)) / GIB
 
 
-class _Calibrating:
-    """The unknowns are logarithms: those of the curves, then one a shape."""
+class Fit:
+    """The efficiency of the one GPU that all rows are of.
+
+    The unknowns are logarithms: those of the curves, then one a shape.
+    """
 
     def __init__(self, rows: Sequence[MeasuredRow], shapes: bool) -> None:
         self.rows = rows
         self.measured = np.log([row.step_ms for row in rows])
-        self.names = list(PRIORS)
+        usual, spread, self.most = map(np.array, zip(*priors(memory=False).values(), strict=True))
+        self.names = list(priors(memory=False))
         self.of_shape = self._shapes() if shapes else {}
         shaped = {i for mine in self.of_shape.values() for i in mine}
         self.noise = np.array([NOISE if i in shaped else UNSHAPED for i in range(len(rows))])
-        usual = [np.log(PRIORS[name].usual) for name in self.names]
-        self.prior = np.array([*usual, *np.zeros(len(self.of_shape))])
-        spreads = [PRIORS[name].spread for name in self.names]
-        self.spread = np.array([*spreads, *map(_shape_spread, self.of_shape)])
+        self.prior = np.array([*np.log(usual), *np.zeros(len(self.of_shape))])
+        self.spread = np.array([*spread, *map(_shape_spread, self.of_shape)])
 
     def _shapes(self) -> dict[str, list[int]]:
         """The rows of each shape that enough of them share."""
@@ -112,7 +100,8 @@ class _Calibrating:
                 found.setdefault(shape, []).append(i)
         return {shape: mine for shape, mine in sorted(found.items()) if len(mine) >= ROWS}
 
-    def run(self) -> Fitted:
+    def run(self) -> tuple[Efficiency, FloatArray]:
+        """The efficiency, and log(predicted / measured) of each row."""
         x, last = self.prior.copy(), np.inf
         residuals = self._residuals(x, range(len(self.rows)))
         for _ in range(ROUNDS):
@@ -124,13 +113,14 @@ class _Calibrating:
                 break
             last = loss
         found = self._with_spread(self._efficiency(x), x, residuals)
-        return Fitted(with_memory(self.rows, found), residuals)
+        return with_memory(self.rows, found), residuals
 
     def _with_spread(self, found: Efficiency, x: FloatArray, residuals: FloatArray) -> Efficiency:
         """With the residuals' spread; elsewhere no less than shapes differ by."""
         shaped = self.noise == NOISE
         elsewhere = [_spread(residuals[~shaped]), _scatter(x[len(self.names) :])]
-        return replace(found, spread=_spread(residuals[shaped]), spread_elsewhere=max(elsewhere))
+        spreads = {"spread": _spread(residuals[shaped]), "spread_elsewhere": max(elsewhere)}
+        return found.model_copy(update=spreads)
 
     def _loss(self, x: FloatArray, residuals: FloatArray) -> float:
         """The loss that is minimized: Huber's sum over rows, and the priors'."""
@@ -164,15 +154,14 @@ class _Calibrating:
         return found
 
     def _bounded(self, x: FloatArray) -> FloatArray:
-        most = [np.log(PRIORS[name].most) for name in self.names]
-        x[: len(most)] = np.minimum(x[: len(most)], most)
+        x[: len(self.most)] = np.minimum(x[: len(self.most)], np.log(self.most))
         return x
 
     def _efficiency(self, x: FloatArray) -> Efficiency:
         values = np.exp(x).tolist()
         curves = dict(zip(self.names, values, strict=False))
         shapes = dict(zip(self.of_shape, values[len(self.names) :], strict=True))
-        return Efficiency(**curves, shapes=shapes)
+        return Efficiency().model_copy(update={**curves, "shapes": shapes})
 
 
 def _shape_spread(shape: str) -> float:

@@ -28,17 +28,16 @@ all-reduce, which NCCL does in a tree where that is shorter; an all-to-all sends
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, log2
 
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import OpKind
 
-from ..clusters.cluster import Cluster
+from ..clusters.cluster import Cluster, ClusterLink
 from ..models.precision import Precision
 from ..models.run import TrainingRun
-from ..models.work import Attention, Collective, CollectiveKind, Elementwise, Gemm, Group, LayerWork
+from ..models.work import Attention, Collective, Elementwise, Gemm, Group, Kernel, LayerWork
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,8 @@ class CollectiveTimes:
 
     def of(self, collective: Collective) -> float:
         """Time of one, or of the ``count`` messages of a send, alone on the links."""
-        if collective.size <= 1:
-            return 0.0
         link = self.link(collective.group, collective.size)
-        latency = self._steps(collective) * link.latency
+        latency = collective.steps * link.latency
         least = collective.count * self.cluster.efficiency.collective_ms
         return least + latency + self.moving(collective)
 
@@ -63,7 +60,7 @@ class CollectiveTimes:
         reached = self.cluster.efficiency
         return collective.wire_bytes / (link.gigabytes_per_second * reached.link * 1e6)
 
-    def link(self, group: Group, size: int) -> Link:
+    def link(self, group: Group, size: int) -> Link | ClusterLink:
         """The link that a rank of a group has towards the others of it."""
         apart, node = self._apart(group), self.cluster.gpus_per_node
         if apart * size <= node:
@@ -75,37 +72,11 @@ class CollectiveTimes:
 
     def _apart(self, group: Group) -> int:
         run = self.run
-        return {
-            Group.TP: 1,
-            Group.ETP: 1,
-            Group.CP: run.tp,
-            Group.EP: run.etp,
-            Group.DP: run.tp,
-            Group.EDP: run.etp * run.ep,
-            Group.PP: run.tp * run.cp * run.dp,
-        }[group]
-
-    @staticmethod
-    def _steps(collective: Collective) -> int:
-        """Latencies one after the other."""
-        others = collective.size - 1
-        if collective.kind is CollectiveKind.ALL_REDUCE:
-            return 2 * min(others, ceil(log2(collective.size)))
-        if collective.kind in {CollectiveKind.ALL_TO_ALL, CollectiveKind.SEND}:
-            return collective.count
-        return others
+        apart = {Group.CP: run.tp, Group.DP: run.tp, Group.EP: run.etp}
+        return (apart | {Group.EDP: run.etp * run.ep}).get(group, 1)
 
 
 TILE = 128
-RATES = {
-    Precision.FP32: "fp32",
-    Precision.BF16: "bf16",
-    Precision.FP16: "fp16",
-    Precision.FP8: "fp8",
-    Precision.MXFP8: "fp8",
-    Precision.NVFP4: "fp4",
-}
-"""The word of a GPU's rates."""
 
 
 @dataclass(frozen=True)
@@ -119,18 +90,16 @@ class KernelTimes:
     @property
     def peak(self) -> float:
         """Dense teraflops that the GPU's maker publishes for the run's precision."""
-        return self.cluster.gpu.peak(RATES[self.precision])
+        return self.cluster.gpu.peak(self.precision.units)
 
-    def of(self, kernel: Gemm | Attention | Elementwise) -> float:
+    def of(self, kernel: Kernel) -> float:
         """Time of one kernel, or of the passes that one stands for."""
         if isinstance(kernel, Gemm):
             return self._gemm(kernel)
         if isinstance(kernel, Attention):
             return self._attention(kernel)
+        assert isinstance(kernel, Elementwise)
         return kernel.kernels * self.at_least(self.moving(kernel.bytes / kernel.kernels))
-
-    def total(self, kernels: Iterable[Gemm | Attention | Elementwise]) -> float:
-        return sum(map(self.of, kernels))
 
     def moving(self, size: float) -> float:
         """To read or write so many bytes of the device's memory."""
@@ -150,7 +119,7 @@ class KernelTimes:
         """FLOPs a millisecond that a large product reaches."""
         reached = self.cluster.efficiency
         share = reached.gemm_narrow if precision.is_narrow else reached.gemm
-        return self.cluster.gpu.peak(RATES[precision]) * share * 1e9
+        return self.cluster.gpu.peak(precision.units) * share * 1e9
 
     def _filled(self, gemm: Gemm) -> float:
         """Share of the multiprocessors that have a tile. Beyond one tile each, last waves that are
@@ -166,7 +135,7 @@ class KernelTimes:
             share *= reached.attention_backward
         if kernel.rounds > 1:
             share *= reached.attention_ring
-        rate = self.cluster.gpu.peak(RATES[self.precision.wide]) * share * 1e9
+        rate = self.cluster.gpu.peak(self.precision.wide.units) * share * 1e9
         time = max(kernel.flops / rate, self.moving(kernel.bytes))
         return kernel.rounds * self.at_least(time / kernel.rounds)
 
@@ -208,11 +177,10 @@ def layer_times(
     """The times of ``work``; ``factor``: measured over calculated time of such a layer."""
     computed, traffic = {}, {}
     for op in OPS:
-        mine = list(work.of(op))
-        compute = [kernel for kernel in mine if not isinstance(kernel, Collective)]
-        computed[op] = factor * kernels.total(compute)
-        hiding = factor * kernels.total(k for k in compute if _is_attention(k))
-        sent = [kernel for kernel in mine if isinstance(kernel, Collective)]
+        compute = [kernel for kernel in work.of(op) if not isinstance(kernel, Collective)]
+        computed[op] = factor * sum(map(kernels.of, compute))
+        hiding = factor * sum(kernels.of(k) for k in compute if _is_attention(k))
+        sent = [kernel for kernel in work.of(op) if isinstance(kernel, Collective)]
         traffic[op] = _traffic(sent, messages, factor, hiding)
     return LayerTimes(computed, traffic)
 
@@ -226,8 +194,7 @@ def _traffic(
 ) -> dict[Group, Traffic]:
     found: dict[Group, Traffic] = defaultdict(Traffic)
     for each in sent:
-        time, hidden = factor * messages.of(each), 0.0
-        if each.group is Group.CP and each.kind is CollectiveKind.SEND:
-            hidden = min(time, hiding * (1 - 1 / each.size))
+        time = factor * messages.of(each)
+        hidden = min(time, hiding * (1 - 1 / each.size)) if each.group is Group.CP else 0.0
         found[each.group] += Traffic(time, time - hidden)
     return dict(found)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from pipeloom.ir.model.ops import OpKind
 
-from ..clusters.efficiency import Efficiency
+from ..clusters.cluster import Cluster
 from ..models.run import Sharding
 from ..models.work import LayerWork
 from .step import StepTimes
@@ -44,48 +44,44 @@ class RankMemory:
 
 def memory_of(step: StepTimes) -> tuple[RankMemory, ...]:
     """The memory of each rank of the pipeline."""
-    reached, held = step.cluster.efficiency, step.activation_bytes
-    return tuple(
-        _with_reserve(reached, each, float(held[r]), step.buffers[r])
-        for r, each in _all_but_held(step)
-    )
+    reached, found = step.cluster.efficiency, []
+    for rank, held, buffers in zip(_kept(step), step.activation_bytes, step.buffers, strict=True):
+        gathered = rank.bytes["gathered"] + buffers
+        known = {**rank.bytes, "activations": float(held), "gathered": gathered}
+        reserve = reached.fragmentation * sum(known.values()) + reached.context_gib * GIB
+        found.append(RankMemory(rank.stages, known | {"reserve": reserve}))
+    return tuple(found)
 
 
 def rooms_of(step: StepTimes) -> tuple[float, ...]:
     """Bytes that the activations of each rank may take: what its device has beside all else, of
     which the allocator takes its share too. Buffers of weights on their way are not counted."""
-    reached, device = step.cluster.efficiency, step.cluster.gpu.memory_gib
-    tensors = (device - reached.context_gib) * GIB / (1 + reached.fragmentation)
-    return tuple(max(0.0, tensors - each.total) for _, each in _all_but_held(step))
+    tensors = room_of(step.cluster)
+    return tuple(max(0.0, tensors - each.total) for each in _kept(step))
 
 
-def _all_but_held(step: StepTimes) -> Iterator[tuple[int, RankMemory]]:
-    """Each rank with its memory, without activations, what is on its way, and reserve."""
-    owners = step.setup.owners
+def room_of(cluster: Cluster) -> float:
+    """Bytes of tensors that a device has room for."""
+    whole = cluster.gpu.memory_gib - cluster.efficiency.context_gib
+    return whole * GIB / (1 + cluster.efficiency.fragmentation)
+
+
+def _kept(step: StepTimes) -> Iterator[RankMemory]:
+    """The memory of each rank, without activations, what is on its way, and reserve."""
+    setup, fetched = step.setup, 2 if step.setup.run.sharding is Sharding.FSDP else 1
+    layers = setup.work.stages
     for rank, (run, _) in enumerate(step.shares):
-        yield rank, _rank(step, tuple(s for s, owner in enumerate(owners) if owner == rank), run)
-
-
-def _with_reserve(reached: Efficiency, rank: RankMemory, held: float, buffers: float) -> RankMemory:
-    gathered = rank.bytes["gathered"] + buffers
-    found = {**rank.bytes, "activations": held, "gathered": gathered}
-    reserve = reached.fragmentation * sum(found.values()) + reached.context_gib * GIB
-    return RankMemory(rank.stages, found | {"reserve": reserve})
-
-
-def _rank(step: StepTimes, stages: tuple[int, ...], run: tuple[int, ...]) -> RankMemory:
-    states = [step.setup.states[s] for s in stages]
-    works = [work for s in run for work in step.setup.work.stages[s]]
-    fetched = 2 if step.setup.run.sharding is Sharding.FSDP else 1
-    known = {
-        "weights": sum(each.weights for each in states),
-        "gradients": sum(each.gradients for each in states),
-        "optimizer": sum(each.optimizer for each in states),
-        "activations": 0.0,
-        "gathered": fetched * max(each.gathered for each in states),
-        "workspace": max(map(beside, works)),
-    }
-    return RankMemory(stages, known)
+        stages = tuple(s for s, owner in enumerate(setup.owners) if owner == rank)
+        states = [setup.states[s] for s in stages]
+        known = {
+            "weights": sum(each.weights for each in states),
+            "gradients": sum(each.gradients for each in states),
+            "optimizer": sum(each.optimizer for each in states),
+            "activations": 0.0,
+            "gathered": fetched * max(each.gathered for each in states),
+            "workspace": max(beside(work) for s in run for work in layers[s]),
+        }
+        yield RankMemory(stages, known)
 
 
 def beside(work: LayerWork) -> float:

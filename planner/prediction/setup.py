@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache, reduce
@@ -15,7 +14,7 @@ import numpy as np
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.fields import MOST_PAIRS
 from pipeloom.ir.model.ops import IntArray, OpKind, fields_of, offsets_of
-from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Updates
 from pipeloom.ir.units import counted
@@ -27,8 +26,7 @@ from ..models.model import Model
 from ..models.precision import Precision
 from ..models.reading import ModelLike, read_model
 from ..models.run import Sharding, TrainingRun, usual
-from ..models.work import Attention, Gemm, Kernel, LayerWork, ModelWork, States, WorkKind, states_of
-from .layer_times import RATES
+from ..models.work import LayerWork, ModelWork, States, WorkKind, different, states_of
 from .schedule_word import refused
 from .step_end import Exchange
 
@@ -68,17 +66,14 @@ class Setup:
     def model_flops(self) -> float:
         """FLOPs of a step on all GPUs: three times the forward's, all pairs of positions counted,
         nothing computed again (Korthikanti et al., 2022, appendix A)."""
-        run = self.run
-        forward = sum(_flops(k) for work in self.work.layers for k in work.of(OpKind.F))
+        run, forward = self.run, sum(work.model_flops for work in self.work.layers)
         return 3 * forward * run.microbatches * run.tp * run.cp * run.dp
 
     @cached_property
     def shapes(self) -> frozenset[str]:
         """Names of the shapes of decoder layers and head."""
-        works = {id(work): work for work in self.work.layers}
-        return frozenset(
-            self.shape(work) for work in works.values() if work.kind is not WorkKind.EMBEDDING
-        )
+        works = (work for work, _ in different(self.work.layers))
+        return frozenset(self.shape(work) for work in works if work.kind is not WorkKind.EMBEDDING)
 
     @cached_property
     def states(self) -> tuple[States, ...]:
@@ -91,22 +86,16 @@ class Setup:
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
         """Exchanges of each rank with its replicas."""
-        stages = [
-            (owner, works) for owner, works in zip(self.owners, self.work.stages, strict=True)
-        ]
+        stages = [*zip(self.owners, self.work.stages, strict=True)]
         return tuple(
             Exchange.of((w.parameters for o, works in stages if o == rank for w in works), self.run)
             for rank in range(self.run.pp)
         )
 
     @cached_property
-    def counted_stages(self) -> tuple[tuple[tuple[LayerWork, int], ...], ...]:
+    def counted_stages(self) -> tuple[list[tuple[LayerWork, int]], ...]:
         """The different layers of each stage, and how many of each it has."""
-        return tuple(
-            tuple((by_id[key], count) for key, count in Counter(map(id, works)).items())
-            for works in self.work.stages
-            for by_id in ({id(work): work for work in works},)
-        )
+        return tuple(map(different, self.work.stages))
 
     @cached_property
     def owners(self) -> tuple[int, ...]:
@@ -130,31 +119,24 @@ class Setup:
     @property
     def order(self) -> OpOrder:
         """The order of ops that the run's family has for equal stages."""
-        return order_of(self.run)
+        run = self.run
+        return order_of(run.schedule, run.pp, run.vp, run.microbatches)
 
     def order_for(self, profile: Profile) -> OpOrder:
         """The order of ops that the run's family has for the stages of ``profile``."""
-        order = self.order
-        run, name = self.run, _named(self.run.schedule, self.run.vp)
+        order, name = self.order, _named(self.run.schedule, self.run.vp)
         if not find_family(name).by_times:
             return order
-        return OpOrder(build_family(name, profile, run.microbatches, memory_limit=inf))
+        return OpOrder(build_family(name, profile, self.run.microbatches, memory_limit=inf))
 
 
 def check_precision(precision: Precision, cluster: Cluster) -> None:
     gpu = cluster.gpu
-    if not gpu.has(RATES[precision]):
-        known = ", ".join(each for each in Precision if gpu.has(RATES[each]))
+    if not gpu.has(precision.units):
+        known = ", ".join(each for each in Precision if gpu.has(each.units))
         raise InputError(
             f"precision: expected one of {known}, which {gpu.name} has, got {precision}"
         )
-
-
-def _flops(kernel: Kernel) -> float:
-    """All pairs that a token may look at: a window leaves fewer, the causal half is undone."""
-    if isinstance(kernel, Attention):
-        return 2 * kernel.flops
-    return kernel.flops if isinstance(kernel, Gemm) else 0.0
 
 
 _LAYERS: dict[LayerWork, LayerWork] = {}
@@ -172,13 +154,14 @@ def layers_of(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
 def _layers(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
     """The layers of a run without what none depends on."""
     layers = work_of(model, run).layers
-    different = {id(work): work for work in layers}
-    known = {key: _LAYERS.setdefault(work, work) for key, work in different.items()}
+    known = {id(work): _LAYERS.setdefault(work, work) for work, _ in different(layers)}
     return tuple(known[id(work)] for work in layers)
 
 
-def placement_of(run: TrainingRun) -> Placement:
-    """The rank of each stage, which the run's family says."""
+def placement_of(run: TrainingRun, passing: Passing = Passing.ACTIVATIONS) -> Placement:
+    """The rank of each stage, which the run's family says, or of each microbatch."""
+    if passing is Passing.WEIGHTS:
+        return Placement.round_robin(run.pp)
     return _placement(_named(run.schedule, run.vp), run.pp, run.vp)
 
 
@@ -216,13 +199,9 @@ def _named(family: str, chunks: int) -> str:
     return f"{family}:{count}" if count else family
 
 
-def order_of(run: TrainingRun) -> OpOrder:
-    """The order of ops that the run's family has for equal stages. Raises InputError."""
-    return _order(run.schedule, run.pp, run.vp, run.microbatches)
-
-
 @lru_cache(maxsize=256)
-def _order(family: str, ranks: int, chunks: int, microbatches: int) -> OpOrder:
+def order_of(family: str, ranks: int, chunks: int, microbatches: int) -> OpOrder:
+    """The order of ops that a family has for equal stages. Raises InputError."""
     profile = Profile((_EQUAL,) * (ranks * chunks), ranks)
     try:
         found = build_family(_named(family, chunks), profile, microbatches)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
@@ -20,9 +21,9 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, TransferKind
 
-from ..clusters.cluster import Cluster
+from ..clusters.cluster import Cluster, ClusterLink
 from ..models.run import FULL
-from ..models.work import Group, LayerWork, States
+from ..models.work import Group, LayerWork, different
 from .layer_times import OPS, CollectiveTimes, KernelTimes, LayerTimes, Traffic, layer_times
 from .setup import OpOrder, Setup
 from .step_end import StepTail
@@ -40,7 +41,7 @@ class StepTimes:
     setup: Setup
     cluster: Cluster
     memo: Memo = field(default_factory=dict, compare=False)
-    measured: tuple[StageProfile, ...] | None = None
+    measured: tuple[StageProfile, ...] = ()
     """Layers as measured, in place of the calculated ones."""
     planned: OpOrder | None = None
     """In place of the family's order of ops."""
@@ -62,10 +63,7 @@ class StepTimes:
     @cached_property
     def layers(self) -> dict[int, LayerTimes]:
         """The times of each different layer, by the identity of its work."""
-        return {
-            id(work): self.layer(work)
-            for work in {id(w): w for w in self.setup.work.layers}.values()
-        }
+        return {id(work): self.layer(work) for work, _ in different(self.setup.work.layers)}
 
     def layer(self, work: LayerWork) -> LayerTimes:
         """The times of a layer, measured over calculated time of its shape counted in."""
@@ -75,6 +73,11 @@ class StepTimes:
         if key not in self.memo:
             self.memo[key] = layer_times(work, self.kernels, self.messages, factor)
         return self.memo[key]
+
+    def scheduled(self, family: str) -> StepTimes:
+        """The same step with the order of ops, and the placement, of another family."""
+        run = replace(self.setup.run, schedule=family)
+        return replace(self, setup=replace(self.setup, run=run))
 
     @cached_property
     def profile(self) -> Profile:
@@ -93,24 +96,32 @@ class StepTimes:
         return tuple(s for s, (safe, own) in enumerate(pairs) if safe.m_b > own.m_b)
 
     def profile_for(self, splits: bool) -> Profile:
-        calculated = map(self._stage, self.setup.counted_stages)
-        costs = self._measured_stages() if self.measured else calculated
-        held = (_held(stage, splits) for stage in costs)
-        stages = tuple(map(_with_states, held, self.setup.states))
+        """The profile of a schedule with B and W apart, or as one op.
+
+        The cost model has M_W no more than M_B. Recomputed inputs and output gradients that wait
+        for W can be more: where B and W are apart, M_B is raised to M_W; else nothing waits.
+        """
+        costs = self._measured_stages() or map(self._stage, self.setup.counted_stages)
+        stages = []
+        for own, states in zip(costs, self.setup.states, strict=True):
+            m_b = max(own.m_b, own.m_w) if splits else own.m_b
+            held = replace(own, m_b=m_b, m_w=min(m_b, own.m_w), weight_bytes=states.weights)
+            held = replace(held, grad_bytes=states.gradients, optimizer_bytes=states.optimizer)
+            stages.append(held)
         run, host = self.setup.run, self.cluster.host if self.offload else None
         if self.remat or host:
-            stages = tuple(self._with_remat(stages, run.tokens * TOKEN_BYTES))
+            stages = [*self._with_remat(stages, run.tokens * TOKEN_BYTES)]
         memory = self.cluster.gpu.memory_gib * 2**30
         return Profile(
-            stages,
+            tuple(stages),
             run.pp,
             links=self._links(),
             device_memory=(memory,) * run.pp,
             name=f"{self.setup.model.name} on {self.cluster.name}",
-            host_link=host and replace(self._reached(host), latency=host.latency),
+            host_link=replace(self._reached(host), latency=host.latency) if host else None,
         )
 
-    def _with_remat(self, stages: tuple[StageProfile, ...], size: float) -> Iterator[StageProfile]:
+    def _with_remat(self, stages: list[StageProfile], size: float) -> Iterator[StageProfile]:
         """Stages that may compute their F again, or move what they hold to the host: what comes in
         and what was sent on stay. ``size``: bytes of the first's input."""
         for stage in stages:
@@ -121,21 +132,23 @@ class StepTimes:
             yield replace(stage, t_r=again[0], m_r=again[1], m_o=out)
             size = sent
 
-    def _stage(self, works: tuple[tuple[LayerWork, int], ...]) -> StageProfile:
+    def _stage(self, works: list[tuple[LayerWork, int]]) -> StageProfile:
         times = [(self.layers[id(work)], count) for work, count in works]
         f, r, b, w = (sum(count * each.of(op) for each, count in times) for op in OPS)
         held = sum(count * work.m_b for work, count in works)
         waiting = sum(count * work.m_w for work, count in works)
         return StageProfile(f, r + b, w, held, waiting, works[-1][0].message_bytes)
 
-    def _measured_stages(self) -> Iterator[StageProfile]:
+    def _measured_stages(self) -> list[StageProfile]:
         """With full recomputation, layers that say what it takes do their F once more; others are
         taken as they were measured."""
-        layers = iter(self.measured or ())
+        layers = iter(self.measured)
         full = self.setup.run.recompute == FULL
-        for works in self.setup.work.stages:
-            mine = (next(layers) for _ in works)
-            yield joined([_recomputed(layer) if full else layer for layer in mine])
+        return [
+            joined([_recomputed(layer) if full else layer for layer in islice(layers, len(works))])
+            for works in self.setup.work.stages
+            if self.measured
+        ]
 
     def _links(self) -> Links | None:
         """Between ranks of the pipeline; some of them may share a node. All messages that leave a
@@ -147,20 +160,16 @@ class StepTimes:
         inside, between = map(self._reached, (self.cluster.inside, self.cluster.between))
         if apart * run.pp <= node:
             return Links(inside, shared=Sharing.PORTS)
-        near = [
-            (a, b)
-            for a in range(run.pp)
-            for b in range(a)
-            if _node(a, apart, node) == _node(b, apart, node)
-        ]
-        return Links(between, tuple((b, a, inside) for a, b in near), Sharing.PORTS)
+        at = [rank * apart // node for rank in range(run.pp)]
+        near = ((b, a, inside) for a in range(run.pp) for b in range(a) if at[a] == at[b])
+        return Links(between, tuple(near), Sharing.PORTS)
 
     @property
     def replica_link(self) -> Link:
         """Between neighbouring replicas of a rank, over all cards that their rings leave by."""
         return self._reached(self.messages.link(Group.DP, self.setup.run.dense_replicas))
 
-    def _reached(self, link: Link) -> Link:
+    def _reached(self, link: Link | ClusterLink) -> Link:
         reached = self.cluster.efficiency
         return Link(link.latency + reached.collective_ms, link.gigabytes_per_second * reached.link)
 
@@ -264,26 +273,24 @@ class StepTimes:
 
     def communication(self) -> dict[str, Traffic]:
         """By kind, of the rank that each takes longest on: all of it, and what nothing hides."""
-        found = {str(group): self._most(group) for group in self._groups()}
-        dp = max((end.averaging for end in self.ends), key=lambda each: each.total)
+        ranks = [self._sent(stages, microbatches) for stages, microbatches in self.shares]
+        seen = [group for group in Group if any(group in each for each in ranks)]
+        found = {str(group): _longest(each[group] for each in ranks) for group in seen}
+        dp = _longest(end.averaging for end in self.ends)
         if dp.total:
             found["dp"] = dp
         if self.setup.run.pp > 1:
             found["pp"] = self._sends()
         return found
 
-    def _groups(self) -> Iterator[Group]:
-        seen = {g for t in self.layers.values() for op in OPS for g in t.traffic[op]}
-        return (group for group in Group if group in seen)
-
-    def _most(self, group: Group) -> Traffic:
-        by_rank = defaultdict[int, Traffic](Traffic)
-        for rank, (stages, microbatches) in enumerate(self.shares):
-            for work, count in (each for s in stages for each in self.setup.counted_stages[s]):
-                for traffic in self.layers[id(work)].traffic.values():
-                    sent = traffic.get(group, Traffic())
-                    by_rank[rank] += sent.times(count * microbatches)
-        return max(by_rank.values(), key=lambda each: each.total)
+    def _sent(self, stages: tuple[int, ...], microbatches: int) -> dict[Group, Traffic]:
+        """Messages of one rank within its groups in a step."""
+        found = defaultdict[Group, Traffic](Traffic)
+        for work, count in (each for s in stages for each in self.setup.counted_stages[s]):
+            for traffic in self.layers[id(work)].traffic.values():
+                for group, sent in traffic.items():
+                    found[group] += sent.times(count * microbatches)
+        return found
 
     def _sends(self) -> Traffic:
         """Both ways over the boundary between stages, or all weights and gradients that leave a
@@ -327,25 +334,5 @@ def _recomputed(layer: StageProfile) -> StageProfile:
     return replace(layer, t_b=layer.t_b + layer.t_r, m_b=layer.m_r, t_bw=None)
 
 
-def _held(stage: StageProfile, splits: bool) -> StageProfile:
-    """The stage with M_W no more than M_B, as the cost model has it.
-
-    Recomputed inputs and output gradients that wait for W can be more: where B and W are apart, M_B
-    is raised to M_W; else nothing waits.
-    """
-    if splits:
-        return replace(stage, m_b=max(stage.m_b, stage.m_w))
-    return replace(stage, m_w=min(stage.m_b, stage.m_w))
-
-
-def _with_states(stage: StageProfile, states: States) -> StageProfile:
-    return replace(
-        stage,
-        weight_bytes=states.weights,
-        grad_bytes=states.gradients,
-        optimizer_bytes=states.optimizer,
-    )
-
-
-def _node(rank: int, apart: int, node: int) -> int:
-    return rank * apart // node
+def _longest(traffic: Iterable[Traffic]) -> Traffic:
+    return max(traffic, key=lambda each: each.total)

@@ -17,15 +17,10 @@ def work_of(model: Model, run: TrainingRun) -> ModelWork:
 
     Decoder layers of one kind are one object.
     """
-    kinds: dict[tuple[bool, int | None], LayerWork] = {}
-    decoders = []
-    for index in range(run.layers):
-        kind = (model.is_moe(index), model.window_of(index))
-        if kind not in kinds:
-            kinds[kind] = _decoder(model, run, *kind)
-        decoders.append(kinds[kind])
-    ends = [_prediction(model, run)] * model.mtp
-    layers = (_embedding(model, run), *decoders, *ends, _head(model, run))
+    kinds = [(model.is_moe(index), model.window_of(index)) for index in range(run.layers)]
+    made = {kind: _decoder(model, run, *kind) for kind in dict.fromkeys(kinds)}
+    ends = [*[_prediction(model, run)] * model.mtp, _head(model, run)]
+    layers = (_embedding(model, run), *(made[kind] for kind in kinds), *ends)
     return ModelWork(layers, run.layers_by_stage)
 
 

@@ -6,8 +6,8 @@ from pipeloom.ir.model.ops import OpKind
 
 from ..model import LatentAttention, Model
 from ..run import AttentionKernel
-from ..work import Attention, CollectiveKind, Elementwise, Gemm, Group
-from .sheet import INPUT, B, F, Sheet, W
+from ..work import Attention, Elementwise, Gemm, Group
+from .sheet import INPUT, SEND, B, F, Sheet, W
 
 CORE, PROJECTIONS, LATENT = "core_attn", "self_attn", "mla_up_proj"
 
@@ -174,15 +174,7 @@ def _write_ring(sheet: Sheet, size: float, result: float, gradients: float) -> N
         added = ((F, result), (B, gradients))
         sheet.add(*(Elementwise("ring", CORE, op, 3 * more * s, more) for op, s in added))
     for op, times in ((F, 1), (B, 2)):
-        sheet.collective(
-            "keys and values",
-            CORE,
-            size * times,
-            CollectiveKind.SEND,
-            op,
-            group=Group.CP,
-            count=more,
-        )
+        sheet.collective("keys and values", CORE, size * times, {op: SEND}, Group.CP, count=more)
 
 
 def _write_unfused(sheet: Sheet, model: Model) -> None:
@@ -215,16 +207,9 @@ def _write_unfused(sheet: Sheet, model: Model) -> None:
 
 
 def _write_output(sheet: Sheet, model: Model) -> None:
-    tp, width = sheet.run.tp, model.attention_width
-    sheet.hold("attention output", PROJECTIONS, sheet.tokens * width / tp * sheet.element, W)
-    sheet.linear(
-        "output projection",
-        PROJECTIONS,
-        sheet.tokens,
-        width,
-        model.hidden,
-        row=tp,
-        bias=model.output_bias,
-    )
-    sheet.leave("output projection", PROJECTIONS, model.hidden)
+    name, tp, width = "output projection", sheet.run.tp, model.attention_width
+    bias, size = model.output_bias, sheet.tokens * width / tp * sheet.element
+    sheet.hold("attention output", PROJECTIONS, size, W)
+    sheet.linear(name, PROJECTIONS, sheet.tokens, width, model.hidden, row=tp, bias=bias)
+    sheet.leave(name, PROJECTIONS, model.hidden)
     write_addition(sheet, model, "attention addition", PROJECTIONS)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from ..model import Model
 from ..run import Sharding
-from ..work import CollectiveKind
 from .attention import write_norm
-from .sheet import HEAD, INPUT, F, Sheet, W
+from .sheet import ALL_GATHER, ALL_REDUCE, HEAD, INPUT, F, Sheet, W
 
 EMBEDDING = "embedding"
 
@@ -79,7 +78,7 @@ def _write_loss(sheet: Sheet, model: Model) -> None:
         sheet.hold("logits in float32", HEAD, 4 * logits)
         sheet.workspace = (8 if sheet.run.sharding is Sharding.FSDP else e) * logits
     for name in ("maximum", "sum", "logit of the target"):
-        sheet.collective(f"loss {name}", HEAD, 4 * sheet.tokens, CollectiveKind.ALL_REDUCE, F)
+        sheet.collective(f"loss {name}", HEAD, 4 * sheet.tokens, {F: ALL_REDUCE})
 
 
 def write_prediction(sheet: Sheet, model: Model) -> None:
@@ -91,12 +90,7 @@ def write_prediction(sheet: Sheet, model: Model) -> None:
     for name in ("stream", "embedding"):
         write_norm(sheet, model, f"{name} norm", held=INPUT)
     shape = (sheet.tokens, 2 * model.hidden, model.hidden)
+    size = sheet.tokens * model.hidden * sheet.element
     sheet.enter("projection of both", EMBEDDING, 2 * model.hidden)
     sheet.linear("projection of both", EMBEDDING, *shape, column=sheet.run.tp)
-    sheet.collective(
-        "projection of both",
-        EMBEDDING,
-        sheet.tokens * model.hidden * sheet.element,
-        CollectiveKind.ALL_GATHER,
-        F,
-    )
+    sheet.collective("projection of both", EMBEDDING, size, {F: ALL_GATHER})

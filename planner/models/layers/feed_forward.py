@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ..model import Experts, Model
 from ..precision import Precision
-from ..work import CollectiveKind, Group
+from ..work import Group
 from .attention import PROJECTIONS, write_addition, write_norm
-from .sheet import B, F, Sheet, W
+from .sheet import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, B, F, Sheet, W
 
 MLP, MOE, ACTIVATION, SHARED = "mlp", "moe", "moe.moe_act", "moe.shared_experts"
 
@@ -112,11 +112,9 @@ def _write_dispatch(sheet: Sheet, model: Model, experts: Experts) -> None:
     size = _dispatched(sheet, experts) * model.hidden * sheet.element
     read = sheet.spread * model.hidden * sheet.element
     sheet.passes("sort by expert", MOE, read + size, read + size)
-    for op in (F, B):
-        sheet.collective("dispatch", MOE, size, CollectiveKind.ALL_TO_ALL, op, group=Group.EP)
-    whole = size * sheet.run.etp
-    sheet.collective("dispatch", MOE, whole, CollectiveKind.ALL_GATHER, F, group=Group.ETP)
-    sheet.collective("dispatch", MOE, whole, CollectiveKind.REDUCE_SCATTER, B, group=Group.ETP)
+    sheet.collective("dispatch", MOE, size, {F: ALL_TO_ALL, B: ALL_TO_ALL}, Group.EP)
+    kinds = {F: ALL_GATHER, B: REDUCE_SCATTER}
+    sheet.collective("dispatch", MOE, size * sheet.run.etp, kinds, Group.ETP)
 
 
 def _write_grouped(sheet: Sheet, model: Model, experts: Experts) -> None:
@@ -142,10 +140,8 @@ def _write_combine(sheet: Sheet, model: Model, experts: Experts) -> None:
     """The way back: the reverse of the dispatch, and the sum of each token's copies. Their weights
     are multiplied within the activation function, as Megatron does, so that nothing is held."""
     size = _dispatched(sheet, experts) * model.hidden * sheet.element
-    whole = size * sheet.run.etp
-    sheet.collective("combine", MOE, whole, CollectiveKind.REDUCE_SCATTER, F, group=Group.ETP)
-    sheet.collective("combine", MOE, whole, CollectiveKind.ALL_GATHER, B, group=Group.ETP)
-    for op in (F, B):
-        sheet.collective("combine", MOE, size, CollectiveKind.ALL_TO_ALL, op, group=Group.EP)
+    kinds = {F: REDUCE_SCATTER, B: ALL_GATHER}
+    sheet.collective("combine", MOE, size * sheet.run.etp, kinds, Group.ETP)
+    sheet.collective("combine", MOE, size, {F: ALL_TO_ALL, B: ALL_TO_ALL}, Group.EP)
     written = sheet.spread * model.hidden * sheet.element
     sheet.passes("sum of copies", MOE, size + written, size + written)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from pipeloom.ir.model.ops import OpKind
@@ -25,6 +25,7 @@ from ..work import (
 INPUT, HEAD = "input", "head"
 """The modules that recomputation of a whole layer leaves: its input, a head."""
 F, B, W, R = OpKind.F, OpKind.B, OpKind.W, OpKind.R
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND = CollectiveKind
 
 
 class Sheet:
@@ -122,39 +123,31 @@ class Sheet:
         Sequence parallel: all-gather in F and again for W, reduce-scatter in B; else an all-reduce
         in B.
         """
-        size = self.tokens * width * self.element
-        if self.run.sequence_parallel:
-            self.collective(name, module, size, CollectiveKind.ALL_GATHER, F)
-            self.collective(name, module, size, CollectiveKind.REDUCE_SCATTER, B)
-            self.collective(name, module, size, CollectiveKind.ALL_GATHER, W)
-        else:
-            self.collective(name, module, size, CollectiveKind.ALL_REDUCE, B)
+        divided = {F: ALL_GATHER, B: REDUCE_SCATTER, W: ALL_GATHER}
+        kinds = divided if self.run.sequence_parallel else {B: ALL_REDUCE}
+        self.collective(name, module, self.tokens * width * self.element, kinds)
 
     def leave(self, name: str, module: str, width: int) -> None:
         """Out of what they share out: the conjugate of :meth:`enter`; dY is gathered once, in B."""
-        size = self.tokens * width * self.element
-        if self.run.sequence_parallel:
-            self.collective(name, module, size, CollectiveKind.REDUCE_SCATTER, F)
-            self.collective(name, module, size, CollectiveKind.ALL_GATHER, B)
-        else:
-            self.collective(name, module, size, CollectiveKind.ALL_REDUCE, F)
+        divided = {F: REDUCE_SCATTER, B: ALL_GATHER}
+        kinds = divided if self.run.sequence_parallel else {F: ALL_REDUCE}
+        self.collective(name, module, self.tokens * width * self.element, kinds)
 
     def collective(
         self,
         name: str,
         module: str,
         size: float,
-        kind: CollectiveKind,
-        op: OpKind,
-        *,
+        kinds: Mapping[OpKind, CollectiveKind],
         group: Group = Group.TP,
+        *,
         count: int = 1,
     ) -> None:
-        """Nothing where the group is one rank."""
-        ranks = {Group.TP: self.run.tp, Group.CP: self.run.cp, Group.EP: self.run.ep}
-        ranks[Group.ETP] = self.run.etp
-        if ranks[group] > 1:
-            self.add(Collective(name, module, op, kind, group, ranks[group], size, count))
+        """One in each of these ops; nothing where the group is one rank."""
+        ranks: int = getattr(self.run, group)
+        if ranks > 1:
+            sent = (group, ranks, size, count)
+            self.add(*(Collective(name, module, op, kind, *sent) for op, kind in kinds.items()))
 
     def work(self, kind: WorkKind, name: str, message: float) -> LayerWork:
         """The layer. ``message``: numbers of an activation that a next stage would get."""
@@ -164,7 +157,7 @@ class Sheet:
         return LayerWork(
             kind,
             name,
-            (*forward, *again, *_in_order(back)),
+            (*forward, *again, *sorted(back, key=lambda kernel: kernel.op is W)),
             tuple(self._held),
             Parameters(self._total, self._dense, self._expert, self._tied),
             self.workspace,
@@ -176,9 +169,3 @@ class Sheet:
         if self._recompute == FULL:
             return module not in (INPUT, HEAD)
         return not self._recompute.isdisjoint(module.split("."))
-
-
-def _in_order(kernels: Sequence[Kernel]) -> Iterator[Kernel]:
-    """The kernels of B, then those of W."""
-    for op in (B, W):
-        yield from (kernel for kernel in kernels if kernel.op is op)

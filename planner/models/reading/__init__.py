@@ -13,7 +13,8 @@ from pipeloom.ir.errors import InputError, did_you_mean
 from ...inputs.documents import naming, read_document
 from ...packaged import packaged
 from ..model import Model
-from . import huggingface, megatron
+from ..words import find_name
+from .huggingface import model_of
 
 PRESETS: dict[str, dict[str, Any]] = packaged(__package__, "presets.json")
 """Well-known models by name, in the words of their published configurations."""
@@ -22,7 +23,7 @@ PRESETS |= {
 }
 
 ModelLike: TypeAlias = Model | Mapping[str, Any] | str | os.PathLike[str]
-"""A preset's name, a ``config.json`` or the folder of one, its mapping, or Megatron's words."""
+"""A preset's name, a ``config.json`` or the folder of one, or its mapping."""
 
 
 def read_model(given: ModelLike, called: str = "MODEL") -> Model:
@@ -32,25 +33,16 @@ def read_model(given: ModelLike, called: str = "MODEL") -> Model:
     """
     if isinstance(given, Model):
         return given
-    if isinstance(given, str) and (name := preset_of(given)) is not None:
-        return _model(PRESETS[name], name, name)
+    if isinstance(given, str) and (name := find_name(given, PRESETS)) is not None:
+        return model_of(PRESETS[name], name)
     path = _file(given, called)
     document, where = read_document(path, "model")
     document = {str(key): value for key, value in document.items()}
     if str(document.get("format")).startswith("pipeloom."):
         raise InputError(f"{where}: expected a model's config.json, got a {document['format']}")
     name = str(given.get("model_type", "model")) if isinstance(given, Mapping) else where
-    return _model(document, name, where)
-
-
-def preset_of(name: str) -> str | None:
-    """The preset that is meant, case, hyphens and spaces aside; None where there is none."""
-    bare = {_bare(known): known for known in PRESETS}
-    return bare.get(_bare(name))
-
-
-def _bare(name: str) -> str:
-    return re.sub(r"[^a-z0-9.]", "", name.lower())
+    with naming(where):
+        return model_of(document, name)
 
 
 def _file(
@@ -69,15 +61,3 @@ def _file(
         expected = "a config.json, its folder, or a preset's name such as llama-2-70b"
         raise InputError(f"{called}: expected {expected}, got {os.fspath(given)!r}{hint}")
     return str(path) if given != "-" else "-"
-
-
-def _model(words: Mapping[str, Any], name: str, where: str) -> Model:
-    with naming(where):
-        if _is_megatron(words):
-            return megatron.model_of(words, name)
-        return huggingface.model_of(words, name)
-
-
-def _is_megatron(words: Mapping[str, Any]) -> bool:
-    bare = {str(key).lstrip("-").replace("-", "_") for key in words}
-    return "model_type" not in words and not bare.isdisjoint(megatron.SIGNS)

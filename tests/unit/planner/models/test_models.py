@@ -1,22 +1,16 @@
-"""Models by name, in Hugging Face's and Megatron's words; runs; what a model takes, by hand."""
+"""Models by name and in Hugging Face's words; runs; what a model takes, by hand."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pipeloom
 from pipeloom.planner import PRESETS, TrainingRun, read_model
 from tests.conformance.messages.files import model
 
 WORDS = model()
-MEGATRON: dict[str, Any] = {
-    **{"swiglu": True, "normalization": "RMSNorm", "hidden-dropout": 0.0, "attention-dropout": 0.0},
-    **{"untie-embeddings-and-output-weights": True, "position-embedding-type": "rope"},
-    "disable-bias-linear": True,
-}
 LLAMA = read_model("llama-2-70b")
 
 
@@ -32,21 +26,6 @@ def test_a_file_its_folder_and_its_mapping_are_one_model(tmp_path: Path) -> None
     file.write_text(json.dumps(WORDS | {"rope_theta": 5e5, "torch_dtype": "bfloat16"}))
     found = [replace(read_model(each), name="") for each in (file, str(file), tmp_path, WORDS)]
     assert all(each == found[0] for each in found)
-
-
-def test_megatrons_words_say_the_same_as_hugging_faces() -> None:
-    sizes = {"num-layers": 32, "hidden-size": 4096, "ffn-hidden-size": 14336}
-    sizes |= {"num-attention-heads": 32, "group-query-attention": True, "num-query-groups": 8}
-    sizes |= {"padded_vocab_size": 128256, "max_position_embeddings": 2048}
-    assert replace(read_model(MEGATRON | sizes), name="llama") == read_model(WORDS)
-    latent = {"multi_latent_attention": True, "q_lora_rank": 1536, "kv_lora_rank": 512}
-    experts = {"num_moe_experts": 256, "moe_router_topk": 8, "moe_ffn_hidden_size": 2048}
-    experts |= {"moe_shared_expert_intermediate_size": 2048, "mtp_num_layers": 1}
-    sizes = {"num_layers": 61, "hidden_size": 7168, "ffn_hidden_size": 18432}
-    sizes |= {"num_attention_heads": 128, "vocab_size": 129280, "max_position_embeddings": 4096}
-    dense_first = {"moe_layer_freq": [0] * 3 + [1] * 58}
-    found = read_model(MEGATRON | latent | experts | sizes | dense_first)
-    assert replace(found, name="deepseek-v3") == read_model("deepseek-v3")
 
 
 def test_words_of_measurements_are_read() -> None:
@@ -85,7 +64,6 @@ def test_llama_2_70b_by_layers() -> None:
     totals, count = found.totals, 68_976_648_192
     assert found.parameters == found.active == count
     assert found.most_stages == 80
-    assert (totals.parameters, totals.optimizer) == (2 * count, 12 * count)
+    assert (totals["parameters"], totals["optimizer"]) == (2 * count, 12 * count)
     layer = 2 * (4 * 8192 + 8192 + 2 * 1024 + 8192 + 3 * 28672) + 4 * 64
-    assert totals.activations == 4096 * 8 * (80 * layer + 4 * 8192 + 4 * 32000)
-    assert totals.devices == 23  # of 80 GB
+    assert totals["activations"] == 4096 * 8 * (80 * layer + 4 * 8192 + 4 * 32000)

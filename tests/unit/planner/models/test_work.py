@@ -195,13 +195,15 @@ def test_a_tied_matrix_is_held_twice_where_its_layers_are_on_two_ranks() -> None
         ({"sharding": "zero1"}, (2, 2, 3)),
         ({"sharding": "zero2"}, (2, 0.5, 3)),
         ({"sharding": "fsdp"}, (1, 0.5, 2)),  # float32, a layer's experts gathered in two bytes
-        ({"precision": "fp32"}, (4, 4, 8)),  # its own master
+        ({"precision": "fp32", "gradients": "fp32"}, (4, 4, 8)),  # its own master
         ({"gradients": "fp32"}, (2, 4, 12)),
     ],
 )
 def test_sharding_divides_states_by_replicas(run: dict[str, str], each: tuple[float, ...]) -> None:
-    found = pipeloom.arithmetic("mixtral-8x7b", dp=4, **run)
-    *kept, gathered = astuple(found.states()[0])
-    assert kept == pytest.approx([bytes_ * found.parameters for bytes_ in each])
+    run = {"gradients": "bf16"} | run
+    found = pipeloom.predict("mixtral-8x7b", gpu="H100", gpus=4, **run).step.setup.states[0]
+    *kept, gathered = astuple(found)
+    count = pipeloom.arithmetic("mixtral-8x7b").parameters
+    assert kept == pytest.approx([bytes_ * count for bytes_ in each])
     experts = 8 * 3 * 4096 * 14336
     assert gathered == (2 * experts if run.get("sharding") == "fsdp" else 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,8 @@ import pytest
 import pipeloom
 from pipeloom.planner import Efficiency, preset
 
-TRUE = replace(
-    Efficiency(), gemm=0.55, memory=0.7, kernel_ms=0.03, link=0.6, context_gib=2.0, shapes={}
-)
-TRUTH = replace(preset("H200"), efficiency=TRUE)
+TRUE = Efficiency(gemm=0.55, memory=0.7, kernel_ms=0.03, link=0.6, context_gib=2.0)
+TRUTH = preset("H200").model_copy(update={"efficiency": TRUE})
 
 
 def predicted(run: dict[str, Any], cluster: Any) -> pipeloom.Prediction:

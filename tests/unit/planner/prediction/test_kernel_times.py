@@ -11,12 +11,12 @@ from pipeloom import predict
 from pipeloom.ir import OpKind
 from pipeloom.planner import Efficiency, Precision, preset
 
-USUAL = replace(Efficiency(), kernel_ms=1e-6, gemm=0.8, gemm_narrow=0.5, memory=0.8, link=0.8)
-A100 = replace(preset("dgx-a100"), efficiency=USUAL)
+USUAL = Efficiency(kernel_ms=1e-6, gemm=0.8, gemm_narrow=0.5, memory=0.8, link=0.8)
+A100 = preset("dgx-a100")
 
 
 def step(gpu: Any = A100, reached: Efficiency = USUAL, **run: Any) -> Any:
-    cluster = replace(gpu, efficiency=reached)
+    cluster = gpu.model_copy(update={"efficiency": reached})
     return predict("llama-3-8b", cluster=cluster, layers=1, **run).step
 
 
@@ -59,7 +59,7 @@ def test_attention_backward_and_in_a_ring() -> None:
     assert of(kernel(OpKind.F, 1024.0)) == pytest.approx(ring)
     idle = 32 * 256 / 128 / 108  # tiles of queries on multiprocessors
     assert of(kernel(OpKind.F, 256.0)) == pytest.approx(ring / idle)
-    slow = step(reached=replace(USUAL, kernel_ms=10.0)).kernels
+    slow = step(reached=USUAL.model_copy(update={"kernel_ms": 10.0})).kernels
     assert slow.of(kernel(OpKind.F, 1024.0)) == pytest.approx(80.0)  # each of 8 rounds
 
 
@@ -73,6 +73,5 @@ def test_messages_take_latencies_and_bandwidth() -> None:
         message = replace(sent, kind=type(sent.kind)(kind), size=8, bytes=1e9, count=1)
         found = spread.messages.of(message) - USUAL.collective_ms
         assert found == pytest.approx(latencies * latency + times * moved)
-    assert spread.messages.of(replace(sent, size=1)) == 0.0
     for run, reached in (({"tp": 8, "dp": 4}, 25), ({"tp": 2, "dp": 16}, 100), ({"dp": 64}, 200)):
         assert step(**run).replica_link.gigabytes_per_second == pytest.approx(0.8 * reached)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -24,6 +23,10 @@ H100 = preset("H100")
 @cache
 def predict(**changes: Any) -> pipeloom.Prediction:
     return pipeloom.predict("llama-3-8b", **RUN | changes)
+
+
+def changed(given: Any, **changes: Any) -> Any:
+    return given.model_copy(update=changes)
 
 
 def held(found: pipeloom.Prediction, kind: str = "activations") -> list[float]:
@@ -83,7 +86,7 @@ def test_sharding_and_messages() -> None:
     # an all-reduce of gradients in float32; or half of it, and a gather of weights in two bytes
     assert sent[1] / sent[0] == pytest.approx(6 / 8, rel=0.01)
     assert sent[2] > sent[0]
-    slow = replace(H100, between=replace(H100.between, latency=5.0))
+    slow = changed(H100, between=changed(H100.between, latency=5.0))
     assert predict(cluster=slow, gpu=None).communication["pp"].exposed > 10
     one, same = predict(dp=1, gpus=8, sharding="fsdp"), predict(dp=1, gpus=8)
     assert held(one, "gathered") == [0] * 4
@@ -153,10 +156,10 @@ def test_what_waits_for_w_is_held_in_full() -> None:
 
 def test_optimal_fits_where_something_does_and_is_the_family_where_nothing_else_does() -> None:
     """An allocator that takes a third more: what it takes of more activations counts too."""
-    greedy = replace(H100.efficiency, fragmentation=0.3, context_gib=4.0)
+    greedy = changed(H100.efficiency, fragmentation=0.3, context_gib=4.0)
     model = {"model_type": "llama", "num_hidden_layers": 32, "vocab_size": 128256}
-    small = replace(H100, gpu=replace(H100.gpu, memory_gib=64.0), efficiency=greedy)
-    smaller = replace(H100, gpu=replace(H100.gpu, memory_gib=50.0))
+    small = changed(H100, gpu=changed(H100.gpu, memory_gib=64.0), efficiency=greedy)
+    smaller = changed(H100, gpu=changed(H100.gpu, memory_gib=50.0))
     tight = {"recompute": "full", "seq": 8192, "global_batch": 8}
     for cluster, run, limit in ((small, {}, 64), (smaller, tight, 50)):
         plain, best = (
