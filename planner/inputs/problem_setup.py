@@ -29,7 +29,7 @@ from pipeloom.solver.placement.replication import BIDIRECTIONAL, why_one_way
 from ..solving.progress import Event, Listener, Note, unheard
 from .documents import Document, Planned, read_document, read_schedule
 from .placement_spec import PlacementSpec
-from .words import bytes_beside
+from .words import bytes_beside, check_whole
 
 Given = TypeVar("Given", bound=Profile | LayeredProfile)
 
@@ -229,27 +229,9 @@ def _document_of(profile: Given, dump: Callable[[Given], dict[str, Any]]) -> dic
 ProfileLike: TypeAlias = Profile | LayeredProfile | Document
 
 
-def check_choice(name: str, value: object, *choices: str) -> None:
-    """Raises InputError, naming the option, where its value is none of ``choices``."""
-    if value not in choices:
-        *others, last = choices
-        raise InputError(f"{name}: expected {', '.join(others)} or {last}, got {value!r}")
-
-
-def check_whole(name: str, value: object, least: int = 0) -> None:
-    """Raises InputError, naming the option, where its value is no whole number >= ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        bound = f" >= {least}" if least else ""
-        raise InputError(f"{name}: expected a whole number{bound}, got {value!r}")
-
-
 def objective_of(given: str | Objective | None, source: ProfileSource) -> Objective:
-    """The objective of that name, by default the profile's. Raises InputError."""
-    if given is None:
-        return source.objective
-    if not isinstance(given, Objective):
-        check_choice("objective", given, *(each.value for each in Objective))
-    return Objective(given)
+    """The objective of that name, by default the profile's."""
+    return source.objective if given is None else Objective(given)
 
 
 def check_microbatches(microbatches: int, stages: int) -> None:
@@ -272,8 +254,6 @@ def with_remat(profile: Profile, recompute: str, offload: str, missing: str) -> 
     """
     from pipeloom.solver.core.relaxations import without_offloading, without_recomputing
 
-    check_choice("recompute", recompute, "auto", "all", "none")
-    check_choice("offload", offload, "auto", "none")
     if recompute == "all" and all(stage.t_r is None for stage in profile.stages):
         raise InputError(f"{missing}: t_r: missing; expected it with m_r for --recompute all")
     if recompute == "none":

@@ -31,7 +31,6 @@ from pipeloom.solver.placement.search import CUTS, cuts, overfull
 from ..explain.answer import Answer, NothingFits
 from ..explain.candidates import beyond_bounds, candidates_of, candidates_table
 from ..inputs.placement_spec import AUTO, PlacementSpec
-from ..inputs.problem_setup import check_choice
 from ..solving.search import CachedSearch
 from .family_cut import FamilyPlan, best_family_cut, bound_from
 from .joint import stages_of, stages_table
@@ -52,12 +51,8 @@ class System:
     kinds: tuple[PlacementKind, ...]
     any_order: bool
 
-    def check(self, spec: PlacementSpec, **options: object) -> None:
-        """Raises InputError for a placement that the system has not, and for ``options`` with
-        anything but None, which it cannot do."""
-        for name, value in options.items():
-            if value is not None:
-                raise InputError(f"{name}: expected none with --for, got {value!r}")
+    def check(self, spec: PlacementSpec) -> None:
+        """Raises InputError for a placement that the system has not."""
         kinds = [kind.value for kind in self.kinds]
         if spec.name != AUTO and spec.name.partition(":")[0] not in kinds:
             raise InputError(
@@ -222,12 +217,6 @@ def _plan(
     if overfull(schedule):
         return FamilyPlan(name, why_not="device_memory is too small")
     return FamilyPlan(name, schedule, iteration_time(schedule))
-
-
-def find_system(name: str) -> System:
-    """Raises InputError for a system that is not known."""
-    check_choice("for_", name, *SYSTEMS)
-    return SYSTEMS[name]
 
 
 def answer_for(
