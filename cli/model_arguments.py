@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pipeloom.ir.errors import InputError, PipeloomError
 from pipeloom.planner.requests.fields import option
-from pipeloom.planner.requests.kinds import Choice
+from pipeloom.planner.requests.kinds import choice
 
 from .arguments import Quiet
 from .failures import say
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 BEGIN = 400
 """Bytes of a program in which it says what it is."""
-DTYPE = Choice("float32", "float64", "bfloat16", "float16")
+DTYPE = choice("float32", "float64", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +39,9 @@ class ModelRequest(Quiet):
     hf:FOLDER,seq=512,micro_batch=4,data=FILE,seed=0,lr=1e-4,recompute=full"""
     dtype: str | None = option(kind=DTYPE)
     """type of parameters and activations; by default, the model's own"""
-    device: str = option(kind=Choice("cpu", "cuda"), default="cpu")
+    device: str = option(kind=choice("cpu", "cuda"), default="cpu")
     """cpu by default"""
-    stages_as: str = option(kind=Choice("eager", "aten", "inductor"), default="eager")
+    stages_as: str = option(kind=choice("eager", "aten", "inductor"), default="eager")
     """how stages run: as modules (eager, the default), or as graphs of F, B and W without autograd
     (aten) or compiled (inductor)"""
 

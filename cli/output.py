@@ -53,19 +53,14 @@ def _is_one_file(one: str, other: str) -> bool:
 def check_folder(path: str | None, file: str) -> None:
     """Fails where ``file`` could not be written in the folder of ``--output``, and leaves none."""
     from pipeloom.ir.formats import check_writable
+    from pipeloom.planner.folders import made
 
     if path is None:
         return
     folder = Path(path)
+    absent = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
-        absent = [place for place in (folder, *folder.parents) if not place.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"output: expected a folder or a place for one, got {path!r} ({error.strerror})"
-        ) from None
-    try:
-        check_writable(str(folder / file))
+        check_writable(str(made(folder) / file))
     finally:
         for place in absent:
             with suppress(OSError):  # others have put something there

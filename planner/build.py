@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.report.summaries import transfer_note
 from pipeloom.solver.families import FAMILIES, build_family, find_family
 from pipeloom.solver.weight_passing.replicate import replicate as keep_copies
 
 from .inputs.documents import naming
-from .inputs.problem_setup import ProfileSource, objective_of
-from .inputs.words import memory_limit_of
+from .inputs.problem_setup import ProfileSource, Terms
 from .partition.fixed_cut import profiles_of
 from .placement.choose import assumed_cut
 from .requests.fields import takes
@@ -30,13 +27,11 @@ def build(request: BuildRequest) -> Schedule:
     """
     find_family(request.family)
     source = ProfileSource.of(request.profile, request.progress)
-    limits: dict[str, Any] = {"memory_limit": memory_limit_of(request.memory_limit, source)}
-    limits["objective"] = objective_of(request.objective, source)
-    microbatches = source.number(request.microbatches)
-    _, profile_of, _ = profiles_of(source, microbatches, request.partition)
+    terms = Terms.of(request, source)
+    _, profile_of, _ = profiles_of(source, terms.microbatches, request.partition)
     fitting = profile_of(request.family)
     with naming(source.where):
-        schedule = build_family(request.family, fitting, microbatches, **limits)
+        schedule = build_family(request.family, fitting, terms.microbatches, **terms.limits)
     if request.replicate:
         schedule = keep_copies(schedule, request.replicate)
     note, full = transfer_note(schedule), too_full(schedule)

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError, UnsupportedError
-from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.report.summaries import proven, transfer_note
 from pipeloom.solver.families import FAMILIES, build_family
@@ -19,17 +17,14 @@ from .evaluation import columns
 from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
 from .explain.answer import Answer
-from .inputs.problem_setup import ProfileSource, objective_of
-from .inputs.words import memory_limit_of
+from .inputs.problem_setup import ProfileSource, Terms
 from .optimize import optimize
-from .partition.fixed_cut import Cuts, Profiles, profiles_of
+from .partition.fixed_cut import Profiles, profiles_of
 from .placement.choose import assumed_cut
 from .requests.exclusions import COMPARE, refuse
 from .requests.fields import takes
 from .requests.search import CompareRequest, SearchRequest
 
-CUTS = ("partition", "min_layers", "max_layers")
-"""Options of how the optimizer cuts layers."""
 WIDTH = 100
 """Columns of the table and of the lines below it."""
 OPTIMIZER = "optimize"
@@ -167,47 +162,29 @@ def compare(request: CompareRequest) -> Comparison:
     """
     refuse(COMPARE, **vars(request))
     source = ProfileSource.of(request.profile, request.progress)
-    objective = objective_of(request.objective, source)
-    microbatches = source.number(request.microbatches)
-    found, profile_of, cut = family_profiles(source, microbatches, request)
-    memory_limit = memory_limit_of(request.memory_limit, source)
+    terms = Terms.of(request, source)
+    found, profile_of, cut = profiles_of(source, terms.microbatches, **request.cuts)
     all_cuts, stopped = cut is not None and request.passing == "activations", False
     optimum: list[Evaluation] = []
     if not request.no_optimizer:
         given = source if all_cuts or cut is None else cut.into(found.ranks)
-        asked = {"profile": given, "microbatches": microbatches, "memory_limit": memory_limit}
-        asked |= {} if all_cuts else dict.fromkeys(CUTS)
+        asked = {"profile": given, "memory_limit": terms.memory_limit}
+        asked |= {} if all_cuts else dict.fromkeys(request.cuts)
         try:
             row, stopped = evaluate_optimum(request.arguments(SearchRequest) | asked)
         except UnsupportedError as error:
             row = Evaluation(OPTIMIZER, why_not=str(error))
         optimum.append(row)
-    rows = evaluate_families(FAMILIES, profile_of, microbatches, memory_limit, objective)
-    return Comparison(found, microbatches, objective, (*rows, *optimum), all_cuts, stopped)
+    rows = (*evaluate_families(FAMILIES, profile_of, terms), *optimum)
+    return Comparison(found, terms.microbatches, terms.objective, rows, all_cuts, stopped)
 
 
-def family_profiles(
-    source: ProfileSource, microbatches: int, request: SearchRequest
-) -> tuple[Profile, Profiles, Cuts | None]:
-    """The profile, that of each family, and how its layers are cut, None where it has stages."""
-    is_cut = source.is_cut(**{key: getattr(request, key) for key in CUTS})
-    return profiles_of(source, microbatches, request.partition or ("joint" if is_cut else None))
-
-
-def evaluate_families(
-    names: Iterable[str],
-    profile_of: Profiles,
-    microbatches: int,
-    memory_limit: float | None,
-    objective: Objective,
-) -> list[Evaluation]:
+def evaluate_families(names: Iterable[str], profile_of: Profiles, terms: Terms) -> list[Evaluation]:
     """Each family's schedule for its profile, or why it cannot be built."""
 
     def evaluate(name: str) -> Evaluation:
         try:
-            schedule = build_family(
-                name, profile_of(name), microbatches, memory_limit=memory_limit, objective=objective
-            )
+            schedule = build_family(name, profile_of(name), terms.microbatches, **terms.limits)
         except InfeasibleError as error:
             return Evaluation(name, infeasible=error)
         except InputError as error:

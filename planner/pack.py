@@ -21,18 +21,16 @@ from .inputs.documents import read_document
 from .inputs.placement_spec import AUTO, BIDIRECTIONAL, PlacementSpec
 from .inputs.problem_setup import (
     ProfileSource,
+    Terms,
     check_alike,
     make_problem,
-    objective_of,
     order_of,
     stages_of,
 )
-from .inputs.words import memory_limit_of
 from .packing.costs import Microbatches, SequenceCosts, packing_bound
 from .packing.search import by_replica, choose
 from .requests.fields import takes
 from .requests.search import PackRequest
-from .solving.search import CachedSearch
 
 TIME_LIMIT = 10.0
 """Seconds, where none are given."""
@@ -99,10 +97,8 @@ def pack(request: PackRequest) -> Packing:
     limit = "max_tokens" if most < fit else "the memory limit"
     number = request.microbatches * replicas
     _check_room(costs.lengths, number, int(min(most, sum(given.lengths))), limit)
-    options = request.solve_options(TIME_LIMIT)
     order = None if request.start is None else order_of(request.start, problem)
-    search = CachedSearch.of(options, None, request.progress)
-    found = choose(costs, replicas, most, search, order)
+    found = choose(costs, replicas, most, request.search(TIME_LIMIT), order)
     return Packing(
         tuple(given.lengths),
         tuple(by_replica(found.packed, request.microbatches)),
@@ -114,21 +110,14 @@ def pack(request: PackRequest) -> Packing:
 def _problem(request: PackRequest) -> Problem:
     """The problem of microbatches that are all as the profile's. Raises InputError."""
     source = ProfileSource.of(request.profile, request.progress)
-    limit = memory_limit_of(request.memory_limit, source)
-    stages = stages_of(source, request.microbatches, "none", "none")
-    check_alike(stages, f"{source.where}: stages", "pack, which makes the lists")
+    check_alike(source.stages, f"{source.where}: stages", "pack, which makes the lists")
+    terms = Terms.of(request, source)
+    stages = stages_of(source, terms.microbatches, "none", "none")
     bare = tuple(replace(stage, t_bw=None, t_fb=None) for stage in stages.stages)
     spec = PlacementSpec.of(request.placement or "linear")
     if spec.name in (AUTO, BIDIRECTIONAL):
         raise InputError(f"placement: expected one rank for each stage, got {spec.name}")
-    return make_problem(
-        replace(stages, stages=bare),
-        request.microbatches,
-        memory_limit=limit,
-        objective=objective_of(request.objective, source),
-        placement=spec,
-        where=source.where,
-    )
+    return make_problem(replace(stages, stages=bare), terms, spec)
 
 
 def _check_room(lengths: IntArray, number: int, most: int, limit: str) -> None:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from math import inf
-from pathlib import Path
 from typing import Any
 
-from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.formats import write_json, write_text
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.schedule import Schedule
@@ -29,6 +28,7 @@ from .configurations.legend import legend
 from .configurations.predict_line import predict_line
 from .configurations.reasons import parts_of, reason
 from .configurations.space import Space
+from .folders import made
 from .models.reading import ModelLike
 from .predict import ClusterLike, Prediction, cautions, cluster_of
 from .prediction.step import StepTimes
@@ -198,11 +198,8 @@ class Plan:
         Returns notes on what other systems do otherwise, or cannot run. Raises InputError where it
         cannot be written.
         """
-        path = Path(folder)
-        try:
-            notes = write_files(path, self.best.step, self.best.schedule)
-        except OSError as error:
-            raise InputError(f"output: {os.fspath(folder)}: {error.strerror}") from None
+        path = made(folder)
+        notes = write_files(path, self.best.step, self.best.schedule)
         if self.best.found.order is not None:
             line = predict_line(
                 self.space, self.where, self.best.found, str(path / "schedule.json")
@@ -360,7 +357,7 @@ def plan(
     fits, which says by how much.
     """
     limits = Limited(time_limit=time_limit, work_limit=work_limit, should_stop=should_stop)
-    options = limits.solve_options(TIME_LIMIT)
+    options = limits.search(TIME_LIMIT).options
     space = Space.of(model, cluster_of(cluster, run.get("gpu")), run)
     with closing(KeptWorkers(1 if workers is None else workers, scheduler)) as spread:
         spread.check()

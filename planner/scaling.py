@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
@@ -19,6 +18,7 @@ from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
 from .configurations.reasons import parts_of
 from .configurations.space import Space
+from .folders import made
 from .inputs.words import check_choice, check_whole
 from .models.reading import ModelLike, read_model
 from .plan import plan
@@ -96,11 +96,7 @@ class Scaling:
 
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Writes scaling.json and scaling.svg. Raises InputError where that fails."""
-        path = Path(folder)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"output: {os.fspath(folder)}: {error.strerror}") from None
+        path = made(folder)
         write_json(self.to_dict(), str(path / "scaling.json"))
         write_text(self.picture(), str(path / "scaling.svg"))
 
@@ -187,9 +183,7 @@ def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
     if not numbers:
         raise InputError("scale: expected at least one number of GPUs, got none")
     for number in numbers:
-        check_whole("scale", number)
-        if not number:
-            raise InputError("scale: expected numbers of GPUs from 1 on, got 0")
+        check_whole("scale", number, 1)
     check_whole("global_batch", batch)
     if scaling == "strong":
         return dict.fromkeys(numbers, batch)

@@ -27,14 +27,16 @@ from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.placement.search import room
 
-from .compare import evaluate_families, evaluate_optimum, family_profiles
+from .compare import evaluate_families, evaluate_optimum
 from .evaluation.columns import BUBBLE, MAKESPAN, PEAK_MEMORY, PERIOD, PLACEMENT, STATUS, Column
 from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
+from .folders import made
 from .inputs.documents import FilePath
-from .inputs.problem_setup import ProfileSource, objective_of
+from .inputs.problem_setup import ProfileSource, Terms
 from .inputs.words import MemorySize, memory_limit_of
 from .optimize import TIME_LIMIT
+from .partition.fixed_cut import profiles_of
 from .requests.fields import takes
 from .requests.search import SearchRequest, SweepRequest
 from .solving.cache import KeptAnswers, NewAnswers, NotKeptError, ScheduleCache
@@ -209,18 +211,17 @@ def sweep(request: SweepRequest) -> Sweep:
     """
     away = Workers(1 if request.workers is None else request.workers, request.scheduler)
     source = ProfileSource.of(request.profile, request.progress)
-    objective = objective_of(request.objective, source)
     limits = _limits(request.memory_limits, source)
-    folder = None if request.output is None else _folder(os.fspath(request.output))
+    folder = None if request.output is None else made(request.output)
     cache = request.cache
     if cache is None and folder is not None:
         cache = str(folder / "cache")
-    microbatches = source.number(request.microbatches)
-    known, profile_of, _ = family_profiles(source, microbatches, request)
+    terms = Terms.of(request, source)
+    known, profile_of, _ = profiles_of(source, terms.microbatches, **request.cuts)
     told, stop = request.progress or unheard, request.should_stop or NEVER
     told(Note(f"{counted(len(limits), 'limit')}, at most {_each(request)}", routine=True))
-    asked = {"profile": source, "microbatches": microbatches, "cache": cache}
-    asked = request.arguments(SearchRequest) | asked | {"progress": None, "should_stop": None}
+    asked = {"profile": source, "cache": cache, "progress": None, "should_stop": None}
+    asked = request.arguments(SearchRequest) | asked
     jobs = [asked | {"memory_limit": limit} for limit in limits.values()]
     labels = [f"limit {n} of {len(limits)} ({words})" for n, words in enumerate(limits, 1)]
     solved = (
@@ -231,9 +232,16 @@ def sweep(request: SweepRequest) -> Sweep:
     found = [_written(swept, folder) for swept in _no_worse(solved, limits, labels, told)]
     if stop() and len(found) < len(limits):
         told(Note(f"interrupted: {counted(len(limits) - len(found), 'limit')} left out"))
-    families = evaluate_families(FAMILIES, profile_of, microbatches, math.inf, objective)
-    rows, output = tuple(swept.row for swept in found), request.output
-    swept = Sweep(known, microbatches, objective, rows, tuple(found), tuple(families), output)
+    families = evaluate_families(FAMILIES, profile_of, replace(terms, memory_limit=math.inf))
+    swept = Sweep(
+        known,
+        terms.microbatches,
+        terms.objective,
+        tuple(swept.row for swept in found),
+        tuple(found),
+        tuple(families),
+        request.output,
+    )
     if folder is not None:
         swept.write(folder, complete=len(found) == len(limits))
         if strangers := swept.strangers(folder):
@@ -322,18 +330,12 @@ def _limits(
     if not isinstance(given, Iterable) or isinstance(given, str):
         raise InputError(f"memory_limits: expected several numbers, got {given!r}")
     limits = list(given.values()) if isinstance(given, Mapping) else list(given)
-    if not limits:
-        raise InputError("memory_limits: expected at least one, got none")
-    sizes = [_limit(limit, source) for limit in limits]
+    if not limits or None in limits:
+        what = "numbers, got None" if limits else "at least one, got none"
+        raise InputError(f"memory_limits: expected {what}")
+    sizes = [memory_limit_of(limit, source, "memory_limits") or 0.0 for limit in limits]
     names = list(given) if isinstance(given, Mapping) else list(map(_words, sizes))
     return dict(sorted(zip(names, sizes, strict=True), key=lambda item: item[1]))
-
-
-def _limit(given: float | str, source: ProfileSource) -> float:
-    found = memory_limit_of(given, source, "memory_limits")
-    if found is None:
-        raise InputError("memory_limits: expected numbers, got None")
-    return found
 
 
 def _words(limit: float) -> str:
@@ -346,15 +348,6 @@ def _each(request: SweepRequest) -> str:
     if request.work_limit is None:
         return f"{request.time_limit or TIME_LIMIT:g} s each (--time-limit)"
     return f"{request.work_limit:g} million simulated ops each (--work-limit)"
-
-
-def _folder(path: str) -> Path:
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        raise InputError(f"output: expected a folder or a place for one, got {path!r}") from None
-    return folder
 
 
 def _listed(folder: Path) -> Iterator[str]:

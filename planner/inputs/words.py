@@ -156,8 +156,7 @@ def memory_limit_of(
 
 def _check_unit(given: float, source: ProfileSource, name: str) -> None:
     """Raises InputError for bytes, by their unit or size, where the profile counts in others."""
-    stages = source.stages.stages if source.has_stages else source.layers.layers
-    most = max(stage.m_b for stage in stages)
+    most = max(stage.m_b for stage in source.pieces)
     if bytes_beside(most, given):
         raise InputError(
             f"{name}: expected a number in the profile's unit, of which a microbatch holds at most "

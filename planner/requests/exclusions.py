@@ -1,100 +1,64 @@
-"""What excludes what: a row for each option that another one, or the profile, leaves no choice."""
+"""What excludes what: a row for each option that another one, or the profile, leaves no choice.
+
+A row is an option, its values that are left, where another option or fact is given, or is one of
+some values, and the message for the option's other values.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from pipeloom.ir.errors import InputError
 
 from ..inputs.placement_spec import AUTO, BIDIRECTIONAL
 
-
-class Exclusion(NamedTuple):
-    """``option`` is one of ``only`` where ``other`` is one of ``values``, or, without these, is
-    given at all; ``expected``: the message for another value."""
-
-    option: str
-    only: Sequence[object]
-    other: str
-    values: Sequence[object]
-    expected: str
-
+Exclusion: TypeAlias = tuple[str, Sequence[object], str, Sequence[object], str]
 
 SENT, NOT_ALL, NONE = ("activations",), ("auto", "none"), (None,)
+FOR_ALL = (
+    "activations with --recompute all, got {passing!r}: nothing is recomputed where weights are "
+    "passed"
+)
+TWO_WAYS = "none with --placement {placement}, where nothing is recomputed, got {recompute!r}"
 CHOSEN = "it with --placement auto and a profile by stages, got {copies} with "
-START = "a profile by stages, one placement and one passing"
-NOTHING = "nothing is recomputed where weights are passed"
 CUT_FIRST = (
-    "cut it first: the schedule that `optimize` writes without --passing has a profile by stages, "
-    "under the key profile"
+    "activations for a profile by layers, got {passing!r}: cut it first: the schedule that "
+    "`optimize` writes without --passing has a profile by stages, under the key profile"
 )
-# placed: the placement is not auto; cut: layers are to be cut
-OPTIMIZE = (
-    Exclusion("passing", SENT, "for_", (), "none with --for, got {passing!r}"),
-    Exclusion("partition", (None, "joint"), "for_", (), "none with --for, got {partition!r}"),
-    Exclusion("recompute", NOT_ALL, "for_", (), "none with --for, got {recompute!r}"),
-    Exclusion("copies", NONE, "for_", (), "none with --for, got {copies}"),
-    Exclusion(
-        "passing",
-        SENT,
-        "recompute",
-        ("all",),
-        f"activations with --recompute all, got {{passing!r}}: {NOTHING}",
-    ),
-    Exclusion(
-        "recompute",
-        NOT_ALL,
-        "placement",
-        (BIDIRECTIONAL,),
-        "none with --placement {placement}, where nothing is recomputed, got {recompute!r}",
-    ),
-    Exclusion("copies", NONE, "passing", ("weights",), CHOSEN + "--passing weights"),
-    Exclusion("copies", NONE, "cut", (), CHOSEN + "a profile by layers"),
-    Exclusion("copies", NONE, "placed", (), CHOSEN + "--placement {placement}"),
-    Exclusion(
-        "passing",
-        SENT,
-        "cut",
-        (),
-        f"activations for a profile by layers, got {{passing!r}}: {CUT_FIRST}",
-    ),
-    Exclusion(
-        "placement",
-        (AUTO, "linear"),
-        "passing",
-        ("auto",),
-        "auto or linear with --passing auto, got {placement!r}",
-    ),
-    Exclusion("start", NONE, "cut", (), START),
-    Exclusion("start", NONE, "for_", (), START),
-    Exclusion("start", NONE, "placement", (AUTO,), START),
-    Exclusion("start", NONE, "passing", ("auto",), START),
-    Exclusion("slow", NONE, "cut", (), "a profile by stages, got layers that are to be cut"),
-    Exclusion("copies", (None, 1), "slow", (), "1 with --slow, got {copies}"),
-    Exclusion("slow", NONE, "for_", (), "none with --for, got it with --for {for_}"),
-    Exclusion(
-        "slow",
-        NONE,
-        "passing",
-        ("weights", "auto"),
-        "each stage on one rank, got --passing {passing}",
-    ),
+IN_A_ROW = "auto or linear with --passing auto, got {placement!r}"
+START = "a profile by stages, one placement and one passing"
+ON_ONE_RANK = "each stage on one rank, got --passing {passing}"
+# cut: layers are to be cut; placed: the placement is not auto
+OPTIMIZE: Sequence[Exclusion] = (
+    ("passing", SENT, "for_", (), "none with --for, got {passing!r}"),
+    ("partition", (None, "joint"), "for_", (), "none with --for, got {partition!r}"),
+    ("recompute", NOT_ALL, "for_", (), "none with --for, got {recompute!r}"),
+    ("copies", NONE, "for_", (), "none with --for, got {copies}"),
+    ("passing", SENT, "recompute", ("all",), FOR_ALL),
+    ("recompute", NOT_ALL, "placement", (BIDIRECTIONAL,), TWO_WAYS),
+    ("copies", NONE, "passing", ("weights",), CHOSEN + "--passing weights"),
+    ("copies", NONE, "cut", (), CHOSEN + "a profile by layers"),
+    ("copies", NONE, "placed", (), CHOSEN + "--placement {placement}"),
+    ("passing", SENT, "cut", (), CUT_FIRST),
+    ("placement", (AUTO, "linear"), "passing", ("auto",), IN_A_ROW),
+    ("start", NONE, "cut", (), START),
+    ("start", NONE, "for_", (), START),
+    ("start", NONE, "placement", (AUTO,), START),
+    ("start", NONE, "passing", ("auto",), START),
+    ("slow", NONE, "cut", (), "a profile by stages, got layers that are to be cut"),
+    ("copies", (None, 1), "slow", (), "1 with --slow, got {copies}"),
+    ("slow", NONE, "for_", (), "none with --for, got it with --for {for_}"),
+    ("slow", NONE, "passing", ("weights", "auto"), ON_ONE_RANK),
 )
-COMPARE = (
-    Exclusion(
-        "placement",
-        NONE,
-        "no_optimizer",
-        (),
-        "none with --no-optimizer: each family has its own",
-    ),
+COMPARE: Sequence[Exclusion] = (
+    ("placement", NONE, "no_optimizer", (), "none with --no-optimizer: each family has its own"),
 )
 
 
 def refuse(table: Sequence[Exclusion], **asked: Any) -> None:
     """Raises InputError for the first row of the table that what is ``asked`` breaks."""
-    for option, only, other, values, expected in table:
+    for option, left, other, values, expected in table:
         holds = asked[other] in values if values else asked[other]
-        if holds and asked[option] not in only:
+        if holds and asked[option] not in left:
             raise InputError(f"{option}: expected {expected.format(**asked)}")

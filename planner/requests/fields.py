@@ -103,7 +103,7 @@ class Request:
 
     def __post_init__(self) -> None:
         for name, made in options_of(type(self)).items():
-            if (value := getattr(self, name)) is not None:
+            if made.kind.check is not None and (value := getattr(self, name)) is not None:
                 made.kind.check(name, value)
         for one, other in self.apart:
             first, second = getattr(self, one), getattr(self, other)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipeloom.ir.errors import InputError
 
 from .fields import Request, option, place
-from .kinds import COUNT, MICROBATCHES, Choice, Read, Typed, stages
+from .kinds import COUNT, MICROBATCHES, Kind, choice, stages, typed
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
@@ -38,7 +38,7 @@ class CompileRequest(Request):
     schedule: Schedule | Planned | Document = field(metadata=place("SCHEDULE"))
     """schedule file, - for standard input"""
     _: KW_ONLY
-    tied: Sequence[Sequence[int]] = option("S,S", Read(_tied), default=(), action="append")
+    tied: Sequence[Sequence[int]] = option("S,S", Kind(_tied), default=(), action="append")
     """stages that share parameters, whose gradients are summed; can be repeated"""
     post_validation: bool = option(default=False)
     """run the optimizer step before the norm of all gradients is known (for clipping and loss
@@ -55,10 +55,10 @@ class ExportRequest(Request):
 
     schedule: Schedule | Planned | Document = field(metadata=place("SCHEDULE"))
     """schedule file, - for standard input"""
-    to: str = option(kind=Typed(Choice(*FORMATS)), required=True)
+    to: str = option(kind=typed(choice(*FORMATS)), required=True)
     """format of the output"""
     _: KW_ONLY
-    micro_batch_size: int | None = option("N", Typed(COUNT))
+    micro_batch_size: int | None = option("N", typed(COUNT))
     """sequences per microbatch, for the flags; by default, the profile's micro_batch"""
     model: Any = option("MODULE:ATTRIBUTE|hf:FOLDER")
     """model source with layers, to check the exported module names"""
@@ -70,7 +70,7 @@ class ImportRequest(Request):
 
     file: FilePath = field(metadata=place("FILE"))
     """file to read, - for standard input"""
-    source: str = option(kind=Typed(Choice(*READ_BACK)), names=("--from",), required=True)
+    source: str = option(kind=typed(choice(*READ_BACK)), names=("--from",), required=True)
     """format of the input"""
     profile: ProfileLike | ProfileSource = option("PROFILE", required=True)
     """times and sizes of the stages"""

@@ -6,13 +6,14 @@ import json
 from argparse import BooleanOptionalAction
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
 
 from ..inputs.words import size_in
 from .fields import Request, option, place
-from .kinds import AMOUNT, COUNT, SECONDS, Choice, Read
+from .kinds import AMOUNT, COUNT, SECONDS, Kind, choice
 from .search import WORKERS
 
 if TYPE_CHECKING:
@@ -21,66 +22,56 @@ if TYPE_CHECKING:
     from ..predict import ClusterLike
 
 RUN, SEARCH, SCALING = "the run", "the search", "scaling"
-
-
-def _count() -> Any:
-    return option("N", COUNT, group=RUN)
-
-
-def _word() -> Any:
-    return option("WORD", group=RUN)
-
-
-def _flag() -> Any:
-    return option(action=BooleanOptionalAction, group=RUN)
+count, word = partial(option, "N", COUNT, group=RUN), partial(option, "WORD", group=RUN)
+flag = partial(option, action=BooleanOptionalAction, group=RUN)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunWords(Request):
     """How a model is spread over GPUs, its batch, and what it recomputes."""
 
-    gpus: int | None = _count()
+    gpus: int | None = count()
     """number of GPUs; by default, tp x pp x cp x dp"""
-    tp: int | None = _count()
+    tp: int | None = count()
     """tensor parallel degree"""
-    pp: int | None = _count()
+    pp: int | None = count()
     """pipeline parallel degree"""
-    vp: int | None = _count()
+    vp: int | None = count()
     """stages per pipeline rank"""
-    dp: int | None = _count()
+    dp: int | None = count()
     """data parallel degree; by default, gpus / (tp x pp x cp)"""
-    cp: int | None = _count()
+    cp: int | None = count()
     """context parallel degree"""
-    ep: int | None = _count()
+    ep: int | None = count()
     """expert parallel degree"""
-    etp: int | None = _count()
+    etp: int | None = count()
     """tensor parallel degree of an expert; tp by default"""
-    micro_batch: int | None = _count()
+    micro_batch: int | None = count()
     """sequences per microbatch"""
-    global_batch: int | None = _count()
+    global_batch: int | None = count()
     """sequences per step"""
-    seq: int | None = _count()
+    seq: int | None = count()
     """tokens per sequence; by default 4096, or the model's positions if these are fewer"""
-    layers: int | None = _count()
+    layers: int | None = count()
     """number of decoder layers, to use fewer than the model has"""
-    layers_per_stage: str | None = _word()
+    layers_per_stage: str | None = word()
     """decoder layers of each stage, such as 12,14"""
-    precision: str | None = _word()
+    precision: str | None = word()
     """fp32, bf16 (the default), fp16, fp8, mxfp8 or nvfp4"""
-    gradients: str | None = _word()
+    gradients: str | None = word()
     """type in which gradients are summed, such as fp32"""
-    recompute: str | None = _word()
+    recompute: str | None = word()
     """none (the default), selective, full, or modules: core_attn,mlp,layernorm,..."""
-    sharding: str | None = _word()
+    sharding: str | None = word()
     """none (the default), zero1, zero2 or fsdp"""
-    attention: str | None = _word()
+    attention: str | None = word()
     """flash or unfused; by default flash, or unfused for learned positions (GPT, OPT)"""
-    schedule: str | None = _word()
+    schedule: str | None = word()
     """a family such as zb-h1, optimal, or a schedule file; by default 1f1b, or interleaved-1f1b
     with vp > 1"""
-    sequence_parallel: bool | None = _flag()
+    sequence_parallel: bool | None = flag()
     """divide norms over tensor parallel ranks; the default with tp > 1"""
-    fused_cross_entropy: bool | None = _flag()
+    fused_cross_entropy: bool | None = flag()
     """overwrite logits by their gradient instead of holding them in float32"""
 
     @property
@@ -123,7 +114,7 @@ class PredictRequest(OnDevices):
     measured: ProfileLike | None = option("PROFILE")
     """profile by layers whose times replace the calculated ones"""
     others: Sequence[tuple[str, Any]] = option(
-        "KEY=VALUE", Read(_pair), default=(), names=("--run",), action="append"
+        "KEY=VALUE", Kind(_pair), default=(), names=("--run",), action="append"
     )
     """another key of a run, such as compile=true"""
 
@@ -141,32 +132,32 @@ class PlanRequest(OnDevices):
     apart = (*OnDevices.apart, ("workers", "scheduler"), ("time_limit", "work_limit"))
     described = (RUN, "pipeloom chooses what is not given")
 
-    gpus: int | None = _count()
+    gpus: int | None = count()
     """number of GPUs"""
-    dp: int | None = _count()
+    dp: int | None = count()
     """data parallel degree"""
-    etp: int | None = _count()
+    etp: int | None = count()
     """tensor parallel degree of an expert: 1 or tp"""
-    recompute: str | None = _word()
+    recompute: str | None = word()
     """none, selective, full, or modules: core_attn,mlp,layernorm,...; auto chooses among none,
     selective, full, and whole stages for some of the microbatches"""
-    sharding: str | None = _word()
+    sharding: str | None = word()
     """none, zero1, zero2 or fsdp; by default, zero1 or fsdp is chosen"""
-    schedule: str | None = _word()
+    schedule: str | None = word()
     """a family such as zb-h1; any schedule by default"""
-    offload: str = option(kind=Choice("auto", "none"), default="none", group=RUN)
+    offload: str = option(kind=choice("auto", "none"), default="none", group=RUN)
     """offload activations to the host over the cluster's host link, for the microbatches for which
     it pays (auto), or none (the default)"""
-    headroom: float | str | None = option("X", Read(size_in))
+    headroom: float | str | None = option("X", Kind(size_in))
     """memory to leave free on each device, such as 4GB; none by default"""
-    passing: str = option(kind=Choice("activations", "weights", "auto"), default="activations")
+    passing: str = option(kind=choice("activations", "weights", "auto"), default="activations")
     """what ranks send: activations (the default; each stage stays on its rank), weights (each
     microbatch stays on its rank), or the better of both (auto)"""
     scale: Sequence[int] = option(
-        "N,N,...", Read(_scale), default=(), action="merge", group=SCALING
+        "N,N,...", Kind(_scale), default=(), action="merge", group=SCALING
     )
     """numbers of GPUs, instead of --gpus: find the best plan for each of them"""
-    scaling: str | None = option(kind=Choice("weak", "strong"), group=SCALING)
+    scaling: str | None = option(kind=choice("weak", "strong"), group=SCALING)
     """weak (the default): --global-batch is for the fewest GPUs and grows with their number;
     strong: it stays the same"""
     workers: int | None = option("N", WORKERS, group=SEARCH)

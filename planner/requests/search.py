@@ -11,35 +11,21 @@ from pipeloom.ir.errors import InputError
 from ..inputs.placement_spec import PlacementLike, PlacementSpec
 from ..inputs.words import size_in, sizes_in, slow_in
 from .fields import Request, option, place
-from .kinds import (
-    AMOUNT,
-    COUNT,
-    MICROBATCHES,
-    SECONDS,
-    WHOLE,
-    Choice,
-    Read,
-    Typed,
-    WholeNumber,
-    stages,
-)
+from .kinds import AMOUNT, COUNT, MICROBATCHES, SECONDS, WHOLE, Kind, choice, stages, typed, whole
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.problem import Objective
     from pipeloom.ir.model.schedule import Schedule
-    from pipeloom.solver.core.options import SolveOptions
 
     from ..inputs.documents import Document, FilePath, Planned
     from ..inputs.problem_setup import ProfileLike, ProfileSource, Slow
     from ..partition.fixed_cut import CutLike
     from ..solving.cache import ScheduleCache
     from ..solving.progress import Listener
+    from ..solving.search import CachedSearch
 
-MOST_PROCESSES = 1024
 PASSINGS = ("activations", "weights")
-OBJECTIVE, PASSING = Choice("period", "makespan"), Choice(*PASSINGS)
-SOLVER = Typed(Choice("auto", "cp-sat", "milp", "heuristic"))
-MEMORY, WORKERS = Read(size_in), Typed(WholeNumber(1, MOST_PROCESSES))
+WORKERS = typed(whole(1, 1024))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,61 +49,66 @@ class Limited(Request):
     progress: Listener | None = None
     should_stop: Callable[[], bool] | None = None
 
-    def solve_options(self, seconds: float, **more: Any) -> SolveOptions:
-        """The options of a solve, of so many ``seconds`` unless a limit is given."""
+    def search(self, seconds: float, **more: Any) -> CachedSearch:
+        """The optimizer, with so many ``seconds`` unless a limit is given, ``more`` of its options,
+        and the cache, if there is one."""
         from pipeloom.solver.core.options import SolveOptions
         from pipeloom.solver.core.stopping import NEVER
 
-        return SolveOptions(
-            time_limit=self.time_limit or seconds,
-            work_limit=self.work_limit,
-            seed=self.seed,
-            should_stop=self.should_stop or NEVER,
-            **more,
-        )
+        from ..solving.search import CachedSearch
+
+        limits = {"time_limit": self.time_limit or seconds, "work_limit": self.work_limit}
+        stop = self.should_stop or NEVER
+        options = SolveOptions(**limits, seed=self.seed, should_stop=stop, **more)
+        return CachedSearch.of(options, getattr(self, "cache", None), self.progress)
 
 
-@dataclass(frozen=True)
-class Profiled(Request):
-    """A profile with a number of microbatches, and the cost of an iteration."""
+@dataclass(frozen=True, kw_only=True)
+class Costed(Request):
+    """The cost of an iteration."""
 
-    profile: ProfileLike | ProfileSource = field(metadata=place("PROFILE"))
-    """profile file, - for standard input"""
-    microbatches: int | None = option("M", MICROBATCHES, names=("-m", "--microbatches"))
-    """microbatches of an iteration; by default, the length of the profile's lists"""
-    _: KW_ONLY
-    objective: str | Objective | None = option(kind=OBJECTIVE)
+    objective: str | Objective | None = option(kind=choice("period", "makespan"))
     """cost of an iteration: without a barrier between optimizer steps (period) or with one
     (makespan); by default, the profile's barrier decides"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryLimited(Request):
+class MemoryLimited(Costed):
     """The memory of activations."""
 
-    memory_limit: float | str | None = option("X", MEMORY)
+    memory_limit: float | str | None = option("X", Kind(size_in))
     """activation memory of every rank, in the profile's unit (20G or 16GiB if that is bytes), or
     none; by default, the profile's memory_limit, which can be a list with one limit for each
     rank"""
+
+
+@dataclass(frozen=True)
+class Profiled(Costed):
+    """A profile with a number of microbatches."""
+
+    profile: ProfileLike | ProfileSource = field(metadata=place("PROFILE"))
+    """profile file, - for standard input"""
+    microbatches: int | None = option("M", MICROBATCHES, names=("-m", "--microbatches"))
+    """microbatches of an iteration; by default, the length of the profile's lists"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchRequest(Limited, Profiled):
     """What all commands with a search of schedules take."""
 
-    passing: str = option(kind=PASSING, default=PASSINGS[0])
+    passing: str = option(kind=choice(*PASSINGS), default=PASSINGS[0])
     """what ranks send: activations (the default; each stage stays on its rank) or weights (each
     microbatch stays on its rank)"""
-    placement: PlacementLike | None = option("P", Read(PlacementSpec.of))
+    placement: PlacementLike | None = option("P", Kind(PlacementSpec.of))
     """ranks of the stages: auto (the default) chooses the best of linear (stage s on rank s),
     interleaved:K (stage s on rank s mod P, K stages per rank), v (down the ranks and back up),
     wave:K (K such passes), and, if two copies of the weights are known to fit, bidirectional (stage
     s on ranks s and P-1-s); or a JSON file that lists the rank of each stage. A profile with one
     stage per rank is cut into at most max_stages stages"""
-    solver: str = option(kind=SOLVER, default="auto")
+    solver: str = option(kind=typed(choice("auto", "cp-sat", "milp", "heuristic")), default="auto")
     """auto (the default) runs search, bounds and CP-SAT in parallel; heuristic runs only the
     search; milp solves an integer program with CBC"""
-    partition: str | None = option(kind=Choice("joint", "balanced", "even"))
+    partition: str | None = option(kind=choice("joint", "balanced", "even"))
     """how to cut a profile's layers into stages: joint (the default) optimizes the cut together
     with the schedule, balanced makes the longest stage as short as possible, even gives each stage
     the same number of blocks"""
@@ -133,25 +124,31 @@ class SearchRequest(Limited, Profiled):
         if most is not None and most < least:
             raise InputError(f"max_layers: expected at least --min-layers ({least}), got {most}")
 
+    @property
+    def cuts(self) -> dict[str, Any]:
+        """The options of how the optimizer cuts layers."""
+        keys = ("partition", "min_layers", "max_layers")
+        return {key: getattr(self, key) for key in keys}
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizeRequest(MemoryLimited, SearchRequest):
     """The question of :func:`pipeloom.optimize`: the best schedule of a profile."""
 
-    passing: str = option(kind=Choice(*PASSINGS, "auto"), default=PASSINGS[0])
+    passing: str = option(kind=choice(*PASSINGS, "auto"), default=PASSINGS[0])
     """what ranks send: activations (the default; each stage stays on its rank) or weights (each
     microbatch stays on its rank); auto: the fastest of these and fully sharded data parallelism"""
-    recompute: str = option(kind=Choice("auto", "all", "none"), default="auto")
+    recompute: str = option(kind=choice("auto", "all", "none"), default="auto")
     """which activations to recompute before their backward: those for which it pays (auto, the
     default), all, or none; only stages with t_r and m_r in the profile can"""
-    offload: str = option(kind=Choice("auto", "none"), default="auto")
+    offload: str = option(kind=choice("auto", "none"), default="auto")
     """which activations to offload to the host: those for which it pays (auto, the default), or
     none; needs host_link and stages with m_o in the profile"""
-    for_: str | None = option(kind=Choice("megatron", "torchtitan"))
+    for_: str | None = option(kind=choice("megatron", "torchtitan"))
     """find the best schedule that this system can run: for megatron, 1F1B and interleaved 1F1B on
     any layout; for torchtitan, torch's own schedules and any order in a CSV, with interleaved
     stages or stages in a V"""
-    copies: int | None = option(kind=Choice(1, 2))
+    copies: int | None = option(kind=choice(1, 2))
     """largest number of copies of a stage's weights that a chosen placement may need; by default, 2
     if the profile has device_memory and all sizes that count towards it, else 1"""
     start: Schedule | Planned | Document | None = option("SCHEDULE")
@@ -160,7 +157,7 @@ class OptimizeRequest(MemoryLimited, SearchRequest):
     cache: str | ScheduleCache | None = option("DIR")
     """folder for answers, which are verified again before they are reused; by default,
     PIPELOOM_CACHE if it is set"""
-    slow: Slow | str = option("RANK:X,...", Read(slow_in), action="merge")
+    slow: Slow | str = option("RANK:X,...", Kind(slow_in), action="merge")
     """ranks that take X times as long as in the profile, such as 3:1.2"""
 
 
@@ -179,7 +176,7 @@ class SweepRequest(SearchRequest):
     apart = (*Limited.apart, ("workers", "scheduler"))
 
     memory_limits: Mapping[str, float | str] | Iterable[float | str] = option(
-        "A,B,...", Read(sizes_in), default=(), action="merge", required=True
+        "A,B,...", Kind(sizes_in), default=(), action="merge", required=True
     )
     """activation memory limits of every rank, in the profile's unit (20G or 16GiB if that is
     bytes); none means no limit"""
@@ -210,10 +207,7 @@ class BuildRequest(MemoryLimited):
     microbatches: int | None = option("M", MICROBATCHES, names=("-m", "--microbatches"))
     """microbatches of an iteration; by default, the length of the profile's lists"""
     _: KW_ONLY
-    objective: str | Objective | None = option(kind=OBJECTIVE)
-    """cost of an iteration: without a barrier between optimizer steps (period) or with one
-    (makespan); by default, the profile's barrier decides"""
-    replicate: Sequence[int] = option("S,S", Read(stages), default=(), action="merge")
+    replicate: Sequence[int] = option("S,S", Kind(stages), default=(), action="merge")
     """with weight passing, stages whose weights every rank keeps (such as embedding and head)"""
     partition: CutLike | None = option("HOW")
     """how to cut a profile's layers into stages: balanced (the default) makes the longest stage as
@@ -232,6 +226,5 @@ class PackRequest(Limited, MemoryLimited):
     _: KW_ONLY
     max_tokens: int | None = option("N", COUNT)
     data_parallel: int | None = option("N", COUNT)
-    objective: str | Objective | None = option(kind=OBJECTIVE)
     placement: PlacementLike | None = None
     start: Schedule | Planned | Document | None = None

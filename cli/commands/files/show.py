@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from pipeloom.planner.inputs.documents import PICTURES
 from pipeloom.planner.requests.fields import option, place
-from pipeloom.planner.requests.kinds import TEXT, Choice, WholeNumber
+from pipeloom.planner.requests.kinds import TEXT, choice, whole
 
 from ...arguments import Command
 from ...output import check_apart, print_json, say_words
@@ -42,15 +42,15 @@ class ShowCommand(Command):
     went"""
     memory: bool = option(default=False)
     """draw the memory of each rank over time below each timeline"""
-    kind: str | None = option(kind=Choice(*PICTURES.values()), names=("--as",))
+    kind: str | None = option(kind=choice(*PICTURES.values()), names=("--as",))
     """kind of picture, instead of the extension's"""
     titles: Sequence[str] | None = option("TEXT", TEXT, names=("--title",), action="append")
     """title of a panel; once for each file, in order"""
     colour: str = option(
-        kind=Choice("auto", "always", "never"), default="auto", names=("--colour", "--color")
+        kind=choice("auto", "always", "never"), default="auto", names=("--colour", "--color")
     )
     """colours in the terminal; auto uses them unless NO_COLOR is set"""
-    columns: int | None = option("N", WholeNumber(20, 10_000))
+    columns: int | None = option("N", whole(20, 10_000))
     """width of the picture in the terminal"""
 
     def run(self) -> int:

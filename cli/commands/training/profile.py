@@ -20,14 +20,13 @@ example:
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from pipeloom.ir.errors import InputError
-from pipeloom.planner.inputs.words import size_in
-from pipeloom.planner.requests.fields import Request, option
-from pipeloom.planner.requests.kinds import MICROBATCHES, NUMBER, SECONDS, TEXT, WHOLE, Read
+from pipeloom.planner.requests.fields import option
+from pipeloom.planner.requests.kinds import MICROBATCHES, SECONDS
+from pipeloom.planner.requests.measured import MeasuredRequest, ProfileFromRequest
 from pipeloom.report.text_table import table
 
 from ...arguments import WritingCommand
@@ -38,32 +37,14 @@ from ...progress import ProgressDisplay
 if TYPE_CHECKING:
     from pipeloom.ir.formats.measured_profile import Measurement
 
-COUNT, FROM = MICROBATCHES, "from ops measured elsewhere"
+COUNT = MICROBATCHES
 WARMUP = 2
 UNSTEADY = 0.2
 """Half the range of the middle half of a time, relative to it, above which a note is due."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileRequest(Request):
-    """What measuring and ``--from`` have in common."""
-
-    ranks: int | None = option("P", COUNT)
-    """number of processes; by default, the number of stages"""
-    warmup: int | None = option("N", WHOLE)
-    """number of rounds before those, 2 by default; with --from, number of steps to skip, 1 by
-    default if there are several"""
-    name: str = option("NAME", TEXT, default="")
-    """name of the profile"""
-    memory_limit: float | str | None = option("X", Read(size_in))
-    """activation memory limit of each rank, to write into the profile"""
-    like: str | None = option("FILE", group=FROM)
-    """profile of the same stages, schedule or program that supplies what the files lack (memory,
-    sizes, links, share of B); with --memory-only, times and links"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasureRequest(ModelRequest, ProfileRequest):
+class MeasureRequest(ModelRequest, MeasuredRequest):
     """The question of :func:`pipeloom.measure`: the profile of a model."""
 
     apart = (("stages", "layers"),)
@@ -89,32 +70,13 @@ class MeasureRequest(ModelRequest, ProfileRequest):
     """seconds to wait for a message, 300 by default"""
 
 
-def _sizes(text: str) -> list[float]:
-    return [float(size_in(word)) for word in text.split(",")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProfileFromRequest(ProfileRequest):
-    """The question of :func:`pipeloom.profile_from`: the profile of ops measured elsewhere."""
-
-    files: Sequence[str] | None = option("FILE", names=("--from",), nargs="+", group=FROM)
-    """traces of torch's profiler, one per rank, or their folder; a schedule of run --trace; a CSV
-    table with the columns stage, microbatch, op, ms; Primus's traces"""
-    split: float | None = option("X", NUMBER, group=FROM)
-    """share of B in a BW that ran as one op, from 0 to 1; 0.5 by default"""
-    memory: Sequence[float] | None = option("M_B[,M_W]", Read(_sizes), group=FROM)
-    """activation memory of each stage, such as 1.2G or 1.2G,0.9G; M_W is M_B by default"""
-    t_comm: float | None = option("MS", NUMBER, group=FROM)
-    """delay of a message in ms"""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProfileCommand(WritingCommand, ProfileFromRequest, MeasureRequest):
     """``pipeloom profile``."""
 
     def run(self) -> int:
         check_output(self)
-        if self.files is not None:
+        if self.files:
             return self._from_files()
         self._check_measuring()
         self.load_torch()
@@ -139,7 +101,7 @@ class ProfileCommand(WritingCommand, ProfileFromRequest, MeasureRequest):
             if each.name != "quiet" and getattr(self, each.name) != each.default:
                 words = "expected none beside --from, which measures nothing"
                 raise InputError(f"{each.name}: {words}")
-        found = profile_from(**asked, progress=ProgressDisplay(self.quiet))
+        found = profile_from(**asked | {"progress": ProgressDisplay(self.quiet)})
         finish(self, found.document(), {"measured": found.record()}, _words(found))
         return 0
 
