@@ -264,17 +264,11 @@ def cluster_of(given: ClusterLike | None, gpu: Any) -> Cluster:
     try:
         return read_cluster(gpu if given is None else given)
     except InputError as error:
-        lines = _of_gpus(gpu, error) if given is None else error.errors
-        key = "gpu" if given is None else "cluster"
+        key, lines = "gpu" if given is None else "cluster", error.errors
+        if given is None and lines[0].startswith("expected one of"):  # a name like no other one
+            lines = (f"expected one of {', '.join(GPUS)}, got {os.fspath(gpu)!r}",)
         named = (f"{key}: {x}" if x.startswith("expected ") else x for x in lines)
         raise InputError(*named) from None
-
-
-def _of_gpus(gpu: str | os.PathLike[str], error: InputError) -> tuple[str, ...]:
-    """The faults, of a name like no other one with GPUs alone."""
-    if not error.errors[0].startswith("expected one of"):
-        return tuple(error.errors)
-    return (f"expected one of {', '.join(GPUS)}, got {os.fspath(gpu)!r}",)
 
 
 def _layers(given: ProfileLike, step: StepTimes) -> tuple[StageProfile, ...]:

@@ -193,11 +193,7 @@ def _most(layers: LayeredProfile) -> int:
 
 
 def _plan(
-    name: str,
-    given: Profile | LayeredProfile,
-    chunks: int,
-    terms: Terms,
-    search: dict[str, Any],
+    name: str, given: Profile | LayeredProfile, chunks: int, terms: Terms, search: dict[str, Any]
 ) -> FamilyPlan:
     if name.startswith(INTERLEAVED) and terms.microbatches % given.ranks:
         return FamilyPlan(name, why_not=f"needs a multiple of {given.ranks} microbatches")

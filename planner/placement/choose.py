@@ -58,8 +58,7 @@ def plan_placement(
     entries = _bounded(profile, terms, 1 if terms.slow else copies)
     asked = search.options
     question = about_placements(entries, asked)
-    fits = any(isinstance(one, Contender) for one in entries)
-    known = search.known(question) if fits else None
+    known = search.known(question) if any(isinstance(e, Contender) for e in entries) else None
     if known is not None:
         return _answer(*known, search)
     chosen = best_placement(

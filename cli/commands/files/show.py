@@ -61,13 +61,11 @@ class ShowCommand(Command):
         to_stdout = self.output == "-"
         if not to_stdout:
             check_apart(self, "output", self.output)
+        drawn = {key: getattr(self, key) for key in ("measured", "memory", "kind", "titles")}
         picture = show(
             *self.files,
+            **drawn,
             output=None if to_stdout else self.output,
-            measured=self.measured,
-            memory=self.memory,
-            kind=self.kind,
-            titles=self.titles,
             columns=self.columns or shutil.get_terminal_size((120, 24)).columns,
             colours=self._coloured(),
             progress=ProgressDisplay(),

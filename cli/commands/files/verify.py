@@ -31,10 +31,9 @@ class VerifyCommand(Command):
     def run(self) -> int:
         from pipeloom.planner.verify import verify
 
-        files = self.files
+        facts, words, code, files = [], [], 0, self.files
         if self.certificate and len(files) > 1:
             raise InputError(f"certificate: expected one schedule, got {len(files)} files")
-        facts, words, code = [], [], 0
         for file in files:
             try:
                 found = verify(file, certificate=self.certificate)

@@ -64,6 +64,5 @@ class BuildCommand(WritingCommand, BuildRequest):
 
         found = families()
         facts = {"families": [{"name": n, "summary": words} for n, words in found.items()]}
-        rows = [[n, words] for n, words in found.items()]
-        answer(self, facts, table(["family", "what it is"], rows))
+        answer(self, facts, table(["family", "what it is"], map(list, found.items())))
         return 0

@@ -55,7 +55,8 @@ class OptimizeCommand(WritingCommand, Quiet, OptimizeRequest):
             self._check_certificate(self.certificate)
         answer = searched(self, self._plan, OptimizeRequest, self.quiet)
         if answer.stopped:
-            say(f"interrupted: {_so_far(answer)}")
+            best = "this is the best schedule so far"
+            say(f"interrupted: {best if answer.step is None else 'not every scheme was optimized'}")
         facts, words = answer.to_dict(), str(answer)
         if self.explain:
             with interruptible() as interrupt:
@@ -103,9 +104,3 @@ def _certify(path: str, answer: Answer) -> bool:
     if words := shortfall(certificate, answer.schedule):
         say(f"note: {path} {words}")
     return True
-
-
-def _so_far(answer: Answer) -> str:
-    if answer.step is not None:
-        return "not every scheme was optimized"
-    return "this is the best schedule so far"

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 
 from pipeloom.ir.errors import InputError
 from pipeloom.planner.requests.fields import option
-from pipeloom.planner.requests.kinds import MICROBATCHES, SECONDS
+from pipeloom.planner.requests.kinds import MICROBATCHES as COUNT
+from pipeloom.planner.requests.kinds import SECONDS
 from pipeloom.planner.requests.measured import MeasuredRequest, ProfileFromRequest
 from pipeloom.report.text_table import table
 
@@ -37,8 +38,6 @@ from ...progress import ProgressDisplay
 if TYPE_CHECKING:
     from pipeloom.ir.formats.measured_profile import Measurement
 
-COUNT = MICROBATCHES
-WARMUP = 2
 UNSTEADY = 0.2
 """Half the range of the middle half of a time, relative to it, above which a note is due."""
 
@@ -84,8 +83,8 @@ class ProfileCommand(WritingCommand, ProfileFromRequest, MeasureRequest):
 
         asked = self.arguments(MeasureRequest)
         del asked["quiet"]
-        if self.warmup is None:
-            asked["warmup"] = WARMUP
+        if self.warmup is None:  # which --from has another default for
+            del asked["warmup"]
         measurement = measure(**asked)
         if os.environ.get("RANK", "0") == "0":  # under torchrun rank 0 alone speaks
             answer = {"measured": measurement.record()}
@@ -128,38 +127,28 @@ def _words(measurement: Measurement) -> str:
         columns["T_FB"] = list(measurement.pairs)
     sizes = {"M_B": "m_b", "M_W": "m_w", "M_R": "m_r", "M_O": "m_o", "moved": "offload_bytes"}
     if not kinds:  # memory alone
-        sizes |= {
-            "sent": "activation_bytes",
-            "weights": "weight_bytes",
-            "gradients": "grad_bytes",
-            "optimizer": "optimizer_bytes",
-        }
+        sizes |= {"sent": "activation_bytes", "weights": "weight_bytes"}
+        sizes |= {"gradients": "grad_bytes", "optimizer": "optimizer_bytes"}
     held = {name: [getattr(stage, key) for stage in profile.stages] for name, key in sizes.items()}
-    known = {name: figures for name, figures in held.items() if set(figures) != {None}}
+    shown = {
+        name: ["" if f is None else f"{duration(f.median)} +-{f.spread / 2:.0%}" for f in figures]
+        for name, figures in columns.items()
+    } | {
+        name: ["" if size is None else amount(size) for size in figures]
+        for name, figures in held.items()
+        if set(figures) != {None}
+    }
     names = [
         stage.layers[0].name if measurement.by_layers else f"stage {s}"
         for s, stage in enumerate(profile.stages)
     ]
-    rows = [
-        [
-            names[s],
-            *(
-                "" if figure is None else f"{duration(figure.median)} +-{figure.spread / 2:.0%}"
-                for figure in (figures[s] for figures in columns.values())
-            ),
-            *("" if figures[s] is None else amount(figures[s]) for figures in known.values()),
-        ]
-        for s in range(len(names))
-    ]
-    lines = [table(["", *columns, *known], rows)]
+    rows = [list(row) for row in zip(names, *shown.values(), strict=True)]
+    lines = [table(["", *shown], rows)]
     if profile.micro_batch is not None:
         lines.append(f"microbatches of {counted(profile.micro_batch, 'sequence')}")
     if measurement.delay is not None:
         lines.append(f"t_comm {duration(measurement.delay.median)}")
-    links = {
-        "links": None if profile.links is None else profile.links.default,
-        "host link": profile.host_link,
-    }
+    links = {"links": profile.links and profile.links.default, "host link": profile.host_link}
     for name, link in links.items():
         if link is not None:
             rate = f"{link.gigabytes_per_second:.4g} GB/s"

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING
 
 from pipeloom.ir.units import counted, duration
 from pipeloom.planner.requests.fields import option, place
-from pipeloom.planner.requests.kinds import AMOUNT, MICROBATCHES, SECONDS, WHOLE
+from pipeloom.planner.requests.kinds import AMOUNT, SECONDS, WHOLE
+from pipeloom.planner.requests.kinds import MICROBATCHES as COUNT
 
 from ...arguments import Command
 from ...model_arguments import DTYPE, ModelRequest, interrupted, need_program
@@ -36,7 +37,6 @@ from ...output import check_apart, print_json, say_words
 if TYPE_CHECKING:
     from pipeloom.runtime.train.train import RunResult
 
-COUNT = MICROBATCHES
 SHOWN = 100  # losses that the text holds
 
 
