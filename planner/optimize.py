@@ -55,34 +55,39 @@ def optimize(request: OptimizeRequest) -> Answer:
     if isinstance(request.profile, Problem):
         raise TypeError("profile: expected a profile, got a Problem: pipeloom.solve takes one")
     source, spec = ProfileSource.of(request.profile, request.progress), _placement(request)
-    cut, slow = source.is_cut(**request.cuts), slow_of(request.slow) or None
-    follows = {"placement": spec.name, "placed": spec.name != AUTO, "cut": cut, "slow": slow}
+    cut, chosen = source.is_cut(**request.cuts), spec.name == AUTO
+    slow, every = slow_of(request.slow) or None, request.recompute == "all"
+    follows = {"placement": spec.name, "placed": not chosen, "cut": cut, "slow": slow}
     refuse(OPTIMIZE, **vars(request) | follows)
     system = None if request.for_ is None else SYSTEMS[request.for_].checked(spec)
-    every, saved = request.recompute == "all", (request.recompute, request.offload)
     options = {"solver": request.solver, "recompute_all": every, "memory": memory_held}
     search = request.search(TIME_LIMIT, **options)
     rules = Rules(request.min_layers or 1, request.max_layers)
     terms = Terms.of(request, source, slow=slow, rules=rules)
-    two = "--copies 2" if request.copies == 2 else None
-    what = f"--for {request.for_}" if system else "a cut chosen by optimize" if cut else two
-    if what is not None:
-        layers = source.layers.as_stages if cut else source.stages
-        check_alike(layers, f"{source.where}: {'layers' if cut else 'stages'}", what)
+    _check_alike(request, source, cut)
     if system is not None:
         own = replace(terms, kinds=system.kinds)
         return _for_system(system, source, own, search, spec, cut=cut)
     if cut:
-        way = Way(request.partition or "joint")
-        return _of_layers(layers_of(source, *saved), terms, search, spec, way)
-    stages = stages_of(source, terms.microbatches, *saved)
+        layers = layers_of(source, request.recompute, request.offload)
+        return _of_layers(layers, terms, search, spec, Way(request.partition or "joint"))
+    stages = stages_of(source, terms.microbatches, request.recompute, request.offload)
     if request.passing == "auto":
-        placed = spec.name == AUTO
-        return plan_passing(stages, terms, search, placed=placed, copies=request.copies)
-    if spec.name == AUTO and request.passing != "weights":
+        return plan_passing(stages, terms, search, placed=chosen, copies=request.copies)
+    if chosen and request.passing != "weights":
         return plan_placement(stages, terms, search, 1 if every else request.copies)
     passing, start = request.passing, request.start
     return _one_placement(stages, terms, search, spec, passing=passing, start=start)
+
+
+def _check_alike(request: OptimizeRequest, source: ProfileSource, cut: bool) -> None:
+    """Raises InputError where microbatches are unlike, and the question is for those alike."""
+    for_, copies = request.for_ is not None, request.copies == 2
+    asked = {f"--for {request.for_}": for_, "a cut chosen by optimize": cut, "--copies 2": copies}
+    what = next((words for words, there in asked.items() if there), None)
+    if what is not None:
+        layers = source.layers.as_stages if cut else source.stages
+        check_alike(layers, f"{source.where}: {'layers' if cut else 'stages'}", what)
 
 
 def _of_layers(
