@@ -11,6 +11,8 @@ from pipeloom.planner.requests.fields import Option, Request, docstrings, option
 
 PLACES = ("family", "files")
 """Arguments without dashes whose faults name them; those of others name the file."""
+LAST = ("quiet", "output", "json")
+"""Options at the end of each help."""
 MICROBATCHES = {"microbatches": "-m/--microbatches"}
 
 
@@ -68,7 +70,7 @@ def add_options(parser: argparse.ArgumentParser, request: type[Request]) -> None
     parser.register("action", "merge", Together)
     words, (titled, below) = docstrings(request), request.described
     parts: dict[object, argparse._ActionsContainer] = {"": parser}
-    for name, made in options_of(request).items():
+    for name, made in sorted(options_of(request).items(), key=lambda each: each[0] in LAST):
         if made.group not in parts:
             description = below if made.group == titled else None
             parts[made.group] = parser.add_argument_group(made.group, description)

@@ -42,7 +42,7 @@ class Limited(Request):
     """seconds for the search over all placements, 20 by default; stops earlier once the schedule is
     proven optimal"""
     work_limit: float | None = option("N", AMOUNT)
-    """instead of seconds: work for the search and placement, in millions of simulated ops (about
+    """instead of seconds: work for each search and placement, in millions of simulated ops (about
     100 take a second); the same seed gives the same schedule"""
     seed: int = option("N", WHOLE, default=0)
     """seed of random choices, 0 by default"""
@@ -83,7 +83,7 @@ class MemoryLimited(Costed):
 
 
 @dataclass(frozen=True)
-class Profiled(Costed):
+class Profiled(Request):
     """A profile with a number of microbatches."""
 
     profile: ProfileLike | ProfileSource = field(metadata=place("PROFILE"))
@@ -93,7 +93,7 @@ class Profiled(Costed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchRequest(Limited, Profiled):
+class SearchRequest(Limited, Costed, Profiled):
     """What all commands with a search of schedules take."""
 
     passing: str = option(kind=choice(*PASSINGS), default=PASSINGS[0])
