@@ -168,7 +168,7 @@ def compare(request: CompareRequest) -> Comparison:
     optimum: list[Evaluation] = []
     if not request.no_optimizer:
         given = source if all_cuts or cut is None else cut.into(found.ranks)
-        asked = {"profile": given, "memory_limit": terms.memory_limit}
+        asked: dict[str, Any] = {"profile": given, **terms.limits}
         asked |= {} if all_cuts else dict.fromkeys(request.cuts)
         try:
             row, stopped = evaluate_optimum(request.arguments(SearchRequest) | asked)
