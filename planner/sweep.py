@@ -220,8 +220,8 @@ def sweep(request: SweepRequest) -> Sweep:
     known, profile_of, _ = profiles_of(source, terms.microbatches, **request.cuts)
     told, stop = request.progress or unheard, request.should_stop or NEVER
     told(Note(f"{counted(len(limits), 'limit')}, at most {_each(request)}", routine=True))
-    asked = {"profile": source, "cache": cache, "progress": None, "should_stop": None}
-    asked = request.arguments(SearchRequest) | asked
+    asked = request.arguments(SearchRequest) | {"profile": source, "cache": cache}
+    asked |= {"progress": None, "should_stop": None}
     jobs = [asked | {"memory_limit": limit} for limit in limits.values()]
     labels = [f"limit {n} of {len(limits)} ({words})" for n, words in enumerate(limits, 1)]
     solved = (

@@ -57,9 +57,9 @@ class Limited(Request):
 
         from ..solving.search import CachedSearch
 
-        limits = {"time_limit": self.time_limit or seconds, "work_limit": self.work_limit}
-        stop = self.should_stop or NEVER
-        options = SolveOptions(**limits, seed=self.seed, should_stop=stop, **more)
+        limits: dict[str, Any] = {"time_limit": self.time_limit or seconds, "seed": self.seed}
+        limits |= {"work_limit": self.work_limit, "should_stop": self.should_stop or NEVER}
+        options = SolveOptions(**limits, **more)
         return CachedSearch.of(options, getattr(self, "cache", None), self.progress)
 
 
