@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self
 
@@ -39,26 +39,41 @@ from pipeloom.ir.formats.validation import (
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.units import counted
 
-from ..packaged import packaged
 from .efficiency import BOUNDS, Efficiency, calibrated
 from .gpus import GPUS, PRECISIONS, SIXTEEN, Gpu
 
-_PRESETS = packaged(__package__, "clusters.json")
-
-
-def _links(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Link]:
-    return {
-        name: Link(each["latency"], each["gigabytes_per_second"]) for name, each in found.items()
-    }
-
-
-LINKS, HOST_LINKS = _links(_PRESETS["links"]), _links(_PRESETS["host_links"])
-"""One direction: of one GPU's share, by the rates of the standards and of the makers' datasheets;
-between a GPU and its host."""
-NODES: Mapping[str, Mapping[str, Any]] = _PRESETS["nodes"]
-"""Clusters by name: the GPU, how many a node has, the links inside, of the network and to the host.
-"""
-_OTHERS: Mapping[str, str] = _PRESETS["other_names"]
+LINKS = {
+    "nvlink2": Link(0.008, 150.0),  # V100: 6 links of 25 GB/s
+    "nvlink3": Link(0.008, 300.0),  # A100: 12 of 25
+    "nvlink4": Link(0.006, 450.0),  # H100: 18 of 25
+    "nvlink5": Link(0.006, 900.0),  # Blackwell: 18 of 50
+    "nvlink4-pairs": Link(0.006, 150.0),  # four GH200, 6 links to each other one
+    "infinity-fabric-2": Link(0.010, 200.0),  # MI250X: 8 links of 50, half of them in a node
+    "infinity-fabric-4": Link(0.010, 448.0),  # MI300X: 7 links of 64
+    "infinity-fabric-5": Link(0.010, 537.6),  # MI355X: 7 of 76.8
+    "pcie3-x16": Link(0.015, 15.75),
+    "pcie4-x16": Link(0.015, 31.5),
+    "pcie5-x16": Link(0.015, 63.0),
+    "infiniband-100g": Link(0.012, 12.5),  # EDR
+    "infiniband-200g": Link(0.012, 25.0),  # HDR
+    "infiniband-400g": Link(0.012, 50.0),  # NDR
+    "infiniband-800g": Link(0.012, 100.0),  # XDR
+    "slingshot-200g": Link(0.015, 25.0),
+    "ethernet-10g": Link(0.05, 1.25),
+    "ethernet-25g": Link(0.05, 3.125),
+    "ethernet-100g": Link(0.025, 12.5),
+    "ethernet-200g": Link(0.025, 25.0),
+    "ethernet-400g": Link(0.025, 50.0),
+    "ethernet-800g": Link(0.025, 100.0),
+}
+"""One direction of one GPU's share, by the rates of the standards and of the makers' datasheets."""
+HOST_LINKS = {
+    **{name: LINKS[name] for name in ("pcie3-x16", "pcie4-x16", "pcie5-x16")},
+    "nvlink-c2c": Link(0.010, 450.0),  # GH200: 900 both ways
+    "nvlink-c2c-pair": Link(0.010, 225.0),  # GB200: the same for two GPUs
+    "infinity-fabric-cpu": Link(0.010, 72.0),  # MI250X: 36 for each of its two dies
+}
+"""Between a GPU and its host, one direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +106,47 @@ class Cluster:
             "name": self.name,
             "gpu": self.gpu.to_dict(),
             "gpus_per_node": self.gpus_per_node,
-            "inside": asdict(self.inside),
-            "between": asdict(self.between),
-            **({} if self.host is None else {"host": asdict(self.host)}),
+            "inside": link_dict(self.inside),
+            "between": link_dict(self.between),
+            **({} if self.host is None else {"host": link_dict(self.host)}),
             "efficiency": self.efficiency.to_dict(),
         }
+
+
+def link_dict(link: Link) -> dict[str, float]:
+    """The object of a cluster file."""
+    return {"latency": link.latency, "gigabytes_per_second": link.gigabytes_per_second}
+
+
+NODES: Mapping[str, tuple[str, int, str, str, str]] = {
+    "dgx-1-16gb": ("V100-16GB", 8, "nvlink2", "infiniband-100g", "pcie3-x16"),
+    "dgx-1": ("V100-32GB", 8, "nvlink2", "infiniband-100g", "pcie3-x16"),
+    "dgx-a100-40gb": ("A100-40GB", 8, "nvlink3", "infiniband-200g", "pcie4-x16"),
+    "dgx-a100": ("A100-80GB", 8, "nvlink3", "infiniband-200g", "pcie4-x16"),
+    "dgx-h100": ("H100", 8, "nvlink4", "infiniband-400g", "pcie5-x16"),
+    "h100-500w": ("H100-96GB-500W", 8, "nvlink4", "ethernet-400g", "pcie5-x16"),
+    "dgx-h200": ("H200", 8, "nvlink4", "infiniband-400g", "pcie5-x16"),
+    "gh200": ("GH200-96GB", 4, "nvlink4-pairs", "slingshot-200g", "nvlink-c2c"),
+    "gh200-144gb": ("GH200-144GB", 4, "nvlink4-pairs", "slingshot-200g", "nvlink-c2c"),
+    "dgx-b200": ("B200", 8, "nvlink5", "infiniband-400g", "pcie5-x16"),
+    "dgx-b300": ("B300", 8, "nvlink5", "infiniband-800g", "pcie5-x16"),
+    "gb200-nvl72": ("GB200", 72, "nvlink5", "infiniband-400g", "nvlink-c2c-pair"),
+    "gb300-nvl72": ("GB300", 72, "nvlink5", "infiniband-800g", "nvlink-c2c-pair"),
+    "mi250x": ("MI250X", 4, "infinity-fabric-2", "slingshot-200g", "infinity-fabric-cpu"),
+    "mi300x": ("MI300X", 8, "infinity-fabric-4", "ethernet-400g", "pcie5-x16"),
+    "mi325x": ("MI325X", 8, "infinity-fabric-4", "ethernet-400g", "pcie5-x16"),
+    "mi355x": ("MI355X", 8, "infinity-fabric-5", "ethernet-400g", "pcie5-x16"),
+    "l40s": ("L40S", 8, "pcie4-x16", "ethernet-200g", "pcie4-x16"),
+    "rtx-3090": ("RTX-3090", 8, "pcie4-x16", "ethernet-100g", "pcie4-x16"),
+    "rtx-4090": ("RTX-4090", 8, "pcie4-x16", "ethernet-100g", "pcie4-x16"),
+    "rtx-5090": ("RTX-5090", 8, "pcie5-x16", "ethernet-100g", "pcie5-x16"),
+}
+"""Clusters by name: the GPU, how many a node has, the links inside, of the network and to the host.
+"""
+_OTHERS = {
+    **{"a100": "A100-80GB", "v100": "V100-32GB", "gh200": "GH200-96GB"},
+    **{"h100-80gb": "H100", "h100-sxm": "H100", "3090": "RTX-3090", "4090": "RTX-4090"},
+}
 
 
 def preset(name: str) -> Cluster:
@@ -106,12 +157,10 @@ def preset(name: str) -> Cluster:
     meant = {_bare(known): known for known in (*NODES, *GPUS)}
     meant |= {_bare(known): of for known, of in _OTHERS.items()}
     wanted = meant.get(_bare(name), "")
-    for cluster, node in NODES.items():
-        gpu = node["gpu"]
+    for cluster, (gpu, size, inside, between, host) in NODES.items():
         if wanted in {cluster, gpu}:
-            links = LINKS[node["inside"]], LINKS[node["between"]]
-            host = HOST_LINKS[node["host"]]
-            return Cluster(cluster, GPUS[gpu], node["size"], *links, calibrated(gpu), host)
+            links = LINKS[inside], LINKS[between]
+            return Cluster(cluster, GPUS[gpu], size, *links, calibrated(gpu), HOST_LINKS[host])
     if hint := did_you_mean(name, (*NODES, *GPUS, *_OTHERS)):
         raise InputError(f"expected a GPU, a cluster or a file, got {name!r}{hint}")
     raise InputError(f"expected one of {', '.join(NODES)}, a GPU or a file, got {name!r}")
@@ -157,7 +206,7 @@ def _link(value: Any, known: Mapping[str, Link] = LINKS) -> Any:
     found = called(value, known)
     if found is None:
         raise _unknown(value, known)
-    return asdict(known[found])
+    return link_dict(known[found])
 
 
 def _unknown(value: str, known: Mapping[str, object]) -> PydanticCustomError:

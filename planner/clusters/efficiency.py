@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..packaged import packaged
@@ -24,11 +25,28 @@ class Prior(NamedTuple):
     most: float
 
 
-PRIORS, MEMORY_PRIORS = (
-    {name: Prior(**prior) for name, prior in packaged(__package__, "priors.json")[part].items()}
-    for part in ("rates", "memory")
+PRIORS: Mapping[str, Prior] = MappingProxyType(
+    {
+        "gemm": Prior(0.70, 0.2, 0.98),
+        "gemm_narrow": Prior(0.55, 0.2, 0.98),
+        "gemm_depth": Prior(96.0, 0.7, 2048.0),
+        "attention": Prior(0.45, 0.4, 0.95),
+        "attention_backward": Prior(0.80, 0.15, 1.0),
+        "attention_ring": Prior(0.75, 0.25, 1.0),
+        "memory": Prior(0.80, 0.15, 1.0),
+        "kernel_ms": Prior(0.015, 0.7, 0.2),
+        "link": Prior(0.75, 0.3, 1.0),
+        "collective_ms": Prior(0.025, 0.7, 1.0),
+        "exposed": Prior(0.4, 0.5, 1.0),
+        "step_ms": Prior(5.0, 1.0, 1000.0),
+    }
 )
-"""Of each parameter of :class:`Efficiency`; of those that memory alone depends on."""
+"""Of each parameter of :class:`Efficiency`."""
+MEMORY_PRIORS: Mapping[str, Prior] = MappingProxyType(
+    {"fragmentation": Prior(0.02, 1.0, 1.0), "context_gib": Prior(0.3, 1.5, 64.0)}
+)
+"""Of the parameters of :class:`Efficiency` that memory alone depends on."""
+
 BOUNDS = {name: prior.most for name, prior in [*PRIORS.items(), *MEMORY_PRIORS.items()]}
 BOUNDS |= {"spread": 10.0, "spread_elsewhere": 10.0}
 """The most that each number of :class:`Efficiency` can be."""

@@ -39,7 +39,9 @@ def write_files(folder: Path, step: StepTimes, schedule: Schedule) -> list[str]:
     Megatron what they read, each with its flags beside it. The program averages over replicas.
 
     Returns notes: what the flags do not say, and each file that the schedule does not go into.
+    Raises OSError.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     run = step.setup.run
     named = timed(_with_layers(step, schedule))
     program = compile_schedule(named, data_parallel=run.dp > 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from pipeloom.cli.main import parser_of
+from tests.support.inner import parser_of
 
 from .damage import damaged
 from .documents import COMMANDS, SLOW, sound
