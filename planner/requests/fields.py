@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cache, wraps
+from functools import wraps
 from itertools import pairwise
 from textwrap import dedent
 from typing import Any, ClassVar, ParamSpec, TypeVar
@@ -74,7 +74,6 @@ def options_of(request: type[Request]) -> dict[str, Option]:
     }
 
 
-@cache
 def docstrings(request: type[Request]) -> dict[str, str]:
     """The docstrings of fields, those of base classes included, by name."""
     found: dict[str, str] = {}

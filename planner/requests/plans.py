@@ -7,7 +7,7 @@ from argparse import BooleanOptionalAction
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeloom.ir.errors import InputError
 
@@ -85,7 +85,7 @@ class RunWords(Request):
 class OnDevices(RunWords):
     """A model's run, and the GPU or cluster that it is on."""
 
-    apart = (("gpu", "cluster"),)
+    apart: ClassVar[Sequence[tuple[str, str]]] = (("gpu", "cluster"),)
 
     model: ModelLike = field(metadata=place("MODEL"))
     """preset or Hugging Face config.json"""
@@ -129,7 +129,11 @@ class PlanRequest(OnDevices):
     """The question of :func:`pipeloom.plan`, or with ``scale`` of :func:`pipeloom.scaling`: the
     best configurations."""
 
-    apart = (*OnDevices.apart, ("workers", "scheduler"), ("time_limit", "work_limit"))
+    apart: ClassVar[Sequence[tuple[str, str]]] = (
+        *OnDevices.apart,
+        ("workers", "scheduler"),
+        ("time_limit", "work_limit"),
+    )
     described = (RUN, "pipeloom chooses what is not given")
 
     gpus: int | None = count()

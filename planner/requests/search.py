@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeloom.ir.errors import InputError
 
@@ -36,7 +36,7 @@ class Limited(Request):
     best so far is returned.
     """
 
-    apart = (("time_limit", "work_limit"),)
+    apart: ClassVar[Sequence[tuple[str, str]]] = (("time_limit", "work_limit"),)
 
     time_limit: float | None = option("S", SECONDS)
     """seconds for the search over all placements, 20 by default; stops earlier once the schedule is
@@ -173,7 +173,7 @@ class CompareRequest(MemoryLimited, SearchRequest):
 class SweepRequest(SearchRequest):
     """The question of :func:`pipeloom.sweep`: the best schedule for each memory limit."""
 
-    apart = (*Limited.apart, ("workers", "scheduler"))
+    apart: ClassVar[Sequence[tuple[str, str]]] = (*Limited.apart, ("workers", "scheduler"))
 
     memory_limits: Mapping[str, float | str] | Iterable[float | str] = option(
         "A,B,...", Kind(sizes_in), default=(), action="merge", required=True

@@ -62,7 +62,7 @@ class PlanCommand(Command, Quiet, PlanRequest):
             raise InputError("gpus: expected none with --scale, which has several")
         if self.global_batch is None:
             raise InputError("global_batch: missing; expected a whole number >= 1")
-        more = {"gpus": self.scale, "scaling": self.scaling or "weak"}
+        more: dict[str, Any] = {"gpus": self.scale, "scaling": self.scaling or "weak"}
         if not (self.workers or self.scheduler):
             more["workers"] = processes_here()
         with self._searched("scaling.json") as asked:

@@ -148,7 +148,8 @@ def _words(measurement: Measurement) -> str:
         lines.append(f"microbatches of {counted(profile.micro_batch, 'sequence')}")
     if measurement.delay is not None:
         lines.append(f"t_comm {duration(measurement.delay.median)}")
-    links = {"links": profile.links and profile.links.default, "host link": profile.host_link}
+    default = None if profile.links is None else profile.links.default
+    links = {"links": default, "host link": profile.host_link}
     for name, link in links.items():
         if link is not None:
             rate = f"{link.gigabytes_per_second:.4g} GB/s"
