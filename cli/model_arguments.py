@@ -1,4 +1,4 @@
-"""What the commands that need a model, and PyTorch with it, have in common."""
+"""Arguments of the commands that need a model, and PyTorch with it."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ def layers_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a problem has beside its stages, or layers, and their placement.
+    """The terms of a problem, beside its stages, or layers, and their placement.
 
     ``memory_limit``: None: the profile's own. ``where``: what messages call the profile. ``slow``:
     by rank, how many times as long it takes as the profile says. ``rules``: how layers may be cut.
@@ -314,7 +314,7 @@ class Terms:
 
     @classmethod
     def of(cls, request: Any, source: ProfileSource, **more: Any) -> Terms:
-        """Those of a request for the profile. Raises InputError."""
+        """The terms that a request has for the profile. Raises InputError."""
         return cls(
             microbatches=source.number(request.microbatches),
             memory_limit=memory_limit_of(getattr(request, "memory_limit", None), source),

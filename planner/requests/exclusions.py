@@ -1,4 +1,4 @@
-"""What excludes what: a row for each option that another one, or the profile, leaves no choice.
+"""The table of what excludes what: options that another one, or the profile, leaves no choice.
 
 A row is an option, its values that are left, where another option or fact is given, or is one of
 some values, and the message for the option's other values.

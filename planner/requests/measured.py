@@ -20,7 +20,7 @@ FROM = "from ops measured elsewhere"
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRequest(Request):
-    """What measuring and ``--from`` have in common."""
+    """A profile that is measured, or made from what was measured elsewhere."""
 
     ranks: int | None = option("P", MICROBATCHES)
     """number of processes; by default, the number of stages"""

@@ -94,7 +94,7 @@ class Profiled(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchRequest(Limited, Costed, Profiled):
-    """What all commands with a search of schedules take."""
+    """A question that a search of schedules answers."""
 
     passing: str = option(kind=choice(*PASSINGS), default=PASSINGS[0])
     """what ranks send: activations (the default; each stage stays on its rank) or weights (each
