@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TextIO
 
@@ -81,19 +80,19 @@ def one_line(text: str) -> str:
 
 
 def with_file(
-    error: errors.InputError, args: argparse.Namespace, words: Sequence[str]
+    error: errors.InputError, given: Mapping[str, Any], words: Sequence[str]
 ) -> errors.InputError:
-    """The error with the command's file before each line that names neither a file nor an option
-    of its ``words``."""
-    given = next((value for key in INPUTS if (value := getattr(args, key, None))), None)
-    if given is None:
+    """The error with the command's file, one of the arguments ``given``, before each line that
+    names neither a file nor an option of its ``words``."""
+    files = next((given[key] for key in INPUTS if given.get(key)), None)
+    if files is None:
         return error
-    where = given if isinstance(given, str) else ", ".join(given)
+    where = files if isinstance(files, str) else ", ".join(files)
     where = STANDARD_INPUT if where == "-" else where
-    files = [STANDARD_INPUT, *filter(_is_file, (word.rpartition("=")[2] for word in words))]
+    named = [STANDARD_INPUT, *filter(_is_file, (word.rpartition("=")[2] for word in words))]
     typed = tuple(f"{word.removeprefix('--model=')}: " for word in words)
     lines = (
-        x if x.startswith(typed) or _names(x, files) else f"{where}: {x}" for x in error.errors
+        x if x.startswith(typed) or _names(x, named) else f"{where}: {x}" for x in error.errors
     )
     return type(error)(*lines)
 

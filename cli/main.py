@@ -11,16 +11,16 @@ import sys
 import threading
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from types import ModuleType
 from typing import Any, NoReturn
 
 from pipeloom import __version__
 from pipeloom.ir.errors import InputError, PipeloomError, did_you_mean, standard_output
 from pipeloom.ir.removed import replaced
 
+from .arguments import Command, add_options, as_typed
 from .failures import FAILED, TRACEBACK, closed_streams, delivered, tell, with_file
 
-# command: its module in `commands/`, and what it does in one line
+# command: its module in `commands/`, which has a class named for it, and what it does in one line
 COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("training.profile", "measure a model's stages and links"),
     "optimize": ("planning.optimize", "find the best schedule for a profile, with a lower bound"),
@@ -36,8 +36,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("files.export", "write a schedule in another system's format"),
     "import": ("files.import_", "read another system's format"),
 }
-EMPTY = {"name", "title"}
-"""Options that may be empty words."""
 CBC = "pipeloom.solver.exact.milp.cbc_process"
 LEFT = ("solve_", "rank ")
 """Prefixes of the names of threads that may be left: those of
@@ -80,7 +78,7 @@ class Parser(argparse.ArgumentParser):
             return did_you_mean(value[2], choices) if line is None else f"; {value[2]} {line}"
         unknown = re.match(r"unrecognized arguments: (--[^ =]+)", message)
         if unknown:
-            others = [name for name in COMMANDS if unknown[1] in _parser(name)[0].options]
+            others = [name for name in COMMANDS if unknown[1] in parser_of(name)[0].options]
             elsewhere = f"; it is an option of {', '.join(others)}"
             begun = [name for name in self.options if name.startswith(unknown[1])]
             near = did_you_mean(unknown[1], begun, 0.3) or did_you_mean(unknown[1], self.options)
@@ -90,10 +88,12 @@ class Parser(argparse.ArgumentParser):
         return "; several values of an option are one word, with commas: 8,10" if several else ""
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Refuses an empty word for a file, or another word that is taken as it is."""
-        if not arg_string and action.type is None and action.dest not in EMPTY:
-            raise argparse.ArgumentError(action, "expected a value, got ''")
-        return super()._get_value(action, arg_string)
+        """Reads a value by a function of the library; reports its fault as argparse does."""
+        try:
+            return super()._get_value(action, arg_string)
+        except InputError as error:
+            words = str(error).removeprefix(f"{action.dest}: ")
+            raise argparse.ArgumentError(action, words) from None
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Prints help, and says where it cannot be written, which argparse does not."""
@@ -145,30 +145,31 @@ def _run(words: list[str]) -> int:
     if words[0] not in COMMANDS:
         raise InputError(_unknown(words[0]))
     name, rest = words[0], words[1:]
-    parser, command = _parser(name)
+    parser, command = parser_of(name)
     _check_dashes(rest)
     parser.refuse_removed(rest)
-    args = parser.parse_args(rest)
+    given = vars(parser.parse_args(rest))
     try:
-        code: int = command.run(args)
+        return command(**given).run()
     except InputError as error:
-        raise with_file(error, args, rest) from None
-    return code
+        raise with_file(as_typed(error, command), given, rest) from None
 
 
-def _parser(name: str) -> tuple[Parser, ModuleType]:
-    """The parser of the command ``name``, and its module."""
-    command = importlib.import_module(f"pipeloom.cli.commands.{COMMANDS[name][0]}")
+def parser_of(name: str) -> tuple[Parser, type[Command]]:
+    """The parser of the command ``name``, whose help is the docstring of its module, and its
+    class."""
+    module = importlib.import_module(f"pipeloom.cli.commands.{COMMANDS[name][0]}")
+    description, _, examples = (module.__doc__ or "").partition("\nexample:\n")
     parser = Parser(
         prog=f"pipeloom {name}",
-        description=command.__doc__,
+        description=description,
+        epilog=f"example:\n{examples}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
     )
-    command.add_arguments(parser)
-    parser.add_argument(
-        "--json", action="store_true", help="print only one JSON object on standard output"
-    )
+    command: type[Command] = getattr(module, f"{name.capitalize()}Command")
+    add_options(parser, command)
     return parser, command
 
 

@@ -2,102 +2,55 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING
 
 from pipeloom.ir.errors import InputError, PipeloomError
+from pipeloom.planner.requests.fields import option
+from pipeloom.planner.requests.kinds import choice
 
-from .arguments import count, seconds, whole
+from .arguments import Quiet
 from .failures import say
 
 if TYPE_CHECKING:
     from pipeloom.runtime.train.loop import StepRecord
 
-TRAINING = ("steps", "dtype", "seed", "device", "pace", "callbacks", "timeout", "quiet")
-"""Names of the options of :func:`add_training` beside the program and the model."""
-DTYPES = ("float32", "float64", "bfloat16", "float16")
-STAGES_AS = ("eager", "aten", "inductor")
 BEGIN = 400
 """Bytes of a program in which it says what it is."""
-TYPED = (
-    "steps", "device", "pace", "clip_grad_norm", "loss_scale", "every", "eval_every",
-)  # fmt: skip
-"""Settings of a run whose faults name them: the option has the same name."""
+DTYPE = choice("float32", "float64", "bfloat16", "float16")
 
 
-def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    parser.add_argument(
-        "--model",
-        metavar="MODULE:ATTRIBUTE|hf:FOLDER",
-        required=required,
-        help="model source or a function that returns one (run the examples from the root of the "
-        "checkout), or a Hugging Face model's folder or config.json, optionally with settings: "
-        "hf:FOLDER,seq=512,micro_batch=4,data=FILE,seed=0,lr=1e-4,recompute=full",
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        help="type of parameters and activations; by default, the model's own",
-    )
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cpu by default")
+@dataclass(frozen=True, kw_only=True)
+class ModelRequest(Quiet):
+    """A model source, and how its stages run."""
 
+    model: str | None = option("MODULE:ATTRIBUTE|hf:FOLDER")
+    """model source or a function that returns one (run the examples from the root of the checkout),
+    or a Hugging Face model's folder or config.json, optionally with settings:
+    hf:FOLDER,seq=512,micro_batch=4,data=FILE,seed=0,lr=1e-4,recompute=full"""
+    dtype: str | None = option(kind=DTYPE)
+    """type of parameters and activations; by default, the model's own"""
+    device: str = option(kind=choice("cpu", "cuda"), default="cpu")
+    """cpu by default"""
+    stages_as: str = option(kind=choice("eager", "aten", "inductor"), default="eager")
+    """how stages run: as modules (eager, the default), or as graphs of F, B and W without autograd
+    (aten) or compiled (inductor)"""
 
-def add_stages_as(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--stages-as",
-        choices=STAGES_AS,
-        default="eager",
-        help="how stages run: as modules (eager, the default), or as graphs of F, B and W without "
-        "autograd (aten) or compiled (inductor)",
-    )
-
-
-def add_training(parser: argparse.ArgumentParser) -> None:
-    """The program, the model, and how long and how it is trained."""
-    parser.add_argument("program", metavar="PROGRAM", help="program file, - for standard input")
-    add_model(parser)
-    parser.add_argument(
-        "--steps", metavar="N", type=count, default=1, help="optimizer steps, 1 by default"
-    )
-    parser.add_argument(
-        "--seed",
-        metavar="N",
-        type=whole,
-        default=0,
-        help="seed of dropout and of initial weights, 0 by default (the weights of hf: models have "
-        "a seed= setting)",
-    )
-    parser.add_argument(
-        "--pace",
-        action="store_true",
-        help="sleep so that each op takes at least its planned time, as if ranks that share cores "
-        "had a device each",
-    )
-    parser.add_argument(
-        "--callback",
-        metavar="MODULE:ATTRIBUTE",
-        action="append",
-        default=[],
-        dest="callbacks",
-        help="function to call after each step, or class of such a callback; can be repeated",
-    )
-    parser.add_argument(
-        "--timeout",
-        metavar="S",
-        type=seconds,
-        default=300.0,
-        help="seconds to wait for a message, 300 by default",
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="print no progress")
+    def load_torch(self) -> None:
+        """Says on a terminal that torch and the model are loaded, which takes seconds; under
+        torchrun the first rank does. Raises PipeloomError where PyTorch is not installed."""
+        need_torch()
+        if not self.quiet and sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
+            say(f"loading torch and {self.model}")
 
 
 def need_torch() -> None:
@@ -107,13 +60,6 @@ def need_torch() -> None:
             "this command needs PyTorch: pip install 'pipeloom[runtime]' "
             "(in a checkout: pip install '.[runtime]')"
         )
-
-
-def announce_loading(args: argparse.Namespace) -> None:
-    """Says on a terminal that torch and the model are loaded, which takes seconds; under torchrun
-    the first rank does."""
-    if not args.quiet and sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
-        say(f"loading torch and {args.model}")
 
 
 def need_program(path: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import sys
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError, printable, standard_output
 
+from .arguments import Command, WritingCommand
 from .failures import INPUTS
 
 if TYPE_CHECKING:
@@ -23,21 +23,21 @@ READ = ("model", "start", "cluster", "partition", "measured")
 """Other arguments that may be files to read, beside the file of a placement."""
 
 
-def check_output(args: argparse.Namespace) -> None:
+def check_output(command: WritingCommand) -> None:
     """Fails before the work where its result could not be written."""
     from pipeloom.ir.formats import check_writable
 
-    if args.output == "-" and args.json:
-        raise InputError("--output: expected a file together with --json, got - (standard output)")
-    if args.output not in (None, "-"):
-        check_apart(args, "--output", args.output)
-        check_writable(args.output)
+    if command.output == "-" and command.json:
+        raise InputError("output: expected a file together with --json, got - (standard output)")
+    if command.output is not None and command.output != "-":
+        check_apart(command, "output", command.output)
+        check_writable(command.output)
 
 
-def check_apart(args: argparse.Namespace, option: str, path: str) -> None:
+def check_apart(command: Command, option: str, path: str) -> None:
     """Raises InputError where the option's file is one that the command reads: it would be lost."""
-    given = [getattr(args, key, None) for key in (*INPUTS, *READ)]
-    for read in (*given, getattr(getattr(args, "placement", None), "name", None)):
+    given = [getattr(command, key, None) for key in (*INPUTS, *READ)]
+    for read in (*given, getattr(getattr(command, "placement", None), "name", None)):
         for file in [read] if isinstance(read, str) else read or ():
             if isinstance(file, str) and _is_one_file(file, path):
                 raise InputError(f"{option}: expected another file than what is read, got {path}")
@@ -53,19 +53,14 @@ def _is_one_file(one: str, other: str) -> bool:
 def check_folder(path: str | None, file: str) -> None:
     """Fails where ``file`` could not be written in the folder of ``--output``, and leaves none."""
     from pipeloom.ir.formats import check_writable
+    from pipeloom.planner.folders import made
 
     if path is None:
         return
     folder = Path(path)
+    absent = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
-        absent = [place for place in (folder, *folder.parents) if not place.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"--output: expected a folder or a place for one, got {path!r} ({error.strerror})"
-        ) from None
-    try:
-        check_writable(str(folder / file))
+        check_writable(str(made(folder) / file))
     finally:
         for place in absent:
             with suppress(OSError):  # others have put something there
@@ -87,29 +82,22 @@ def say_words(words: object, *, aside: bool = False) -> None:
         print(shown, file=sys.stderr if aside else sys.stdout)
 
 
-def answer(
-    args: argparse.Namespace,
-    facts: dict[str, Any],
-    words: object,
-    document: dict[str, Any] | None = None,
-) -> None:
-    """Prints ``facts`` with ``--json``, else ``words``; with ``-o`` the ``document`` is written."""
-    if document is not None and args.output is not None:
-        finish(args, document, facts, str(words))
-    elif args.json:
+def answer(command: Command, facts: dict[str, Any], words: object) -> None:
+    """Prints ``facts`` with ``--json``, else ``words``."""
+    if command.json:
         print_json(facts)
     else:
         say_words(words)
 
 
 def finish(
-    args: argparse.Namespace,
+    command: WritingCommand,
     document: dict[str, Any],
-    answer: dict[str, Any],
+    facts: dict[str, Any],
     words: str,
     schedule: Schedule | None = None,
 ) -> None:
-    """Writes the document, then answers: ``answer`` with ``--json``, else ``words``.
+    """Writes the document, then answers: ``facts`` with ``--json``, else ``words``.
 
     Without ``-o`` the document goes to standard output and the words to standard error; with
     ``--json`` and without ``-o`` it is not written. Nor is it on a terminal, for which it is too
@@ -117,28 +105,28 @@ def finish(
     """
     from pipeloom.ir.formats import write_json
 
-    if args.output is None and not args.json and sys.stdout.isatty():
+    output, to_stdout = command.output, command.output in (None, "-")
+    if output is None and not command.json and sys.stdout.isatty():
         parts = [words, *_small_picture(schedule), "not written: -o FILE writes it, -o - prints it"]
         say_words("\n\n".join(parts))
         return
-    to_stdout = args.output in (None, "-")
-    if not (to_stdout and args.json):
-        write_json(document, args.output or "-")
-    if args.json:
-        print_json({"output": args.output, **answer})
+    if not (to_stdout and command.json):
+        write_json(document, output or "-")
+    if command.json:
+        print_json({"output": output, **facts})
         return
     say_words(words, aside=to_stdout)
     if not to_stdout:
-        say_words(f"written to {args.output}")
+        say_words(f"written to {output}")
 
 
-def finish_schedule(args: argparse.Namespace, schedule: Schedule) -> None:
+def finish_schedule(command: WritingCommand, schedule: Schedule) -> None:
     """:func:`finish` for a schedule, whose report is the answer."""
     from pipeloom.ir.formats import dump_schedule
     from pipeloom.report.summaries import describe, facts
 
     document = dump_schedule(schedule)
-    finish(args, document, describe(document), facts(schedule), schedule)
+    finish(command, document, describe(document), facts(schedule), schedule)
 
 
 def _small_picture(schedule: Schedule | None) -> list[str]:

@@ -184,7 +184,10 @@ def interruptible() -> Iterator[SignalFlag]:
         if interrupt.pressed:
             raise KeyboardInterrupt
         interrupt.pressed = True
-        _acknowledge("pipeloom: stopping: keeping the best so far\n")
+        line = "pipeloom: stopping: keeping the best so far\n"
+        over = "\r\x1b[2K" if os.isatty(STDERR) else ""
+        with suppress(OSError):  # past Python's buffer, in which the signal may have come
+            os.write(STDERR, (over + line).encode())
 
     before = {number: signal.signal(number, press) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -192,10 +195,3 @@ def interruptible() -> Iterator[SignalFlag]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _acknowledge(line: str) -> None:
-    """Past Python's buffer, which the signal may have come in the middle of."""
-    over = "\r\x1b[2K" if os.isatty(STDERR) else ""
-    with suppress(OSError):
-        os.write(STDERR, (over + line).encode())

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError, UnsupportedError
-from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.report.summaries import proven, transfer_note
 from pipeloom.solver.families import FAMILIES, build_family
@@ -19,16 +17,14 @@ from .evaluation import columns
 from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
 from .explain.answer import Answer
-from .inputs.placement_spec import PlacementLike
-from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
-from .inputs.words import memory_limit_of
-from .optimize import optimize, search_limits
-from .partition.fixed_cut import Cuts, Profiles, profiles_of
+from .inputs.problem_setup import ProfileSource, Terms
+from .optimize import optimize
+from .partition.fixed_cut import Profiles, profiles_of
 from .placement.choose import assumed_cut
-from .solving.progress import Listener
+from .requests.exclusions import COMPARE, refuse
+from .requests.fields import takes
+from .requests.search import CompareRequest, SearchRequest
 
-TIME_LIMIT = 20.0
-"""Seconds, where none are given."""
 WIDTH = 100
 """Columns of the table and of the lines below it."""
 OPTIMIZER = "optimize"
@@ -156,79 +152,39 @@ def _wrapped(line: str) -> str:
     return textwrap.fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def compare(
-    profile: ProfileLike | ProfileSource,
-    microbatches: int | None = None,
-    *,
-    memory_limit: float | str | None = None,
-    objective: str | Objective | None = None,
-    passing: str = "activations",
-    placement: PlacementLike | None = None,
-    no_optimizer: bool = False,
-    partition: str | None = None,
-    min_layers: int | None = None,
-    max_layers: int | None = None,
-    time_limit: float | None = None,
-    work_limit: float | None = None,
-    progress: Listener | None = None,
-    **search: Any,
-) -> Comparison:
+@takes(CompareRequest)
+def compare(request: CompareRequest) -> Comparison:
     """All families and the optimizer side by side.
 
-    Arguments are those of :func:`pipeloom.optimize`, ``search`` those of its search; ``time_limit``
-    in seconds, 20 by default. ``no_optimizer``: families alone. Of a profile by layers each family
+    The arguments are the fields of :class:`.CompareRequest`. Of a profile by layers each family
     has a cut of its own into as many stages as it runs: balanced unless ``partition`` is ``even``.
     Raises InputError for wrong input.
     """
-    if no_optimizer and placement is not None:
-        raise InputError("placement: expected none with --no-optimizer: each family has its own")
-    source = ProfileSource.of(profile, progress)
-    objective = objective_of(objective, source)
-    cuts = {"partition": partition, "min_layers": min_layers, "max_layers": max_layers}
-    microbatches = source.number(microbatches)
-    found, profile_of, cut = family_profiles(source, microbatches, cuts)
-    memory_limit = memory_limit_of(memory_limit, source)
-    limits = search_limits(time_limit, work_limit, TIME_LIMIT)
+    refuse(COMPARE, **vars(request))
+    source = ProfileSource.of(request.profile, request.progress)
+    terms = Terms.of(request, source)
+    found, profile_of, cut = profiles_of(source, terms.microbatches, **request.cuts)
+    all_cuts, stopped = cut is not None and request.passing == "activations", False
     optimum: list[Evaluation] = []
-    all_cuts, stopped = cut is not None and passing == "activations", False
-    if not no_optimizer:
-        search |= {"memory_limit": memory_limit, "objective": objective, "progress": progress}
-        search |= {"passing": passing, "placement": placement, **limits}
+    if not request.no_optimizer:
         given = source if all_cuts or cut is None else cut.into(found.ranks)
+        asked: dict[str, Any] = {"profile": given, **terms.limits}
+        asked |= {} if all_cuts else dict.fromkeys(request.cuts)
         try:
-            row, stopped = evaluate_optimum(given, microbatches, cuts if all_cuts else {}, **search)
+            row, stopped = evaluate_optimum(request.arguments(SearchRequest) | asked)
         except UnsupportedError as error:
             row = Evaluation(OPTIMIZER, why_not=str(error))
         optimum.append(row)
-    rows = evaluate_families(FAMILIES, profile_of, microbatches, memory_limit, objective)
-    return Comparison(found, microbatches, objective, (*rows, *optimum), all_cuts, stopped)
+    rows = (*evaluate_families(FAMILIES, profile_of, terms), *optimum)
+    return Comparison(found, terms.microbatches, terms.objective, rows, all_cuts, stopped)
 
 
-def family_profiles(
-    source: ProfileSource, microbatches: int, cuts: Mapping[str, Any]
-) -> tuple[Profile, Profiles, Cuts | None]:
-    """The profile, that of each family, and how its layers are cut, None where it has stages.
-
-    ``cuts``: the options of how the optimizer cuts layers.
-    """
-    is_cut = source.is_cut(**cuts)
-    return profiles_of(source, microbatches, cuts["partition"] or ("joint" if is_cut else None))
-
-
-def evaluate_families(
-    names: Iterable[str],
-    profile_of: Profiles,
-    microbatches: int,
-    memory_limit: float | None,
-    objective: Objective,
-) -> list[Evaluation]:
+def evaluate_families(names: Iterable[str], profile_of: Profiles, terms: Terms) -> list[Evaluation]:
     """Each family's schedule for its profile, or why it cannot be built."""
 
     def evaluate(name: str) -> Evaluation:
         try:
-            schedule = build_family(
-                name, profile_of(name), microbatches, memory_limit=memory_limit, objective=objective
-            )
+            schedule = build_family(name, profile_of(name), terms.microbatches, **terms.limits)
         except InfeasibleError as error:
             return Evaluation(name, infeasible=error)
         except InputError as error:
@@ -238,19 +194,17 @@ def evaluate_families(
     return [evaluate(name) for name in names]
 
 
-def evaluate_optimum(
-    profile: ProfileLike | ProfileSource, microbatches: int, cuts: Mapping[str, Any], **options: Any
-) -> tuple[Evaluation, bool]:
+def evaluate_optimum(asked: Mapping[str, Any]) -> tuple[Evaluation, bool]:
     """The optimizer's schedule, or what memory it would need; whether its search was stopped.
 
-    ``cuts``: how layers are cut; its bound is then on all cuts, which holds for the one found too.
-    Raises InputError for wrong input.
+    ``asked``: the arguments of :func:`.optimize`. Where they say how layers are cut, its bound is
+    on all cuts, which holds for the one found too. Raises InputError for wrong input.
     """
     try:
-        answer = optimize(profile, microbatches, **cuts, **options)
+        answer = optimize(**asked)
     except InfeasibleError as error:
         return Evaluation(OPTIMIZER, infeasible=error), False
-    schedule = _under_all_cuts(answer) if cuts else answer.schedule
+    schedule = _under_all_cuts(answer) if "partition" in answer.facts else answer.schedule
     assumed = answer.facts.get("choice", {}).get("assumed")
     row = Evaluation(OPTIMIZER, schedule, candidates=answer.candidates, assumed=assumed)
     return row, answer.stopped

@@ -13,50 +13,45 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 from pipeloom.ir.verify.schedule import verify_schedule
 
-from .inputs.documents import Document, Planned, naming, read_document, read_schedule
-from .solving.progress import Listener, Note, unheard
+from .inputs.documents import Planned, naming, read_document, read_schedule
+from .requests.fields import takes
+from .requests.files import CompileRequest
+from .solving.progress import Note, unheard
 
 MOST_VIOLATIONS = 3
 
 
-def compile(  # noqa: A001 - what the command is called
-    schedule: Schedule | Planned | Document,
-    *,
-    tied: Sequence[Sequence[int]] = (),
-    post_validation: bool = False,
-    data_parallel: bool = False,
-    progress: Listener | None = None,
-) -> Program:
-    """The program that runs ``schedule``, an object, a JSON object or a file of one.
+@takes(CompileRequest)
+def compile(request: CompileRequest) -> Program:  # noqa: A001 - what the command is called
+    """The program that runs a schedule, an object, a JSON object or a file of one.
 
-    ``tied``: groups of stages that share parameters, whose gradients are summed. With
-    ``post_validation`` ranks step before the norm of all gradients is known, with ``data_parallel``
-    each stage's gradient is averaged over replicas of the pipeline. ``progress`` is told what is
-    worth a note.
-
-    Raises InputError for wrong input, InvalidScheduleError for a schedule that can never run, and
-    for a file or a JSON object that :func:`.verify.verify` finds invalid.
+    The arguments are the fields of :class:`.CompileRequest`; ``progress`` is told what is worth a
+    note. Raises InputError for wrong input, InvalidScheduleError for a schedule that can never run,
+    and for a file or a JSON object that :func:`.verify.verify` finds invalid.
     """
-    for i, group in enumerate(tied):
+    for i, group in enumerate(request.tied):
         if not isinstance(group, Sequence) or not all(map(is_count, group)):
             raise InputError(f"tied[{i}]: expected stages, such as [0, 3], got {group!r}")
     document = None
-    if isinstance(schedule, Schedule | Planned):
-        found, where = read_schedule(schedule)
+    if isinstance(request.schedule, Schedule | Planned):
+        found, where = read_schedule(request.schedule)
     else:
-        document, where = read_document(schedule, "schedule")
+        document, where = read_document(request.schedule, "schedule")
         found, where = read_schedule(document, where=where)
     with naming(where, "tied", "post_validation"):
         program = compile_schedule(
-            found, tied=tied, post_validation=post_validation, data_parallel=data_parallel
+            found,
+            tied=request.tied,
+            post_validation=request.post_validation,
+            data_parallel=request.data_parallel,
         )
         if document is not None:
             _refuse_invalid(verify_schedule(document))
     replicas = found.problem.profile.data_parallel
-    if replicas is not None and replicas.size > 1 and not data_parallel:
+    if replicas is not None and replicas.size > 1 and not request.data_parallel:
         planned = f"planned for {counted(replicas.size, 'replica')} (data_parallel)"
         line = "without --data-parallel the program does not average their gradients"
-        (progress or unheard)(Note(f"note: {where}: {planned}; {line}"))
+        (request.progress or unheard)(Note(f"note: {where}: {planned}; {line}"))
     return program
 
 

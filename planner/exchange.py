@@ -19,10 +19,11 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 from pipeloom.solver.families import build_family
 
-from .inputs.documents import Document, FilePath, Planned, named, naming, read_schedule
-from .inputs.problem_setup import ProfileLike, ProfileSource, check_microbatches, layers_of
-from .partition.fixed_cut import CutLike, Cuts
-from .solving.progress import Listener
+from .inputs.documents import named, naming, read_schedule
+from .inputs.problem_setup import ProfileSource, check_microbatches, layers_of
+from .partition.fixed_cut import Cuts
+from .requests.fields import takes
+from .requests.files import ExportRequest, ImportRequest
 
 MEGATRON = "megatron-layout"
 
@@ -68,33 +69,27 @@ class Exported:
         return self.text
 
 
-def export(
-    schedule: Schedule | Planned | Document,
-    to: str,
-    *,
-    micro_batch_size: int | None = None,
-    model: Any = None,
-) -> Exported:
+@takes(ExportRequest)
+def export(request: ExportRequest) -> Exported:
     """The schedule, an object, a JSON object or a file of one, in the format ``to``: ``torch-csv``,
     ``torchtitan``, ``torchtitan-toml`` or ``megatron-layout``.
 
-    ``micro_batch_size``: sequences in a microbatch, for the flags; by default the profile's
-    ``micro_batch``, else 1, which a note says. ``model``: what has the modules that ``torchtitan``
-    names: a module, a model source with ``named_layers``, or names.
+    The arguments are the fields of :class:`.ExportRequest`. ``micro_batch_size`` is 1 where neither
+    it nor the profile's ``micro_batch`` is given, which a note says. ``model``: what has the
+    modules that ``torchtitan`` names: a module, a model source with ``named_layers``, or names.
 
     Raises InputError for what the format cannot express, for a size that no flag has, for modules
     that the model has not, and for parameters of a module, or layers of a source, in no stage.
     """
-    found, where = read_schedule(schedule)
+    found, where = read_schedule(request.schedule)
+    to, model, given = request.to, request.model, request.micro_batch_size
     exporter = EXPORTERS.get(to)
     if exporter is None:
         raise InputError(f"to: expected one of {', '.join(EXPORTERS)}, got {to!r}")
     measured = found.problem.profile.micro_batch
-    size = (measured or 1) if micro_batch_size is None else micro_batch_size
+    size = (measured or 1) if given is None else given
     if isinstance(size, bool) or not size >= 1:
-        raise InputError(
-            f"micro_batch_size: expected a whole number from 1 on, got {micro_batch_size!r}"
-        )
+        raise InputError(f"micro_batch_size: expected a whole number from 1 on, got {given!r}")
     if model is not None and not exporter.names_modules:
         raise InputError(f"model: expected none for {to}, which names no modules")
     with naming(where, "model"):
@@ -104,8 +99,8 @@ def export(
         launch = exporter.launch(found, size)
     notes = launch.notes
     if launch != exporter.launch(found, size + 1):
-        notes += _size_notes(micro_batch_size, measured)
-    elif micro_batch_size is not None:
+        notes += _size_notes(given, measured)
+    elif given is not None:
         raise InputError(
             f"micro_batch_size: expected none, as no flag that goes with this {to} has it, got "
             f"{size}"
@@ -163,15 +158,8 @@ def _names_of(model: Any) -> tuple[set[str], list[str]]:
     )
 
 
-def import_(
-    file: FilePath,
-    source: str,
-    profile: ProfileLike | ProfileSource,
-    *,
-    microbatches: int | None = None,
-    partition: CutLike | None = None,
-    progress: Listener | None = None,
-) -> Schedule:
+@takes(ImportRequest)
+def import_(request: ImportRequest) -> Schedule:
     """The schedule in ``file``, in the format ``source``, timed by ``profile``.
 
     ``torch-csv``: an order of ops; ``partition`` says how a profile by layers is cut, ``balanced``
@@ -179,23 +167,25 @@ def import_(
     profile by layers, with the schedule that Megatron runs on it, 1F1B or interleaved 1F1B of so
     many ``microbatches``. Raises InputError where the file or the profile is wrong.
     """
+    source, microbatches, where = request.source, request.microbatches, named(request.file)
     if source not in IMPORTED:
         raise InputError(f"source: expected one of {', '.join(IMPORTED)}, got {source!r}")
-    text = read_text(os.fspath(file), expected=source)
+    text = read_text(os.fspath(request.file), expected=source)
     if text.lstrip().startswith("{"):
-        raise InputError(f"{named(file)}: is JSON; expected a file of {source}")
-    given = ProfileSource.of(profile, progress)
+        raise InputError(f"{where}: is JSON; expected a file of {source}")
+    given = ProfileSource.of(request.profile, request.progress)
     if source == MEGATRON:
-        if partition is not None:
-            raise InputError(f"partition: expected none, as the layout is one, got {partition!r}")
-        return _from_layout(text, named(file), given, microbatches)
+        if request.partition is not None:
+            words = f"expected none, as the layout is one, got {request.partition!r}"
+            raise InputError(f"partition: {words}")
+        return _from_layout(text, where, given, microbatches)
     if microbatches is not None:
         raise InputError(f"microbatches: expected none, as the file has them, got {microbatches}")
-    cuts = Cuts.of(given, partition)
+    cuts = Cuts.of(given, request.partition)
     fitting = cuts.into(stages_in(text)) if cuts else _split(given.stages, stages_in(text))
     exporter = EXPORTERS[source]
     assert exporter.read is not None
-    return exporter.read(text, fitting, named(file))
+    return exporter.read(text, fitting, where)
 
 
 IMPORTED = (*(name for name, each in EXPORTERS.items() if each.read is not None), MEGATRON)

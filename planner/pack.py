@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
 
 import numpy as np
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats.lengths_document import parse_lengths
 from pipeloom.ir.model.ops import IntArray
-from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.ir.units import counted, duration
 from pipeloom.report.summaries import percent
-from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.schedule_cost import iteration_time
-from pipeloom.solver.core.stopping import NEVER
 from pipeloom.solver.core.tolerances import ROUNDING
 
-from .inputs.documents import Document, Planned, read_document
-from .inputs.placement_spec import AUTO, BIDIRECTIONAL, PlacementLike, PlacementSpec
+from .inputs.documents import read_document
+from .inputs.placement_spec import AUTO, BIDIRECTIONAL, PlacementSpec
 from .inputs.problem_setup import (
-    ProfileLike,
     ProfileSource,
+    Terms,
     check_alike,
-    check_whole,
     make_problem,
-    objective_of,
     order_of,
     stages_of,
 )
-from .inputs.words import memory_limit_of
-from .optimize import check_limits, positive
 from .packing.costs import Microbatches, SequenceCosts, packing_bound
 from .packing.search import by_replica, choose
-from .solving.progress import Listener
-from .solving.search import CachedSearch
+from .requests.fields import takes
+from .requests.search import PackRequest
+
+TIME_LIMIT = 10.0
+"""Seconds, where none are given."""
 
 
 @dataclass(frozen=True)
@@ -75,23 +70,8 @@ class Packing:
         )
 
 
-def pack(
-    lengths: Document,
-    profile: ProfileLike,
-    microbatches: int,
-    *,
-    max_tokens: int | None = None,
-    data_parallel: int | None = None,
-    memory_limit: float | str | None = None,
-    objective: str | Objective | None = None,
-    placement: PlacementLike | None = None,
-    start: Schedule | Planned | Document | None = None,
-    time_limit: float | None = None,
-    work_limit: float | None = None,
-    seed: int = 0,
-    progress: Listener | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> Packing:
+@takes(PackRequest)
+def pack(request: PackRequest) -> Packing:
     """Packs sequences into microbatches so that the planned step is shortest, and schedules these.
 
     ``lengths``: a lengths file or its object: tokens of each sequence, and what the profile's
@@ -104,55 +84,40 @@ def pack(
 
     Raises InputError for wrong input, and InfeasibleError where nothing fits.
     """
-    if isinstance(lengths, list | tuple):
+    if isinstance(request.lengths, list | tuple):
         keys = "lengths, reference_length and attention"
         raise InputError(f"lengths: expected a pipeloom.lengths object with {keys}, got a list")
-    document, where = read_document(lengths, "lengths")
-    given, source = parse_lengths(document, where), ProfileSource.of(profile, progress)
-    limits: dict[str, Any] = {"memory_limit": memory_limit_of(memory_limit, source)}
-    limits["objective"] = objective_of(objective, source)
-    problem = _problem(source, microbatches, placement, **limits)
+    document, where = read_document(request.lengths, "lengths")
+    given, problem = parse_lengths(document, where), _problem(request)
     over = problem.profile.data_parallel
-    default = over.size if over else 1
-    replicas = default if data_parallel is None else data_parallel
-    check_whole("data_parallel", replicas, 1)
-    if max_tokens is not None:
-        check_whole("max_tokens", max_tokens, 1)
-    check_whole("seed", seed)
+    replicas = request.data_parallel or (over.size if over else 1)
     costs = SequenceCosts.of(problem, given, where)
     fit = tokens_that_fit(costs)
-    most = min(fit, max_tokens or inf)
+    most = min(fit, request.max_tokens or inf)
     limit = "max_tokens" if most < fit else "the memory limit"
-    _check_room(costs.lengths, microbatches * replicas, int(min(most, sum(given.lengths))), limit)
-    check_limits(time_limit, work_limit)
-    options = SolveOptions(
-        time_limit=positive("time_limit", time_limit) or 10.0,
-        work_limit=positive("work_limit", work_limit),
-        seed=seed,
-        should_stop=should_stop or NEVER,
-    )
-    order = None if start is None else order_of(start, problem)
-    found = choose(costs, replicas, most, CachedSearch.of(options, None, progress), order)
+    number = request.microbatches * replicas
+    _check_room(costs.lengths, number, int(min(most, sum(given.lengths))), limit)
+    order = None if request.start is None else order_of(request.start, problem)
+    found = choose(costs, replicas, most, request.search(TIME_LIMIT), order)
     return Packing(
         tuple(given.lengths),
-        tuple(by_replica(found.packed, microbatches)),
+        tuple(by_replica(found.packed, request.microbatches)),
         tuple(found.schedules),
         packing_bound(costs, replicas),
     )
 
 
-def _problem(
-    source: ProfileSource, microbatches: int, placement: PlacementLike | None, **limits: Any
-) -> Problem:
+def _problem(request: PackRequest) -> Problem:
     """The problem of microbatches that are all as the profile's. Raises InputError."""
-    stages = stages_of(source, microbatches, "none", "none")
-    check_alike(stages, f"{source.where}: stages", "pack, which makes the lists")
+    source = ProfileSource.of(request.profile, request.progress)
+    check_alike(source.stages, f"{source.where}: stages", "pack, which makes the lists")
+    terms = Terms.of(request, source)
+    stages = stages_of(source, terms.microbatches, "none", "none")
     bare = tuple(replace(stage, t_bw=None, t_fb=None) for stage in stages.stages)
-    spec = PlacementSpec.of(placement or "linear")
+    spec = PlacementSpec.of(request.placement or "linear")
     if spec.name in (AUTO, BIDIRECTIONAL):
         raise InputError(f"placement: expected one rank for each stage, got {spec.name}")
-    stages = replace(stages, stages=bare)
-    return make_problem(stages, microbatches, placement=spec, where=source.where, **limits)
+    return make_problem(replace(stages, stages=bare), terms, spec)
 
 
 def _check_room(lengths: IntArray, number: int, most: int, limit: str) -> None:

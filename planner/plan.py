@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from math import inf
-from pathlib import Path
 from typing import Any
 
-from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.formats import write_json, write_text
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.schedule import Schedule
@@ -21,8 +20,6 @@ from pipeloom.ir.units import counted, duration
 from pipeloom.report.summaries import from_optimal
 from pipeloom.report.svg.plans import PlanPoint, PlansPicture, plans_svg
 from pipeloom.report.text_table import Cell, table
-from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.core.stopping import NEVER
 
 from .configurations.choose import Ranking, SpaceSearch, summary
 from .configurations.evaluation import Evaluated, certified, planned_step
@@ -31,10 +28,11 @@ from .configurations.legend import legend
 from .configurations.predict_line import predict_line
 from .configurations.reasons import parts_of, reason
 from .configurations.space import Space
+from .folders import made
 from .models.reading import ModelLike
-from .optimize import check_limits, positive
 from .predict import ClusterLike, Prediction, cautions, cluster_of
 from .prediction.step import StepTimes
+from .requests.search import Limited
 from .solving.progress import Listener, unheard
 from .solving.workers import KeptWorkers
 
@@ -200,11 +198,8 @@ class Plan:
         Returns notes on what other systems do otherwise, or cannot run. Raises InputError where it
         cannot be written.
         """
-        path = Path(folder)
-        try:
-            notes = write_files(path, self.best.step, self.best.schedule)
-        except OSError as error:
-            raise InputError(f"output: {os.fspath(folder)}: {error.strerror}") from None
+        path = made(folder)
+        notes = write_files(path, self.best.step, self.best.schedule)
         if self.best.found.order is not None:
             line = predict_line(
                 self.space, self.where, self.best.found, str(path / "schedule.json")
@@ -335,7 +330,7 @@ def plan(
     *,
     time_limit: float | None = None,
     work_limit: float | None = None,
-    workers: int = 1,
+    workers: int | None = None,
     scheduler: str | None = None,
     progress: Listener | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -361,14 +356,10 @@ def plan(
     Raises InputError for wrong input, a line for each fault, and InfeasibleError where nothing
     fits, which says by how much.
     """
-    check_limits(time_limit, work_limit)
-    options = SolveOptions(
-        time_limit=positive("time_limit", time_limit) or TIME_LIMIT,
-        work_limit=positive("work_limit", work_limit),
-        should_stop=should_stop or NEVER,
-    )
+    limits = Limited(time_limit=time_limit, work_limit=work_limit, should_stop=should_stop)
+    options = limits.search(TIME_LIMIT).options
     space = Space.of(model, cluster_of(cluster, run.get("gpu")), run)
-    with closing(KeptWorkers(workers, scheduler)) as spread:
+    with closing(KeptWorkers(1 if workers is None else workers, scheduler)) as spread:
         spread.check()
         chosen = SpaceSearch(space, options, progress or unheard, spread).choose()
     where = os.fspath(cluster) if isinstance(cluster, str | os.PathLike) else space.cluster.name

@@ -254,30 +254,21 @@ def predict(
 
 def cluster_of(given: ClusterLike | None, gpu: Any) -> Cluster:
     """The cluster, or the usual one of a GPU. Raises InputError where there is neither."""
-    if given is not None:
-        try:
-            return read_cluster(given)
-        except InputError as error:
-            named = (f"cluster: {x}" if x.startswith("expected ") else x for x in error.errors)
-            raise InputError(*named) from None
-    if gpu is None:
+    if given is None and gpu is None:
         raise InputError(
             "gpu: expected a GPU's name, or a cluster, such as H100; pipeloom.arithmetic tells a "
             "model's parameters, FLOPs and bytes without one"
         )
-    if not isinstance(gpu, str | os.PathLike):
+    if given is None and not isinstance(gpu, str | os.PathLike):
         raise InputError(f"gpu: expected a name, got {gpu!r:.60}")
     try:
-        return read_cluster(gpu)
+        return read_cluster(gpu if given is None else given)
     except InputError as error:
-        raise InputError(*(f"gpu: {line}" for line in _of_gpus(gpu, error))) from None
-
-
-def _of_gpus(gpu: str | os.PathLike[str], error: InputError) -> tuple[str, ...]:
-    """The faults, of a name like no other one with GPUs alone."""
-    if not error.errors[0].startswith("expected one of"):
-        return tuple(error.errors)
-    return (f"expected one of {', '.join(GPUS)}, got {os.fspath(gpu)!r}",)
+        key, lines = "gpu" if given is None else "cluster", error.errors
+        if given is None and lines[0].startswith("expected one of"):  # a name like no other one
+            lines = (f"expected one of {', '.join(GPUS)}, got {os.fspath(gpu)!r}",)
+        named = (f"{key}: {x}" if x.startswith("expected ") else x for x in lines)
+        raise InputError(*named) from None
 
 
 def _layers(given: ProfileLike, step: StepTimes) -> tuple[StageProfile, ...]:

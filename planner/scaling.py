@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
@@ -17,17 +16,16 @@ from pipeloom.report.svg.scaling import ScaleBar, scaling_svg
 from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
-from .clusters.cluster import Cluster
 from .configurations.reasons import parts_of
 from .configurations.space import Space
-from .inputs.problem_setup import check_choice, check_whole
-from .models.model import Model
+from .folders import made
+from .inputs.words import check_choice, check_whole
 from .models.reading import ModelLike, read_model
-from .optimize import check_limits
 from .plan import plan
 from .predict import ClusterLike, cluster_of
 from .prediction.setup import Setup
 from .prediction.step import StepTimes
+from .requests.search import Limited
 from .solving.progress import Listener, Note, unheard
 from .solving.workers import Workers, in_order, stop_asked
 
@@ -98,11 +96,7 @@ class Scaling:
 
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Writes scaling.json and scaling.svg. Raises InputError where that fails."""
-        path = Path(folder)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"output: {os.fspath(folder)}: {error.strerror}") from None
+        path = made(folder)
         write_json(self.to_dict(), str(path / "scaling.json"))
         write_text(self.picture(), str(path / "scaling.svg"))
 
@@ -145,7 +139,7 @@ def scaling(
     scaling: str = "weak",
     time_limit: float | None = None,
     work_limit: float | None = None,
-    workers: int = 1,
+    workers: int | None = None,
     scheduler: str | None = None,
     progress: Listener | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -162,34 +156,25 @@ def scaling(
     Raises InputError for wrong input, InfeasibleError where no number of GPUs has a plan.
     """
     check_choice("scaling", scaling, "weak", "strong")
-    check_limits(time_limit, work_limit)
+    Limited(time_limit=time_limit, work_limit=work_limit)
     known, where = read_model(model), cluster_of(cluster, run.get("gpu"))
-    jobs = [
-        _Job(known, where, run | {"gpus": number, "global_batch": batch}, time_limit, work_limit)
+    runs = [
+        run | {"gpus": number, "global_batch": batch}
         for number, batch in _batches(gpus, global_batch, scaling).items()
     ]
-    Space.of(known, where, jobs[0].run)
-    spread, stop = Workers(workers, scheduler), should_stop or NEVER
+    Space.of(known, where, runs[0])
+    each = {"model": known, "cluster": where, "time_limit": time_limit, "work_limit": work_limit}
+    jobs, tell, stop = [run | each for run in runs], progress or unheard, should_stop or NEVER
+    spread = Workers(1 if workers is None else workers, scheduler)
     solve = _point if spread.spread(len(jobs)) else partial(_point, should_stop=stop)
-    results = spread.run(solve, jobs, tell=progress or unheard, should_stop=stop)
+    results = spread.run(solve, jobs, tell=tell, should_stop=stop)
     points = tuple(point for _, point in in_order(results))
     if len(points) < len(jobs):
-        (progress or unheard)(
-            Note(f"interrupted: {counted(len(jobs) - len(points), 'number of GPUs')} left out")
-        )
+        tell(Note(f"interrupted: {counted(len(jobs) - len(points), 'number of GPUs')} left out"))
     found = Scaling(known.name, where.name, scaling, points)
     if points and not found.planned:
         raise InfeasibleError("\n".join(dict.fromkeys(p.why_not or "" for p in points)))
     return found
-
-
-@dataclass(frozen=True)
-class _Job:
-    model: Model
-    cluster: Cluster
-    run: dict[str, Any]
-    time_limit: float | None
-    work_limit: float | None
 
 
 def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
@@ -198,9 +183,7 @@ def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
     if not numbers:
         raise InputError("scale: expected at least one number of GPUs, got none")
     for number in numbers:
-        check_whole("scale", number)
-        if not number:
-            raise InputError("scale: expected numbers of GPUs from 1 on, got 0")
+        check_whole("scale", number, 1)
     check_whole("global_batch", batch)
     if scaling == "strong":
         return dict.fromkeys(numbers, batch)
@@ -213,18 +196,11 @@ def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
     return {number: batch * number // numbers[0] for number in numbers}
 
 
-def _point(job: _Job, should_stop: StoppingCriterion = stop_asked) -> ScalePoint:
-    """The best plan on one number of GPUs."""
-    gpus, batch = job.run["gpus"], job.run["global_batch"]
+def _point(job: dict[str, Any], should_stop: StoppingCriterion = stop_asked) -> ScalePoint:
+    """The best plan on one number of GPUs, with the arguments of :func:`.plan`."""
+    gpus, batch = job["gpus"], job["global_batch"]
     try:
-        found = plan(
-            job.model,
-            job.cluster,
-            time_limit=job.time_limit,
-            work_limit=job.work_limit,
-            should_stop=should_stop,
-            **job.run,
-        ).best
+        found = plan(**job, should_stop=should_stop).best
     except (InfeasibleError, InputError) as error:  # so many GPUs are too few, or too many
         return ScalePoint(gpus, batch, why_not=str(error))
     return ScalePoint(gpus, batch, found.to_dict(), losses_of(found.step))

@@ -26,7 +26,7 @@ from pipeloom.report.timeline_html import timeline_html
 from pipeloom.report.timeline_text import timeline_text
 
 from .inputs.documents import PICTURES, Document, Planned, naming, read_document, read_schedule
-from .inputs.problem_setup import check_choice
+from .inputs.words import check_choice
 from .measured.samples import is_plan
 from .solving.progress import Listener, Note, unheard
 from .verify import bound_is_checked, schedule_in

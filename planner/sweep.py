@@ -27,20 +27,22 @@ from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.placement.search import room
 
-from .compare import evaluate_families, evaluate_optimum, family_profiles
+from .compare import evaluate_families, evaluate_optimum
 from .evaluation.columns import BUBBLE, MAKESPAN, PEAK_MEMORY, PERIOD, PLACEMENT, STATUS, Column
 from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
+from .folders import made
 from .inputs.documents import FilePath
-from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
+from .inputs.problem_setup import ProfileSource, Terms
 from .inputs.words import MemorySize, memory_limit_of
-from .optimize import search_limits
+from .optimize import TIME_LIMIT
+from .partition.fixed_cut import profiles_of
+from .requests.fields import takes
+from .requests.search import SearchRequest, SweepRequest
 from .solving.cache import KeptAnswers, NewAnswers, NotKeptError, ScheduleCache
 from .solving.progress import Listener, Note, labelled, unheard
 from .solving.workers import Workers, in_order, stop_asked
 
-TIME_LIMIT = 20.0
-"""Seconds for each limit, where none are given."""
 COLUMNS = (
     "memory_limit", "placement", "status", "bubble_rate", "lower_bound_rate", "period", "makespan",
     "lower_bound", "least_bound", "gap", "peak_memory", "assumed", "solve_seconds",
@@ -196,53 +198,31 @@ def _lines(fits: Sequence[Swept], rate: Rate) -> dict[str, list[list[tuple[float
     return lines
 
 
-def sweep(
-    profile: ProfileLike | ProfileSource,
-    microbatches: int | None,
-    memory_limits: Mapping[str, float | str] | Iterable[float | str],
-    *,
-    output: FilePath | None = None,
-    objective: str | Objective | None = None,
-    partition: str | None = None,
-    min_layers: int | None = None,
-    max_layers: int | None = None,
-    time_limit: float | None = None,
-    work_limit: float | None = None,
-    workers: int = 1,
-    scheduler: str | None = None,
-    cache: str | None = None,
-    progress: Listener | None = None,
-    should_stop: Callable[[], bool] | None = None,
-    **options: Any,
-) -> Sweep:
+@takes(SweepRequest)
+def sweep(request: SweepRequest) -> Sweep:
     """The best schedule for each memory limit.
 
-    ``memory_limits``: of the activations on each rank; a mapping has what each is called, in file
-    names too. ``output``: a folder, made if absent, for a schedule of each limit, written when it
-    is found, for tables and a picture. ``cache``: a folder of answers, with which a sweep that was
-    stopped goes on; by default the folder ``cache`` in ``output``. ``workers``: processes that
-    solve limits side by side (a script that asks for more than one has its calls below ``if
-    __name__ == "__main__"``); ``scheduler``: instead, the address of a Dask scheduler, whose
-    workers do. Other arguments are those of :func:`pipeloom.optimize`; ``time_limit``: seconds for
-    each limit, 20 by default. Once ``should_stop`` turns true limits that are not begun are left
-    out. Raises InputError for wrong input, LostWorkersError.
+    The arguments are the fields of :class:`.SweepRequest`. ``memory_limits``: a mapping has what
+    each is called, in file names too. ``output``: a schedule of each limit is written there when it
+    is found, then tables and a picture. A script with more than one of ``workers``, of which there
+    is one by default, has its calls below ``if __name__ == "__main__"``. Once ``should_stop`` turns
+    true limits that are not begun are left out. Raises InputError for wrong input,
+    LostWorkersError.
     """
-    away = Workers(workers, scheduler)
-    source = ProfileSource.of(profile, progress)
-    objective = objective_of(objective, source)
-    limits = _limits(memory_limits, source)
-    folder = None if output is None else _folder(os.fspath(output))
+    away = Workers(1 if request.workers is None else request.workers, request.scheduler)
+    source = ProfileSource.of(request.profile, request.progress)
+    limits = _limits(request.memory_limits, source)
+    folder = None if request.output is None else made(request.output)
+    cache = request.cache
     if cache is None and folder is not None:
         cache = str(folder / "cache")
-    cuts = {"partition": partition, "min_layers": min_layers, "max_layers": max_layers}
-    microbatches = source.number(microbatches)
-    known, profile_of, cut = family_profiles(source, microbatches, cuts)
-    options |= {"objective": objective, "cache": cache}
-    options |= search_limits(time_limit, work_limit, TIME_LIMIT)
-    options |= {"profile": source, "microbatches": microbatches, "cuts": cuts if cut else {}}
-    told, stop = progress or unheard, should_stop or NEVER
-    told(Note(f"{counted(len(limits), 'limit')}, at most {_each(options)}", routine=True))
-    jobs = [options | {"memory_limit": limit} for limit in limits.values()]
+    terms = Terms.of(request, source)
+    known, profile_of, _ = profiles_of(source, terms.microbatches, **request.cuts)
+    told, stop = request.progress or unheard, request.should_stop or NEVER
+    told(Note(f"{counted(len(limits), 'limit')}, at most {_each(request)}", routine=True))
+    asked = request.arguments(SearchRequest) | {"profile": source, "cache": cache}
+    asked |= {"progress": None, "should_stop": None}
+    jobs = [asked | {"memory_limit": limit} for limit in limits.values()]
     labels = [f"limit {n} of {len(limits)} ({words})" for n, words in enumerate(limits, 1)]
     solved = (
         _spread(jobs, labels, told, stop, away)
@@ -252,9 +232,16 @@ def sweep(
     found = [_written(swept, folder) for swept in _no_worse(solved, limits, labels, told)]
     if stop() and len(found) < len(limits):
         told(Note(f"interrupted: {counted(len(limits) - len(found), 'limit')} left out"))
-    families = evaluate_families(FAMILIES, profile_of, microbatches, math.inf, objective)
-    rows = tuple(swept.row for swept in found)
-    swept = Sweep(known, microbatches, objective, rows, tuple(found), tuple(families), output)
+    families = evaluate_families(FAMILIES, profile_of, replace(terms, memory_limit=math.inf))
+    swept = Sweep(
+        known,
+        terms.microbatches,
+        terms.objective,
+        tuple(swept.row for swept in found),
+        tuple(found),
+        tuple(families),
+        request.output,
+    )
     if folder is not None:
         swept.write(folder, complete=len(found) == len(limits))
         if strangers := swept.strangers(folder):
@@ -266,7 +253,8 @@ def _one_by_one(
     jobs: Sequence[dict[str, Any]], labels: Sequence[str], tell: Listener, stop: StoppingCriterion
 ) -> Iterator[tuple[int, Evaluation]]:
     for number, (job, label) in enumerate(zip(jobs, labels, strict=True)):
-        row, stopped = evaluate_optimum(**job, progress=labelled(label, tell), should_stop=stop)
+        heard = {"progress": labelled(label, tell), "should_stop": stop}
+        row, stopped = evaluate_optimum(job | heard)
         yield number, row
         if stopped:
             return
@@ -300,11 +288,11 @@ def _spread(
 
 def _kept(job: dict[str, Any], tell: Listener) -> Evaluation | None:
     """The cache's answer; None where there is none, or no cache."""
-    if not job["cache"] or job.get("recompute") == "all":
+    if not job["cache"]:
         return None
     cache = KeptAnswers(job["cache"], lambda line: tell(Note(line)))
     try:
-        return evaluate_optimum(**job | {"cache": cache}, progress=tell)[0]
+        return evaluate_optimum(job | {"cache": cache, "progress": tell})[0]
     except NotKeptError:
         return None
 
@@ -312,7 +300,7 @@ def _kept(job: dict[str, Any], tell: Listener) -> Evaluation | None:
 def _solve(job: dict[str, Any]) -> tuple[Evaluation, dict[str, dict[str, Any]]]:
     """Within a worker: the best schedule, and what a cache keeps of it."""
     new = NewAnswers()
-    row, _ = evaluate_optimum(**job | {"cache": new}, should_stop=stop_asked)
+    row, _ = evaluate_optimum(job | {"cache": new, "should_stop": stop_asked})
     return row, new.entries
 
 
@@ -342,18 +330,12 @@ def _limits(
     if not isinstance(given, Iterable) or isinstance(given, str):
         raise InputError(f"memory_limits: expected several numbers, got {given!r}")
     limits = list(given.values()) if isinstance(given, Mapping) else list(given)
-    if not limits:
-        raise InputError("memory_limits: expected at least one, got none")
-    sizes = [_limit(limit, source) for limit in limits]
+    if not limits or None in limits:
+        what = "numbers, got None" if limits else "at least one, got none"
+        raise InputError(f"memory_limits: expected {what}")
+    sizes = [memory_limit_of(limit, source, "memory_limits") or 0.0 for limit in limits]
     names = list(given) if isinstance(given, Mapping) else list(map(_words, sizes))
     return dict(sorted(zip(names, sizes, strict=True), key=lambda item: item[1]))
-
-
-def _limit(given: float | str, source: ProfileSource) -> float:
-    found = memory_limit_of(given, source, "memory_limits")
-    if found is None:
-        raise InputError("memory_limits: expected numbers, got None")
-    return found
 
 
 def _words(limit: float) -> str:
@@ -362,20 +344,10 @@ def _words(limit: float) -> str:
     return "none" if math.isinf(limit) else f"{limit:.17g}"
 
 
-def _each(options: Mapping[str, Any]) -> str:
-    work = options.get("work_limit")
-    if work is None:
-        return f"{options['time_limit']:g} s each (--time-limit)"
-    return f"{work:g} million simulated ops each (--work-limit)"
-
-
-def _folder(path: str) -> Path:
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        raise InputError(f"output: expected a folder or a place for one, got {path!r}") from None
-    return folder
+def _each(request: SweepRequest) -> str:
+    if request.work_limit is None:
+        return f"{request.time_limit or TIME_LIMIT:g} s each (--time-limit)"
+    return f"{request.work_limit:g} million simulated ops each (--work-limit)"
 
 
 def _listed(folder: Path) -> Iterator[str]:

@@ -126,12 +126,10 @@ def bound_is_checked(schedule: Schedule) -> bool | None:
 
 
 def _document(given: Schedule | Planned | Document) -> tuple[dict[str, Any], str]:
-    if isinstance(given, Schedule):
-        return dump_schedule(given), "schedule"
     if isinstance(given, Program):
         return dump_program(given), "program"
-    if isinstance(given, Planned):
-        return dump_schedule(given.schedule), "schedule"
+    if isinstance(given, Schedule | Planned):
+        return dump_schedule(read_schedule(given)[0]), "schedule"
     return read_document(given, "document")
 
 

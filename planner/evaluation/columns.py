@@ -17,10 +17,6 @@ class Column(NamedTuple):
     cell: Callable[[Evaluation], Cell]
 
 
-def share(value: float | None) -> str:
-    return "-" if value is None else percent(value)
-
-
 def _status(row: Evaluation) -> str:
     gap = f", gap {percent(row.gap)}" if row.gap and row.status != "optimal" else ""
     note = transfer_note(row.schedule)
@@ -43,7 +39,7 @@ LINK_BYTES = Column(
 )
 WIRE = Column("busiest wire", lambda row: row.wire.name if row.wire else "-")
 WIRE_BYTES = Column("bytes", lambda row: memory_size(row.wire.bytes) if row.wire else "-")
-WIRE_USE = Column("busy", lambda row: share(row.wire_use))
+WIRE_USE = Column("busy", lambda row: "-" if row.wire_use is None else percent(row.wire_use))
 DEVICE_MEMORY = Column("device memory", lambda row: memory_size(row.device_memory))
 BALANCE = Column(
     "balance", lambda row: "-" if row.balance is None else f"{row.balance * 100:.0f} %"

@@ -37,8 +37,7 @@ def certificate(schedule: Schedule, should_stop: StoppingCriterion = NEVER) -> d
 
 def check_certifiable(source: ProfileSource) -> None:
     """Raises InputError where no schedule of the profile can have a certificate."""
-    stages = source.stages.stages if source.has_stages else source.layers.layers
-    if any(stage.t_fb is not None for stage in stages):
+    if any(stage.t_fb is not None for stage in source.pieces):
         raise InputError(
             f"certificate: expected no t_fb in {source.where}: none yet where ops overlap"
         )

@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, TypeAlias, TypeVar
 
@@ -24,14 +24,17 @@ from pipeloom.ir.units import counted
 from pipeloom.solver.core.options import Order
 from pipeloom.solver.core.relaxations import with_stages
 from pipeloom.solver.families import FAMILIES
+from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.replication import BIDIRECTIONAL, why_one_way
 
 from ..solving.progress import Event, Listener, Note, unheard
 from .documents import Document, Planned, read_document, read_schedule
 from .placement_spec import PlacementSpec
-from .words import bytes_beside
+from .words import bytes_beside, check_whole, memory_limit_of
 
 Given = TypeVar("Given", bound=Profile | LayeredProfile)
+Slow: TypeAlias = Mapping[int, float] | None
+"""By rank, how many times as long it takes as its profile says."""
 
 
 class ProfileSource:
@@ -107,14 +110,23 @@ class ProfileSource:
 
     def check(self) -> None:
         """Reads the stages, or layers without stages. Raises InputError with every fault."""
-        _ = self.stages if self.has_stages else self.layers
+        _ = self.pieces
+
+    @property
+    def cluster(self) -> Profile:
+        """The profile by stages, or without any where there are layers alone."""
+        return self.stages if self.has_stages else self.layers.cluster
 
     @property
     def objective(self) -> Objective:
         """The objective, unless one is given: the makespan where the profile has a
         barrier."""
-        profile = self.stages if self.has_stages else self.layers.cluster
-        return Objective.MAKESPAN if profile.barrier else Objective.PERIOD
+        return Objective.MAKESPAN if self.cluster.barrier else Objective.PERIOD
+
+    @property
+    def pieces(self) -> Sequence[StageProfile]:
+        """The stages, or the layers where there are no stages."""
+        return self.stages.stages if self.has_stages else self.layers.layers
 
     @property
     def in_place(self) -> Schedule | None:
@@ -129,7 +141,7 @@ class ProfileSource:
 
         Raises InputError where neither says so, or they differ.
         """
-        found = (self.stages if self.has_stages else self.layers.cluster).microbatches
+        found = self.cluster.microbatches
         if found is None and microbatches is None:
             raise InputError(
                 f"microbatches: missing; expected a number, as {self.where} has no lists of one "
@@ -229,29 +241,6 @@ def _document_of(profile: Given, dump: Callable[[Given], dict[str, Any]]) -> dic
 ProfileLike: TypeAlias = Profile | LayeredProfile | Document
 
 
-def check_choice(name: str, value: object, *choices: str) -> None:
-    """Raises InputError, naming the option, where its value is none of ``choices``."""
-    if value not in choices:
-        *others, last = choices
-        raise InputError(f"{name}: expected {', '.join(others)} or {last}, got {value!r}")
-
-
-def check_whole(name: str, value: object, least: int = 0) -> None:
-    """Raises InputError, naming the option, where its value is no whole number >= ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        bound = f" >= {least}" if least else ""
-        raise InputError(f"{name}: expected a whole number{bound}, got {value!r}")
-
-
-def objective_of(given: str | Objective | None, source: ProfileSource) -> Objective:
-    """The objective of that name, by default the profile's. Raises InputError."""
-    if given is None:
-        return source.objective
-    if not isinstance(given, Objective):
-        check_choice("objective", given, *(each.value for each in Objective))
-    return Objective(given)
-
-
 def check_microbatches(microbatches: int, stages: int) -> None:
     """Raises InputError where it is no whole number, or makes too many pairs of a stage and a
     microbatch."""
@@ -272,8 +261,6 @@ def with_remat(profile: Profile, recompute: str, offload: str, missing: str) -> 
     """
     from pipeloom.solver.core.relaxations import without_offloading, without_recomputing
 
-    check_choice("recompute", recompute, "auto", "all", "none")
-    check_choice("offload", offload, "auto", "none")
     if recompute == "all" and all(stage.t_r is None for stage in profile.stages):
         raise InputError(f"{missing}: t_r: missing; expected it with m_r for --recompute all")
     if recompute == "none":
@@ -304,37 +291,62 @@ def layers_of(
 ) -> LayeredProfile:
     """The profile by layers."""
     profile = source.layers
-    stages = profile.as_stages
-    cluster = with_remat(stages, recompute, offload, f"{source.where}: layers")
+    cluster = with_remat(profile.as_stages, recompute, offload, f"{source.where}: layers")
     return replace(profile, layers=cluster.stages, cluster=replace(cluster, stages=()))
 
 
-def make_problem(
-    profile: Profile,
-    microbatches: int,
-    *,
-    memory_limit: float | None = None,
-    objective: Objective = Objective.PERIOD,
-    passing: str = "activations",
-    placement: PlacementSpec | None = None,
-    where: str = "profile",
-) -> Problem:
-    """The problem that the optimizer solves; ``memory_limit`` None: the profile's own.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The terms of a problem, beside its stages, or layers, and their placement.
 
-    Raises InputError where the profile, called ``where``, or the number of microbatches does not
-    fit ``placement`` (linear by default).
+    ``memory_limit``: None: the profile's own. ``where``: what messages call the profile. ``slow``:
+    by rank, how many times as long it takes as the profile says. ``rules``: how layers may be cut.
+    ``kinds``: of the placements that are tried.
     """
-    spec = placement or PlacementSpec.of("linear")
+
+    microbatches: int
+    memory_limit: float | None
+    objective: Objective
+    where: str
+    slow: Slow = None
+    rules: Rules = Rules()  # noqa: RUF009 - frozen
+    kinds: Collection[PlacementKind] = tuple(PlacementKind)
+
+    @classmethod
+    def of(cls, request: Any, source: ProfileSource, **more: Any) -> Terms:
+        """The terms that a request has for the profile. Raises InputError."""
+        return cls(
+            microbatches=source.number(request.microbatches),
+            memory_limit=memory_limit_of(getattr(request, "memory_limit", None), source),
+            objective=Objective(request.objective or source.objective),
+            where=source.where,
+            **more,
+        )
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """Memory and objective, as functions that build and solve take them."""
+        return {"memory_limit": self.memory_limit, "objective": self.objective}
+
+
+def make_problem(
+    profile: Profile, terms: Terms, spec: PlacementSpec, passing: str = "activations"
+) -> Problem:
+    """The problem that the optimizer solves.
+
+    Raises InputError where the profile, or the number of microbatches, does not fit the placement.
+    """
     if passing == "weights":
         placed = _round_robin(profile, spec)
     else:
-        profile, placed = spec.place(profile, where)
+        profile, placed = spec.place(profile, terms.where)
     if placed.kind is PlacementKind.BIDIRECTIONAL:
-        why_not = why_one_way(profile, microbatches)
+        why_not = why_one_way(profile, terms.microbatches)
         if why_not is not None:
-            raise UnsupportedError(f"{where}: the placement {BIDIRECTIONAL} {why_not}")
-    limit = profile.limit_from(memory_limit)
-    return Problem(profile, microbatches, placed, limit, objective)
+            raise UnsupportedError(f"{terms.where}: the placement {BIDIRECTIONAL} {why_not}")
+    limit = profile.limit_from(terms.memory_limit)
+    problem = Problem(profile, terms.microbatches, placed, limit, terms.objective)
+    return slowed(problem, terms.slow)
 
 
 def _round_robin(profile: Profile, spec: PlacementSpec) -> Placement:
@@ -378,8 +390,6 @@ def _size(problem: Problem) -> str:
     return f"{counted(problem.stages, 'stage')} and {microbatches}"
 
 
-Slow: TypeAlias = Mapping[int, float] | None
-"""By rank, how many times as long it takes as its profile says."""
 _TIMES = ("t_f", "t_b", "t_w", "t_bw", "t_fb", "t_r")
 
 

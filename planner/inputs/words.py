@@ -59,6 +59,11 @@ def size_in(text: str) -> MemorySize:
     return found
 
 
+def sizes_in(text: str) -> list[MemorySize]:
+    """``A,B,...``, commas or spaces between, without doubles, from small to large."""
+    return sorted(set(map(size_in, re.split(r"(?:,\s*|\s+)(?=[0-9n])", text.strip(", ")))))
+
+
 def _unit_meant(words: str) -> str:
     """A hint at ``18GB`` for ``18Gb``, which is short for gigabits."""
     number = words.rstrip(ascii_letters)
@@ -83,6 +88,20 @@ def _size(words: str) -> float | None:
     if size is None or value is None or not math.isfinite(size * value):
         return None
     return size * value
+
+
+def check_choice(name: str, value: object, *choices: object) -> None:
+    """Raises InputError, naming the option, where its value is none of ``choices``."""
+    if value not in choices:
+        *others, last = map(str, choices)
+        raise InputError(f"{name}: expected {', '.join(others)} or {last}, got {value!r}")
+
+
+def check_whole(name: str, value: object, least: int = 0) -> None:
+    """Raises InputError, naming the option, where its value is no whole number >= ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        bound = f" >= {least}" if least else ""
+        raise InputError(f"{name}: expected a whole number{bound}, got {value!r}")
 
 
 def slow_in(text: str) -> dict[int, float]:
@@ -137,8 +156,7 @@ def memory_limit_of(
 
 def _check_unit(given: float, source: ProfileSource, name: str) -> None:
     """Raises InputError for bytes, by their unit or size, where the profile counts in others."""
-    stages = source.stages.stages if source.has_stages else source.layers.layers
-    most = max(stage.m_b for stage in stages)
+    most = max(stage.m_b for stage in source.pieces)
     if bytes_beside(most, given):
         raise InputError(
             f"{name}: expected a number in the profile's unit, of which a microbatch holds at most "

@@ -9,7 +9,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from pipeloom.ir.errors import InputError
@@ -20,9 +20,11 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 
-from ..inputs.documents import FilePath, Planned, read_schedule
+from ..inputs.documents import Planned, read_schedule
 from ..inputs.problem_setup import ProfileLike, ProfileSource
 from ..inputs.words import memory_limit_of
+from ..requests.fields import takes
+from ..requests.measured import ProfileFromRequest
 from ..solving.progress import Listener, Note, unheard
 from .files import read_recordings
 from .samples import MeasuredOps, Sample
@@ -73,33 +75,8 @@ HALF = 0.5
 Times = Mapping[int, Mapping[OpKind, Figure]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """Facts that files of measured ops do not tell.
-
-    ``split``: B's share of a BW; ``memory``: M_B and M_W of each stage; ``t_comm``: milliseconds of
-    a message; ``like``: a profile of the same stages, for all that is not given.
-    """
-
-    split: float | None
-    memory: Sequence[float] | None
-    t_comm: float | None
-    like: Profile | None
-
-
-def profile_from(
-    files: FilePath | Sequence[FilePath],
-    *,
-    ranks: int | None = None,
-    warmup: int | None = None,
-    split: float | None = None,
-    memory: Sequence[float] | None = None,
-    t_comm: float | None = None,
-    like: Like | None = None,
-    name: str = "",
-    memory_limit: float | str | None = None,
-    progress: Listener | None = None,
-) -> Measurement:
+@takes(ProfileFromRequest)
+def profile_from(request: ProfileFromRequest) -> Measurement:
     """The profile of ops that were measured elsewhere; needs no torch.
 
     ``files``: traces of torch's profiler, of pipeloom's runs or torch.distributed.pipelining's, one
@@ -113,25 +90,27 @@ def profile_from(
 
     Raises InputError for files that are none of these, lack ops, or do not fit together.
     """
-    tell = progress or unheard
+    tell, files, ranks = request.progress or unheard, request.files, request.ranks
     given = [files] if isinstance(files, str) or not isinstance(files, Sequence) else list(files)
-    _check(split, memory, t_comm, warmup)
-    memory_limit = memory_limit_of(memory_limit)
+    _check(request)
+    memory_limit = memory_limit_of(request.memory_limit)
     recordings = read_recordings(given)
-    told = recordings[0].profile if like is None else profile_like(like, progress)
-    rest = Rest(split, memory, t_comm, told)
+    told = recordings[0].profile
+    if request.like is not None:
+        told = profile_like(request.like, request.progress)
     for note in (note for recording in recordings for note in recording.notes):
         tell(Note(f"note: {note}"))
     _check_peers(recordings)
     samples = [
         _over_all_ranks(recording, at, len(recordings)) for at, recording in enumerate(recordings)
     ]
-    times = _figures(_after_warmup([each for own in samples for each in own], warmup, tell), tell)
+    every = [each for own in samples for each in own]
+    times = _figures(_after_warmup(every, request.warmup, tell), tell)
     stages_of = {
         r.where: {s.stage for s in own} for r, own in zip(recordings, samples, strict=True)
     }
     _check_stages(times, told, stages_of)
-    profile = _profile(times, rest, name, tell)
+    profile = _profile(times, request, told, tell)
     most = max(len(times), _ranks(recordings))
     if ranks is not None and told is None and not 1 <= ranks <= most:
         raise InputError(f"ranks: expected 1 to {most}, of which files tell, got {ranks}")
@@ -143,18 +122,15 @@ def profile_from(
     return Measurement(profile, tuple(times[s] for s in sorted(times)), None, together=True)
 
 
-def _check(
-    split: float | None, memory: Sequence[float] | None, t_comm: float | None, warmup: int | None
-) -> None:
-    if split is not None and not 0 <= split <= 1:
-        raise InputError(f"split: expected B's share of a BW, from 0 to 1, got {split:g}")
-    sizes = (1.0,) if memory is None else memory
+def _check(request: ProfileFromRequest) -> None:
+    if request.split is not None and not 0 <= request.split <= 1:
+        raise InputError(f"split: expected B's share of a BW, from 0 to 1, got {request.split:g}")
+    sizes = (1.0,) if request.memory is None else request.memory
     if not (1 <= len(sizes) <= 2 and math.inf > sizes[0] >= sizes[-1] >= 0):
         shown = ",".join(f"{value:g}" for value in sizes)
         raise InputError(f"memory: expected M_B, or M_B and an M_W of at most that, got {shown}")
-    for key, value in (("t_comm", t_comm), ("warmup", warmup)):
-        if value is not None and not 0 <= value < math.inf:
-            raise InputError(f"{key}: expected a finite number >= 0, got {value:g}")
+    if request.t_comm is not None and not 0 <= request.t_comm < math.inf:
+        raise InputError(f"t_comm: expected a finite number >= 0, got {request.t_comm:g}")
 
 
 def _check_peers(recordings: Sequence[MeasuredOps]) -> None:
@@ -244,22 +220,26 @@ def _listed(files: Collection[str]) -> str:
     return first if more < 1 else f"{first} and {counted(more, 'other file')}"
 
 
-def _profile(times: Times, rest: Rest, name: str, tell: Listener) -> Profile:
-    """The profile, but for its ranks."""
-    like = rest.like or Profile((), 1)
+def _profile(
+    times: Times, request: ProfileFromRequest, told: Profile | None, tell: Listener
+) -> Profile:
+    """The profile, but for its ranks; ``told``: one of the same stages."""
+    like = told or Profile((), 1)
     old = like.stages or (None,) * len(times)
-    stages = tuple(_stage(times[s], old[s], rest) for s in range(len(times)))
-    for note in _assumed(times, rest):
+    stages = tuple(_stage(times[s], old[s], request) for s in range(len(times)))
+    for note in _assumed(times, request, told):
         tell(Note(f"note: {note}"))
-    t_comm = like.t_comm if rest.t_comm is None else rest.t_comm
-    return replace(like, stages=stages, t_comm=t_comm, name=name or like.name)
+    t_comm = like.t_comm if request.t_comm is None else request.t_comm
+    return replace(like, stages=stages, t_comm=t_comm, name=request.name or like.name)
 
 
-def _stage(times: Mapping[OpKind, Figure], old: StageProfile | None, rest: Rest) -> StageProfile:
-    t_b, t_w = _backward(times, old, rest.split)
+def _stage(
+    times: Mapping[OpKind, Figure], old: StageProfile | None, request: ProfileFromRequest
+) -> StageProfile:
+    t_b, t_w = _backward(times, old, request.split)
     kept = old or StageProfile(0.0, 0.0, 0.0, 1.0, 1.0)
-    if rest.memory is not None:
-        kept = replace(kept, m_b=rest.memory[0], m_w=rest.memory[-1])
+    if request.memory is not None:
+        kept = replace(kept, m_b=request.memory[0], m_w=request.memory[-1])
     again = times.get(OpKind.R)
     both = {OpKind.B, OpKind.W} <= set(times)
     return replace(
@@ -287,25 +267,25 @@ def _backward(
     return both * split, both * (1 - split)
 
 
-def _assumed(times: Times, rest: Rest) -> list[str]:
+def _assumed(times: Times, request: ProfileFromRequest, told: Profile | None) -> list[str]:
     """Notes on what the profile says and nobody has measured."""
     notes = []
     whole = [s for s, kinds in sorted(times.items()) if not {OpKind.B, OpKind.W} <= set(kinds)]
-    if whole and rest.split is None:
-        how = "as in the other profile" if rest.like else "by halves, as nothing says how"
+    if whole and request.split is None:
+        how = "as in the other profile" if told else "by halves, as nothing says how"
         notes.append(
             f"{counted(len(whole), 'stage')} ran B and W as one op: t_b and t_w share its time "
             f"{how}; --split says B's share, and schedules that split them rest on it"
         )
-    old = rest.like.stages if rest.like else (None,) * len(times)
+    old = told.stages if told else (None,) * len(times)
     again = [o for s, o in enumerate(old) if OpKind.R in times[s]]
     if any(o is None or o.t_r is None for o in again):
         notes.append("t_r is left out, as m_r is not known of each stage: --like says it")
-    if rest.like is None and rest.memory is None:
+    if told is None and request.memory is None:
         notes.append(
             "memory is not in the files: m_b and m_w are 1, so that limits count microbatches; "
             "--memory or --like says bytes"
         )
-    if rest.like is None and rest.t_comm is None:
+    if told is None and request.t_comm is None:
         notes.append("links are not in the files: messages take no time; --t-comm or --like says")
     return notes

@@ -20,7 +20,7 @@ import numpy as np
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
@@ -31,8 +31,10 @@ from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.families import find_family
 from pipeloom.solver.partition.candidate import CutCandidate, carry_order
 from pipeloom.solver.partition.cut_bounds import CutBounds
-from pipeloom.solver.partition.cuts import Cut, Cutter, Rules
+from pipeloom.solver.partition.cuts import Cut, Cutter
 from pipeloom.solver.placement.search import room
+
+from ..inputs.problem_setup import Terms
 
 MOST_LISTED = 2000
 """Cuts that are timed one by one in the end."""
@@ -61,11 +63,8 @@ def best_family_cut(
     name: str,
     layers: LayeredProfile,
     stages: int,
-    microbatches: int,
+    terms: Terms,
     *,
-    memory_limit: float | None,
-    objective: Objective,
-    rules: Rules,
     stop: StoppingCriterion,
     work: WorkLimit,
     beat: float = math.inf,
@@ -75,17 +74,17 @@ def best_family_cut(
     None is looked at where none costs less than ``beat``, or it is known and time is over.
     ``work``: where what is simulated is counted.
     """
-    cutter, family = Cutter(layers, stages, rules), find_family(name)
+    cutter, family = Cutter(layers, stages, terms.rules), find_family(name)
     even = cutter.even()
     if even is None:
         pieces = counted(cutter.number, "layer")
         return FamilyPlan(name, why_not=f"no cut of {pieces} into {counted(stages, 'stage')}")
-    limit = layers.cluster.limit_from(memory_limit)
+    limit, microbatches = layers.cluster.limit_from(terms.memory_limit), terms.microbatches
     try:
-        problem = family.problem(layers.cut(even), microbatches, math.inf, objective)
+        problem = family.problem(layers.cut(even), microbatches, math.inf, terms.objective)
     except InputError as error:
         return FamilyPlan(name, why_not=str(error).removeprefix(f"{name}: "))
-    bounds = CutBounds(cutter, problem.placement, microbatches, limit, objective)
+    bounds = CutBounds(cutter, problem.placement, microbatches, limit, terms.objective)
     bound = bounds.bound()
     if bound == math.inf:
         return FamilyPlan(name, why_not="no cut fits in memory")

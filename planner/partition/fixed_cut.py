@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layered_profile import LayeredProfile
@@ -36,12 +36,13 @@ class Cuts:
     way: CutLike
 
     @classmethod
-    def of(cls, source: ProfileSource, way: CutLike | None) -> Cuts | None:
-        """How the layers of the profile are cut, balanced by default; None where it has stages.
+    def of(cls, source: ProfileSource, way: CutLike | None, **others: Any) -> Cuts | None:
+        """How the layers of the profile are cut, balanced by default; None where it has stages
+        and neither the ``way`` nor ``others`` of the optimizer's options say so.
 
         Raises InputError where the profile, or the ``partition``, is wrong.
         """
-        if not source.is_cut(partition=way):
+        if not source.is_cut(partition=way, **others):
             return None
         # joint: what optimize alone can do
         how = BALANCED if way is None or way == "joint" else way
@@ -88,17 +89,13 @@ class Cuts:
 
 
 def profiles_of(
-    source: ProfileSource, microbatches: int, partition: CutLike | None = None
+    source: ProfileSource, microbatches: int, partition: CutLike | None = None, **others: Any
 ) -> tuple[Profile, Profiles, Cuts | None]:
     """The profile (its layers as stages), that of each family, and how layers are cut, if any."""
-    cuts = Cuts.of(source, partition)
+    cuts = Cuts.of(source, partition, **others)
     if cuts is None:
         profile = stages_of(source, microbatches)
         return profile, lambda _: profile, None
     layers = cuts.layers
     check_microbatches(microbatches, len(layers.layers))
-    return (
-        layers.as_stages,
-        partial(cuts.for_family, microbatches=microbatches),
-        cuts,
-    )
+    return layers.as_stages, partial(cuts.for_family, microbatches=microbatches), cuts

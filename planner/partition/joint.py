@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 from time import monotonic
@@ -11,8 +11,8 @@ from typing import Any
 from pipeloom.ir.errors import InputError, UnsupportedError
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.layers import LayerKind
-from pipeloom.ir.model.placement import Placement, PlacementKind
-from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule, gap_between
 from pipeloom.ir.units import amount
@@ -23,43 +23,31 @@ from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.partition.candidate import CutCandidate
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cut_bounds import CutBounds
-from pipeloom.solver.partition.cuts import Cutter, Rules
+from pipeloom.solver.partition.cuts import Cutter
 from pipeloom.solver.partition.search import Partitioned, best_partition
 from pipeloom.solver.placement.search import TriedPlacement, placements
 
 from ..explain.answer import Answer, NothingFits
 from ..explain.candidates import beyond_bounds, candidates_of, candidates_table
 from ..inputs.placement_spec import AUTO, BIDIRECTIONAL, PlacementSpec
-from ..inputs.problem_setup import check_microbatches
+from ..inputs.problem_setup import Terms, check_microbatches
 from ..placement.choose import placement_facts
-from ..solving.cache import CutQuestion
+from ..solving.cache import about_cuts
 from ..solving.search import CachedSearch
 
 
 def plan_partition(
-    profile: LayeredProfile,
-    microbatches: int,
-    search: CachedSearch,
-    *,
-    placement: PlacementSpec,
-    way: Way,
-    rules: Rules,
-    memory_limit: float | None,
-    objective: Objective,
-    where: str,
-    kinds: Collection[PlacementKind] = tuple(PlacementKind),
+    profile: LayeredProfile, terms: Terms, search: CachedSearch, placement: PlacementSpec, way: Way
 ) -> Answer:
     """The best cut, placement and schedule of the profile's layers.
 
     Where there is a cache its answer is taken, else a new one kept there, unless it was stopped.
-    Raises NothingFits, InputError where the layers of the profile, called ``where``, cannot be cut
-    for the placement.
+    Raises NothingFits, InputError where the layers of the profile cannot be cut for the placement.
     """
-    begin, asked = monotonic(), search.options
-    posed = tuple(_placements(placement, profile, where, kinds))
+    begin, asked, microbatches = monotonic(), search.options, terms.microbatches
+    posed = tuple(_placements(placement, profile, terms))
     check_microbatches(microbatches, max(len(each.table) for each in posed))
-    limit = profile.cluster.limit_from(memory_limit)
-    question = CutQuestion(profile, microbatches, posed, limit, objective, way, rules, asked)
+    question = about_cuts(profile, terms, posed, way, asked)
     known = search.known(question)
     if known is not None:
         return _answer(*known, search, stopped=False)
@@ -69,39 +57,28 @@ def plan_partition(
         posed,
         _beginning(search),
         way=way,
-        rules=rules,
-        memory_limit=memory_limit,
-        objective=objective,
+        rules=terms.rules,
         budget=asked.budget,
         seed=asked.seed,
         should_stop=asked.should_stop,
+        **terms.limits,
     )
     facts = _facts(found, way.value)
     schedule = _reported(found, monotonic() - begin, asked.seed)
     if schedule is None:
-        raise _refusal(found, placement, where, facts)
+        raise _refusal(found, placement, terms.where, facts)
     search.keep(question, schedule, facts)
     return _answer(schedule, facts, search, stopped=search.stopped)
 
 
-def other_bounds(
-    profile: LayeredProfile,
-    microbatches: int,
-    given: PlacementSpec,
-    *,
-    rules: Rules,
-    memory_limit: float | None,
-    objective: Objective,
-    where: str,
-    kinds: Collection[PlacementKind] = tuple(PlacementKind),
-) -> dict[str, float]:
-    """The bounds on all cuts of the placements of these ``kinds`` but for the ``given`` one."""
-    own = [placement.table for placement in _placements(given, profile, where, kinds)]
-    limit, bounds = profile.cluster.limit_from(memory_limit), dict[str, float]()
-    for placement in _placements(PlacementSpec.of(AUTO), profile, where, kinds):
-        cutter = Cutter(profile, len(placement.owners), rules)
+def other_bounds(profile: LayeredProfile, terms: Terms, given: PlacementSpec) -> dict[str, float]:
+    """The bounds on all cuts of the placements that are tried but for the ``given`` one."""
+    own = [placement.table for placement in _placements(given, profile, terms)]
+    limit, bounds = profile.cluster.limit_from(terms.memory_limit), dict[str, float]()
+    for placement in _placements(PlacementSpec.of(AUTO), profile, terms):
+        cutter = Cutter(profile, len(placement.owners), terms.rules)
         if placement.table not in own and cutter.even() is not None:
-            cuts = CutBounds(cutter, placement, microbatches, limit, objective)
+            cuts = CutBounds(cutter, placement, terms.microbatches, limit, terms.objective)
             bounds[placement.name] = cuts.bound()
     return bounds
 
@@ -176,14 +153,12 @@ def _tried(
     return placement_facts(tried, best) | {"cuts": cuts}
 
 
-def _placements(
-    spec: PlacementSpec, profile: LayeredProfile, where: str, kinds: Collection[PlacementKind]
-) -> Sequence[Placement]:
-    """The one that is asked for, or all of those of these ``kinds`` that ``auto`` tries."""
+def _placements(spec: PlacementSpec, profile: LayeredProfile, terms: Terms) -> Sequence[Placement]:
+    """The one that is asked for, or all that ``auto`` tries."""
     nothing = StageProfile(0.0, 0.0, 0.0, 0.0, 0.0)
     one_each = replace(profile.cluster, stages=(nothing,) * profile.ranks)
     if spec.name == AUTO:
-        return [placement for _, placement in placements(one_each, kinds)]
+        return [placement for _, placement in placements(one_each, terms.kinds)]
     if spec.name == BIDIRECTIONAL:
         raise InputError(
             f"placement: expected a profile by stages with {BIDIRECTIONAL}, got layers that are to "
@@ -191,9 +166,9 @@ def _placements(
         )
     if spec.chunks is None:
         owners = spec.owners_on(profile.ranks)
-        profile.cluster.check_stages(len(owners), where)
+        profile.cluster.check_stages(len(owners), terms.where)
         return [Placement.of_stages(owners, spec.name, profile.ranks)]
-    return [spec.place(one_each, where)[1]]
+    return [spec.place(one_each, terms.where)[1]]
 
 
 def stages_of(problem: Problem) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ from pipeloom.solver.placement.search import CUTS, cuts, overfull
 from ..explain.answer import Answer, NothingFits
 from ..explain.candidates import beyond_bounds, candidates_of, candidates_table
 from ..inputs.placement_spec import AUTO, PlacementSpec
-from ..inputs.problem_setup import check_choice
+from ..inputs.problem_setup import Terms
 from ..solving.search import CachedSearch
 from .family_cut import FamilyPlan, best_family_cut, bound_from
 from .joint import stages_of, stages_table
@@ -52,18 +52,15 @@ class System:
     kinds: tuple[PlacementKind, ...]
     any_order: bool
 
-    def check(self, spec: PlacementSpec, **options: object) -> None:
-        """Raises InputError for a placement that the system has not, and for ``options`` with
-        anything but None, which it cannot do."""
-        for name, value in options.items():
-            if value is not None:
-                raise InputError(f"{name}: expected none with --for, got {value!r}")
+    def checked(self, spec: PlacementSpec) -> System:
+        """The system. Raises InputError for a placement that it has not."""
         kinds = [kind.value for kind in self.kinds]
         if spec.name != AUTO and spec.name.partition(":")[0] not in kinds:
             raise InputError(
                 f"placement: expected {' or '.join(kinds)}, as {self.name} runs them, got "
                 f"{spec.name!r}"
             )
+        return self
 
     def plain(self, profile: Profile, where: str) -> Profile:
         """Without pairs. Raises InputError where the profile, called ``where``, does not have as
@@ -104,38 +101,32 @@ class System:
     def plans(
         self,
         given: Profile | LayeredProfile,
-        microbatches: int,
+        terms: Terms,
         spec: PlacementSpec,
         options: SolveOptions,
-        **limits: Any,
     ) -> list[FamilyPlan]:
         """The best of each of its own schedules that has the placement ``spec``, in a share of the
         time where any order comes after it."""
         budget = options.budget.share(OWN_SHARE if self.any_order else 1.0)
-        names = self._names(given, microbatches, spec)
+        names = self._names(given, terms.microbatches, spec)
         found: list[FamilyPlan] = []
         for at, (name, chunks) in enumerate(names):
             each, beat = budget.part(len(names) - at), min((p.cost for p in found), default=inf)
             search = {"stop": FirstOf(each, options.should_stop), "work": each.work, "beat": beat}
-            found.append(_plan(name, given, chunks, microbatches, search, **limits))
+            found.append(_plan(name, given, chunks, terms, search))
             budget.work.spend(each.work.used)
         return found
 
     def other_bounds(
-        self,
-        given: Profile | LayeredProfile,
-        microbatches: int,
-        spec: PlacementSpec,
-        beat: float,
-        **limits: Any,
+        self, given: Profile | LayeredProfile, terms: Terms, spec: PlacementSpec, beat: float
     ) -> dict[str, float]:
         """The bounds on its own schedules that have another placement than ``spec``; of stages,
         what they cost."""
         at_once = {"stop": lambda: True, "work": WorkLimit(), "beat": beat}
-        own = self._names(given, microbatches, spec)
+        own = self._names(given, terms.microbatches, spec)
         plans = [
-            _plan(name, given, chunks, microbatches, at_once, **limits)
-            for name, chunks in self._names(given, microbatches, PlacementSpec.of(AUTO))
+            _plan(name, given, chunks, terms, at_once)
+            for name, chunks in self._names(given, terms.microbatches, PlacementSpec.of(AUTO))
             if (name, chunks) not in own
         ]
         return {plan.family: plan.bound for plan in plans if plan.bound is not None}
@@ -202,32 +193,19 @@ def _most(layers: LayeredProfile) -> int:
 
 
 def _plan(
-    name: str,
-    given: Profile | LayeredProfile,
-    chunks: int,
-    microbatches: int,
-    search: dict[str, Any],
-    **limits: Any,
+    name: str, given: Profile | LayeredProfile, chunks: int, terms: Terms, search: dict[str, Any]
 ) -> FamilyPlan:
-    if name.startswith(INTERLEAVED) and microbatches % given.ranks:
+    if name.startswith(INTERLEAVED) and terms.microbatches % given.ranks:
         return FamilyPlan(name, why_not=f"needs a multiple of {given.ranks} microbatches")
     if isinstance(given, LayeredProfile):
-        stages = chunks * given.ranks
-        return best_family_cut(name, given, stages, microbatches, **search, **limits)
-    del limits["rules"]
+        return best_family_cut(name, given, chunks * given.ranks, terms, **search)
     try:
-        schedule = build_family(name, given, microbatches, **limits)
+        schedule = build_family(name, given, terms.microbatches, **terms.limits)
     except (InputError, InfeasibleError) as error:
         return FamilyPlan(name, why_not=str(error).removeprefix(f"{name}: "))
     if overfull(schedule):
         return FamilyPlan(name, why_not="device_memory is too small")
     return FamilyPlan(name, schedule, iteration_time(schedule))
-
-
-def find_system(name: str) -> System:
-    """Raises InputError for a system that is not known."""
-    check_choice("for_", name, *SYSTEMS)
-    return SYSTEMS[name]
 
 
 def answer_for(

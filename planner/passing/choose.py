@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.placement import Passing
@@ -21,6 +21,7 @@ from pipeloom.solver.core.tolerances import CLOSED, ROUNDING
 from ..evaluation.evaluation import Evaluation
 from ..explain.answer import Answer, NothingFits
 from ..explain.candidates import Candidate
+from ..inputs.problem_setup import Terms
 from ..placement.choose import plan_placement, with_cut
 from ..solving.progress import Note
 from ..solving.search import CachedSearch
@@ -43,25 +44,17 @@ LEVEL = 2e-3
 
 
 def plan_passing(
-    profile: Profile,
-    microbatches: int,
-    search: CachedSearch,
-    *,
-    memory_limit: float | None,
-    objective: Objective,
-    where: str,
-    placed: bool,
-    copies: int | None,
+    profile: Profile, terms: Terms, search: CachedSearch, *, placed: bool, copies: int | None
 ) -> Answer:
-    """The fastest scheme's schedule, and why it is that one. ``where``: what the profile is called.
+    """The fastest scheme's schedule, and why it is that one.
 
     ``placed``: whether the placement of activations is chosen, too, with at most ``copies`` of the
     weights, as where passing is not. Raises NothingFits.
     """
     if (lacking := missing_sizes(profile)) and profile.ranks > 1:
         raise InputError(
-            f"{where}: {lacking[0]}: missing; expected it with --passing auto, which compares the "
-            "times of messages"
+            f"{terms.where}: {lacking[0]}: missing; expected it with --passing auto, which "
+            "compares the times of messages"
         )
 
     def searched(problem: Problem, name: str, share: float) -> Schedule:
@@ -70,19 +63,16 @@ def plan_passing(
 
     def best_placed(problem: Problem, share: float) -> Schedule:
         given = replace(profile, memory_limit=problem.memory_limit)
-        limits: dict[str, Any] = {"memory_limit": None, "objective": objective, "copies": copies}
-        return plan_placement(
-            given, microbatches, search.share(share), where=where, **limits
-        ).schedule
+        own = replace(terms, memory_limit=None)
+        return plan_placement(given, own, search.share(share), copies).schedule
 
     choice = choose(
         profile,
-        microbatches,
-        memory_limit=memory_limit,
-        objective=objective,
+        terms.microbatches,
         search=searched,
         place=best_placed if placed and profile.num_stages % profile.ranks == 0 else None,
         should_stop=search.options.should_stop,
+        **terms.limits,
     )
     facts, words = {"choice": as_json(choice)}, text(choice)
     if choice.best is None:

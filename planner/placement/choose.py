@@ -6,14 +6,14 @@ With a given placement: the line on how much less other placements may cost, by 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.placement import Placement, PlacementKind
-from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.ir.units import duration
@@ -32,8 +32,8 @@ from pipeloom.solver.placement.search import (
 
 from ..explain.answer import Answer, NothingFits
 from ..explain.candidates import beyond_bounds, candidates_of, candidates_table
-from ..inputs.problem_setup import Slow, slowed
-from ..solving.cache import PlacementQuestion
+from ..inputs.problem_setup import Terms, slowed
+from ..solving.cache import about_placements
 from ..solving.progress import Searched, Searching
 from ..solving.search import CachedSearch
 
@@ -42,42 +42,23 @@ BARELY = 1.0
 
 
 def plan_placement(
-    profile: Profile,
-    microbatches: int,
-    search: CachedSearch,
-    *,
-    memory_limit: float | None,
-    objective: Objective,
-    copies: int | None,
-    where: str,
-    slow: Slow = None,
-    kinds: Collection[PlacementKind] = tuple(PlacementKind),
+    profile: Profile, terms: Terms, search: CachedSearch, copies: int | None
 ) -> Answer:
-    """The best schedule of all placements of these ``kinds``, on ranks some of which are ``slow``.
+    """The best schedule of all placements, with at most ``copies`` of the weights.
 
     They share the time of ``search``; a limit on work is each one's. Where there is a cache its
     answer is taken, else a new one kept there with what is known of each placement, unless it was
-    stopped. Raises NothingFits, InputError where the stages of the profile, called ``where``,
-    cannot be shared out.
+    stopped. Raises NothingFits, InputError where the stages of the profile cannot be shared out.
     """
     if profile.num_stages < profile.ranks:
         raise InputError(
-            f"{where}: stages: expected at least {profile.ranks}, one per rank, got "
+            f"{terms.where}: stages: expected at least {profile.ranks}, one per rank, got "
             f"{profile.num_stages}: --placement FILE takes the rank of each stage"
         )
-    entries = bounded_placements(
-        profile,
-        microbatches,
-        memory_limit=memory_limit,
-        objective=objective,
-        copies=1 if slow else copies,
-        kinds=kinds,
-        change=partial(slowed, slow=slow),
-        slow=slow,
-    )
+    entries = _bounded(profile, terms, 1 if terms.slow else copies)
     asked = search.options
-    question = PlacementQuestion(entries, asked)
-    known = search.known(question) if question.problems else None
+    question = about_placements(entries, asked)
+    known = search.known(question) if any(isinstance(e, Contender) for e in entries) else None
     if known is not None:
         return _answer(*known, search)
     chosen = best_placement(
@@ -238,13 +219,24 @@ def with_others(answer: Answer, bounds: Callable[[], Mapping[str, float]]) -> An
     return replace(answer, words=words, facts=answer.facts | other)
 
 
-def other_bounds(
-    profile: Profile, microbatches: int, own: Placement, **limits: Any
-) -> dict[str, float]:
-    """The bounds of all placements but for an answer's ``own``, as of :func:`bounded_placements`,
-    which takes ``limits``."""
+def other_bounds(profile: Profile, terms: Terms, own: Placement) -> dict[str, float]:
+    """The bounds of all placements but for an answer's ``own``."""
     if profile.num_stages % profile.ranks:
         return {}
-    entries = bounded_placements(profile, microbatches, copies=1, **limits)
-    fit = [one for one in entries if isinstance(one, Contender)]
+    fit = [one for one in _bounded(profile, terms, 1) if isinstance(one, Contender)]
     return {one.name: one.bound for one in fit if one.problem.placement != own}
+
+
+def _bounded(
+    profile: Profile, terms: Terms, copies: int | None
+) -> list[Contender | TriedPlacement]:
+    """All placements with their bounds, and those that do not fit."""
+    return bounded_placements(
+        profile,
+        terms.microbatches,
+        copies=copies,
+        kinds=terms.kinds,
+        change=partial(slowed, slow=terms.slow),
+        slow=terms.slow,
+        **terms.limits,
+    )

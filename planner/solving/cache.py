@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pipeloom import __version__
 from pipeloom.ir.errors import InputError
@@ -23,125 +24,108 @@ from pipeloom.ir.formats import dump_profile, dump_schedule, finite, parse_sched
 from pipeloom.ir.formats.json_reader import read_json
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.placement import Placement
-from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.partition.candidate_pool import Way
-from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.search import Contender, TriedPlacement, room
+
+from ..folders import made
+
+if TYPE_CHECKING:
+    from ..inputs.problem_setup import Terms
 
 FORMAT = "pipeloom.cache"
 SAME = 1 - 1e-6
 """Bounds that differ by less are equal."""
 
 
-class CacheQuestion(Protocol):
-    """A question that an answer is kept of."""
-
-    @property
-    def key(self) -> str:
-        """A hash: questions of the same key have the same answer."""
-        ...
-
-    def answered_by(self, schedule: Schedule) -> Problem | None:
-        """The problem that ``schedule`` solves; None where that is not what was asked."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to ``optimize``, by which its answer is kept."""
+    """A question that an answer is kept of.
 
-    problem: Problem
-    options: SolveOptions
-    by_step: bool = False
+    ``asked``: makes all that decides on the answer. ``solves``: the problem that a schedule solves;
+    None where that is not what was asked.
+    """
+
+    asked: Callable[[], dict[str, Any]]
+    solves: Callable[[Schedule], Problem | None]
 
     @property
     def key(self) -> str:
-        placement = self.problem.placement
-        asked = {
-            "profile": dump_profile(self.problem.profile),
-            "microbatches": self.problem.microbatches,
-            "placement": [placement.passing.value, placement.table],
-            "memory_limit": finite(self.problem.memory_limit),
-            "objective": self.problem.objective.value,
-            "by_step": self.by_step,
-        }
-        return digest(asked | limits_of(self.options))
-
-    def answered_by(self, schedule: Schedule) -> Problem | None:
-        same = replace(self, problem=schedule.problem).key == self.key
-        return self.problem if same else None
+        """A hash: questions of the same key have the same answer."""
+        return digest(self.asked())
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementQuestion:
+def about_problem(problem: Problem, options: SolveOptions, by_step: bool = False) -> Question:
+    """Which schedule, of one placement."""
+
+    def asked(one: Problem) -> dict[str, Any]:
+        return {
+            "profile": dump_profile(one.profile),
+            "microbatches": one.microbatches,
+            "placement": [one.placement.passing.value, one.placement.table],
+            "memory_limit": finite(one.memory_limit),
+            "objective": one.objective.value,
+            "by_step": by_step,
+        } | limits_of(options)
+
+    def solves(schedule: Schedule) -> Problem | None:
+        return problem if digest(asked(schedule.problem)) == digest(asked(problem)) else None
+
+    return Question(partial(asked, problem), solves)
+
+
+def about_placements(
+    placements: Sequence[Contender | TriedPlacement], options: SolveOptions
+) -> Question:
     """Which of these placements, some of which do not fit, and which schedule."""
+    problems = [one.problem for one in placements if isinstance(one, Contender)]
 
-    placements: Sequence[Contender | TriedPlacement]
-    options: SolveOptions
+    def asked() -> dict[str, Any]:
+        fit = [about_problem(problem, options).key for problem in problems]
+        others = [[one.name, one.why_not] for one in placements if isinstance(one, TriedPlacement)]
+        return {"placements": fit, "others": others}
 
-    @property
-    def problems(self) -> Sequence[Problem]:
-        """The placements that fit."""
-        return [one.problem for one in self.placements if isinstance(one, Contender)]
-
-    @property
-    def key(self) -> str:
-        """A hash: questions of the same key have the same answer."""
-        fit = [Question(problem, self.options).key for problem in self.problems]
-        others = [
-            [one.name, one.why_not] for one in self.placements if isinstance(one, TriedPlacement)
-        ]
-        return digest({"placements": fit, "others": others})
-
-    def answered_by(self, schedule: Schedule) -> Problem | None:
-        """The problem of the schedule's placement; None where that is none of these."""
-        return next((one for one in self.problems if one == schedule.problem), None)
+    return Question(asked, lambda found: next((p for p in problems if p == found.problem), None))
 
 
-@dataclass(frozen=True, slots=True)
-class CutQuestion:
-    """Which cut, placement and schedule; ``memory_limit``: one per rank."""
+def about_cuts(
+    profile: LayeredProfile,
+    terms: Terms,
+    placements: Sequence[Placement],
+    way: Way,
+    options: SolveOptions,
+) -> Question:
+    """Which cut, placement and schedule."""
+    limits = profile.cluster.limit_from(terms.memory_limit)
 
-    profile: LayeredProfile
-    microbatches: int
-    placements: tuple[Placement, ...]
-    memory_limit: tuple[float, ...]
-    objective: Objective
-    way: Way
-    rules: Rules
-    options: SolveOptions
+    def asked() -> dict[str, Any]:
+        return {
+            "layers": dump_profile(profile.as_stages),
+            "tied": list(profile.tied),
+            "microbatches": terms.microbatches,
+            "placements": [[p.name, p.table] for p in placements],
+            "memory_limit": finite(limits),
+            "objective": terms.objective.value,
+            "way": way.value,
+            "rules": [terms.rules.least, terms.rules.most],
+        } | limits_of(options)
 
-    @property
-    def key(self) -> str:
-        """A hash: questions of the same key have the same answer."""
-        profile = self.profile.as_stages
-        asked = {
-            "layers": dump_profile(profile),
-            "tied": list(self.profile.tied),
-            "microbatches": self.microbatches,
-            "placements": [[p.name, p.table] for p in self.placements],
-            "memory_limit": finite(self.memory_limit),
-            "objective": self.objective.value,
-            "way": self.way.value,
-            "rules": [self.rules.least, self.rules.most],
-        }
-        return digest(asked | limits_of(self.options))
-
-    def answered_by(self, schedule: Schedule) -> Problem | None:
-        """The problem of the schedule's cut; None where it is no cut of these layers."""
+    def solves(schedule: Schedule) -> Problem | None:
         found = schedule.problem
-        placement = next((p for p in self.placements if p == found.placement), None)
+        placement = next((p for p in placements if p == found.placement), None)
         sizes = [len(stage.layers) for stage in found.profile.stages]
-        if placement is None or 0 in sizes or sum(sizes) != len(self.profile.layers):
+        if placement is None or 0 in sizes or sum(sizes) != len(profile.layers):
             return None
-        profile = self.profile.cut([0, *accumulate(sizes)][:-1])
-        limit = room(profile, placement, self.memory_limit)
-        problem = Problem(profile, self.microbatches, placement, limit, self.objective)
+        cut = profile.cut([0, *accumulate(sizes)][:-1])
+        limit = room(cut, placement, limits)
+        problem = Problem(cut, terms.microbatches, placement, limit, terms.objective)
         return problem if found == problem else None
+
+    return Question(asked, solves)
 
 
 def limits_of(options: SolveOptions) -> dict[str, Any]:
@@ -155,18 +139,12 @@ class ScheduleCache:
 
     def __init__(self, folder: str, note: Callable[[str], None]) -> None:
         """Makes the folder. Raises InputError where that fails."""
-        self._folder, self._note = Path(folder), note
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"cache: expected a folder or a place for one, got {folder!r} ({error.strerror})"
-            ) from None
+        self._folder, self._note = made(folder, "cache"), note
 
-    def path(self, question: CacheQuestion) -> Path:
+    def path(self, question: Question) -> Path:
         return self._folder / f"{question.key}.json"
 
-    def find(self, question: CacheQuestion) -> tuple[Schedule, dict[str, Any]] | None:
+    def find(self, question: Question) -> tuple[Schedule, dict[str, Any]] | None:
         """The answer, if it is there and holds, with what else was kept of it."""
         path = self.path(question)
         if not path.exists():
@@ -179,7 +157,7 @@ class ScheduleCache:
             return None
 
     def keep(
-        self, question: CacheQuestion, schedule: Schedule, more: dict[str, Any] | None = None
+        self, question: Question, schedule: Schedule, more: dict[str, Any] | None = None
     ) -> None:
         """Writes an answer, and ``more`` facts of it; a note says where it cannot be written."""
         content = {"schedule": dump_schedule(schedule), **({} if more is None else {"more": more})}
@@ -200,7 +178,7 @@ class NotKeptError(Exception):
 class KeptAnswers(ScheduleCache):
     """A cache that is only read: where it has no answer a solve ends with NotKeptError."""
 
-    def find(self, question: CacheQuestion) -> tuple[Schedule, dict[str, Any]]:
+    def find(self, question: Question) -> tuple[Schedule, dict[str, Any]]:
         found = super().find(question)
         if found is None:
             raise NotKeptError
@@ -213,14 +191,14 @@ class NewAnswers(ScheduleCache):
     def __init__(self) -> None:
         self.entries: dict[str, dict[str, Any]] = {}
 
-    def find(self, question: CacheQuestion) -> None:
+    def find(self, question: Question) -> None:
         return None
 
     def write(self, key: str, entry: dict[str, Any]) -> None:
         self.entries[key] = entry
 
 
-def _checked(entry: dict[str, Any], question: CacheQuestion) -> tuple[Schedule, dict[str, Any]]:
+def _checked(entry: dict[str, Any], question: Question) -> tuple[Schedule, dict[str, Any]]:
     """The schedule of ``entry`` and more. Raises InputError with the first fault of it."""
     content: dict[str, Any] = {key: entry[key] for key in ("schedule", "more") if key in entry}
     if entry.get("format") != FORMAT or entry.get("version") != 1 or "schedule" not in content:
@@ -234,7 +212,7 @@ def _checked(entry: dict[str, Any], question: CacheQuestion) -> tuple[Schedule, 
     if violations:
         raise InputError(f"its schedule is not valid: {violations[0]}")
     schedule = parse_schedule(document, "schedule")
-    problem = question.answered_by(schedule)
+    problem = question.solves(schedule)
     if problem is None:
         raise InputError("it answers another question")
     known = schedule.report.lower_bound if schedule.report else None

@@ -12,7 +12,7 @@ from pipeloom.solver.core.options import Order, SolveOptions
 from pipeloom.solver.core.tolerances import ROUNDING
 from pipeloom.solver.optimize import optimize
 
-from .cache import CacheQuestion, Question, ScheduleCache
+from .cache import Question, ScheduleCache, about_problem
 from .progress import Listener, Note, Searched, Searching, unheard
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class CachedSearch:
         compared by their step, where weights are passed. ``start``: an order that is known. Raises
         what the optimizer does.
         """
-        question = Question(problem, self.options, by_step)
+        question = about_problem(problem, self.options, by_step)
         known = self.known(question, f"{name}: " if name else "")
         if known is not None:
             return known[0]
@@ -71,9 +71,7 @@ class CachedSearch:
         self.keep(question, schedule)
         return schedule
 
-    def known(
-        self, question: CacheQuestion, label: str = ""
-    ) -> tuple[Schedule, dict[str, Any]] | None:
+    def known(self, question: Question, label: str = "") -> tuple[Schedule, dict[str, Any]] | None:
         """The answer in the cache and what else was kept of it, of which the listener is told in a
         line that begins with ``label``; None where there is none."""
         found = None if self.cache is None else self.cache.find(question)
@@ -82,7 +80,7 @@ class CachedSearch:
         return found
 
     def keep(
-        self, question: CacheQuestion, schedule: Schedule, more: dict[str, Any] | None = None
+        self, question: Question, schedule: Schedule, more: dict[str, Any] | None = None
     ) -> None:
         """Keeps an answer in the cache, if there is one, unless the search was stopped."""
         if self.cache is not None and not self.stopped:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shlex
-from argparse import Action, ArgumentParser
+from argparse import Action
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -13,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.support.inner import COMMANDS as COMMAND_MODULES
+from tests.support.inner import parser_of
 
 from .damage import damaged
 from .documents import COMMANDS, SLOW, sound
@@ -26,7 +25,7 @@ ODD = [
     *("makespan", "balanced", "even", "joint", "weights", "megatron", "cp-sat"),
 ]
 APART = {
-    *("-o", "--save", "--trace", "--cache", "--color"),
+    *("-h", "--json", "-o", "--save", "--trace", "--cache", "--color"),
     *("--time-limit", "--work-limit", "--workers", "--scheduler"),
 }
 """Options that are not tried: they write where the word says, or colours, take as long, or start
@@ -88,10 +87,7 @@ def _donors(kind: str, draw: Random) -> list[Any]:
 @cache
 def _options(command: str) -> list[Action]:
     """The options of a command, as its parser knows them, that may be given any value."""
-    parser = ArgumentParser(add_help=False)
-    importlib.import_module(f"pipeloom.cli.commands.{COMMAND_MODULES[command][0]}").add_arguments(
-        parser
-    )
+    parser, _ = parser_of(command)
     apart = APART if command == "verify" else APART | {CERTIFICATE}
     return [
         action

@@ -2,5 +2,5 @@
 
 # ruff: noqa: F401
 
-from pipeloom.cli.main import COMMANDS, main
+from pipeloom.cli.main import COMMANDS, main, parser_of
 from pipeloom.planner.solving.progress import Searched, Searching

@@ -2,117 +2,87 @@
 
 Several files, such as a planned and a measured schedule, are drawn below each other with one time
 scale. --measured also lists by cause, rank and op where the run took longer than planned.
+
+example:
+  pipeloom show schedule.json
+  pipeloom show schedule.json --memory -o schedule.svg
+  pipeloom show program.json --measured measured.json -o both.svg
+  pipeloom show a.json b.json --title '12 GB' --title '16 GB' -o two.svg
+  pipeloom build zb-h1 profile.json -m 8 | pipeloom show - --as svg > schedule.svg
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from pipeloom.planner.inputs.documents import PICTURES
+from pipeloom.planner.requests.fields import option, place
+from pipeloom.planner.requests.kinds import TEXT, choice, whole
 
-from ...arguments import example
-from ...inputs import options, typed
+from ...arguments import Command
 from ...output import check_apart, print_json, say_words
 from ...progress import ProgressDisplay
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "files", metavar="FILE", nargs="+", help="schedule or program, - for standard input"
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        default="-",
-        help=f"where to draw; the extension gives the kind: {', '.join(PICTURES)}; the terminal by "
-        "default",
-    )
-    parser.add_argument(
-        "--measured",
-        metavar="TRACE",
-        help="file written by run --trace for the same schedule: draw it below, and list where its "
-        "time went",
-    )
-    parser.add_argument(
-        "--memory",
-        action="store_true",
-        help="draw the memory of each rank over time below each timeline",
-    )
-    parser.add_argument(
-        "--as",
-        dest="kind",
-        choices=list(PICTURES.values()),
-        help="kind of picture, instead of the extension's",
-    )
-    parser.add_argument(
-        "--title",
-        metavar="TEXT",
-        action="append",
-        help="title of a panel; once for each file, in order",
-    )
-    parser.add_argument(
-        "--colour",
-        "--color",
-        choices=["auto", "always", "never"],
-        default="auto",
-        help="colours in the terminal; auto uses them unless NO_COLOR is set",
-    )
-    parser.add_argument(
-        "--columns", metavar="N", type=_columns, help="width of the picture in the terminal"
-    )
-    example(
-        parser,
-        "pipeloom show schedule.json",
-        "pipeloom show schedule.json --memory -o schedule.svg",
-        "pipeloom show program.json --measured measured.json -o both.svg",
-        "pipeloom show a.json b.json --title '12 GB' --title '16 GB' -o two.svg",
-        "pipeloom build zb-h1 profile.json -m 8 | pipeloom show - --as svg > schedule.svg",
-    )
+@dataclass(frozen=True, kw_only=True)
+class ShowCommand(Command):
+    """``pipeloom show``."""
 
+    files: Sequence[str] = field(metadata=place("FILE", "+"))
+    """schedule or program, - for standard input"""
+    output: str = option("FILE", default="-", names=("-o", "--output"))
+    """where to draw; the extension gives the kind: .svg, .html, .png, .trace.json, .txt; the
+    terminal by default"""
+    measured: str | None = option("TRACE")
+    """file written by run --trace for the same schedule: draw it below, and list where its time
+    went"""
+    memory: bool = option(default=False)
+    """draw the memory of each rank over time below each timeline"""
+    kind: str | None = option(kind=choice(*PICTURES.values()), names=("--as",))
+    """kind of picture, instead of the extension's"""
+    titles: Sequence[str] | None = option("TEXT", TEXT, names=("--title",), action="append")
+    """title of a panel; once for each file, in order"""
+    colour: str = option(
+        kind=choice("auto", "always", "never"), default="auto", names=("--colour", "--color")
+    )
+    """colours in the terminal; auto uses them unless NO_COLOR is set"""
+    columns: int | None = option("N", whole(20, 10_000))
+    """width of the picture in the terminal"""
 
-def run(args: argparse.Namespace) -> int:
-    from pipeloom.ir.formats.atomic_write import write_bytes
-    from pipeloom.planner.show import show
-    from pipeloom.report.plan_vs_measured import text
+    def run(self) -> int:
+        from pipeloom.ir.formats.atomic_write import write_bytes
+        from pipeloom.planner.show import show
+        from pipeloom.report.plan_vs_measured import text
 
-    to_stdout = args.output == "-"
-    if not to_stdout:
-        check_apart(args, "--output", args.output)
-    with typed("output", files="FILE", titles="--title"):
+        to_stdout = self.output == "-"
+        if not to_stdout:
+            check_apart(self, "output", self.output)
+        drawn = {key: getattr(self, key) for key in ("measured", "memory", "kind", "titles")}
         picture = show(
-            *args.files,
-            output=None if to_stdout else args.output,
-            **options(args, "measured", "kind"),
-            memory=args.memory,
-            titles=args.title,
-            columns=args.columns or shutil.get_terminal_size((120, 24)).columns,
-            colours=_coloured(args),
+            *self.files,
+            **drawn,
+            output=None if to_stdout else self.output,
+            columns=self.columns or shutil.get_terminal_size((120, 24)).columns,
+            colours=self._coloured(),
             progress=ProgressDisplay(),
         )
-        if to_stdout and not args.json:
+        if to_stdout and not self.json:
             write_bytes(picture.data, "-")
-    if args.json:
-        print_json({"output": None if to_stdout else args.output} | picture.to_dict())
+        if self.json:
+            print_json({"output": None if to_stdout else self.output} | picture.to_dict())
+            return 0
+        if picture.attribution is not None:
+            say_words(("\n" if to_stdout else "") + text(picture.attribution))
+        if not to_stdout:
+            say_words(f"written to {self.output}")
         return 0
-    if picture.attribution is not None:
-        say_words(("\n" if to_stdout else "") + text(picture.attribution))
-    if not to_stdout:
-        say_words(f"written to {args.output}")
-    return 0
 
-
-def _coloured(args: argparse.Namespace) -> bool:
-    on_terminal = args.output == "-" and sys.stdout.isatty()
-    return args.colour == "always" or (
-        args.colour == "auto" and on_terminal and not os.environ.get("NO_COLOR")
-    )
-
-
-def _columns(text: str) -> int:
-    if not text.isdigit() or not 20 <= int(text) <= 10_000:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 20 to 10000, got {text!r}")
-    return int(text)
+    def _coloured(self) -> bool:
+        on_terminal = self.output == "-" and sys.stdout.isatty()
+        return self.colour == "always" or (
+            self.colour == "auto" and on_terminal and not os.environ.get("NO_COLOR")
+        )

@@ -1,49 +1,51 @@
-"""Checks a schedule or a program independently of who made it; lists every violation."""
+"""Checks a schedule or a program independently of who made it; lists every violation.
+
+example:
+  pipeloom verify schedule.json
+  pipeloom verify schedule.json program.json --json
+  pipeloom verify schedule.json --certificate certificate.json
+"""
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from pipeloom.ir.errors import InputError
+from pipeloom.planner.requests.fields import option, place
 
-from ...arguments import example
+from ...arguments import Command
 from ...failures import tell
 from ...output import answer
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", nargs="+", help="schedule or program, or -")
-    parser.add_argument(
-        "--certificate",
-        metavar="FILE",
-        help="certificate of the schedule's lower bound, written by optimize --certificate",
-    )
-    example(
-        parser,
-        "pipeloom verify schedule.json",
-        "pipeloom verify schedule.json program.json --json",
-        "pipeloom verify schedule.json --certificate certificate.json",
-    )
+@dataclass(frozen=True, kw_only=True)
+class VerifyCommand(Command):
+    """``pipeloom verify``."""
 
+    files: Sequence[str] = field(metadata=place("FILE", "+"))
+    """schedule or program, or -"""
+    certificate: str | None = option("FILE")
+    """certificate of the schedule's lower bound, written by optimize --certificate"""
 
-def run(args: argparse.Namespace) -> int:
-    from pipeloom.planner.verify import verify
+    def run(self) -> int:
+        from pipeloom.planner.verify import verify
 
-    if args.certificate and len(args.files) > 1:
-        raise InputError(f"--certificate: expected one schedule, got {len(args.files)} files")
-    facts, words, code = [], [], 0
-    for file in args.files:
-        try:
-            found = verify(file, certificate=args.certificate)
-        except InputError as error:
-            if len(args.files) == 1:
-                raise
-            code = tell(error, as_json=False)
-            facts.append({"file": file, "error": list(error.lines)})
-        else:
-            code = max(code, int(not found.ok))
-            facts.append({"file": file} | found.to_dict())
-            words.append(str(found))
-    if args.json or words:
-        answer(args, facts[0] if len(facts) == 1 else {"files": facts}, "\n".join(words))
-    return code
+        facts, words, code, files = [], [], 0, self.files
+        if self.certificate and len(files) > 1:
+            raise InputError(f"certificate: expected one schedule, got {len(files)} files")
+        for file in files:
+            try:
+                found = verify(file, certificate=self.certificate)
+            except InputError as error:
+                if len(files) == 1:
+                    raise
+                code = tell(error, as_json=False)
+                facts.append({"file": file, "error": list(error.lines)})
+            else:
+                code = max(code, int(not found.ok))
+                facts.append({"file": file} | found.to_dict())
+                words.append(str(found))
+        if self.json or words:
+            answer(self, facts[0] if len(facts) == 1 else {"files": facts}, "\n".join(words))
+        return code

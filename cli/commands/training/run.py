@@ -4,161 +4,122 @@ A program compiled with --data-parallel can run in several replicas, each with i
 
 --model names a model source such as examples.gpt:small, which is in the checkout. Its module can be
 in the current folder.
+
+example:
+  pipeloom run program.json --model examples.gpt:small --steps 10 --trace measured.json
+  pipeloom run program.json --model examples.gpt:small --steps 4 --pace
+  pipeloom run program.json --model examples.gpt:small --param-dtype bfloat16 \
+--reduce-dtype float32 --clip-grad-norm 1
+  pipeloom run program.json --model examples.gpt:small --param-dtype float16 --loss-scale 65536
+  pipeloom run program.json --model examples.gpt:small --replicas 2
+  pipeloom run program.json --model examples.gpt:small --steps 40 --save out/gpt --every 10
+  pipeloom run other.json --model examples.gpt:small --steps 80 --save out/gpt --resume out/gpt
+  torchrun --nproc-per-node 4 -m pipeloom run program.json --model examples.gpt:small
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.units import counted, duration
+from pipeloom.planner.requests.fields import option, place
+from pipeloom.planner.requests.kinds import AMOUNT, SECONDS, WHOLE
+from pipeloom.planner.requests.kinds import MICROBATCHES as COUNT
 
-from ... import model_arguments
-from ...arguments import amount, count, example
-from ...inputs import options, typed
+from ...arguments import Command
+from ...model_arguments import DTYPE, ModelRequest, interrupted, need_program
 from ...output import check_apart, print_json, say_words
 
 if TYPE_CHECKING:
     from pipeloom.runtime.train.train import RunResult
 
-KEYS = (
-    "trace", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale", "no_post_validation",
-    "varying_shapes", "stages_as", "replicas", "save", "every", "resume",
-    "eval_every", "check",
-)  # fmt: skip
 SHOWN = 100  # losses that the text holds
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    model_arguments.add_training(parser)
-    parser.add_argument(
-        "--trace", metavar="FILE", help="write the median step as a schedule with measured times"
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(ModelRequest):
+    """The question of :func:`pipeloom.run`: a program, a model, and how it is trained."""
+
+    program: str = field(metadata=place("PROGRAM"))
+    """program file, - for standard input"""
+    model: str | None = option("MODULE:ATTRIBUTE|hf:FOLDER", required=True)
+    steps: int = option("N", COUNT, default=1)
+    """optimizer steps, 1 by default"""
+    seed: int = option("N", WHOLE, default=0)
+    """seed of dropout and of initial weights, 0 by default (the weights of hf: models have a seed=
+    setting)"""
+    pace: bool = option(default=False)
+    """sleep so that each op takes at least its planned time, as if ranks that share cores had a
+    device each"""
+    callbacks: Sequence[str] = option(
+        "MODULE:ATTRIBUTE", default=(), names=("--callback",), action="append"
     )
-    _add_precision(parser)
-    parser.add_argument(
-        "--varying-shapes",
-        action="store_true",
-        help="allow microbatches to change their shapes from step to step",
-    )
-    model_arguments.add_stages_as(parser)
-    parser.add_argument(
-        "--replicas",
-        metavar="R",
-        type=count,
-        help="replicas of a program compiled with --data-parallel, each with its own ranks and "
-        "microbatches; by default, the profile's data_parallel, or as many as torchrun starts",
-    )
-    _add_checkpoints(parser)
-    example(
-        parser,
-        "pipeloom run program.json --model examples.gpt:small --steps 10 --trace measured.json",
-        "pipeloom run program.json --model examples.gpt:small --steps 4 --pace",
-        "pipeloom run program.json --model examples.gpt:small --param-dtype bfloat16 "
-        "--reduce-dtype float32 --clip-grad-norm 1",
-        "pipeloom run program.json --model examples.gpt:small --param-dtype float16 --loss-scale "
-        "65536",
-        "pipeloom run program.json --model examples.gpt:small --replicas 2",
-        "pipeloom run program.json --model examples.gpt:small --steps 40 --save out/gpt --every 10",
-        "pipeloom run other.json --model examples.gpt:small --steps 80 --save out/gpt --resume "
-        "out/gpt",
-        "torchrun --nproc-per-node 4 -m pipeloom run program.json --model examples.gpt:small",
-    )
+    """function to call after each step, or class of such a callback; can be repeated"""
+    timeout: float = option("S", SECONDS, default=300.0)
+    """seconds to wait for a message, 300 by default"""
+    trace: str | None = option("FILE")
+    """write the median step as a schedule with measured times"""
+    param_dtype: str | None = option(kind=DTYPE)
+    """mixed precision: compute with parameters, and send them, in this type; the optimizer keeps
+    them in --dtype"""
+    reduce_dtype: str | None = option(kind=DTYPE)
+    """type of gradients that are sent or summed over ranks; --param-dtype by default"""
+    clip_grad_norm: float | None = option("X", AMOUNT)
+    """scale gradients down if their norm over the whole model exceeds X"""
+    loss_scale: float | None = option("X", AMOUNT)
+    """multiply losses by X and divide gradients by it; a step with NaN or Inf is skipped and halves
+    X, 2000 steps without double it"""
+    no_post_validation: bool = option(default=False)
+    """wait for the norm before the optimizer step, even if the program was compiled with
+    --post-validation"""
+    check: bool = option(default=True, names=("--no-check",))
+    """do not check in the first step that all ranks and replicas run the same job"""
+    varying_shapes: bool = option(default=False)
+    """allow microbatches to change their shapes from step to step"""
+    replicas: int | None = option("R", COUNT)
+    """replicas of a program compiled with --data-parallel, each with its own ranks and
+    microbatches; by default, the profile's data_parallel, or as many as torchrun starts"""
+    save: str | None = option("DIR")
+    """folder for checkpoints; one is written at the end and every --every steps"""
+    every: int | None = option("N", COUNT)
+    """steps between checkpoints"""
+    resume: str | None = option("DIR")
+    """continue from a checkpoint, or from the last complete one in a folder, until --steps steps in
+    all; the program can differ"""
+    eval_every: int | None = option("N", COUNT)
+    """number of steps between evaluations on the model source's eval_batch"""
 
 
-def _add_precision(parser: argparse.ArgumentParser) -> None:
-    """Adds the dtypes, and what is done about large gradients and overflow."""
-    parser.add_argument(
-        "--param-dtype",
-        choices=model_arguments.DTYPES,
-        help="mixed precision: compute with parameters, and send them, in this type; the optimizer "
-        "keeps them in --dtype",
-    )
-    parser.add_argument(
-        "--reduce-dtype",
-        choices=model_arguments.DTYPES,
-        help="type of gradients that are sent or summed over ranks; --param-dtype by default",
-    )
-    parser.add_argument(
-        "--clip-grad-norm",
-        metavar="X",
-        type=amount,
-        help="scale gradients down if their norm over the whole model exceeds X",
-    )
-    parser.add_argument(
-        "--loss-scale",
-        metavar="X",
-        type=amount,
-        help="multiply losses by X and divide gradients by it; a step with NaN or Inf is skipped "
-        "and halves X, 2000 steps without double it",
-    )
-    parser.add_argument(
-        "--no-post-validation",
-        action="store_true",
-        help="wait for the norm before the optimizer step, even if the program was compiled with "
-        "--post-validation",
-    )
-    parser.add_argument(
-        "--no-check",
-        dest="check",
-        action="store_false",
-        help="do not check in the first step that all ranks and replicas run the same job",
-    )
+@dataclass(frozen=True, kw_only=True)
+class RunCommand(Command, RunRequest):
+    """``pipeloom run``."""
 
+    def run(self) -> int:
+        need_program(self.program)
+        self.load_torch()
+        from pipeloom.ir.formats import check_writable
+        from pipeloom.training import run as train
 
-def _add_checkpoints(parser: argparse.ArgumentParser) -> None:
-    """Adds where checkpoints go and come from, and how often they and evaluations are made."""
-    parser.add_argument(
-        "--save",
-        metavar="DIR",
-        help="folder for checkpoints; one is written at the end and every --every steps",
-    )
-    parser.add_argument("--every", metavar="N", type=count, help="steps between checkpoints")
-    parser.add_argument(
-        "--resume",
-        metavar="DIR",
-        help="continue from a checkpoint, or from the last complete one in a folder, until --steps "
-        "steps in all; the program can differ",
-    )
-    parser.add_argument(
-        "--eval-every",
-        metavar="N",
-        type=count,
-        help="number of steps between evaluations on the model source's eval_batch",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    if args.every is not None and args.save is None:
-        raise InputError(f"--every: expected a folder to save in, too, got {args.every} alone")
-    model_arguments.need_torch()
-    model_arguments.need_program(args.program)
-    model_arguments.announce_loading(args)
-    from pipeloom.ir.formats import check_writable
-    from pipeloom.training import run as train
-
-    if args.trace is not None:
-        check_apart(args, "--trace", args.trace)
-        check_writable(args.trace)
-    with typed(*model_arguments.TYPED):
-        asked = options(args, *model_arguments.TRAINING, *KEYS)
-        with model_arguments.interrupted(args.save) as told:
-            result = train(
-                args.program, args.model, **asked | {"callbacks": [told, *args.callbacks]}
-            )
-    if result is None:  # under torchrun rank 0 alone speaks
+        if self.trace is not None:
+            check_apart(self, "trace", self.trace)
+            check_writable(self.trace)
+        with interrupted(self.save) as told:
+            callbacks = [told, *self.callbacks]
+            result = train(**self.arguments(RunRequest) | {"callbacks": callbacks})
+        if result is None:  # under torchrun rank 0 alone speaks
+            return 0
+        if self.json:
+            print_json(result.to_dict() | {"trace": self.trace})
+            return 0
+        for name, words in _lines(result):
+            say_words(f"{name:<14}{words}")
+        if self.trace is not None:
+            say_words(f"written to {self.trace}")
         return 0
-    if args.json:
-        print_json(result.to_dict() | {"trace": args.trace})
-        return 0
-    for name, words in _lines(result):
-        say_words(f"{name:<14}{words}")
-    if args.trace is not None:
-        say_words(f"written to {args.trace}")
-    return 0
 
 
 def _lines(result: RunResult) -> list[tuple[str, str]]:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeloom.cli.arguments import limit
 from pipeloom.ir import Op, OpKind, Profile, Schedule, StageProfile, footprint
 from pipeloom.ir.model.ops import pack, unpack
 from pipeloom.ir.model.schedule import staleness, versions
 from pipeloom.ir.units import sufficient_size
+from pipeloom.planner.inputs.words import size_in
 from pipeloom.solver import build_family
 
 # ops as objects, as text and packed ---------------------------------------------------------------
@@ -56,4 +56,4 @@ def test_all_versions_count_as_memory() -> None:
 
 @pytest.mark.parametrize("memory", [1 / 3, 1234.5678, 1_610_612_735, 7**17, 2**49 + 1])
 def test_a_size_that_suffices_can_be_typed_as_a_limit(memory: float) -> None:
-    assert memory <= limit(sufficient_size(memory)) <= memory * (1 + 1e-4)
+    assert memory <= size_in(sufficient_size(memory)) <= memory * (1 + 1e-4)

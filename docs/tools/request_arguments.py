@@ -1,0 +1,40 @@
+"""A griffe extension: functions that take the fields of a request show these as their arguments."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from inspect import Parameter, signature
+from typing import Any
+
+import griffe
+
+from pipeloom.planner.requests.fields import docstrings
+
+
+class RequestArguments(griffe.Extension):
+    """Replaces the argument of ``@takes(OptimizeRequest)``, and lists what its fields mean."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if not isinstance(obj, griffe.Function):
+            return
+        found = next(
+            (each for each in obj.decorators if str(each.value).startswith("takes(")), None
+        )
+        if found is None or obj.docstring is None:
+            return
+        module = import_module(obj.module.path)
+        request = getattr(module, str(found.value).removeprefix("takes(").removesuffix(")"))
+        obj.parameters = griffe.Parameters(*map(_shown, signature(request).parameters.values()))
+        words = [f"- `{name}`: {words}" for name, words in docstrings(request).items()]
+        obj.docstring.value = "\n".join([obj.docstring.value, "", *words])
+
+
+def _shown(one: Parameter) -> griffe.Parameter:
+    keyword = one.kind is Parameter.KEYWORD_ONLY
+    kinds = griffe.ParameterKind
+    return griffe.Parameter(
+        one.name,
+        annotation=str(one.annotation),
+        kind=kinds.keyword_only if keyword else kinds.positional_or_keyword,
+        default=None if one.default is Parameter.empty else repr(one.default),
+    )

@@ -1,0 +1,19 @@
+"""Folders that are written to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pipeloom.ir.errors import InputError
+
+
+def made(folder: str | os.PathLike[str], option: str = "output") -> Path:
+    """The folder, made if absent. Raises InputError, naming the option, where that fails."""
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        words = f"got {os.fspath(folder)!r} ({error.strerror})"
+        raise InputError(f"{option}: expected a folder or a place for one, {words}") from None
+    return path

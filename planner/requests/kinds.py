@@ -1,0 +1,102 @@
+"""Kinds of values that options have: how each is typed, and which values Python may give.
+
+Imports nothing heavy: the command line reads its options with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+from pipeloom.ir.errors import InputError
+
+from ..inputs.words import check_choice, check_whole, number_in
+
+Check: TypeAlias = Callable[[str, Any], None]
+"""Raises InputError, naming the field, for a value that it does not take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """``read``: what a word means; raises InputError, which says what was expected. ``choices``:
+    the only values, where they are few. ``check``: of a value in Python, unless whoever uses the
+    value checks it."""
+
+    read: Callable[[str], Any]
+    choices: Sequence[object] = ()
+    check: Check | None = None
+
+
+def typed(kind: Kind) -> Kind:
+    """Typed as one of ``kind``; whoever uses the value checks it."""
+    return replace(kind, check=None)
+
+
+def whole(least: int, most: int | None = None) -> Kind:
+    """A whole number from ``least`` on; at most ``most`` may be typed."""
+
+    def read(text: str) -> int:
+        value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+        if not least <= value <= (most or 2**31 - 1):
+            words = f">= {least}" if most is None else f"from {least} to {most}"
+            raise InputError(f"expected a whole number {words}, got {text!r}")
+        return value
+
+    return Kind(read, check=partial(check_whole, least=least))
+
+
+def positive(words: str) -> Kind:
+    """A finite number above 0; ``words``: what it counts."""
+
+    def read(text: str) -> float:
+        value = number_in(text)
+        if value is None or value <= 0:
+            raise InputError(f"expected {words} > 0, got {text!r}")
+        return value
+
+    return Kind(read, check=_check_positive)
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if not (isinstance(value, int | float) and value > 0):
+        raise InputError(f"{name}: expected a number > 0, got {value!r}")
+
+
+def choice(*choices: object) -> Kind:
+    """One of some words or numbers, or a member of an enum that has it as its value."""
+
+    def read(text: str) -> object:
+        return next((each for each in choices if str(each) == text), text)
+
+    def check(name: str, value: Any) -> None:
+        check_choice(name, getattr(value, "value", value), *choices)
+
+    return Kind(read, choices, check)
+
+
+def _word(text: str) -> str:
+    if not text:
+        raise InputError("expected a value, got ''")
+    return text
+
+
+def _number(text: str) -> float:
+    if (value := number_in(text)) is None:
+        raise InputError(f"expected a finite number, got {text!r}")
+    return value
+
+
+def stages(text: str) -> list[int]:
+    """``0,3``"""
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise InputError(f"expected stages, such as 0,3, got {text!r}")
+    return list(map(int, parts))
+
+
+ANY, TEXT, NUMBER = Kind(_word), Kind(str), Kind(_number)
+WHOLE, COUNT, MICROBATCHES = whole(0), whole(1), typed(whole(1, 100_000))
+"""Of microbatches, arrays of more would exhaust memory."""
+SECONDS, AMOUNT = positive("seconds"), positive("a number")

@@ -1,0 +1,59 @@
+"""Requests for profiles of measured ops: ``profile``, with and without ``--from``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING
+
+from ..inputs.words import size_in
+from .fields import Request, option
+from .kinds import MICROBATCHES, NUMBER, TEXT, WHOLE, Kind
+
+if TYPE_CHECKING:
+    from ..inputs.documents import FilePath
+    from ..measured.profile import Like
+    from ..solving.progress import Listener
+
+FROM = "from ops measured elsewhere"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRequest(Request):
+    """A profile that is measured, or made from what was measured elsewhere."""
+
+    ranks: int | None = option("P", MICROBATCHES)
+    """number of processes; by default, the number of stages"""
+    warmup: int | None = option("N", WHOLE)
+    """number of rounds before those, 2 by default; with --from, number of steps to skip, 1 by
+    default if there are several"""
+    name: str = option("NAME", TEXT, default="")
+    """name of the profile"""
+    memory_limit: float | str | None = option("X", Kind(size_in))
+    """activation memory limit of each rank, to write into the profile"""
+    like: Like | None = option("FILE", group=FROM)
+    """profile of the same stages, schedule or program that supplies what the files lack (memory,
+    sizes, links, share of B); with --memory-only, times and links"""
+
+
+def _sizes(text: str) -> list[float]:
+    return [float(size_in(word)) for word in text.split(",")]
+
+
+@dataclass(frozen=True)
+class ProfileFromRequest(MeasuredRequest):
+    """The question of :func:`pipeloom.profile_from`: the profile of ops measured elsewhere."""
+
+    files: FilePath | Sequence[FilePath] = option(
+        "FILE", default=(), names=("--from",), nargs="+", group=FROM
+    )
+    """traces of torch's profiler, one per rank, or their folder; a schedule of run --trace; a CSV
+    table with the columns stage, microbatch, op, ms; Primus's traces"""
+    _: KW_ONLY
+    split: float | None = option("X", NUMBER, group=FROM)
+    """share of B in a BW that ran as one op, from 0 to 1; 0.5 by default"""
+    memory: Sequence[float] | None = option("M_B[,M_W]", Kind(_sizes), group=FROM)
+    """activation memory of each stage, such as 1.2G or 1.2G,0.9G; M_W is M_B by default"""
+    t_comm: float | None = option("MS", NUMBER, group=FROM)
+    """delay of a message in ms"""
+    progress: Listener | None = None

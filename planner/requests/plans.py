@@ -1,0 +1,177 @@
+"""Requests for a model on GPUs: ``predict`` and ``plan``, with the words of a run."""
+
+from __future__ import annotations
+
+import json
+from argparse import BooleanOptionalAction
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipeloom.ir.errors import InputError
+
+from ..inputs.words import size_in
+from .fields import Request, option, place
+from .kinds import AMOUNT, COUNT, SECONDS, Kind, choice
+from .search import WORKERS
+
+if TYPE_CHECKING:
+    from ..inputs.problem_setup import ProfileLike
+    from ..models.reading import ModelLike
+    from ..predict import ClusterLike
+
+RUN, SEARCH, SCALING = "the run", "the search", "scaling"
+count, word = partial(option, "N", COUNT, group=RUN), partial(option, "WORD", group=RUN)
+flag = partial(option, action=BooleanOptionalAction, group=RUN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunWords(Request):
+    """How a model is spread over GPUs, its batch, and what it recomputes."""
+
+    gpus: int | None = count()
+    """number of GPUs; by default, tp x pp x cp x dp"""
+    tp: int | None = count()
+    """tensor parallel degree"""
+    pp: int | None = count()
+    """pipeline parallel degree"""
+    vp: int | None = count()
+    """stages per pipeline rank"""
+    dp: int | None = count()
+    """data parallel degree; by default, gpus / (tp x pp x cp)"""
+    cp: int | None = count()
+    """context parallel degree"""
+    ep: int | None = count()
+    """expert parallel degree"""
+    etp: int | None = count()
+    """tensor parallel degree of an expert; tp by default"""
+    micro_batch: int | None = count()
+    """sequences per microbatch"""
+    global_batch: int | None = count()
+    """sequences per step"""
+    seq: int | None = count()
+    """tokens per sequence; by default 4096, or the model's positions if these are fewer"""
+    layers: int | None = count()
+    """number of decoder layers, to use fewer than the model has"""
+    layers_per_stage: str | None = word()
+    """decoder layers of each stage, such as 12,14"""
+    precision: str | None = word()
+    """fp32, bf16 (the default), fp16, fp8, mxfp8 or nvfp4"""
+    gradients: str | None = word()
+    """type in which gradients are summed, such as fp32"""
+    recompute: str | None = word()
+    """none (the default), selective, full, or modules: core_attn,mlp,layernorm,..."""
+    sharding: str | None = word()
+    """none (the default), zero1, zero2 or fsdp"""
+    attention: str | None = word()
+    """flash or unfused; by default flash, or unfused for learned positions (GPT, OPT)"""
+    schedule: str | None = word()
+    """a family such as zb-h1, optimal, or a schedule file; by default 1f1b, or interleaved-1f1b
+    with vp > 1"""
+    sequence_parallel: bool | None = flag()
+    """divide norms over tensor parallel ranks; the default with tp > 1"""
+    fused_cross_entropy: bool | None = flag()
+    """overwrite logits by their gradient instead of holding them in float32"""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The words that were given, by name."""
+        words = self.arguments(RunWords)
+        return {name: value for name, value in words.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class OnDevices(RunWords):
+    """A model's run, and the GPU or cluster that it is on."""
+
+    apart: ClassVar[Sequence[tuple[str, str]]] = (("gpu", "cluster"),)
+
+    model: ModelLike = field(metadata=place("MODEL"))
+    """preset or Hugging Face config.json"""
+    _: KW_ONLY
+    gpu: str | None = option("NAME")
+    """GPU such as H100, in its usual cluster"""
+    cluster: ClusterLike | None = option("NAME|FILE")
+    """preset or cluster file"""
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    """``sequence_parallel=false``: a value of JSON, else a word."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise InputError(f"expected KEY=VALUE, got {text!r}")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest(OnDevices):
+    """The question of :func:`pipeloom.predict`: what a step of a configuration takes."""
+
+    measured: ProfileLike | None = option("PROFILE")
+    """profile by layers whose times replace the calculated ones"""
+    others: Sequence[tuple[str, Any]] = option(
+        "KEY=VALUE", Kind(_pair), default=(), names=("--run",), action="append"
+    )
+    """another key of a run, such as compile=true"""
+
+
+def _scale(text: str) -> list[int]:
+    """``8,16,32``"""
+    return [COUNT.read(word) for word in text.split(",")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest(OnDevices):
+    """The question of :func:`pipeloom.plan`, or with ``scale`` of :func:`pipeloom.scaling`: the
+    best configurations."""
+
+    apart: ClassVar[Sequence[tuple[str, str]]] = (
+        *OnDevices.apart,
+        ("workers", "scheduler"),
+        ("time_limit", "work_limit"),
+    )
+    described = (RUN, "pipeloom chooses what is not given")
+
+    gpus: int | None = count()
+    """number of GPUs"""
+    dp: int | None = count()
+    """data parallel degree"""
+    etp: int | None = count()
+    """tensor parallel degree of an expert: 1 or tp"""
+    recompute: str | None = word()
+    """none, selective, full, or modules: core_attn,mlp,layernorm,...; auto chooses among none,
+    selective, full, and whole stages for some of the microbatches"""
+    sharding: str | None = word()
+    """none, zero1, zero2 or fsdp; by default, zero1 or fsdp is chosen"""
+    schedule: str | None = word()
+    """a family such as zb-h1; any schedule by default"""
+    offload: str = option(kind=choice("auto", "none"), default="none", group=RUN)
+    """offload activations to the host over the cluster's host link, for the microbatches for which
+    it pays (auto), or none (the default)"""
+    headroom: float | str | None = option("X", Kind(size_in))
+    """memory to leave free on each device, such as 4GB; none by default"""
+    passing: str = option(kind=choice("activations", "weights", "auto"), default="activations")
+    """what ranks send: activations (the default; each stage stays on its rank), weights (each
+    microbatch stays on its rank), or the better of both (auto)"""
+    scale: Sequence[int] = option(
+        "N,N,...", Kind(_scale), default=(), action="merge", group=SCALING
+    )
+    """numbers of GPUs, instead of --gpus: find the best plan for each of them"""
+    scaling: str | None = option(kind=choice("weak", "strong"), group=SCALING)
+    """weak (the default): --global-batch is for the fewest GPUs and grows with their number;
+    strong: it stays the same"""
+    workers: int | None = option("N", WORKERS, group=SEARCH)
+    """processes that solve configurations, or numbers of GPUs, in parallel and share the cores; 1,
+    with --scale one for every two cores, by default; 1 uses only this process"""
+    scheduler: str | None = option("ADDRESS", group=SEARCH)
+    """use the workers of this Dask scheduler instead, such as tcp://host:8786"""
+    time_limit: float | None = option("S", SECONDS, group=SEARCH)
+    """seconds in all, or for each number of --scale, 45 by default; stops earlier once no plan can
+    be better"""
+    work_limit: float | None = option("N", AMOUNT, group=SEARCH)
+    """instead of seconds: work in all, or for each number, in millions of simulated ops (about 100
+    take a second); the answer is the same on every machine"""
