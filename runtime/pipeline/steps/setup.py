@@ -98,7 +98,6 @@ class StepSetup:
             if self.executor is None or self.interfaces != before:
                 if context.buffers is not None:
                     Device(context.device).synchronize()  # what was received there has been read
-                context.transport.renew()
                 self.executor = Executor(
                     context, self._step_end, self.cells, self.runners, self.interfaces
                 )
