@@ -53,6 +53,11 @@ def memory_of(step: StepTimes) -> tuple[RankMemory, ...]:
     return tuple(found)
 
 
+def fullest(step: StepTimes) -> float:
+    """GiB of the fullest device."""
+    return max(rank.total for rank in memory_of(step)) / GIB
+
+
 def rooms_of(step: StepTimes) -> tuple[float, ...]:
     """Bytes that the activations of each rank may take: what its device has beside all else, of
     which the allocator takes its share too. Buffers of weights on their way are not counted."""
