@@ -3,10 +3,9 @@
 Held by microbatches is the most that the simulated schedule has at once, by the rules of the cost
 model: M_B from F's start to B's end. On top comes what the layer that needs most has beside it
 while it runs: what its recomputation brings back, gradients of its products' outputs, and the
-workspace of its kernels; with FSDP its
-gathered weights, and those of the next layer, which are fetched meanwhile, and where weights are
-passed the buffers for what is on its way. ``reserve`` is what the allocator and libraries take
-beside tensors, by the cluster's calibration.
+workspace of its kernels; with FSDP its gathered weights, and those of the next layer, which are
+fetched meanwhile, and where weights are passed the buffers for what is on its way. ``reserve`` is
+what the allocator and libraries take beside tensors, by the cluster's calibration.
 """
 
 from __future__ import annotations
