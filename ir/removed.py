@@ -27,6 +27,7 @@ REMOVED: dict[str, str] = {
     "--cuda-graph": "use `run --stages-as inductor`, which starts fewer kernels in each step",
     "pipeloom arithmetic": "`pipeloom predict MODEL` without --gpu or --cluster prints it",
     "--teraflops": "pipeloom.predict(model, gpu=...) says how long messages take on a cluster",
+    "--device-memory": "pipeloom.predict(model, gpu=...) says what each device holds",
     "pipeloom calibrate": "pipeloom.calibrate(runs).document in Python is the cluster file",
     "pipeloom analyze": "compare shows bubble, bytes on a link and memory of each schedule",
     "pipeloom.analyze": "pipeloom.compare shows bubble, bytes on a link, memory of each schedule",

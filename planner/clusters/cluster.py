@@ -89,6 +89,7 @@ class Cluster(Document):
     links: Annotated[None, _ALIKE] = None
     pairs: Annotated[None, _ALIKE] = None
     shared: Annotated[None, _ALIKE] = None
+    """Keys of a profile, whose links may differ from pair to pair."""
 
     @field_validator("efficiency", mode="before")
     @classmethod

@@ -21,6 +21,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import inf
+from typing import TypeAlias
 
 import numpy as np
 
@@ -39,14 +40,9 @@ from ..prediction.step_end import STEPPED, Exchange
 from .configuration import Configuration, passes_weights
 from .space import Space
 
-
-@dataclass(frozen=True, slots=True)
-class ConfigurationBound:
-    """``step_ms``: no schedule of the configuration takes less. ``memory_gib``: none needs less on
-    the fullest device."""
-
-    step_ms: float
-    memory_gib: float
+Bound: TypeAlias = tuple[float, float]
+"""Milliseconds of a step that no schedule is below, and GiB that each needs on the fullest device.
+"""
 
 
 @dataclass(frozen=True)
@@ -58,14 +54,14 @@ class Bounds:
     _times_of: dict[tuple[Hashable, ...], LayerArrays] = field(default_factory=dict)
     _ends_of: dict[tuple[Hashable, ...], EndArrays] = field(default_factory=dict)
 
-    def of_degrees(self, run: TrainingRun, shardings: Iterable[Sharding]) -> ConfigurationBound:
+    def of_degrees(self, run: TrainingRun, shardings: Iterable[Sharding]) -> Bound:
         """A bound on all configurations with these degrees: means over ranks, with the best of
         ``shardings`` for each."""
         found = [self._of_sharding(replace(run, sharding=sharding)) for sharding in shardings]
-        return ConfigurationBound(*(min(each) for each in zip(*found, strict=True)))
+        steps, sizes = zip(*found, strict=True)
+        return min(steps), min(sizes)
 
-    def _of_sharding(self, run: TrainingRun) -> tuple[float, float]:
-        """Milliseconds of a step, and GiB."""
+    def _of_sharding(self, run: TrainingRun) -> Bound:
         times, ends = self._times(run), self._ends(run)
         work = run.microbatches * times.work.sum() / run.pp
         least = times.work[1:-1].min() * -(-run.layers // run.pp)
@@ -90,15 +86,13 @@ class Bounds:
         after = float(work[run.layers + 1 :].sum())
         return balanced_cut(run.layers, float(work[0]) / each, after / each, _owners(run))
 
-    def of(self, configuration: Configuration) -> ConfigurationBound:
+    def of(self, configuration: Configuration) -> Bound:
         run = configuration.run
         layers = _LayerSums(self._times(run), self._ends(run), run)
         if configuration.passing is Passing.WEIGHTS:
             return layers.passing_weights(self.space.cluster)
-        return ConfigurationBound(
-            layers.step_ms(self.space.cluster, configuration.splits),
-            layers.memory(self.space.cluster, configuration.splits),
-        )
+        how = self.space.cluster, configuration.splits
+        return layers.step_ms(*how), layers.memory(*how)
 
     def _times(self, run: TrainingRun) -> LayerArrays:
         """Times and sizes of layers. With FSDP these are of whole layers, whose loss needs less
@@ -239,7 +233,7 @@ class _LayerSums:
         stepping = float(self._optimizer.max())
         return max(own, way_back, full) + stepping + cluster.efficiency.step_ms
 
-    def passing_weights(self, cluster: Cluster) -> ConfigurationBound:
+    def passing_weights(self, cluster: Cluster) -> Bound:
         """The bound where each rank runs all stages of its microbatches, beside its own states."""
         run, reached = self._run, cluster.efficiency
         count = np.array([len(range(rank, run.microbatches, run.pp)) for rank in range(run.pp)])
@@ -247,7 +241,7 @@ class _LayerSums:
         exposed = np.maximum(reached.exposed * self._averaging, self._averaging - work)
         step = float((work + exposed).max() + self._optimizer.max()) + reached.step_ms
         kept = self._states.max() + self._times.beside.max() + self._m_b.sum()
-        return ConfigurationBound(step, _gib(float(kept), reached))
+        return step, _gib(float(kept), reached)
 
     def memory(self, cluster: Cluster, splits: bool) -> float:
         """GiB of the fullest device, at least."""

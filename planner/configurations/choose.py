@@ -120,11 +120,11 @@ class SpaceSearch:
             smallest = replace(run, micro_batch=1)
             if smallest in full:
                 continue
-            bound = self.bounds.of_degrees(run, self.space.shardings(run))
-            if bound.memory_gib <= self.space.cluster.gpu.memory_gib:
-                yield bound.step_ms, next(self._number), run
+            step_ms, gib = self.bounds.of_degrees(run, self.space.shardings(run))
+            if gib <= self.space.cluster.gpu.memory_gib:
+                yield step_ms, next(self._number), run
             else:
-                self._too_large.append((bound.memory_gib, Configuration(run, "", False, ()).name))
+                self._too_large.append((gib, Configuration(run, "", False, ()).name))
                 full.add(smallest)
 
     def _evaluate_alone(self) -> None:
@@ -145,7 +145,7 @@ class SpaceSearch:
         each = (one for run in runs for one in space.configurations(run, self.bounds.cut))
         bounded = [(one, self.bounds.of(one)) for one in each if one.is_fsdp]
         device = space.cluster.gpu.memory_gib
-        fitting = [Evaluated(one, b.step_ms) for one, b in bounded if b.memory_gib <= device]
+        fitting = [Evaluated(one, step_ms) for one, (step_ms, gib) in bounded if gib <= device]
         if fitting and not self.options.should_stop():
             self._take(evaluate(self._asked(min(fitting, key=lambda each: each.lower_bound))))
 
@@ -178,11 +178,11 @@ class SpaceSearch:
         for configuration in space.configurations(run, self.bounds.cut):
             self._bounded += 1
             self._budget.work.spend(BOUNDING)
-            bound = self.bounds.of(configuration)
-            if bound.memory_gib > space.cluster.gpu.memory_gib:
-                self._too_large.append((bound.memory_gib, configuration.name))
-            elif self._may_win(bound.step_ms):
-                self._ask(Evaluated(configuration, bound.step_ms))
+            step_ms, gib = self.bounds.of(configuration)
+            if gib > space.cluster.gpu.memory_gib:
+                self._too_large.append((gib, configuration.name))
+            elif self._may_win(step_ms):
+                self._ask(Evaluated(configuration, step_ms))
 
     def _ask(self, question: Evaluated) -> None:
         heappush(self._questions, (question.lower_bound, next(self._number), question))

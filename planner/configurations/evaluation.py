@@ -28,7 +28,7 @@ from pipeloom.solver.optimize import optimize
 
 from ..clusters.cluster import Cluster
 from ..models.model import Model
-from ..prediction.memory import GIB, memory_of, rooms_of
+from ..prediction.memory import GIB, fullest, rooms_of
 from ..prediction.setup import OpOrder, Setup, placement_of
 from ..prediction.step import Memo, StepTimes
 from ..solving.search import memory_held
@@ -180,11 +180,6 @@ def problem_of(step: StepTimes, configuration: Configuration) -> Problem:
     profile = replace(profile, memory_limit=rooms)
     placed = placement_of(configuration.run, configuration.passing)
     return Problem(profile, microbatches, placed, rooms, Objective.MAKESPAN)
-
-
-def fullest(step: StepTimes) -> float:
-    """GiB of the fullest device."""
-    return max(rank.total for rank in memory_of(step)) / GIB
 
 
 def _fused(profile: Profile) -> Profile:

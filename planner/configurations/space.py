@@ -12,7 +12,7 @@ All faults of what is given are told at once, whatever else is chosen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -194,25 +194,22 @@ class Space:
     def degrees(self) -> Iterator[TrainingRun]:
         """Runs of all degrees, microbatches and levels, one stage per rank, states unsharded; where
         activations are not passed, those that can pass weights alone."""
-        spread = map(self._parallel, self._along(DEGREES, [self.base]))
-        sound = (run for run in spread if next(faults_of(run, self.model), None) is None)
-        for run in self._along(SIZES, sound):
-            if self.activations or passes_weights(run):
-                yield run
+        for spread in map(self._parallel, self._along(tuple(DEGREES.items()), self.base)):
+            if next(faults_of(spread, self.model), None) is None:
+                for run in self._along(tuple(SIZES.items()), spread):
+                    if self.activations or passes_weights(run):
+                        yield run
 
-    def _along(self, axes: Axes, runs: Iterable[TrainingRun]) -> Iterable[TrainingRun]:
-        """The runs with all values of the keys of ``axes``, one after the other."""
-        for key, values in axes.items():
-            runs = self._with(key, values, runs)
-        return runs
-
-    def _with(self, key: str, values: Values, runs: Iterable[TrainingRun]) -> Iterator[TrainingRun]:
-        any_other = key in {"etp", "recompute"}
-        for run in runs:
-            free = values(self.model, run)
-            for value in self._options(key, free):
-                if any_other or value in free:
-                    yield replace(run, **{key: value})
+    def _along(self, axes: Sequence[tuple[str, Values]], run: TrainingRun) -> Iterator[TrainingRun]:
+        """The run with all values of these keys, one key after the other."""
+        if not axes:
+            yield run
+            return
+        (key, values), *others = axes
+        free, any_other = values(self.model, run), key in {"etp", "recompute"}
+        for value in self._options(key, free):
+            if any_other or value in free:
+                yield from self._along(others, replace(run, **{key: value}))
 
     def configurations(self, run: TrainingRun, cut: Cut) -> Iterator[Configuration]:
         """The configurations of a run of :meth:`degrees`; ``cut`` makes up for unequal layers."""

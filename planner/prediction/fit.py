@@ -22,7 +22,7 @@ from pipeloom.ir.model.ops import FloatArray
 from ..clusters.efficiency import Efficiency, priors
 from ..models.work import WorkKind
 from .measured_rows import MeasuredRow
-from .memory import GIB, memory_of
+from .memory import fullest
 from .step import Memo, StepTimes
 
 ROWS = 3
@@ -71,8 +71,7 @@ def with_memory(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> Efficien
 
 def peak_gib(row: MeasuredRow, efficiency: Efficiency) -> float:
     """Memory of the fullest device."""
-    step = StepTimes(row.setup, row.reaching(efficiency))
-    return max(rank.total for rank in memory_of(step)) / GIB
+    return fullest(StepTimes(row.setup, row.reaching(efficiency)))
 
 
 class Fit:

@@ -3,10 +3,9 @@
 Held by microbatches is the most that the simulated schedule has at once, by the rules of the cost
 model: M_B from F's start to B's end. On top comes what the layer that needs most has beside it
 while it runs: what its recomputation brings back, gradients of its products' outputs, and the
-workspace of its kernels; with FSDP its
-gathered weights, and those of the next layer, which are fetched meanwhile, and where weights are
-passed the buffers for what is on its way. ``reserve`` is what the allocator and libraries take
-beside tensors, by the cluster's calibration.
+workspace of its kernels; with FSDP its gathered weights, and those of the next layer, which are
+fetched meanwhile, and where weights are passed the buffers for what is on its way. ``reserve`` is
+what the allocator and libraries take beside tensors, by the cluster's calibration.
 """
 
 from __future__ import annotations
@@ -51,6 +50,11 @@ def memory_of(step: StepTimes) -> tuple[RankMemory, ...]:
         reserve = reached.fragmentation * sum(known.values()) + reached.context_gib * GIB
         found.append(RankMemory(rank.stages, known | {"reserve": reserve}))
     return tuple(found)
+
+
+def fullest(step: StepTimes) -> float:
+    """GiB of the fullest device."""
+    return max(rank.total for rank in memory_of(step)) / GIB
 
 
 def rooms_of(step: StepTimes) -> tuple[float, ...]:
