@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipeloom.ir import (
@@ -62,8 +62,7 @@ def test_a_lever_op_that_is_lost_or_comes_too_late_is_found(
 ) -> None:
     rows = [schedule.ops(rank) for rank in range(schedule.problem.ranks)]
     places = [(r, i) for r, row in enumerate(rows) for i, op in enumerate(row) if op.kind > 3]
-    if not places:
-        return
+    assume(places)
     document = dump_schedule(timed(schedule))
     rank, i = random.choice(places)
     entry = document["order"][rank].pop(i)

@@ -90,8 +90,7 @@ def changed_at_random(transfer: Transfer, schedule: Schedule, random: Random) ->
 def test_a_random_change_is_noticed_or_harmless(schedule: Schedule, seed: int) -> None:
     """The verifier, which sees positions and times alone, agrees with the machine."""
     random = Random(seed)
-    if not schedule.transfers:
-        return
+    assume(schedule.transfers)
     transfers = list(schedule.transfers)
     at = random.randrange(len(transfers))
     transfers[at : at + 1] = changed_at_random(transfers[at], schedule, random)
@@ -171,12 +170,10 @@ def test_no_published_schedule_is_better(posed: Problem, family: str) -> None:
     problem = replace(posed, placement=Placement.round_robin(posed.ranks))
     assume(find_family(family).supports(problem) is None)
     try:
-        published = find_family(family).build(problem).timing
-        found = solve(problem, work_limit=1).timing
+        published = find_family(family).build(problem).known_timing
+        found = solve(problem, work_limit=1).known_timing
     except InfeasibleError:
         assume(False)
-    assert found is not None
-    assert published is not None
     assert found.cost(problem.objective) <= published.cost(problem.objective) * (1 + 1e-9)
 
 

@@ -58,6 +58,8 @@ def test_run_trains_and_traces(pipeloom: Command, program: Path, tmp_path: Path)
     other = tmp_path / "other.json"
     assert pipeloom("build", "gpipe", tmp_path / "profile.json", "-m", 4, "-o", other).code == 0
     assert "as planned, got" in pipeloom("show", other, "--measured", trace).refusal
+    reread = pipeloom("profile", "--from", trace, "--warmup", 0, "-o", other)
+    assert (reread.code, reread.err) == (0, "")
     result = run(program, MODEL, steps=3)
     assert result is not None
     assert result.to_dict()["losses"] == losses
