@@ -1,6 +1,6 @@
 """Agreement of ranks and replicas: on program and options when a pipeline is made, on arguments in
-its first step. Ranks that run unlike programs would wait for each other's messages, or sum gradients of
-different parameters."""
+its first step. Ranks that run unlike programs would wait for each other's messages, or sum
+gradients of different parameters."""
 
 from __future__ import annotations
 
