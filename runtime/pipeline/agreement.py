@@ -1,6 +1,6 @@
-"""What ranks and replicas agree on: program and options when a pipeline is made, arguments in its
-first step. Ranks that run unlike programs would wait for each other's messages, or sum gradients of
-different parameters."""
+"""Agreement of ranks and replicas: on program and options when a pipeline is made, on arguments in
+its first step. Ranks that run unlike programs would wait for each other's messages, or sum
+gradients of different parameters."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ def connected(
 
 
 class Prepared:
-    """What steps by one program use: its ``context``, ``step_end``, ``setup`` and ``inputs``.
+    """The parts that steps by one program use: ``context``, ``step_end``, ``setup``, ``inputs``.
 
     ``held``: what is given back at the end is added to it. ``finish``: called before a state dict
     of a stage or an optimizer is made; ``starts``: whether the stages have not trained yet. All

@@ -78,8 +78,8 @@ class RankPipeline:
         return cls(program, placed_stages(source, count, place), **merged)
 
     def _of_step(self, program: Program | None, *, update: bool) -> Prepared:
-        """What a step runs: the pipeline's program, or the step's own, in place of the last such
-        one; all ranks call it."""
+        """The program that a step runs: the pipeline's, or the step's own, in place of the last
+        such one; all ranks call it."""
         with self.together():
             if program is not None and not isinstance(program, Program):
                 raise InputError(f"program: expected a Program, got {type(program).__name__}")

@@ -50,7 +50,7 @@ class LinkParts(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Iterable[LinkParts]) -> LinkParts:
-        """Those of several processes."""
+        """The links of several processes."""
         return cls(*(list(chain(*each)) for each in zip(*parts, strict=True)))
 
 
