@@ -34,12 +34,8 @@ class AccumulationHooks:
 
 def _hooks_of(node: Node) -> list[Mapping[int, object]]:
     """The dicts that torch keeps the node's hooks in."""
-    own = [node.register_hook(_nothing), node.register_prehook(_nothing)]
+    own = [add(lambda *_: None) for add in (node.register_hook, node.register_prehook)]
     found = [handle.hooks_dict_ref() or {} for handle in own]
     for handle in own:
         handle.remove()
     return found
-
-
-def _nothing(*_: object) -> None:
-    pass

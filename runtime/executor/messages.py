@@ -29,11 +29,6 @@ def give_input(cell: Cell, parts: Sequence[tuple[Tensor, bool]]) -> None:
     cell.inputs = tuple([_leaf(x, needs_grad) for x, needs_grad in parts])
 
 
-def give_gradient(cell: Cell, dy: tuple[Tensor, ...]) -> None:
-    """Makes received tensors the gradients that B starts with."""
-    cell.dy = dy
-
-
 def pass_output(source: Cell, target: Cell) -> None:
     """Hands F's output to the next stage on the same rank."""
     assert source.interface is not None

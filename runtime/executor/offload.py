@@ -27,7 +27,7 @@ from ..measure.memory import Memory
 from ..uncompiled import uncompiled
 
 Copies: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # target, source; bytes
-Wait: TypeAlias = Callable[[], None]
+Wait: TypeAlias = Callable[[], object]
 
 
 class CopyChannels:
@@ -88,7 +88,7 @@ class OffloadedActivations:
         self._saved: list[_SavedActivation] = []
         self._stay: frozenset[int] = frozenset()
         self._places: dict[int, tuple[Tensor, torch.device]] = {}
-        self._wait: Wait = _nothing
+        self._wait: Wait = int  # does nothing
 
     def packing(self, stay: Iterable[Tensor]) -> AbstractContextManager[object]:
         """A context in which what autograd saves is offloaded, but for the tensors to ``stay``."""
@@ -108,7 +108,7 @@ class OffloadedActivations:
     def gone(self) -> None:
         """Waits for that, and gives up the memory on the device. Raises ChangedInPlaceError."""
         self._wait()
-        self._wait = _nothing
+        self._wait = int
         for saved in self._saved:
             unchanged(saved.tensor, saved.version)
         for saved in self._saved:
@@ -139,7 +139,7 @@ class OffloadedActivations:
         """Forgets what autograd alone is to hold from here on."""
         for place, _ in self._places.values():
             self._host.give(place)
-        self._wait = _nothing
+        self._wait = int
         self._places.clear()
         self._saved.clear()
 
@@ -224,7 +224,3 @@ def _bytes(storage: torch.UntypedStorage, device: torch.device) -> Tensor:
     empty = torch.empty(0, dtype=torch.uint8, device=device)
     view: Tensor = empty.set_(storage, 0, (storage.nbytes(),), (1,))
     return view
-
-
-def _nothing() -> None:
-    pass

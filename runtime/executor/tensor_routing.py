@@ -14,7 +14,7 @@ from ..rank.context import RankContext
 from ..stages.streamed_weights import StreamedStages
 from ..tensors.packed_message import PackedMessage, Spec
 from ..tensors.stage_interface import StageInterface
-from .messages import give_gradient, give_input, take_gradient, take_output
+from .messages import give_input, take_gradient, take_output
 from .stage_runner import Cell
 
 
@@ -74,7 +74,7 @@ class ActivationRouting:
         cell = self._cells[tensor.stage, tensor.index]
         parts = self._message(tensor).tensors(buffer)
         if tensor.kind is ir.TensorKind.DY:
-            return partial(give_gradient, cell, parts)
+            return partial(setattr, cell, "dy", parts)
         needs_grad = self._interfaces[tensor.stage - 1][tensor.index].needs_grad
         return partial(give_input, cell, [*zip(parts, needs_grad, strict=True)])
 

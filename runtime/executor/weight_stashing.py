@@ -24,13 +24,13 @@ from torch.func import functional_call
 
 from ..dtensors import local, set_local
 from ..measure.memory import Memory
-from .stage_runner import Cell, StageRunner
+from .stage_runner import Cell, Run, StageRunner
 
 Version: TypeAlias = Mapping[str, Tensor]
 
 
 class Stash(nn.Module):
-    """One stage's module, run with the version of its weights that the microbatch has."""
+    """The versions of one stage's weights that microbatches under way have."""
 
     def __init__(self, module: nn.Module, memory: Memory) -> None:
         super().__init__()
@@ -38,27 +38,23 @@ class Stash(nn.Module):
         self._memory = memory
         self._newest: Version | None = None  # None: made when it is needed
         self._under_way: dict[Cell, Version] = {}
-        self._at_hand: Version = {}
 
-    def forward(self, *inputs: Any, **options: Any) -> Any:
-        return functional_call(self.module, dict(self._at_hand), inputs, options)
+    def forward(self, run: Callable[[], None]) -> None:
+        """Calls ``run`` while the module has the weights that this is called with."""
+        run()
 
-    def take(self, cell: Cell) -> None:
-        """Gives the microbatch the newest version until :meth:`give_back`; recomputed, the same."""
+    def within(self, cell: Cell, run: Run) -> None:
+        """Runs an op of the microbatch, and what it checkpoints, with the version that was newest
+        in its F; recomputed, with the same."""
         if cell not in self._under_way:
             self._under_way[cell] = self._current()
-        self._at_hand = self._under_way[cell]
-
-    def backward(self, cell: Cell, run: Callable[[Cell], None]) -> None:
-        """Runs a backward of the microbatch, within which activation checkpoints compute with its
-        version, too."""
         version = {f"module.{name}": tensor for name, tensor in self._under_way[cell].items()}
-        functional_call(_Within(self.module), version, (partial(run, cell),))
+        functional_call(self, version, (partial(run, cell),))
 
     @torch.no_grad()
     def give_back(self, cell: Cell) -> None:
         """Adds the gradient that the microbatch's backward left to the parameters'."""
-        version, self._at_hand = self._under_way.pop(cell), {}
+        version = self._under_way.pop(cell)
         for name, parameter in self.module.named_parameters():
             gradient, version[name].grad = version[name].grad, None
             if gradient is not None:
@@ -85,26 +81,16 @@ class Stash(nn.Module):
         return self._newest
 
 
-class _Within(nn.Module):
-    """Calls what it is given while its module has other parameters."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, run: Callable[[], None]) -> None:
-        run()
-
-
 class StashingRunner(StageRunner):
-    """Runs a stage whose optimizer steps after each microbatch; ``module`` is its stash."""
+    """Runs a stage whose optimizer steps after each microbatch, as the module of its ``stash``."""
 
-    module: Stash
+    def __init__(self, stage: int, stash: Stash, **given: Any) -> None:
+        super().__init__(stage, stash.module, **given)
+        self._stash = stash
 
     def _forward(self, cell: Cell) -> None:
-        self.module.take(cell)
-        super()._forward(cell)
+        self._stash.within(cell, super()._forward)
 
     def _backward(self, cell: Cell) -> None:
-        self.module.backward(cell, super()._backward)
-        self.module.give_back(cell)
+        self._stash.within(cell, super()._backward)
+        self._stash.give_back(cell)

@@ -52,7 +52,6 @@ class JudgedStepEnd(StepEnd):
             if relayed
         }
         self._steps_nothing = not (context.relays or context.role.held)
-        self._devices = [context.device]
         self._steps = True
         self._snapshot: ForwardState | None = None
         self._refill: Call | None = None
@@ -64,7 +63,7 @@ class JudgedStepEnd(StepEnd):
             super().begin(refill, updates=updates)
             return
         self._refill = refill
-        self._snapshot = ForwardState(self.modules.values(), self._devices)
+        self._snapshot = ForwardState(self.modules.values(), [self.seed.device])
         self.updates, self.adds_up = updates, not updates
 
     def restore(self) -> None:

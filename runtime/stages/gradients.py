@@ -36,8 +36,10 @@ def reals(tensor: Tensor) -> Tensor:
 
 
 def flattened(gradients: Sequence[Tensor], dtype: torch.dtype | None) -> Tensor:
-    """The gradients' real numbers as one message, in ``dtype``, by default one that holds all."""
-    flat = torch.cat([reals(gradient).flatten() for gradient in gradients])
+    """The gradients' real numbers as one message, in ``dtype``, by default one that holds all; a
+    single gradient in its own memory where it can be."""
+    parts = [reals(gradient).flatten() for gradient in gradients]
+    flat = parts[0] if len(parts) == 1 else torch.cat(parts)
     return flat.to(dtype or flat.dtype)
 
 

@@ -106,8 +106,12 @@ class StreamedStages(StageStore):
     def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
         return _Use(self._stages[stage], kind)
 
-    def trying(self, stage: int) -> AbstractContextManager[object]:
-        return self._stages[stage].trying()
+    @contextmanager
+    def trying(self, stage: int) -> Iterator[None]:
+        self._stages[stage].begin()
+        with self.using(stage, OpKind.F):
+            yield
+        self.settle(stage)
 
     def spec(self, kind: ir.TensorKind, stage: int) -> Spec:
         """A buffer serves any stage: it is as large as the largest one's."""
@@ -179,13 +183,6 @@ class _Stage:
         self.gradients.settle()
         if self._masters is not None:
             self._masters.bind()
-
-    @contextmanager
-    def trying(self) -> Iterator[None]:
-        self.begin()
-        with _Use(self, OpKind.F):
-            yield
-        self.settle()
 
     def come(self, buffer: Tensor) -> None:
         """Weights have come; ops use the copy that came last."""
