@@ -108,7 +108,7 @@ class HuggingFace:
 
     @cached_property
     def _tokens(self) -> tuple[Tokens, Tokens]:
-        """Those to train on, and those of evaluations."""
+        """The tokens to train on, and the tokens of evaluations."""
         tokenizer = self._config.parent / TOKENIZER
         vocabulary = self.skeleton.model.config.vocab_size
         return (
