@@ -60,7 +60,7 @@ class Cut:
     """The ``pieces`` of a stage.
 
     All take parameters and buffers, which no op holds. ``forward`` (F) takes besides the tensors of
-    the microbatch, and gives ``results`` (outputs, then updates) and ``saved``; ``alone`` is F that
+    the microbatch, and gives its results (outputs, then updates) and ``saved``; ``alone`` is F that
     saves nothing, ``again`` (R) gives only ``saved``. ``backward`` (B) takes the first ``to_b`` of
     ``saved`` and the ``tangents``, and gives the gradients of inputs and what waits for ``weight``
     (W), which takes that and ``saved`` from ``from_w`` on. ``fused`` (BW) takes all of ``saved``
@@ -70,7 +70,6 @@ class Cut:
 
     joint: Joint
     tangents: Sequence[fx.Node]
-    results: Sequence[fx.Node]
     saved: Sequence[fx.Node]
     to_b: int
     from_w: int
@@ -114,7 +113,9 @@ class _Cutting:
         early = needed(of_inputs or self._shared(of_parameters), self._forward)
         early |= _parts(joint.graph, early)
         late = needed(of_parameters, self._forward | early)
-        _check_draws([*early, *late])
+        for node in (*early, *late):
+            if draws(node):
+                raise TraceError(f"its backward draws random numbers ({node.target})")
         tangents = set(self._tangents)
         there = early | self._forward | tangents  # before W
         by_b = [n for n in of_parameters if n in there]
@@ -138,7 +139,7 @@ class _Cutting:
             "weight": piece([*saved[from_w:], *waiting], [], by_w),
             "fused": piece([*saved, *self._tangents], of_inputs, [*by_b, *by_w]),
         }
-        return Cut(joint, self._tangents, results, saved, to_b, from_w, pieces)
+        return Cut(joint, self._tangents, saved, to_b, from_w, pieces)
 
     def _sorted(self, nodes: Iterable[fx.Node]) -> list[fx.Node]:
         return sorted(nodes, key=self._order.__getitem__)
@@ -185,9 +186,3 @@ def _parts(graph: fx.Graph, nodes: Collection[fx.Node]) -> set[fx.Node]:
     """The parts of tuples that ``nodes`` give: they are where their tuple is."""
     chosen = [n for n in graph.nodes if n.target is operator.getitem]
     return {n for n in chosen if n.args[0] in nodes}
-
-
-def _check_draws(calls: Iterable[fx.Node]) -> None:
-    for node in calls:
-        if draws(node):
-            raise TraceError(f"its backward draws random numbers ({node.target})")

@@ -85,7 +85,8 @@ class StageFunctions:
         self._made: dict[Piece, Function] = {}
         self.joint = joint = found.joint
         self.tangent_strides = [value_of(node).stride() for node in found.tangents]
-        self.outputs, self.results = len(joint.of(Role.OUTPUT)), len(found.results)
+        self.outputs = len(joint.of(Role.OUTPUT))
+        self.results = self.outputs + len(joint.of(*UPDATES))
         self.tangents = [int(joint.inputs[node].key) for node in found.tangents]
         self.needs_grad = tuple(i in self.tangents for i in range(self.outputs))
         self.gradients_of = [int(value.key) for _, value in joint.of(Role.INPUT_GRADIENT)]

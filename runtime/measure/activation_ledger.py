@@ -65,9 +65,6 @@ class Ledger(Memory):
         for pointer, size in held:
             self._remove(pointer, size)
 
-    def reach(self, more: int) -> None:
-        self.peak = max(self.peak, self.live + more)
-
     def turns(self, buffer: Tensor) -> Turns:
         place = _place(buffer)
         return partial(self._add, *place), partial(self._remove, *place)

@@ -34,9 +34,6 @@ class Memory:
     def release(self, held: Held) -> None:
         """Ends a hold."""
 
-    def reach(self, more: int) -> None:
-        """Counts so many bytes more than are held, for a moment."""
-
     def turns(self, buffer: Tensor) -> Turns | None:
         """Calls that hold and release a buffer used again and again; None: it is not counted."""
         return None

@@ -108,7 +108,7 @@ class HuggingFace:
 
     @cached_property
     def _tokens(self) -> tuple[Tokens, Tokens]:
-        """Those to train on, and those of evaluations."""
+        """The tokens to train on, and the tokens of evaluations."""
         tokenizer = self._config.parent / TOKENIZER
         vocabulary = self.skeleton.model.config.vocab_size
         return (
@@ -142,11 +142,8 @@ class HuggingFace:
         ]
 
     def _layer(self, make: Callable[..., Part], units: Sequence[str], place: int) -> Part:
-        """The module of these units, with its weights."""
-        return make(self._filled(units, place), self.skeleton, units)
-
-    def _filled(self, units: Sequence[str], place: int) -> Any:
-        """The model with these units alone, and with those whose weights they share."""
+        """The module of these units, with its weights. Its model has these alone, and those whose
+        weights they share."""
         found = self.skeleton
         tied = {
             unit
@@ -156,12 +153,11 @@ class HuggingFace:
             if any(_within(name, [unit]) for name in group)
         }
         part = found.part([*units, *tied])
-        if torch.get_default_device().type == "meta":
-            return part
-        if self.files:
-            weights.load(part, self.files, self.name)
-        weights.draw(part, (self.seed << 16) + place)
-        return part
+        if torch.get_default_device().type != "meta":
+            if self.files:
+                weights.load(part, self.files, self.name)
+            weights.draw(part, (self.seed << 16) + place)
+        return make(part, found, units)
 
     def tied_layers(self) -> Sequence[Sequence[tuple[str, str]]]:
         """The parameters that several layers share: embedding and head, of many models."""

@@ -9,7 +9,7 @@ called with: positions, rotations, masks. These depend only on the shape of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -98,16 +98,16 @@ class Skeleton:
     def part(self, kept: Sequence[str]) -> Any:
         """A copy of the model that has only these units and layers, still on ``meta``."""
         every = (*self.before, *self.blocks, *self.after)
-        left = [name for name in every if name not in kept]
-        return _copied(self.model, {self.model.get_submodule(x): nn.Identity() for x in left})
-
-    def stand_ins(self) -> StandIns:
-        """Stand-ins for the layers."""
-        return StandIns(self.model.get_submodule(self.layers), tuples=self.tuples)
+        left = [self.model.get_submodule(name) for name in every if name not in kept]
+        memo: dict[int, Any] = {id(module): nn.Identity() for module in left}
+        for module in self.model.modules():
+            config = getattr(module, "config", None)
+            memo[id(config)] = config  # not copied
+        return deepcopy(self.model, memo)
 
     def filled(self, model: Any) -> StandIns:
         """Puts stand-ins in the place of the layers of a copy of the model."""
-        stand_ins = self.stand_ins()
+        stand_ins = StandIns(self.model.get_submodule(self.layers), tuples=self.tuples)
         model.set_submodule(self.layers, stand_ins.modules)
         return stand_ins
 
@@ -136,9 +136,8 @@ class Skeleton:
 
     def _placeholder(self, dtype: torch.dtype, device: torch.device) -> tuple[Any, StandIns]:
         """The model with stand-ins for its layers, whose parameters are 0 and take no memory."""
-        stand_ins = self.stand_ins()
-        replaced = {self.model.get_submodule(self.layers): stand_ins.modules}
-        made = _copied(self.model, replaced).eval()
+        made = self.part((*self.before, *self.after))
+        stand_ins = self.filled(made.eval())
         zero = torch.zeros((), dtype=dtype, device=device)
         for module in made.modules():
             for name, parameter in module._parameters.items():
@@ -239,12 +238,3 @@ def initialise(model: Any, device: torch.device | str) -> None:
                 module._buffers[name] = torch.empty_like(buffer, device=device)
     with torch.no_grad():
         model.initialize_weights()
-
-
-def _copied(model: Any, replaced: Mapping[nn.Module, nn.Module]) -> Any:
-    """A copy with other modules in places of some, which are not copied; nor are configurations."""
-    memo: dict[int, Any] = {id(old): new for old, new in replaced.items()}
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        memo[id(config)] = config
-    return deepcopy(model, memo)
