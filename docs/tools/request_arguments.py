@@ -24,9 +24,10 @@ class RequestArguments(griffe.Extension):
             return
         module = import_module(obj.module.path)
         request = getattr(module, str(found.value).removeprefix("takes(").removesuffix(")"))
-        obj.parameters = griffe.Parameters(*map(_shown, signature(request).parameters.values()))
-        words = [f"- `{name}`: {words}" for name, words in docstrings(request).items()]
-        obj.docstring.value = "\n".join([obj.docstring.value, "", *words])
+        arguments, words = signature(request).parameters, docstrings(request)
+        obj.parameters = griffe.Parameters(*map(_shown, arguments.values()))
+        lines = [f"- `{name}`: {words[name]}" for name in arguments if name in words]
+        obj.docstring.value = "\n".join([obj.docstring.value, "", *lines])
 
 
 def _shown(one: Parameter) -> griffe.Parameter:

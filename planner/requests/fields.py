@@ -127,7 +127,8 @@ def takes(request: Callable[P, Asked]) -> Callable[[Callable[[Asked], R]], Calla
                 raise TypeError(f"{function.__name__}() {error}") from None
             return function(request(*args, **kwargs))
 
-        call.__signature__ = expected  # type: ignore[attr-defined]
+        shown = expected.replace(return_annotation=function.__annotations__["return"])
+        call.__signature__ = shown  # type: ignore[attr-defined]
         return telling_removed(call)
 
     return decorate

@@ -8,25 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from pipeloom.ir.errors import InputError
 
 from ..inputs.words import check_choice, check_whole, number_in
 
-Check: TypeAlias = Callable[[str, Any], None]
-"""Raises InputError, naming the field, for a value that it does not take."""
-
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """``read``: what a word means; raises InputError, which says what was expected. ``choices``:
-    the only values, where they are few. ``check``: of a value in Python, unless whoever uses the
-    value checks it."""
+    the only values, where they are few. ``check``: of a value in Python, which it names in
+    the error, unless whoever uses the value checks it."""
 
     read: Callable[[str], Any]
     choices: Sequence[object] = ()
-    check: Check | None = None
+    check: Callable[[str, Any], None] | None = None
 
 
 def typed(kind: Kind) -> Kind:

@@ -129,11 +129,7 @@ class PlanRequest(OnDevices):
     """The question of :func:`pipeloom.plan`, or with ``scale`` of :func:`pipeloom.scaling`: the
     best configurations."""
 
-    apart: ClassVar[Sequence[tuple[str, str]]] = (
-        *OnDevices.apart,
-        ("workers", "scheduler"),
-        ("time_limit", "work_limit"),
-    )
+    apart = (*OnDevices.apart, ("workers", "scheduler"), ("time_limit", "work_limit"))
     described = (RUN, "pipeloom chooses what is not given")
 
     gpus: int | None = count()

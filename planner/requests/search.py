@@ -173,7 +173,7 @@ class CompareRequest(MemoryLimited, SearchRequest):
 class SweepRequest(SearchRequest):
     """The question of :func:`pipeloom.sweep`: the best schedule for each memory limit."""
 
-    apart: ClassVar[Sequence[tuple[str, str]]] = (*Limited.apart, ("workers", "scheduler"))
+    apart = (*Limited.apart, ("workers", "scheduler"))
 
     memory_limits: Mapping[str, float | str] | Iterable[float | str] = option(
         "A,B,...", Kind(sizes_in), default=(), action="merge", required=True

@@ -148,8 +148,7 @@ def _words(measurement: Measurement) -> str:
         lines.append(f"microbatches of {counted(profile.micro_batch, 'sequence')}")
     if measurement.delay is not None:
         lines.append(f"t_comm {duration(measurement.delay.median)}")
-    default = None if profile.links is None else profile.links.default
-    links = {"links": default, "host link": profile.host_link}
+    links = {"links": getattr(profile.links, "default", None), "host link": profile.host_link}
     for name, link in links.items():
         if link is not None:
             rate = f"{link.gigabytes_per_second:.4g} GB/s"
