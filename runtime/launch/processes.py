@@ -3,7 +3,8 @@
 The first failure wins: when one rank throws or dies, the others are ended and one error names it.
 No process outlives its parent. ``torch.distributed.elastic`` and ``torch.multiprocessing`` do
 neither: of several failures they tell whichever process they join first, a parent's death ends no
-child of a fork server (which spares each process seconds of imports), and nothing bounds a run.
+child of a fork server (which spares each process seconds of imports), and the store of an elastic
+launch listens on all interfaces.
 """
 
 from __future__ import annotations

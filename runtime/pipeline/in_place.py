@@ -54,7 +54,8 @@ class StagesInPlace:
     def measure(self) -> Measurement:
         """Parameters, gradients, buffers and random numbers are as before afterwards."""
         context, problem = self._context, self._context.program.schedule.problem
-        held = {s: self._held(s) for s in context.role.run}
+        make, optimizers = context.options.optimizer, self._step_end.optimizers
+        held = {s: held_bytes(context.store, s, make, optimizers.get(s)) for s in context.role.run}
         with self._undone():
             probes = {s: self._probe(s) for s in context.role.run}
             for number in range(self._asked.warmup + self._asked.repeats):
@@ -122,11 +123,6 @@ class StagesInPlace:
         """The sequences in a microbatch, where this rank is given them."""
         first = [cell.inputs for (stage, _), cell in self._setup.cells.items() if stage == 0]
         return sequences(first[0]) if first else None
-
-    def _held(self, stage: int) -> dict[str, int]:
-        optimizer = self._step_end.optimizers.get(stage)
-        context = self._context
-        return held_bytes(context.store, stage, context.options.optimizer, optimizer)
 
     def _links(self, largest: int) -> LinkParts:
         """Links, over connections of their own: a program has only those that it uses."""
