@@ -39,7 +39,11 @@ Adds: TypeAlias = Mapping[fx.Node, Sequence[nn.Parameter]]  # whose gradients th
 def add_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:
     """Adds a gradient to its parameter's, as autograd does; the first one is copied, as its memory
     may be another tensor's, too."""
-    if parameter.grad is None:
+    grad = parameter.grad
+    if type(grad) is Tensor:
+        grad.add_(gradient)
+        return
+    if grad is None:
         place = torch.empty_like(local(parameter), dtype=gradient.dtype, requires_grad=False)
         gradient = place.copy_(gradient)
     add(parameter, like(parameter, gradient))
