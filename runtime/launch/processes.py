@@ -114,22 +114,24 @@ class _Workers:
         device: torch.device,
         message_timeout: float,
     ) -> None:
-        """Starts the processes. Raises LaunchError where what starts them dies meanwhile."""
+        """Starts the processes. Raises LaunchError where that fails."""
         context, names = _context(), self._names
         call = (function, tuple(args), device, message_timeout)
         for rank in range(names.count):
-            ours, theirs = context.Pipe()
             environment = _environment(rank, names.count, self._store.port)
-            process = context.Process(
-                target=run_child,
-                args=(theirs, environment, names, call),
-                daemon=True,
-                name=names.of(rank),
-            )
             try:
+                ours, theirs = context.Pipe()
+                process = context.Process(
+                    target=run_child,
+                    args=(theirs, environment, names, call),
+                    daemon=True,
+                    name=names.of(rank),
+                )
                 process.start()
             except (EOFError, ConnectionError) as error:
                 raise LaunchError(f"{names.of(rank)}: the fork server died", rank=rank) from error
+            except OSError as error:  # too many open files, too long a TMPDIR for sockets
+                raise LaunchError(f"{names.of(rank)}: cannot start: {error}", rank=rank) from error
             theirs.close()
             self._pipes[rank], self._processes[rank] = ours, process
 
