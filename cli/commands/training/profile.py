@@ -62,7 +62,7 @@ class MeasureRequest(ModelRequest, MeasuredRequest):
     recompute: bool = option(default=False)
     """also measure the recomputation of a forward and the memory held until then (t_r, m_r)"""
     pairs: bool = option(default=False)
-    """also measure F and BW at the same time, as the runtime overlaps them (t_fb)"""
+    """also measure an F followed by the BW of the previous microbatch (t_fb)"""
     offload: bool = option(default=False)
     """also measure offloading to the host (m_o, offload_bytes, host_link)"""
     timeout: float = option("S", SECONDS, default=300.0)
