@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from .joint import UPDATES, Joint, Role
+from .joint import Joint, Role
 from .rewrites import copy_updated, name_generators, needed, reached, split_convolutions
 from .torch_internals.aten import draws, views
 from .torch_internals.errors import TraceError
@@ -95,7 +95,7 @@ class _Cutting:
         self._tangents = [n for n, v in joint.inputs.items() if v.role is Role.TANGENT]
         given = {n for n, v in joint.inputs.items() if v.role is not Role.TANGENT}
         backward = reached(self._tangents)
-        results = [*joint.of(Role.OUTPUT), *joint.of(*UPDATES)]
+        results = [*joint.of(Role.OUTPUT), *joint.of(Role.BUFFER_UPDATE)]
         self._results = [node for node, _ in results]
         drawn = [n for n in joint.graph.nodes if draws(n) and n not in backward]
         forward = needed([*self._results, *drawn])

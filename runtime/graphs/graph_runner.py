@@ -151,16 +151,14 @@ class GraphRunner(StageRunner):
             with self._watching if counted else nullcontext():
                 self._forward(cell)
         elif not torch.is_grad_enabled():
-            given = self._given(cell)
-            self._pass_on(cell, functions, given, functions.function("alone")([*given]))
+            self._pass_on(cell, functions, functions.function("alone")(self._given(cell)))
         elif cell.state is not None:
             self._again(cell, functions)
         else:
-            given = self._given(cell)
-            found = functions.function("forward")([*given])
+            found = functions.function("forward")(self._given(cell))
             self._hold(cell, functions, found[functions.results :])
             del found[functions.results :]
-            self._pass_on(cell, functions, given, found, counted=counted)
+            self._pass_on(cell, functions, found, counted=counted)
 
     def _given(self, cell: Cell) -> list[Tensor]:
         """The tensors among a microbatch's arguments, laid out as those of the trace."""
@@ -183,17 +181,11 @@ class GraphRunner(StageRunner):
             kept.values = [cell.offloaded.pack(x) for x in saved]
 
     def _pass_on(
-        self,
-        cell: Cell,
-        functions: StageFunctions,
-        given: Sequence[Tensor],
-        results: list[Tensor],
-        *,
-        counted: bool = False,
+        self, cell: Cell, functions: StageFunctions, found: list[Tensor], *, counted: bool = False
     ) -> None:
-        outputs, updates = results[: functions.outputs], results[functions.outputs :]
+        outputs, updates = found[: functions.outputs], found[functions.outputs :]
         if updates:
-            functions.update(given, updates)
+            functions.update(updates)
         if self._last:
             self._judge(cell, functions, outputs, counted=counted)
         else:

@@ -28,12 +28,8 @@ class Role(Enum):
     TANGENT = auto()  # the gradient of an output
     OUTPUT = auto()
     BUFFER_UPDATE = auto()
-    INPUT_UPDATE = auto()
     PARAMETER_GRADIENT = auto()
     INPUT_GRADIENT = auto()
-
-
-UPDATES = (Role.BUFFER_UPDATE, Role.INPUT_UPDATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +48,9 @@ class Joint:
     """A stage's forward and backward in one graph.
 
     ``inputs``: each placeholder of ``graph`` and what it is, in their order; ``outputs``: what the
-    graph returns, a node each, in the order outputs and updates, then gradients. If nothing depends
-    on a parameter, its gradient is missing. ``module`` holds the constants of the graph. Shapes and
-    dtypes are in each node's ``meta["val"]``, a fake tensor.
+    graph returns, a node each. If nothing depends on a parameter, its gradient is missing.
+    ``module`` holds the constants of the graph. Shapes and dtypes are in each node's
+    ``meta["val"]``, a fake tensor.
     """
 
     graph: fx.Graph
@@ -62,6 +58,6 @@ class Joint:
     inputs: Mapping[fx.Node, Value]
     outputs: Sequence[tuple[fx.Node, Value]]
 
-    def of(self, *roles: Role) -> list[tuple[fx.Node, Value]]:
-        """The outputs of these roles."""
-        return [(node, value) for node, value in self.outputs if value.role in roles]
+    def of(self, role: Role) -> list[tuple[fx.Node, Value]]:
+        """The outputs of this role."""
+        return [(node, value) for node, value in self.outputs if value.role is role]

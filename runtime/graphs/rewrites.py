@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import fx
 
-from .joint import UPDATES, Joint, Role
+from .joint import Joint, Role
 
 _aten = torch.ops.aten
 _SAME = {_aten.detach.default, _aten.alias.default}
@@ -56,16 +56,13 @@ def split_convolutions(joint: Joint) -> None:
 
 
 def copy_updated(joint: Joint) -> None:
-    """Inputs and buffers that F gives new values, as the backward needs them: as they were."""
-    updated = {
-        (Role.BUFFER if v.role is Role.BUFFER_UPDATE else Role.INPUT, v.key)
-        for _, v in joint.of(*UPDATES)
-    }
-    backward = _backward(joint)
+    """Buffers that F gives new values, as the backward needs them: as they were."""
+    updated = {value.key for _, value in joint.of(Role.BUFFER_UPDATE)}
+    backward = reached(n for n, v in joint.inputs.items() if v.role is Role.TANGENT)
     first = next(n for n in joint.graph.nodes if n.op != "placeholder")
     for node, value in joint.inputs.items():
         users = [n for n in node.users if n in backward]
-        if (value.role, value.key) in updated and users:
+        if value.role is Role.BUFFER and value.key in updated and users:
             with joint.graph.inserting_before(first):
                 copied = joint.graph.call_function(_aten.clone.default, (node,))
             copied.meta["val"] = node.meta["val"]
@@ -82,10 +79,6 @@ def name_generators(joint: Joint) -> None:
             setattr(joint.module, name, generator)
             with joint.graph.inserting_before(node):
                 node.update_kwarg("generator", joint.graph.get_attr(name))
-
-
-def _backward(joint: Joint) -> set[fx.Node]:
-    return reached(n for n, v in joint.inputs.items() if v.role is Role.TANGENT)
 
 
 def reached(starts: Iterable[fx.Node]) -> set[fx.Node]:

@@ -19,7 +19,7 @@ from ..tensors.trees import tensors as tensors_of
 from .arguments import PLACE, form_of, with_tensors
 from .cut import HELD, Cut, Piece, cut
 from .functions import Adds, Function
-from .joint import UPDATES, Role
+from .joint import Role
 from .module_state import unchanged
 from .torch_internals.aten import below_autograd, check_constants, root_of, value_of
 from .torch_internals.errors import TraceError
@@ -86,7 +86,7 @@ class StageFunctions:
         self.joint = joint = found.joint
         self.tangent_strides = [value_of(node).stride() for node in found.tangents]
         self.outputs = len(joint.of(Role.OUTPUT))
-        self.results = self.outputs + len(joint.of(*UPDATES))
+        self.results = self.outputs + len(joint.of(Role.BUFFER_UPDATE))
         self.tangents = [int(joint.inputs[node].key) for node in found.tangents]
         self.needs_grad = tuple(i in self.tangents for i in range(self.outputs))
         self.gradients_of = [int(value.key) for _, value in joint.of(Role.INPUT_GRADIENT)]
@@ -110,16 +110,11 @@ class StageFunctions:
         like = value_of(self.cut.tangents[self.tangents.index(output)])
         return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
 
-    def update(self, given: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-        """Gives buffers, and of the tensors that were ``given`` those that F changes, their new
-        values."""
-        for (_, target), value in zip(self.joint.of(*UPDATES), values, strict=True):
-            if target.role is Role.BUFFER_UPDATE:
-                old = self._module.get_buffer(str(target.key))
-            else:
-                old = given[int(target.key)]
-            with torch.no_grad():
-                old.copy_(value)
+    @torch.no_grad()
+    def update(self, values: Sequence[Tensor]) -> None:
+        """Gives the buffers that F changes their new values."""
+        for (_, buffer), value in zip(self.joint.of(Role.BUFFER_UPDATE), values, strict=True):
+            self._module.get_buffer(str(buffer.key)).copy_(value)
 
     @cached_property
     def kept_outputs(self) -> list[int]:

@@ -17,7 +17,7 @@ from pipeloom.runtime.stages.gradient_accumulator import GradientAccumulator
 from pipeloom.runtime.stages.gradients import flattened, spread
 from pipeloom.runtime.train.callbacks import listening
 from pipeloom.runtime.train.checkpoint_reader import saved_keys
-from pipeloom.runtime.transport.gloo import GlooTransport
+from pipeloom.runtime.transport.gloo import SHORT, GlooTransport
 from pipeloom.runtime.transport.nccl import Channel as NcclChannel
 from pipeloom.runtime.transport.nccl import NcclTransport
 from pipeloom.runtime.transport.staged_gloo import StagedGlooTransport

@@ -126,7 +126,7 @@ def _exported(
     )
 
 
-_NEW = {Role.BUFFER: Role.BUFFER_UPDATE, Role.INPUT: Role.INPUT_UPDATE}
+_NEW = {Role.BUFFER: Role.BUFFER_UPDATE}
 _GRADIENTS = {Role.PARAMETER: Role.PARAMETER_GRADIENT, Role.INPUT: Role.INPUT_GRADIENT}
 
 
@@ -150,7 +150,7 @@ def _value(found: Any, values: Sequence[Value]) -> Value:
 
 def _of(value: Value, roles: dict[Role, Role]) -> Value:
     if value.role not in roles:
-        raise TraceError(f"its forward changes {value.key}")
+        raise TraceError(f"its forward changes {value.role.name.lower()} {value.key}")
     return Value(roles[value.role], value.key)
 
 

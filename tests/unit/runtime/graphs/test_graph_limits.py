@@ -146,6 +146,16 @@ def test_a_sparse_gradient_is_left_to_autograd() -> None:
     assert found.pipeline.eager_stages == {0: "the gradient of weight is sparse"}
 
 
+def test_a_stage_that_changes_its_input_is_left_to_autograd() -> None:
+    module = Of(lambda m, x: m.inside(x.mul_(2)), inside=nn.Linear(WIDTH, WIDTH))
+    eager, found = (
+        ran(each("0F{0} 0BW{0}", 1), [copy.deepcopy(module)], [X.clone()], stages_as=way)
+        for way in ("eager", "aten")
+    )
+    assert found.pipeline.eager_stages == {0: "its forward changes input 0"}
+    assert differing(found.values, eager.values) == []
+
+
 def test_what_a_hook_keeps_is_no_tensor_of_the_trace() -> None:
     module, kept = nn.Sequential(nn.Linear(WIDTH, WIDTH)), list[Tensor]()
     module[0].register_forward_hook(lambda _, __, output: kept.append(output))
