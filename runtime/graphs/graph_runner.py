@@ -41,7 +41,7 @@ class GraphRunner(StageRunner):
     ``loss_in_model``: of a last stage whose module computes the loss, the function that finds it.
     ``weights_in_w``: whether W may compute with weights, which else are elsewhere by then.
     ``make``: what makes a function of a piece. ``refusal`` is why a stage is no graph, None where
-    it is one. ``made`` counts the functions, of which each is told to ``on_made``; ``remade`` says
+    it is one. ``made`` counts the functions; ``remade`` says
     for what some were made after the runner was ``settled``, as it is by a first step.
     """
 
@@ -62,7 +62,6 @@ class GraphRunner(StageRunner):
         self.made = 0
         self.settled = False
         self.remade: str | None = None
-        self.on_made: Callable[[], object] = int
         self._known: set[Kind] = set()
         self._graphs: dict[Kind, StageFunctions | None] = {}
         self._state: ModuleState | None = None
@@ -124,7 +123,6 @@ class GraphRunner(StageRunner):
     def _make(self, piece: Piece, module: fx.GraphModule, adds: Adds) -> Function:
         found = self._maker(piece, module, adds)
         self.made += 1
-        self.on_made()
         return found
 
     def _traced(self, inputs: Sequence[Any], cell: Cell) -> StageFunctions:
