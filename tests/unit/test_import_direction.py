@@ -33,10 +33,9 @@ def test_planning_imports_no_torch() -> None:
 
 
 def test_calls_of_a_devices_module_are_in_one_file() -> None:
-    """But for the functions that seed its generators, which graphs watch."""
     paths = (ROOT / "runtime").rglob("*.py")
     found = {path.name for path in paths if "torch.cuda" in path.read_text(encoding="utf-8")}
-    assert found == {"device.py", "random_numbers.py"}
+    assert found == {"device.py"}
 
 
 @pytest.mark.parametrize("room", ["ir", "solver", "runtime", "planner", "report"])
