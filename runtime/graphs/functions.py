@@ -131,11 +131,6 @@ def _products(piece: Piece, adds: Adds) -> list[fx.Node]:
 def laid_out(tensors: Iterable[Tensor], strides: Sequence[Sequence[int]]) -> list[Tensor]:
     """The tensors with these strides: copies of those that have others."""
     return [
-        x if x.stride() == stride else _strided(x, stride)
+        x if x.stride() == stride else x.new_empty_strided(x.shape, stride).copy_(x)
         for x, stride in zip(tensors, strides)  # noqa: B905
     ]
-
-
-def _strided(x: Tensor, stride: Sequence[int]) -> Tensor:
-    found = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device)
-    return found.copy_(x)

@@ -177,9 +177,10 @@ def _restored(*_: Any, **__: Any) -> NoReturn:
 _REFUSED: list[tuple[Any, str, Any]] = [
     (checkpoint, "_checkpoint_without_reentrant_generator", _checkpointed),
     (checkpoint, "CheckpointFunction", SimpleNamespace(apply=_checkpointed)),
-    (torch, "set_rng_state", _restored),  # as fork_rng does
-    (torch.random, "set_rng_state", _restored),
+    *((place, "set_rng_state", _restored) for place in (torch, torch.random)),  # as fork_rng does
 ]
+_SEEDING = ("manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all")
+"""Functions of an accelerator's module, whose seeds are not looked at."""
 
 
 @contextmanager
@@ -191,6 +192,8 @@ def _as_traced() -> Iterator[None]:
     with ExitStack() as within:
         within.enter_context(as_written("force_eager"))
         within.enter_context(config.patch(error_on_nested_fx_trace=False))
-        for place, name, other in _REFUSED:
+        device = torch.get_device_module()
+        seeding = [(device, name, _restored) for name in _SEEDING if hasattr(device, name)]
+        for place, name, other in [*_REFUSED, *seeding]:
             within.enter_context(patch.object(place, name, other))
         yield
