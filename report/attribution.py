@@ -234,7 +234,7 @@ class _Comparison:
         self._usual = self._medians()
 
     def chain(self) -> Iterator[OpLoss]:
-        """The ops of the chain, from the op that ended last to one that waited for none."""
+        """The critical chain, backwards from the op that ended last to one that waited for none."""
         node: int | None = max(range(len(self._ops)), key=self._end.__getitem__, default=None)
         while node is not None:
             before = self._clock.op_before(node)

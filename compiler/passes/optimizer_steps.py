@@ -44,7 +44,7 @@ def _each(row: Row) -> Row:
 
 
 def _stepped(segment: list[Instruction]) -> list[Instruction]:
-    """``segment`` with a step, if its first instruction completes the gradient of a stage."""
+    """``segment`` with an optimizer step after the W or BW that it begins with, and its sends."""
     if not segment or not isinstance(segment[0], Compute):
         return segment
     op = segment[0].op

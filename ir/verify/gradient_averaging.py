@@ -59,9 +59,10 @@ def _places(facts: Facts, rows: _Rows) -> Iterator[str]:
 
 
 def _times(facts: Facts, rows: _Rows, replicas: DataParallelDocument) -> Iterator[str]:
-    """Averages run one at a time, take as long as the ring needs, and wait for their gradient.
+    """Faults of averages, which run one at a time, take as long as the ring needs, and wait for
+    their gradient.
 
-    If activations are sent, they must also start as soon as the gradient is complete.
+    If the schedule passes activations, an average must start as soon as that is possible.
     """
     slack = _RELATIVE / 1000 * max((run.end for run in facts.runs), default=0.0)
     for rank, row in enumerate(rows):

@@ -61,9 +61,10 @@ class Frontier:
 
     @property
     def shown(self) -> list[tuple[str, float, float]]:
-        """The families that are not dominated in memory and bubble rate.
+        """(name, memory, bubble rate) of each family that no other one dominates.
 
-        Families within the scope are compared only with each other, the others with all.
+        Families with the same placement and passing as the optimizer are compared only with each
+        other, the rest with all.
         """
         own = [one for one in self.families if one[0] not in self.elsewhere]
         best = {

@@ -227,11 +227,11 @@ def heads_and_tails(of: Figures) -> Bound:
 
 
 def _choice(kinds: list[tuple[FloatArray, FloatArray]], rooms: FloatArray) -> FloatArray:
-    """Upper bound on the time of ops that fit into each of ``rooms`` (fractional knapsack).
+    """Upper bound on the time of ops that fit into each of ``rooms`` (fractional knapsack), (n,).
 
-    ``kinds``: pairs of sizes and times of what each microbatch may add, later ones on top of
-    earlier ones: M_W for its W, then M_B - M_W for its B. The knapsack may take a later one without
-    the earlier one, which can only raise the result.
+    ``kinds``: (sizes, times) of an op of each microbatch, shape (M,) each: first its W of size M_W,
+    then its B of size M_B - M_W. A B needs its W, too; the knapsack may take it alone, which can
+    only raise the result.
     """
     sizes, times = (np.concatenate(column) for column in zip(*kinds, strict=True))
     free = sizes <= 0

@@ -246,7 +246,7 @@ class CutBounds:
         return np.where(run.fits, np.maximum(spans, through), np.inf)
 
     def _room(self, rank: int) -> FloatArray:
-        """The memory on ``rank`` for the activations of each run of layers."""
+        """Memory left on ``rank`` for activations if it runs layers i to j - 1, (L + 1, L + 1)."""
         if any(
             layer.t_r is not None or layer.m_o is not None for layer in self.cutter.profile.layers
         ):
@@ -340,7 +340,10 @@ class _Run:
         return np.where(apart, head + tail, np.maximum(head, tail))
 
     def _busy(self) -> FloatArray:
-        """Upper bound on what a rank can run between its last F and the B of that microbatch."""
+        """Upper bound on the busy time of a rank between its last F and the B of that microbatch.
+
+        In milliseconds, for each run of layers, shape (L + 1, L + 1).
+        """
         most = np.zeros_like(self.f)
         for pending in range(min(int(self.capacity.max()), MOST_PENDING)):
             room = self.limit - (1 + pending) * self.m_b

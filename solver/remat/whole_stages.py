@@ -1,14 +1,15 @@
 """Recomputation or offload of whole stages, by a reduction to a problem without remat.
 
-If R runs right before its B, both together are a longer B. The rest of M_B, which is not kept, is
-held only while this one op runs, so a rank needs room for only one rest at a time::
+If R runs right before its B, both together are a longer B. The part of M_B that is not
+kept is the *remainder*. It is held only while this one op runs, so a rank needs room for one
+remainder at a time::
 
-    reduced     F .......... B      W       M_B is what waits for B; limit less the largest rest
+    reduced     F .......... B      W       M_B: what waits for B; limit less the largest remainder
     expanded    F ....... R  B      W
 
-Offload is similar, but its copies run beside the ops: with room for one or more rests, an F can run
-while the activations of another microbatch are being offloaded. :meth:`Reduction.expanded` decides
-by the memory which microbatches are offloaded, and when.
+Offload is similar, but its copies run beside the ops: with room for one or more remainders, an F can
+run while the activations of another microbatch are being offloaded. :meth:`Reduction.expanded`
+chooses, from the memory available, which microbatches are offloaded, and when.
 """
 
 from __future__ import annotations

@@ -314,7 +314,10 @@ class EventOrder:
         return cls(tuple(np.split(place[:ops], offsets[1:-1])), place[ops::2], place[ops + 1 :: 2])
 
     def boundary(self, rank: IntArray, place: IntArray) -> IntArray:
-        """The number of ops of ``rank`` before ``place``, both (n,)."""
+        """For each pair, the number of ops of ``rank`` that come before ``place``, (n,).
+
+        ``place``: an index into the order of all ops and moments by time.
+        """
         return counts_before(self.ops, rank, place)
 
 

@@ -312,9 +312,11 @@ def _thin(  # noqa: PLR0917
     states: int,
     ceiling: float,
 ) -> tuple[npt.NDArray[np.int16], FloatArray, float]:
-    """The states without dominated ones, merged in ever larger cells while there are too many.
+    """Removes dominated states, and merges similar ones until at most ``states`` are left.
 
-    Returns ``met``, ``numbers`` and the size of the last cells.
+    A state is a row of ``met`` with its row of ``numbers``. States with equal ``met`` are merged if
+    their numbers lie in one cell of a grid; its size begins with ``cell`` and doubles up to a part
+    of ``ceiling``. Returns ``met``, ``numbers`` and the last size.
     """
     while len(met) > 1:
         key = _keys(met, base)

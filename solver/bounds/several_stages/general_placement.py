@@ -210,7 +210,9 @@ def placed_head_tail(placed: GeneralPlacement) -> Bound:
 
 
 def last_forward(placed: GeneralPlacement) -> Bound:
-    """If memory is small, a rank's last F comes late, and its microbatch still has to come back.
+    """Bound by a rank's last F: with little memory it is late, and its microbatch must come back.
+
+    Symbols are those of the module's docstring.
 
     Rank k starts the last F of its i-th stage s_i at least
     :meth:`GeneralPlacement.until_last_forward` after S_k. The microbatch of that F then runs up to

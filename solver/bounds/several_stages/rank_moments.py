@@ -159,7 +159,8 @@ class RankMoments:
     ) -> list[Any]:
         """Make ``moment`` the first (or last) of the moments called ``name`` of the classes ``of``.
 
-        Returns for each of them 1, or a binary variable, that says whether it is the one.
+        Returns a binary variable for each class, which is 1 for the chosen one; just 1 if there is
+        only one class.
         """
         add, alone = self._solver.Add, len(of) == 1
         picked = [1 if alone else self._solver.IntVar(0, 1, "") for _ in of]

@@ -177,7 +177,11 @@ def find(
     *,
     method: Method = Method.CP_SAT,
 ) -> CpSatThread[Order]:
-    """Run CP-SAT on ``model`` and offer its schedules; ``on_bound`` receives bounds in ticks."""
+    """Run CP-SAT on ``model`` until it ends or ``budget`` is used up, and return the ended search.
+
+    Its schedules are offered to ``best`` under the name ``method``. Its bounds, in ticks, are passed
+    to ``on_bound``.
+    """
     parameters = {
         "max_time_in_seconds": budget.time.left,
         "max_deterministic_time": budget.work.ops / OPS_A_SECOND / model.unit,
