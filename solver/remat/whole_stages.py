@@ -7,8 +7,8 @@ remainder at a time::
     reduced     F .......... B      W       M_B: what waits for B; limit less the largest remainder
     expanded    F ....... R  B      W
 
-Offload is similar, but its copies run beside the ops: with room for one or more remainders, an F can
-run while the activations of another microbatch are being offloaded. :meth:`Reduction.expanded`
+Offload is similar, but its copies run beside the ops: with room for one or more remainders, an F
+can run while the activations of another microbatch are being offloaded. :meth:`Reduction.expanded`
 chooses, from the memory available, which microbatches are offloaded, and when.
 """
 

@@ -179,8 +179,8 @@ def find(
 ) -> CpSatThread[Order]:
     """Run CP-SAT on ``model`` until it ends or ``budget`` is used up, and return the ended search.
 
-    Its schedules are offered to ``best`` under the name ``method``. Its bounds, in ticks, are passed
-    to ``on_bound``.
+    Its schedules are offered to ``best`` under the name ``method``, its bounds, in ticks, passed to
+    ``on_bound``.
     """
     parameters = {
         "max_time_in_seconds": budget.time.left,
