@@ -48,6 +48,7 @@ REMOVED: dict[str, str] = {
     "pipeloom.tune": _TUNE,
     "--view": "a profile joins what all processes measured",
     "--group": "Pipeline.profile measures the stages of a mesh",
+    "--data-group": "Pipeline.profile measures the stages of a mesh",
     "--message-timeout": "--timeout limits one message, not the run",
     "pipeloom pack": "pipeloom.pack packs sequences and schedules them, in Python",
     "--max-tokens": "pipeloom.pack takes max_tokens, in Python",

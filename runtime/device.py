@@ -75,6 +75,11 @@ class Device:
         return () if self.is_host else (self.device,)
 
 
+def accelerator() -> Any:
+    """Torch's module for the accelerator of this machine; ``torch.cpu`` if it has none."""
+    return torch.get_device_module()
+
+
 def device_count() -> int:
     """The number of GPUs of this machine that this process sees."""
     return torch.cuda.device_count()

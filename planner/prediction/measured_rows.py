@@ -29,6 +29,7 @@ VTRAIN = {
 }
 """What holds for all rows of vTrain's measurements (Bang et al., 2023)."""
 LEAST, MOST = 1e-6, 1e12
+AGREE = 1.05  # most that a time and a throughput of one run can differ
 """Of whatever is measured."""
 _MEASURED = ("step_ms", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "memory_gib", "memory_gb")
 _BESIDE = (
@@ -121,10 +122,15 @@ def _row(row: dict[str, Any], models: Mapping[str, Any]) -> MeasuredRow:
 def _step_ms(measured: Mapping[str, float | None], setup: Setup) -> float:
     """The step's time as measured, or from the throughput that was."""
     run, (step_ms, tokens, teraflops) = setup.run, [measured[key] for key in _MEASURED[:3]]
+    by_tokens = None if tokens is None else run.global_batch * run.seq / (tokens * run.gpus) * 1e3
     if step_ms is not None:
+        if by_tokens is not None and not 1 / AGREE <= by_tokens / step_ms <= AGREE:
+            raise InputError(
+                f"step_ms: expected about {by_tokens:g}, by tokens_per_s_per_gpu, got {step_ms:g}"
+            )
         return step_ms
-    if tokens is not None:
-        return run.global_batch * run.seq / (tokens * run.gpus) * 1e3
+    if by_tokens is not None:
+        return by_tokens
     if teraflops is not None:
         return _counted_flops(setup) / (teraflops * run.gpus * 1e9)
     raise InputError("step_ms: missing; expected a number > 0, or another measure")

@@ -30,6 +30,10 @@ Copies: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # target, source; bytes
 Wait: TypeAlias = Callable[[], object]
 
 
+def _nothing() -> None:
+    """There is no copy to wait for."""
+
+
 class CopyChannels:
     """A stream each way, ordered with the stream that computes by events.
 
@@ -88,7 +92,7 @@ class OffloadedActivations:
         self._saved: list[_SavedActivation] = []
         self._stay: frozenset[int] = frozenset()
         self._places: dict[int, tuple[Tensor, torch.device]] = {}
-        self._wait: Wait = int  # does nothing
+        self._wait: Wait = _nothing
 
     def packing(self, stay: Iterable[Tensor]) -> AbstractContextManager[object]:
         """A context in which what autograd saves is offloaded, but for the tensors to ``stay``."""
@@ -108,7 +112,7 @@ class OffloadedActivations:
     def gone(self) -> None:
         """Waits for that, and gives up the memory on the device. Raises ChangedInPlaceError."""
         self._wait()
-        self._wait = int
+        self._wait = _nothing
         for saved in self._saved:
             unchanged(saved.tensor, saved.version)
         for saved in self._saved:
@@ -139,7 +143,7 @@ class OffloadedActivations:
         """Forgets what autograd alone is to hold from here on."""
         for place, _ in self._places.values():
             self._host.give(place)
-        self._wait = int
+        self._wait = _nothing
         self._places.clear()
         self._saved.clear()
 

@@ -56,7 +56,8 @@ def load(part: Any, files: list[Path], name: str) -> None:
     mapping = import_module("transformers.conversion_mapping").get_model_conversion_mapping(part)
     safe_open = import_module("safetensors").safe_open
     with ExitStack() as opened:
-        opened.enter_context(patch.object(loading, "tqdm", lambda found, **_: found))  # no bars
+        # no progress bars
+        opened.enter_context(patch.object(loading, "tqdm", lambda found, **_: found, create=True))
         slices: dict[str, Any] = {}
         for path in files:
             file = opened.enter_context(safe_open(path, framework="pt"))

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from fnmatch import fnmatchcase
-from itertools import chain
+from itertools import chain, combinations
 from math import prod
 
 import torch.distributed as dist
@@ -83,13 +83,21 @@ def named_axes(
 ) -> Axes:
     """The groups of all patterns that name the parameter; ``mesh``: the processes of its mesh.
 
-    Raises InputError for one of a DTensor that has some of these."""
+    Raises InputError for a group that has some processes of the mesh, or several of another group.
+    """
     found = {pattern: own for pattern, own in patterns.items() if fnmatchcase(name, pattern)}
     for pattern, own in found.items():
         if len({*own} & {*mesh}) > 1:
             raise InputError(
                 f"norm_groups: {pattern!r}: expected none for a DTensor, whose norm is of all "
                 f"its shards, got {name} of stage {stage}"
+            )
+    for (one, first), (other, second) in combinations(found.items(), 2):
+        if {*first} != {*second} and len({*first} & {*second}) > 1:
+            raise InputError(
+                f"norm_groups: {one!r}, {other!r}: expected groups that share one process at most, "
+                f"as those of a mesh's dimensions, got {first} and {second} for {name} of stage "
+                f"{stage}"
             )
     return frozenset(found.values())
 

@@ -151,6 +151,13 @@ class LayeredSource:
                 )
             return ()
         groups: Sequence[Sequence[tuple[str, str]]] = ask()
+        known = set(chain.from_iterable(self.parts))
+        for layer, _ in chain.from_iterable(groups):
+            if layer not in known:
+                raise InputError(
+                    f"{type(self.source).__name__}.tied_layers(): expected names of its layers, "
+                    f"got {layer!r}"
+                )
         return groups
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:

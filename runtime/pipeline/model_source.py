@@ -100,9 +100,17 @@ def on_device(device: torch.device, dtype: torch.dtype | None) -> Place:
 
 
 def placed_stages(source: ModelSource, count: int, place: Place | None) -> Sequence[Stage]:
-    """``source.stages(count)``, checked; each is made by ``place``, if it is given."""
+    """``source.stages(count)``, checked; each is made by ``place``, if it is given.
+
+    Stages that are modules are placed now: the pipeline finds their shared parameters.
+    """
     stages = checked_stages(source, count)
-    return stages if place is None else [partial(place, stage, s) for s, stage in enumerate(stages)]
+    if place is None:
+        return stages
+    return [
+        place(stage, s) if isinstance(stage, nn.Module) else partial(place, stage, s)
+        for s, stage in enumerate(stages)
+    ]
 
 
 def check_cut(source: ModelSource, count: int) -> None:
@@ -151,8 +159,11 @@ def checked_batch(
 
     Raises InputError where it is not what it should be.
     """
-    inputs, targets = getattr(source, method)(step, microbatches)
+    value: Any = getattr(source, method)(step, microbatches)
     name = f"{type(source).__name__}.{method}({step}, {microbatches})"
+    if not (isinstance(value, Sequence) and len(value) == 2):
+        raise InputError(f"{name}: expected a pair, inputs and targets, got {_shown(value)}")
+    inputs, targets = value
     return (
         _microbatches(inputs, microbatches, f"{name}: inputs"),
         _microbatches(targets, microbatches, f"{name}: targets"),

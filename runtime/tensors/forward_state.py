@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..fake_tensors import is_fake
 from .rng_state import RandomState, generators_of
 
 
@@ -54,12 +55,18 @@ class KeptBuffer:
 
     @property
     def changed(self) -> bool:
-        """Whether something has written to the buffer by now, or put another one in its place; of
-        running statistics torch does not count it."""
+        """Whether the buffer was modified or replaced since then.
+
+        Torch does not count the writes of ``batch_norm`` and to ``.data``, so that values are
+        compared; fake tensors have none.
+        """
         if self.module._buffers[self.name] is not self.buffer:
             return True
-        running = self.module.training and self.name.startswith("running_")
-        return running or self.buffer._version != self.version
+        if self.buffer._version != self.version:
+            return True
+        if is_fake(self.buffer):
+            return self.module.training and self.name.startswith("running_")
+        return not torch.equal(self.buffer, self.value)
 
 
 @contextmanager

@@ -37,16 +37,17 @@ NEEDED = ("model.", "optimizer.state.")  # what a run cannot go on without
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A checkpoint's record of its run: the ``step`` that comes next, and how many ``processes``
-    keep random numbers."""
+    """A checkpoint's record of its run: the ``step`` that comes next, the classes of the
+    ``optimizers``, and how many ``processes`` keep random numbers."""
 
     step: int
+    optimizers: tuple[str, ...]
     processes: int
 
 
 def read_run(path: Path) -> RunState:
     """The checkpoint's record of its run. Raises InputError where it cannot be read."""
-    state = {"run": {"step": 0, "processes": 0}}
+    state: dict[str, dict[str, Any]] = {"run": {"step": 0, "optimizers": (), "processes": 0}}
     missing = [key for key in state["run"] if f"run.{key}" not in saved_keys(path)]
     if missing:
         raise InputError(f"{path}: run.{missing[0]}: missing; expected a checkpoint of run --save")
@@ -99,7 +100,12 @@ class Checkpoints:
         """The state before ``step``. Raises ExecutionError where it cannot be written."""
         path = Path(folder) / f"step-{step:06}"
         partial = path.with_name(f".{path.name}.partial")
-        run = {"step": step, "processes": self._processes, "random": self._random()}
+        run = {
+            "step": step,
+            "optimizers": self._optimizers(),
+            "processes": self._processes,
+            "random": self._random(),
+        }
         state = {**self._pipeline.state_dict(), "run": run}
         if self._process == 0:
             shutil.rmtree(partial, ignore_errors=True)
@@ -120,7 +126,7 @@ class Checkpoints:
         """
         run, saved = read_run(path), saved_keys(path)
         state = self._pipeline.state_dict()
-        self._check(path, state, saved)
+        self._check(path, run, state, saved)
         own = _options(state)
         for section, values in state.items():
             state[section] = {k: v for k, v in values.items() if f"{section}.{k}" in saved}
@@ -159,8 +165,22 @@ class Checkpoints:
         with self._pipeline.together(), told(path, "saved", ExecutionError):
             save(dict(state), checkpoint_id=path, planner=planner)
 
-    def _check(self, path: Path, state: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-        """Raises InputError for missing or unknown names, and other shapes."""
+    def _optimizers(self) -> tuple[str, ...]:
+        """The names of all optimizers' classes, the same on all processes."""
+        own = {type(optimizer).__name__ for optimizer in self._pipeline.optimizers.values()}
+        rows = self._replicas.gather(self._pipeline, own)
+        return tuple(sorted({name for row in rows for names in row for name in names}))
+
+    def _check(
+        self, path: Path, run: RunState, state: Mapping[str, Any], saved: Mapping[str, Any]
+    ) -> None:
+        """Raises InputError for missing or unknown names, other shapes and other optimizers."""
+        optimizers = self._optimizers()
+        if run.optimizers != optimizers:
+            raise InputError(
+                f"{path}: run.optimizers: expected {' and '.join(optimizers)}, as the model "
+                f"source makes them, got {' and '.join(run.optimizers)}"
+            )
         own = {f"{name}.{key}": v for name, values in state.items() for key, v in values.items()}
         fault = next(_faults(own, saved), None)
         rows = self._replicas.gather(self._pipeline, (fault, list(own)))

@@ -75,8 +75,8 @@ class RunSettings:
     def options(self) -> Options:
         """The options of :class:`Pipeline` that the settings ask for."""
         return {
-            "param_dtype": dtype_of(self.param_dtype),
-            "reduce_dtype": dtype_of(self.reduce_dtype),
+            "param_dtype": dtype_of(self.param_dtype, "param_dtype"),
+            "reduce_dtype": dtype_of(self.reduce_dtype, "reduce_dtype"),
             "clip_grad_norm": self.clip_grad_norm,
             "loss_scale": None if self.loss_scale is None else LossScale(self.loss_scale),
             "post_validation": self.post_validation,
@@ -89,10 +89,10 @@ class RunSettings:
         }
 
 
-def dtype_of(name: str | None) -> torch.dtype | None:
+def dtype_of(name: str | None, key: str = "dtype") -> torch.dtype | None:
     """The dtype of that name, a key of DTYPES; None for None. Raises InputError for another."""
     if name is not None and name not in DTYPES:
-        raise InputError(f"dtype: expected {' or '.join(DTYPES)}, got {name}")
+        raise InputError(f"{key}: expected {' or '.join(DTYPES)}, got {name}")
     return None if name is None else DTYPES[name]
 
 

@@ -177,7 +177,7 @@ def train(
         *loop.notes.values(),
         other_model(program.schedule, {s: n for one in sizes for s, n in one.items()}),
         barrier_note,
-        *sorted({line for some in lines for line in some}),
+        *dict.fromkeys(line for some in lines for line in some),
         None if settings.pace else why_far_off(program.schedule, measured),
     )
     return RunResult(

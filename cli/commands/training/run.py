@@ -60,7 +60,7 @@ class RunRequest(ModelRequest):
     )
     """function to call after each step, or class of such a callback; can be repeated"""
     timeout: float = option("S", SECONDS, default=300.0)
-    """seconds to wait for a message, 300 by default"""
+    """seconds to wait for a message, 300 by default; the run has no limit"""
     trace: str | None = option("FILE")
     """write the median step as a schedule with measured times"""
     param_dtype: str | None = option(kind=DTYPE)

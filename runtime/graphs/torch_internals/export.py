@@ -18,6 +18,7 @@ from torch.compiler import set_stance as as_written  # what torch.compile has ma
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import checkpoint
 
+from ...device import accelerator
 from ...dtensors import is_dtensor, local, whole
 from ...tensors.rng_state import generators_of
 from ..joint import Joint, Role, Value
@@ -192,7 +193,7 @@ def _as_traced() -> Iterator[None]:
     with ExitStack() as within:
         within.enter_context(as_written("force_eager"))
         within.enter_context(config.patch(error_on_nested_fx_trace=False))
-        device = torch.get_device_module()
+        device = accelerator()
         seeding = [(device, name, _restored) for name in _SEEDING if hasattr(device, name)]
         for place, name, other in [*_REFUSED, *seeding]:
             within.enter_context(patch.object(place, name, other))
