@@ -135,6 +135,9 @@ def parse_cluster(data: Mapping[str, Any], where: str) -> Cluster:
     found = validated(Cluster, dict(data), where)
     if unsure := keys_in_doubt(Cluster, data, where):
         raise InputError(*(line.replace(", not used", "") for line in unsure.values()))
+    known = ", ".join(Efficiency.model_fields)
+    if extra := found.efficiency.model_extra:
+        raise InputError(*(f"{where}: efficiency: {k}: unknown key; known: {known}" for k in extra))
     return found if found.name else found.model_copy(update={"name": found.gpu.name})
 
 

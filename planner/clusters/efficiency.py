@@ -12,11 +12,11 @@ from functools import cache
 from math import inf
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, model_validator
+from pydantic import ConfigDict
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import custom_error_schema, float_schema
 
-from pipeloom.ir.formats.validation import Document, DocumentFault, raise_faults, said
+from pipeloom.ir.formats.validation import Document
 
 from ..packaged import packaged
 
@@ -57,15 +57,6 @@ class Efficiency(Document):
     """
 
     model_config = ConfigDict(frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known(cls, data: object) -> object:
-        """Refuses unknown keys: predictions would be made as if nothing were given."""
-        given = data if isinstance(data, dict) else {}
-        line = said(f"unknown key; known: {', '.join(cls.model_fields)}")
-        raise_faults(DocumentFault((key,), line) for key in given.keys() - cls.model_fields.keys())
-        return data
 
     gemm: Annotated[float, Rate(0.98, 0.2)] = 0.70
     gemm_narrow: Annotated[float, Rate(0.98, 0.2)] = 0.55

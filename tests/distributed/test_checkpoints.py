@@ -196,7 +196,7 @@ class Momentum(Untrained):
         ),
         (Untrained(layers=5), "missing; expected all that this run's model and optimizers have"),
         (Untrained(layers=3), "expected only what this run's model and optimizers have"),
-        (Momentum(), "momentum_buffer: missing; expected all that this run's model and optimizers"),
+        (Momentum(), "run.optimizers: expected SGD, as the model source makes them, got Adam"),
     ],
 )
 def test_what_does_not_fit_is_one_line_before_the_first_step(
