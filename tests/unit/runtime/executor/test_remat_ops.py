@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss
+from torch.nn.functional import batch_norm, mse_loss
 
 from pipeloom.ir import InputError
 from pipeloom.runtime import Pipeline
@@ -164,6 +164,29 @@ def test_what_a_backward_needs_and_others_change_is_refused(what: str, order: st
     with pytest.raises(InputError, match=text) as caught:
         run.step(list(X), target=list(Y))
     assert "\n" not in str(caught.value)
+
+
+class Moving(nn.Linear):
+    """Running statistics under names of its own, whose writes torch does not count."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("var", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return batch_norm(super().forward(x), self.mean, self.var, training=True)
+
+
+def test_statistics_change_once_for_each_microbatch() -> None:
+    torch.manual_seed(0)
+    modules = [Moving(), Moving()]
+    expected = copy.deepcopy(modules)
+    for order, stages in ((RECOMPUTED, modules), (PLAIN, expected)):
+        Pipeline(program(order), stages, loss=mse_loss).step(list(X), target=list(Y))
+    for one, other in zip(modules, expected, strict=True):
+        assert torch.equal(one.mean, other.mean)
+        assert torch.equal(one.var, other.var)
 
 
 def test_what_a_recomputed_forward_saved_is_its_own() -> None:
