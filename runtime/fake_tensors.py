@@ -41,7 +41,7 @@ def really() -> AbstractContextManager[Any]:
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Whether a tensor is one."""
+    """Whether a tensor is fake."""
     return isinstance(tensor, FakeTensor)
 
 

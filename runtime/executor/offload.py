@@ -37,8 +37,8 @@ def _nothing() -> None:
 class CopyChannels:
     """One copy stream per direction, synchronized with the compute stream by events.
 
-    ``out`` and ``back`` start copies. Each returns a function after whose call all work that is
-    newly queued on the device waits for the copies.
+    ``out`` and ``back`` start copies. Each returns a function; all work that is queued on the
+    device after its call waits for the copies.
     """
 
     def __init__(self, device: Device) -> None:

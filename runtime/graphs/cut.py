@@ -66,8 +66,7 @@ class Cut:
     - ``forward`` (F): the microbatch's tensors -> results (outputs, then updates) and ``saved``.
       ``alone`` is F without ``saved``; ``again`` (R) returns only ``saved``.
     - ``backward`` (B): the first ``to_b`` of ``saved``, and ``tangents`` -> gradients of inputs,
-    and
-      the values that wait for W.
+      and the values that wait for W.
     - ``weight`` (W): ``saved`` from ``from_w`` on, and the values that waited.
     - ``fused`` (BW): all of ``saved``, and ``tangents`` -> gradients of inputs.
 

@@ -134,12 +134,12 @@ MOST_CHUNKS = 64
 
 
 def most_stages(source: ModelSource, count: int) -> int | None:
-    """Returns the most stages into which ``source`` may be planned; it can be cut into ``count``.
+    """Returns the largest number of stages that a plan may cut ``source`` into.
 
-    Placements cut each stage into equally many pieces, so the search stops before the first
-    multiple of ``count`` that is impossible. (A source whose number of stages must divide its
-    layers can be cut into some larger numbers.) Returns None if :data:`MOST_CHUNKS` times ``count``
-    is possible.
+    ``count``: a possible number. Placements cut each stage into equally many pieces, so the search
+    stops before the first multiple of ``count`` that is impossible. (A source whose number of
+    stages must divide its layers can be cut into some larger numbers.) Returns None if
+    :data:`MOST_CHUNKS` times ``count`` is possible.
     """
     for stages in range(2 * count, MOST_CHUNKS * count + 1, count):
         if not _is_possible(source, stages):
