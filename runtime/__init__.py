@@ -1,6 +1,6 @@
 """Runs programs on torch.distributed; the only folder that imports torch.
 
-The public names stand in ``__init__.pyi``; each is loaded when it is first used.
+``__init__.pyi`` lists the public names; each is loaded on first use.
 """
 
 from lazy_loader import attach_stub

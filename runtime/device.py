@@ -1,4 +1,4 @@
-"""A device's streams, events, memory and random numbers: all calls that depend on its type."""
+"""Streams, events, memory and random state of a device: all calls that depend on its type."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 from pipeloom.ir.errors import InputError
 
-CYCLES = 1.5e6  # of a GPU's clock in a millisecond, about
+CYCLES = 1.5e6  # of a GPU's clock per millisecond, approximately
 
 
 class Device:
-    """The verbs of one device, by torch's module for its type (``torch.cuda``, ``torch.xpu``, ...).
+    """Operations of one device, by torch's module for its type (``torch.cuda``, ``torch.xpu``).
 
-    ``torch.cpu`` has streams and events, too: they do nothing, as work on a CPU is done when a
+    ``torch.cpu`` has streams and events, too. They do nothing, as work on a CPU is complete when a
     call returns.
     """
 
@@ -35,30 +35,30 @@ class Device:
         return stream
 
     def event(self, *, timed: bool = False) -> torch.Event:
-        """A new event; if ``timed``, it keeps the time at which it is reached."""
+        """Returns a new event; if ``timed``, it records the time at which it is reached."""
         event: torch.Event = self._torch.Event(*((True,) if timed else ()))
         return event
 
     def use(self, stream: torch.Stream) -> AbstractContextManager[object]:
-        """A context whose work goes to ``stream``."""
+        """A context whose work is queued on ``stream``."""
         context: AbstractContextManager[object] = self._torch.stream(stream)
         return context
 
     def current(self) -> torch.Stream:
-        """The stream that work goes to now."""
+        """Returns the stream on which work is queued now."""
         stream: torch.Stream = self._torch.current_stream(self.device)
         return stream
 
     def synchronize(self) -> None:
-        """Returns once all queued work is done; at once on a CPU."""
+        """Waits until all queued work is done; returns at once on a CPU."""
         self._torch.synchronize(self.device)
 
     def peak_memory(self) -> int | None:
-        """The most bytes that the allocator had in use since its reset; None on a CPU."""
+        """Returns the peak bytes in use by the allocator since its reset; None on a CPU."""
         return None if self.is_host else self._torch.max_memory_allocated(self.device)
 
     def rng_state(self) -> Tensor:
-        """The state of the default generator."""
+        """Returns the state of the default generator."""
         state: Tensor = (torch if self.is_host else self._torch).get_rng_state(*self._which())
         return state
 
@@ -67,7 +67,7 @@ class Device:
         (torch if self.is_host else self._torch).set_rng_state(state, *self._which())
 
     def keep_busy(self, milliseconds: float) -> None:
-        """Occupies the current stream of a GPU for about so long, so that the host gets ahead."""
+        """Keeps the current stream of a GPU busy for about this time, to let the host run ahead."""
         if self.device.type == "cuda":
             self._torch._sleep(int(milliseconds * CYCLES))
 
@@ -76,23 +76,23 @@ class Device:
 
 
 def accelerator() -> Any:
-    """Torch's module for the accelerator of this machine; ``torch.cpu`` if it has none."""
+    """Returns torch's module for this machine's accelerator; ``torch.cpu`` if there is none."""
     return torch.get_device_module()
 
 
 def device_count() -> int:
-    """The number of GPUs of this machine that this process sees."""
+    """Returns the number of GPUs that this process sees."""
     return torch.cuda.device_count()
 
 
 def check_devices() -> None:
-    """Raises InputError where torch finds no GPU."""
+    """Raises InputError if torch finds no GPU."""
     if device_count() == 0:
         raise InputError("device: expected cpu, got cuda: torch finds no CUDA device here")
 
 
 def with_index(device: torch.device) -> torch.device:
-    """``device`` with an index: without one it is the current device of its type, as in torch."""
+    """Returns ``device`` with an index; by default, that of the current device of its type."""
     if device.type == "cpu" or device.index is not None:
         return device
     return torch.device(device.type, torch.get_device_module(device).current_device())
@@ -104,5 +104,5 @@ def set_gpu(index: int) -> None:
 
 
 def gpu_uuid() -> str:
-    """The name of the current GPU, different from all others of the machine."""
+    """Returns the UUID of the current GPU."""
     return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)

@@ -1,4 +1,4 @@
-"""DTensors: the part of one that is on this process, and the layout of parameters that are."""
+"""DTensors: their local part, and the layout of gradients."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import Tensor, nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-if TYPE_CHECKING:  # takes a second to import, and whoever has made one has done so
+if TYPE_CHECKING:  # slow to import (about 1 s); only needed if the caller has created one
     from torch.distributed.tensor import DTensor
 
 PLAIN = (Tensor, nn.Parameter)
 
 
 def is_dtensor(tensor: object) -> TypeGuard[DTensor]:
-    """Whether a tensor is a DTensor, asked without importing them."""
+    """Whether a tensor is a DTensor; does not import them."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def parts(tensor: Tensor) -> tuple[Tensor, ...]:
-    """The tensors with memory that it is made of: itself, or those inside of a subclass."""
+    """Returns the tensors with memory that it consists of: itself, or those inside a subclass."""
     if type(tensor) in PLAIN or not is_traceable_wrapper_subclass(tensor):
         return (tensor,)
     names, _ = tensor.__tensor_flatten__()
@@ -33,7 +33,7 @@ def parts(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 class _Arrived(torch.autograd.Function):
-    """The tensor that a collective under way leaves, once it is waited for."""
+    """Waits for a pending collective and returns its result."""
 
     @staticmethod
     def forward(_: Any, under_way: AsyncCollectiveTensor) -> Tensor:
@@ -46,7 +46,7 @@ class _Arrived(torch.autograd.Function):
 
 
 def arrived(tensor: Tensor) -> Tensor:
-    """The tensor that a collective under way leaves, or ``tensor`` itself; differentiable."""
+    """Returns the result of a pending collective, or ``tensor`` itself; differentiable."""
     if not isinstance(tensor, AsyncCollectiveTensor):
         return tensor
     found: Tensor = _Arrived.apply(tensor)  # type: ignore[no-untyped-call]
@@ -55,14 +55,14 @@ def arrived(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def local(tensor: Tensor) -> Tensor:
-    """This process's part of a DTensor, sharing its memory; any other tensor itself."""
+    """Returns the local part of a DTensor, which shares its memory; other tensors unchanged."""
     return arrived(tensor.to_local()) if is_dtensor(tensor) else tensor
 
 
 def whole(parameter: Tensor, part: Tensor) -> Tensor:
-    """``part``, shaped as :func:`local` of ``parameter``, as a tensor that is laid out as it.
+    """Returns a tensor with the layout of ``parameter`` whose local part is ``part``.
 
-    Differentiable: the part's gradient is laid out as the part, by collectives where need be.
+    Differentiable: the gradient gets the layout of the part, by collectives if necessary.
     """
     if not is_dtensor(parameter):
         return part
@@ -80,27 +80,29 @@ def whole(parameter: Tensor, part: Tensor) -> Tensor:
 
 @torch.no_grad()
 def like(parameter: Tensor, part: Tensor) -> Tensor:
-    """The same, of values alone."""
+    """Same as :func:`whole`, without autograd."""
     return whole(parameter, part)
 
 
 def set_local(parameter: nn.Parameter, part: Tensor) -> None:
-    """Makes ``part`` the memory of this process's data, maybe in another dtype; same object.
+    """Makes ``part`` the local data of ``parameter``, possibly in another dtype; same object.
 
-    How often ``part`` is changed in place is not counted as changes of the parameter.
+    In-place changes of ``part`` do not increment the parameter's version counter.
     """
     part = part.data
     data = like(parameter, part)
     parameter.data = data
-    if is_dtensor(data):  # set_data knows of the wrapper alone
+    if is_dtensor(data):  # set_data only changes the wrapper
         inside: Any = parameter
         inside._local_tensor, inside._spec = part, data._spec
 
 
 @torch.no_grad()
 def lay_out(parameters: Iterable[nn.Parameter]) -> None:
-    """Gradients as their parameters are: torch leaves some as sums that are still to be made over
-    a mesh, and others whole. All processes of the meshes call it."""
+    """Gives gradients the layout of their parameters; all processes of the meshes call it.
+
+    torch leaves some of them as partial sums over a mesh, and others unsharded.
+    """
     for parameter in parameters:
         gradient, layout = parameter.grad, getattr(parameter, "placements", None)
         if is_dtensor(gradient) and gradient.placements != layout:

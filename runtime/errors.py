@@ -14,13 +14,13 @@ class ExecutionError(PipeloomError):
 
 
 class ShapeError(PipeloomError):
-    """A tensor has another shape or dtype than the one that was agreed on."""
+    """A tensor's shape or dtype differs from what was agreed on."""
 
     exit_code = 1
 
 
 class ChangedInPlaceError(InputError):
-    """A ``tensor`` that a backward needs is no more what it was when its forward kept it."""
+    """A ``tensor`` that a backward needs was modified in place since its forward."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -34,10 +34,10 @@ class ChangedInPlaceError(InputError):
 class LaunchError(PipeloomError):
     """A process of a launch failed.
 
-    ``rank``: the first that did, None where none answered in time; ``details``: its traceback;
-    ``exit_code``: that of the error it raised. ``moment``: when it reported that, on the machine's
-    monotonic clock; 0 of one that died. ``ours``: whether the error is one of pipeloom's own, which
-    says in one line where it happened.
+    ``rank``: the first that failed; None if there was no answer in time. ``details``: its
+    traceback. ``exit_code``: that of the error it raised. ``moment``: when it reported the error,
+    on the machine's monotonic clock; 0 if it died. ``ours``: whether the error is one of
+    pipeloom's, which states in one line where it happened.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class LaunchError(PipeloomError):
 
 
 def advice(error: Exception) -> str:
-    """Words on an error of torch's that does not say what a stage may not do, else none."""
+    """Returns advice for an error of torch that does not explain the problem, else ""."""
     if "a leaf Variable that requires grad" not in str(error):
         return ""
     return " Its input, or a parameter, is changed in place: expected a copy to be (inplace=False)."

@@ -1,6 +1,6 @@
-"""Tensors that have shapes and dtypes and take no memory: what is computed with them is not.
+"""Tensors with shapes and dtypes but without memory; operations on them compute nothing.
 
-All that is used of torch's fake tensors is in this file; tried on torch 2.13.
+All uses of torch's fake tensors are in this file; tested with torch 2.13.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 @contextmanager
 def faked() -> Iterator[None]:
-    """A context in which new tensors are fake, and what is computed with others, too.
+    """A context in which new tensors, and results of operations on others, are fake.
 
-    What cannot be is raised alone, without torch's account of it on standard error.
+    For unsupported operations, an error is raised without torch's log output.
     """
     level = _LOG.level
     _LOG.setLevel(logging.CRITICAL)
@@ -35,19 +35,22 @@ def faked() -> Iterator[None]:
 
 
 def really() -> AbstractContextManager[Any]:
-    """A context within that one, or within a trace, in which tensors are computed as ever."""
+    """A context inside :func:`faked` or a trace in which tensors are computed as usual."""
     found: AbstractContextManager[Any] = _disable_current_modes()
     return found
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Whether a tensor is one."""
+    """Whether a tensor is fake."""
     return isinstance(tensor, FakeTensor)
 
 
 def fake_module(module: nn.Module, device: torch.device, dtype: torch.dtype | None) -> nn.Module:
-    """The module with fake parameters and buffers, floating ones in ``dtype``, where new tensors
-    are fake: itself where it was on ``meta``, else a copy."""
+    """Returns the module with fake parameters and buffers, floating-point ones in ``dtype``.
+
+    It is modified in place if it is on ``meta``; otherwise, it is copied. New tensors must be fake
+    (:func:`faked`).
+    """
     tensors = {id(t): t for t in (*module.parameters(), *module.buffers())}
     fake = {key: _fake(t, device, dtype) for key, t in tensors.items()}
     if not all(t.is_meta for t in tensors.values()):

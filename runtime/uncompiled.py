@@ -1,4 +1,4 @@
-"""Code of the runtime that torch.compile leaves as it is; tried on torch 2.13."""
+"""Marks code of the runtime that torch.compile must not compile; tested with torch 2.13."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def uncompiled(function: Function) -> Function:
-    """Keeps a function, and all that it calls, from being compiled where a compiled module comes by
-    it. Compiled, it would take a tensor's version for that of another call.
+    """Excludes a function, and all that it calls, from compilation inside a compiled module.
 
-    What ``torch.compiler.disable`` says, at no cost for a call, and without its import.
+    Compiled, it would use a tensor's version from another call. Same as ``torch.compiler.disable``,
+    without its overhead per call and its import.
     """
     skip = eval_frame._FrameAction.SKIP
     strategy = eval_frame._FrameExecStrategy(skip, skip)

@@ -1,1 +1,1 @@
-"""The executor: from instructions to calls of F, B, W, recomputation, offload."""
+"""The executor: turns instructions into calls of F, B, W, recomputation and offload."""

@@ -1,5 +1,4 @@
-"""Products with a parameter whose weight gradient can be put off: what they have in common, and
-the one that nearly all are."""
+"""Products with a parameter whose weight gradient can be deferred to W: base class and Linear."""
 
 from __future__ import annotations
 
@@ -14,27 +13,27 @@ from ..dtensors import is_dtensor, local
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """One product of ``x`` with ``weight``, plus ``bias`` where there is one.
+    """A product of ``x`` with ``weight``, plus ``bias`` if there is one.
 
-    ``forward`` and ``input_grad`` are given the bias and weight to compute with: under autocast
-    these are copies in its dtype. ``accumulate`` adds to the parameters' own ``.grad``.
+    ``forward`` and ``input_grad`` receive the weight and bias to compute with; under autocast
+    these are copies in its dtype. ``accumulate`` adds to ``.grad`` of the parameters themselves.
     """
 
     weight: Tensor
     bias: Tensor | None = None
     autocast: ClassVar[bool] = True
-    """Whether autocast runs this product in its lower precision."""
+    """Whether autocast runs this product in lower precision."""
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The product."""
+        """Returns the product."""
         raise NotImplementedError
 
     def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """The gradient of ``x``, in its shape, for ``dy`` in the product's."""
+        """Returns the gradient of ``x``, shaped like ``x``; ``dy`` is shaped like the product."""
         raise NotImplementedError
 
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
-        """Adds the gradients of weight and bias."""
+        """Adds the gradients of weight and bias to their ``.grad``."""
         raise NotImplementedError
 
 
@@ -60,14 +59,14 @@ Reading = tuple[Rule, Tensor] | None
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Reading:  # noqa: A002
-    """Reads the arguments of ``functional.linear``."""
+    """Parses the arguments of ``functional.linear``; None for a form that is not handled."""
     if weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         return None
     return Linear(weight, bias), input
 
 
 def add_product(parameter: Tensor, a: Tensor, b: Tensor) -> None:
-    """Adds the matrix product ``a @ b`` to ``parameter.grad``, within the product where it can."""
+    """Adds the matrix product ``a @ b`` to ``parameter.grad``, if possible in one operation."""
     grad = parameter.grad
     if takes(grad, a, b):
         grad.addmm_(a, b)
@@ -76,7 +75,7 @@ def add_product(parameter: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def add(parameter: Tensor, gradient: Tensor) -> None:
-    """Adds to ``parameter.grad``, in the dtype that the parameter's gradients have."""
+    """Adds ``gradient`` to ``parameter.grad``, in the parameter's ``grad_dtype``."""
     grad = parameter.grad
     if grad is None:
         parameter.grad = gradient.to(parameter.grad_dtype)
@@ -87,13 +86,15 @@ def add(parameter: Tensor, gradient: Tensor) -> None:
 
 
 def takes(grad: Tensor | None, a: Tensor, b: Tensor) -> TypeGuard[Tensor]:
-    """Whether a product can be added to the gradient within itself: no DTensor's, of which the
-    product may have another layout."""
+    """Whether a fused operation (``addmm_``) can add a product to ``grad``.
+
+    Not for DTensors: the product may have another layout than the gradient.
+    """
     if grad is None or not grad.dtype == a.dtype == b.dtype:
         return False
     return type(grad) is Tensor or not is_dtensor(grad)
 
 
 def rows(x: Tensor) -> Tensor:
-    """``x`` as a matrix of its last dimension's rows."""
+    """``x`` reshaped to a matrix: all dimensions but the last are flattened."""
     return x.reshape(-1, x.shape[-1])

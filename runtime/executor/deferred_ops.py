@@ -1,7 +1,7 @@
-"""The products with a parameter whose weight gradient can be put off; one class and one line each.
+"""The products whose weight gradients can be deferred to W: one class and one table entry each.
 
-``RULES`` maps a torch function to a reader of its arguments, which gives None for a form that is
-not handled (it is then left to autograd).
+``RULES`` maps a torch function to a parser of its arguments. The parser returns None for a form
+that is not handled; autograd then computes the weight gradient.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from .deferred_linear import Reading, Rule, add, add_product, linear, rows, take
 
 
 class MatMul(Rule):
-    """``x @ weight + bias``: x (..., in), weight (in, out); or without a bias x (experts, rows,
-    in), weight (experts, in, out)."""
+    """``x @ weight + bias``: x (..., in), weight (in, out).
+
+    Batched without a bias: x (experts, rows, in), weight (experts, in, out).
+    """
 
     __slots__ = ()
 
@@ -44,7 +46,10 @@ class MatMul(Rule):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedMatMul(Rule):
-    """Rows of x (rows, in) that end at ``offs``, each group by its weight (groups, in, out)."""
+    """Grouped product: x (rows, in) in groups that end at the row numbers ``offs``.
+
+    ``weight`` (groups, in, out) has one matrix per group.
+    """
 
     offs: Tensor = field(kw_only=True)
     autocast = False
@@ -56,7 +61,7 @@ class GroupedMatMul(Rule):
         return torch._grouped_mm(dy, weight.mT, offs=self.offs)
 
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
-        if self.weight.stride(-2) == 1:  # as autograd has it, to the last bit
+        if self.weight.stride(-2) == 1:  # the same form as in autograd, for bitwise equal results
             gradient = torch._grouped_mm(dy.mT, x, offs=self.offs).mT
         else:
             gradient = torch._grouped_mm(x.mT, dy, offs=self.offs)
@@ -65,7 +70,7 @@ class GroupedMatMul(Rule):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Convolution(Rule):
-    """``weight`` slid over x; ``settings`` are stride, padding, dilation and groups."""
+    """A convolution of x; ``settings`` are stride, padding, dilation and groups."""
 
     function: Callable[..., Tensor] = field(kw_only=True)
     settings: tuple[list[int], list[int], list[int], int] = field(kw_only=True)
@@ -77,7 +82,7 @@ class Convolution(Rule):
         return self._backward(dy, x, weight, (True, False, False))[0]
 
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
-        # its shape alone: it may be sent on by now
+        # only the shape is used: the weight's memory may already have been given back
         weight = torch.empty_like(self.weight, dtype=dy.dtype)
         _, grad, bias_grad = self._backward(dy, x, weight, (False, True, self.bias is not None))
         add(self.weight, grad)
@@ -97,7 +102,7 @@ class Convolution(Rule):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddingLookup(Rule):
-    """Rows of ``weight`` picked by the integers in x; ``padding``'s row gets no gradient."""
+    """Lookup of the integers in x; row number ``padding`` of ``weight`` gets no gradient."""
 
     padding: int | None = None
     autocast = False
@@ -116,7 +121,7 @@ class EmbeddingLookup(Rule):
             padding = -1 if self.padding is None else self.padding
             number = self.weight.shape[0]
             add(self.weight, torch.ops.aten.embedding_dense_backward(dy, x, number, padding, False))
-        else:  # only the rows that were picked are touched
+        else:  # writes only the rows that were looked up
             grad.index_add_(0, x.reshape(-1), rows(dy).to(grad.dtype))
 
 
@@ -199,9 +204,9 @@ RULES: dict[Any, Callable[..., Reading]] = {
 
 
 def defer(function: Callable[..., Any], read: Callable[..., Reading]) -> None:
-    """Adds a product of your own, a fused kernel say, to those whose W is put off.
+    """Registers a product, such as a fused kernel, whose weight gradient is deferred to W.
 
-    ``function`` must dispatch through ``torch.overrides.handle_torch_function``; ``read`` takes its
-    arguments and gives its :class:`Rule` and x, or None for a form that it does not handle.
+    ``function`` must dispatch through ``torch.overrides.handle_torch_function``. ``read`` receives
+    its arguments and returns the :class:`Rule` and x, or None for a form that it does not handle.
     """
     RULES[function] = read

@@ -1,10 +1,11 @@
-"""Modules that put off their weight gradients by themselves, until ``backward_dw`` is called.
+"""Modules that defer their weight gradients themselves, until ``backward_dw`` is called.
 
-As TransformerEngine's and Megatron's do with ``delay_wgrad_compute``: in its backward pass such a
-module queues what the gradients of its weights need, one entry for each call of it, and each call
-of ``backward_dw()`` takes the oldest entry and leaves the gradients in ``.grad``. Where it has
-``need_backward_dw()``, that says whether it does so. A module with such ones within calls theirs;
-here each is called by itself, as often as the F of the microbatch had called it.
+TransformerEngine's and Megatron's modules do so with ``delay_wgrad_compute``. In each backward
+call, such a module appends to a queue what its weight gradients need. Each call of
+``backward_dw()`` processes the oldest entry and leaves the gradients in ``.grad``. If the module
+has ``need_backward_dw()``, it returns whether the module defers at all. The ``backward_dw`` of a
+container calls those of its submodules. The runtime calls each innermost module directly, as many
+times as the microbatch's F called it.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     from .stage_runner import Cell, Runs, StageRunner
 
 FUSED = ("fuse_wgrad_accumulation", "_accumulate_into_main_grad")
-"""What modules that add to ``main_grad`` instead of ``grad`` have set."""
+"""Attributes that are true in modules that add to ``main_grad`` instead of ``grad``."""
 
 
 def delayed_modules(stage: int, module: nn.Module) -> list[nn.Module]:
-    """The innermost modules of a stage that have ``backward_dw``, and need it called.
+    """Returns a stage's innermost modules that have ``backward_dw`` and need the call.
 
-    Raises InputError for one that adds its gradients to ``main_grad``, and for one with parameters
-    of its own beside such modules within.
+    Raises InputError for a module that adds its gradients to ``main_grad``, and for a container of
+    such modules that also has trainable parameters of its own.
     """
     found = []
     having = {path: part for path, part in module.named_modules() if hasattr(part, "backward_dw")}
@@ -54,8 +55,10 @@ def delayed_modules(stage: int, module: nn.Module) -> list[nn.Module]:
 
 
 def check_order(program: ir.Program, rank: int, stage: int) -> None:
-    """Raises InputError where W's of the stage come in another order than B's: such modules take
-    the oldest entry of their queue."""
+    """Raises InputError if the stage's W's are not in the order of its B's.
+
+    ``backward_dw`` always processes the oldest entry of the module's queue.
+    """
     ops = [i.op for i in program.instructions[rank] if isinstance(i, ir.Compute)]
     after = [op for op in ops if op.stage == stage and op.kind in (OpKind.W, OpKind.BW)]
     before = [op for op in ops if op.stage == stage and op.kind in (OpKind.B, OpKind.BW)]
@@ -68,7 +71,7 @@ def check_order(program: ir.Program, rank: int, stage: int) -> None:
 
 
 class DelayedCalls:
-    """The calls of such modules in one microbatch's F, whose entries wait for its W."""
+    """The modules with ``backward_dw`` that a microbatch's F called, once per call."""
 
     __slots__ = ("_held", "_memory", "modules")
 
@@ -78,17 +81,17 @@ class DelayedCalls:
         self._memory = memory
 
     def hold(self, *kept: Tensor) -> None:
-        """Counts what an entry keeps until W."""
+        """Counts tensors that an entry keeps until W."""
         self._held.append(self._memory.hold(*kept))
 
     def run(self) -> set[int]:
-        """Computes all that waits; the ids of the parameters that got a gradient by it."""
+        """Computes the deferred gradients; returns the ids of the parameters that got one."""
         found = set[int]().union(*map(_computed, self.modules))
         self.clear()
         return found
 
     def clear(self) -> None:
-        """Counts no more of what the entries keep."""
+        """Forgets the calls and stops counting the memory of their entries."""
         self.modules.clear()
         while self._held:
             self._memory.release(self._held.pop())
@@ -96,7 +99,11 @@ class DelayedCalls:
 
 @torch.no_grad()
 def _computed(module: nn.Module) -> set[int]:
-    """Runs ``backward_dw``, which may overwrite ``.grad`` or add to it, and adds up."""
+    """Calls ``backward_dw`` and adds the results to the earlier gradients.
+
+    ``backward_dw`` may overwrite ``.grad`` or add to it; both give the same sum here. Returns the
+    ids of the parameters that got a gradient.
+    """
     trained = [p for p in module.parameters() if p.requires_grad]
     before = [p.grad for p in trained]
     for parameter in trained:
@@ -110,11 +117,14 @@ def _computed(module: nn.Module) -> set[int]:
     return found
 
 
-_under_way: list[DelayedCalls] = []  # the calls of the F that runs
+_under_way: list[DelayedCalls] = []  # the calls of the F that is running; at most one element
 
 
 def around(modules: Sequence[nn.Module], memory: Memory, runs: Runs, runner: StageRunner) -> Runs:
-    """F, B and W of a stage with such ``modules``, given the ``runs`` of its ``runner`` without."""
+    """Returns F, B and W for a stage that contains such ``modules``.
+
+    ``runs`` are the stage's F, B and W without them.
+    """
     forward, backward, weight = runs
     for module in modules:
         if _called not in module._forward_hooks.values():

@@ -1,16 +1,17 @@
-"""One rank's instructions, prepared once into a list of calls and run again every step.
+"""Prepares one rank's instructions as a list of calls, which every step runs.
 
 ::
 
     prepare:  1F0; send x2.0 to 2; ...   ->   [partial(runner.forward, cell), message.post, ...]
     step:     for call in calls: call()
 
-Where ops are short this is the runtime's cost, and most of it is code that left the caches while
-an op ran. :mod:`.instruction_calls` has what each instruction is prepared to.
+With short ops, this loop is the runtime's overhead; most of it is caused by code that was evicted
+from the CPU's caches while an op ran. :mod:`.instruction_calls` makes the calls of each
+instruction.
 
-In a step that torch's profiler watches, each instruction runs under its own text (``2F0``,
-``send x2.0 to 2``; in an evaluation ``eval 2F0``), which Kineto's traces, HTA and, by
-``emit_nvtx``, Nsight show.
+If torch's profiler is active in a step, each instruction is recorded under its text (``2F0``,
+``send x2.0 to 2``; ``eval 2F0`` in an evaluation). Kineto's traces, HTA and, with ``emit_nvtx``,
+Nsight show these texts.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ if TYPE_CHECKING:
 
 
 class Executor:
-    """Runs one rank of its context's program.
+    """Runs the instructions of one rank.
 
-    ``runners`` and ``cells`` are those of the (stage, microbatch) pairs of this rank;
-    ``interfaces`` are what stages hand on. ``step_end`` makes the calls for reduce, average, step
-    and the relays; after a verdict ops may be run again (:mod:`.speculative_rerun`). ``label``
-    comes before each text in the profiler's trace.
+    ``runners`` are by stage and ``cells`` by (stage, microbatch), both only for this rank;
+    ``interfaces[stage][microbatch]`` describes a stage's output. ``step_end`` provides the calls of
+    reduce, average, step and the relays. ``label`` is a prefix of each text in the profiler's
+    trace.
     """
 
     def __init__(
@@ -59,15 +60,18 @@ class Executor:
         self.step_end: StepEnd = step_end
         self.ops: list[Op] = [i.op for i in self.row if isinstance(i, ir.Compute)]
         self.clock: Clock = make_clock(2 * len(self.ops), context.device)
-        self._anchors = not Device(context.device).is_host  # else the clock needs no start
+        self._anchors = not Device(context.device).is_host  # a clock of the host needs no start
         made = InstructionCalls(self, context, cells, interfaces)
         self._prepared = [made.of(each) for each in self.row]
         self.calls = [call for calls in self._prepared for call in calls]
         self._positions = [at for at, calls in enumerate(self._prepared) for _ in calls]
 
     def run(self) -> None:
-        """Runs one step. Raises ExecutionError naming the instruction that failed, InputError where
-        what it was given is to blame."""
+        """Runs one step.
+
+        Raises InputError if an instruction fails because of the user's input, otherwise
+        ExecutionError; both name the instruction.
+        """
         calls, positions, index = self.calls, self._positions, 0
         if self._anchors:
             self.clock.start()

@@ -1,4 +1,4 @@
-"""Hooks on gradients, which autograd has to call: such gradients are not put off."""
+"""Detects hooks on gradients. Only autograd can call them, so such gradients are not deferred."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 
 def hooked(parameter: nn.Parameter) -> bool:
-    """Whether anything is to be called with its gradient, or where autograd adds that."""
+    """Whether the parameter has a hook that autograd calls with or after its gradient."""
     return bool(
         parameter._backward_hooks
         or parameter._post_accumulate_grad_hooks
@@ -18,10 +18,10 @@ def hooked(parameter: nn.Parameter) -> bool:
 
 
 class AccumulationHooks:
-    """The hooks where autograd adds to the gradients of ``parameters``, as of wrappers that reduce
-    them; false while there are none.
+    """The hooks on the gradient accumulation nodes of ``parameters``; false if there are none.
 
-    torch does not tell, but what it keeps hooks in it shows to whoever adds one.
+    Wrappers that reduce gradients install such hooks. torch has no query for them, but the handle
+    of a new hook refers to the dict that contains all hooks of the node.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -33,7 +33,7 @@ class AccumulationHooks:
 
 
 def _hooks_of(node: Node) -> list[Mapping[int, object]]:
-    """The dicts that torch keeps the node's hooks in."""
+    """The two dicts in which torch stores the hooks of an autograd node."""
     own = [add(lambda *_: None) for add in (node.register_hook, node.register_prehook)]
     found = [handle.hooks_dict_ref() or {} for handle in own]
     for handle in own:

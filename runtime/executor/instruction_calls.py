@@ -1,10 +1,10 @@
-"""The calls without arguments that each instruction of a rank becomes, once for all steps.
+"""Prepares the argument-free calls of each instruction of a rank, once for all steps.
 
 ::
 
     1F0; send x2.0 to 2; ...   ->   [[timed(partial(runner.forward, cell))], [message.post], ...]
 
-An instruction becomes few calls of few frames, and what can be looked up is looked up here.
+All lookups are done here, so that a step runs few calls with few frames each.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 
 class InstructionCalls:
-    """The calls of the instructions of ``executor``'s rank, made in their order.
+    """Makes the calls of the instructions of ``executor``'s rank, in the order of the instructions.
 
-    Until an instruction's calls are made, of those before it: ``under_way``: the messages that are
-    not waited for yet; ``received``: the tensors in buffers that are not freed yet. ``receives``:
-    all messages that the rank receives.
+    The attributes describe the state after the instructions so far. ``under_way``: posted messages
+    that are not yet waited for. ``received``: tensors in buffers that are not yet freed.
+    ``receives``: the messages of all receives.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class InstructionCalls:
         self.receives: dict[ir.Tensor, RepeatedMessage] = {}
 
     def of(self, instruction: ir.Instruction) -> Sequence[Call]:
-        """The calls of the next instruction."""
+        """Returns the calls of the next instruction."""
         return _MAKERS[type(instruction)](self, instruction)
 
     def _receive(self, receive: ir.Receive) -> Sequence[Call]:
@@ -95,7 +95,7 @@ class InstructionCalls:
         return _present(self.turns(free.tensor, place)[1], self._transport.releasing(place))
 
     def turns(self, tensor: ir.Tensor, place: Tensor) -> Turns | tuple[None, None]:
-        """The calls that count a tensor of activations; none for weights and their gradients."""
+        """Returns the calls that start and stop counting an activation; else (None, None)."""
         counts = tensor.kind in (ir.TensorKind.X, ir.TensorKind.DY)
         return (self._memory.turns(place) if counts else None) or (None, None)
 
@@ -108,7 +108,7 @@ class InstructionCalls:
         return [timed, *self._hand_over(op, cell)]
 
     def _hand_over(self, op: Op, cell: Cell) -> Sequence[Call]:
-        """Passes the result on where its next stage runs on this rank, too."""
+        """If the next stage is on this rank, passes it the result directly."""
         if op.kind is OpKind.F:
             target, hand_over = (op.stage + 1, op.microbatch), pass_output
         elif op.kind in (OpKind.B, OpKind.BW):

@@ -1,4 +1,4 @@
-"""Instructions as people see them: in the profiler's trace, and in the error of one that failed."""
+"""Texts of instructions for users: in the profiler's trace, and in the error of a failed one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SENDS, RECEIVES = (ir.Send, ir.WaitSend), (ir.Receive, ir.WaitReceive)
 def under_texts(
     row: Sequence[ir.Instruction], prepared: Sequence[Sequence[Call]], label: str
 ) -> tuple[list[Call], list[int]]:
-    """One call for each instruction, under its text in the profiler's trace; and their places."""
+    """Returns one call per instruction, recorded by the profiler, and the calls' positions."""
     pairs = zip(row, prepared, strict=True)
     return [partial(_under, f"{label}{x}", calls) for x, calls in pairs], [*range(len(row))]
 
@@ -40,8 +40,10 @@ def _under(name: str, calls: Sequence[Call]) -> None:
 
 
 def failed(executor: Executor, position: int, error: Exception) -> PipeloomError:
-    """The error of the instruction at a position, which raised ``error``: an InputError where what
-    it was given is to blame, else an ExecutionError."""
+    """Returns the error to raise for the instruction at ``position``, which raised ``error``.
+
+    It is an InputError if the user's input is the cause, otherwise an ExecutionError.
+    """
     row = executor.row
     item, peer = row[position], _peer(row, row[position])
     where = (
@@ -58,7 +60,7 @@ def failed(executor: Executor, position: int, error: Exception) -> PipeloomError
 
 
 def _place(executor: Executor, position: int) -> str:
-    """The place of an instruction in the schedule, in words."""
+    """Describes an instruction's position by the op that it is, or that it precedes."""
     done = sum(isinstance(i, ir.Compute) for i in executor.row[:position])
     if done == len(executor.ops):
         return f"after the last of {counted(done, 'op')}"
@@ -68,7 +70,7 @@ def _place(executor: Executor, position: int) -> str:
 
 
 def _peer(row: Sequence[ir.Instruction], instruction: ir.Instruction) -> int | None:
-    """The rank at the other end of a message, also where only its wait is known."""
+    """Returns the peer rank of a message; that of a wait is found by its send or receive."""
     if isinstance(instruction, ir.Relay):
         return instruction.source
     at, tensor = type(instruction), getattr(instruction, "tensor", None)
@@ -81,7 +83,7 @@ def _peer(row: Sequence[ir.Instruction], instruction: ir.Instruction) -> int | N
 
 
 def _changed(runner: StageRunner, kind: OpKind, error: ChangedInPlaceError) -> str:
-    """Words that name the stage, its op and, if it is one of the stage's, the tensor."""
+    """Describes the stage, the op and, if it belongs to the stage, the modified tensor."""
     storages = _storages_of(error.tensor)
     own = (*runner.module.named_parameters(), *runner.module.named_buffers())
     names = [f"{name} " for name, tensor in own if storages & _storages_of(tensor)]

@@ -1,10 +1,10 @@
-"""Activations that go out to the host after F and come back before B.
+"""Activations that are copied to the host after F and back before B.
 
-:class:`OffloadedActivations` are what autograd saved for one microbatch on one stage. Their
-storages go out once each, however many tensors share them; parameters and the stage's input, which
-is in a buffer of its own anyway, stay. On an accelerator copies run on streams of their own, to and
-from pinned memory. On a CPU the host is the same memory: the copies are made all the same, after F
-and at L, and what is out is not counted as activations.
+:class:`OffloadedActivations` holds the tensors that autograd saved for one microbatch on one
+stage. Each storage is copied once, however many tensors share it. Parameters are not offloaded,
+nor is the stage's input, which stays in its receive buffer. On an accelerator, copies run on
+separate streams, to and from pinned memory. On a CPU, the same copies are made (after F and at L),
+and the ledger does not count the offloaded tensors as activations.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from ..measure.activation_ledger import Versioned, apart, unchanged
 from ..measure.memory import Memory
 from ..uncompiled import uncompiled
 
-Copies: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # target, source; bytes
+Copies: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # pairs (target, source) of byte tensors
 Wait: TypeAlias = Callable[[], object]
 
 
 def _nothing() -> None:
-    """There is no copy to wait for."""
+    """Waits for nothing, as no copy is pending."""
 
 
 class CopyChannels:
-    """A stream each way, ordered with the stream that computes by events.
+    """One copy stream per direction, synchronized with the compute stream by events.
 
-    ``out`` and ``back`` begin copies; what they return ends them for all that runs on the device
-    from then on.
+    ``out`` and ``back`` start copies. Each returns a function; all work that is queued on the
+    device after its call waits for the copies.
     """
 
     def __init__(self, device: Device) -> None:
@@ -49,12 +49,12 @@ class CopyChannels:
         return self._beside(self._out, copies)
 
     def back(self, copies: Copies) -> Wait:
-        # the host's memory is read, which the way out may still be writing
+        # the copies out may still be writing the host memory that is read here
         self._back.wait_stream(self._out)
         return self._beside(self._back, copies)
 
     def _beside(self, channel: torch.Stream, copies: Copies) -> Wait:
-        """The sources are done, and the targets free, once what is queued now has run."""
+        """Queues the copies after all work queued so far, which may use sources and targets."""
         channel.wait_stream(self._device.current())
         with self._device.use(channel):
             for target, source in copies:
@@ -65,7 +65,7 @@ class CopyChannels:
 
 
 class Host:
-    """Memory of the host, used again from step to step, and the copy channels to it."""
+    """Host memory that is reused from step to step, and the copy channels."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = Device(device)
@@ -85,7 +85,7 @@ class Host:
 
 
 class OffloadedActivations:
-    """The tensors that autograd saved in one F, on the device or out."""
+    """The tensors that autograd saved in one F, on the device or on the host."""
 
     def __init__(self, host: Host, memory: Memory) -> None:
         self._host, self._memory = host, memory
@@ -95,12 +95,12 @@ class OffloadedActivations:
         self._wait: Wait = _nothing
 
     def packing(self, stay: Iterable[Tensor]) -> AbstractContextManager[object]:
-        """A context in which what autograd saves is offloaded, but for the tensors to ``stay``."""
+        """A context in which the tensors that autograd saves are offloaded, except ``stay``."""
         self._stay = frozenset(p.untyped_storage()._cdata for t in stay for p in parts(t))
         return saved_tensors_hooks(self.pack, unpack)
 
     def leave(self) -> None:
-        """Begins the way out, after F."""
+        """Starts the copies to the host, after F."""
         tensors, copies = {saved.key: saved.tensor for saved in self._saved}, []
         for key, tensor in tensors.items():
             storage, device = tensor.untyped_storage(), tensor.device
@@ -110,7 +110,7 @@ class OffloadedActivations:
         self._wait = self._host.channels.out(copies)
 
     def gone(self) -> None:
-        """Waits for that, and gives up the memory on the device. Raises ChangedInPlaceError."""
+        """Waits for these copies and frees the device memory. Raises ChangedInPlaceError."""
         self._wait()
         self._wait = _nothing
         for saved in self._saved:
@@ -120,11 +120,11 @@ class OffloadedActivations:
 
     @property
     def moved(self) -> int:
-        """Bytes that are out, or on their way."""
+        """Bytes that are on the host or being copied to it."""
         return sum(place.nbytes for place, _ in self._places.values())
 
     def load(self) -> None:
-        """Begins the way back."""
+        """Starts the copies back to the device."""
         there: dict[int, Tensor] = {}
         copies = []
         for key, (place, device) in self._places.items():
@@ -135,12 +135,12 @@ class OffloadedActivations:
         self._wait = self._host.channels.back(copies)
 
     def back(self) -> None:
-        """Waits for that, before B."""
+        """Waits for these copies, before B."""
         self._wait()
         self.clear()
 
     def clear(self) -> None:
-        """Forgets what autograd alone is to hold from here on."""
+        """Releases host memory and references; from here on, only autograd holds the tensors."""
         for place, _ in self._places.values():
             self._host.give(place)
         self._wait = _nothing
@@ -149,7 +149,7 @@ class OffloadedActivations:
 
     @uncompiled
     def pack(self, tensor: Tensor) -> Packed:
-        """The handle of a tensor that goes out, within :meth:`packing`."""
+        """Returns the handle that autograd saves instead of ``tensor``, within :meth:`packing`."""
         if type(tensor) not in PLAIN and is_traceable_wrapper_subclass(tensor):
             return _Wrapped(tensor, self.pack)
         storage = tensor.untyped_storage()
@@ -161,7 +161,7 @@ class OffloadedActivations:
 
 
 class _SavedActivation:
-    """A tensor that autograd saved: on the device, or the shape of one that is out."""
+    """A tensor that autograd saved; while it is on the host, only its shape and layout."""
 
     __slots__ = ("_held", "_memory", "device", "key", "shape", "tensor", "version")
 
@@ -175,7 +175,7 @@ class _SavedActivation:
         self._held = memory.hold(tensor)
 
     def give_up(self) -> None:
-        # torch.compile makes one without its __init__
+        # torch.compile creates instances without __init__
         if getattr(self, "tensor", None) is not None:
             self._memory.release(self._held)
             self.tensor = None
@@ -191,7 +191,7 @@ class _SavedActivation:
 
 
 class _Wrapped:
-    """A saved tensor of a subclass, a DTensor say, whose parts are each packed by themselves."""
+    """A saved tensor of a subclass, such as a DTensor; its inner tensors are packed separately."""
 
     __slots__ = ("context", "kind", "parts", "shape")
 
@@ -215,7 +215,7 @@ Packed: TypeAlias = Versioned | _SavedActivation | _Wrapped
 
 @uncompiled
 def unpack(saved: Packed) -> Tensor:
-    """The tensor that was packed; it is here. Raises ChangedInPlaceError."""
+    """Returns the packed tensor, which is on the device. Raises ChangedInPlaceError."""
     if isinstance(saved, Versioned):
         return unchanged(*saved)
     if isinstance(saved, _Wrapped):

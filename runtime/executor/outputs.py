@@ -1,5 +1,7 @@
-"""Outputs of stages: the next one's arguments, or of the last one that of which a loss is made, by
-a function of the caller's or by the model itself."""
+"""Outputs of stages: the next stage's arguments, or the last stage's output and its loss.
+
+The loss is computed by a function of the caller or by the model itself.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,14 @@ from ..errors import ShapeError
 from ..rank.options import IN_MODEL, Loss
 from ..tensors.trees import mapped, shown
 
-Judge: TypeAlias = Callable[..., Any]  # of an output, its target, and the loss's arguments
+Judge: TypeAlias = Callable[..., Any]  # (output, target, arguments) -> loss [, metrics]
 
 
 def judge_of(loss: Loss | None, master: torch.dtype | None) -> Judge | None:
-    """The function that computes the loss of an output, with floating tensors cast to ``master``;
-    None without a loss."""
+    """Returns the function that computes the loss of an output; None without a loss.
+
+    It first casts floating-point outputs to ``master``, unless that is None.
+    """
     if isinstance(loss, str):
         return lambda output, _: loss_in(output)
     if loss is None or master is None:
@@ -30,7 +34,10 @@ def judge_of(loss: Loss | None, master: torch.dtype | None) -> Judge | None:
 
 
 def parted(found: Any) -> tuple[Tensor, Any]:
-    """Loss and metrics, None without. Raises ShapeError for anything else."""
+    """Splits a loss function's result into the loss and its metrics, or None if it has none.
+
+    Raises ShapeError for anything but a scalar tensor or a tuple (scalar tensor, metrics).
+    """
     if _is_scalar(found):
         return found, None
     if isinstance(found, tuple) and len(found) == 2 and _is_scalar(found[0]):
@@ -41,7 +48,7 @@ def parted(found: Any) -> tuple[Tensor, Any]:
 
 
 def loss_in(output: Any) -> Tensor:
-    """The loss that the model computed. Raises ShapeError where there is none in its output."""
+    """Returns the loss that the model computed. Raises ShapeError if its output has none."""
     found: Any = output
     if isinstance(output, Mapping):
         found = output.get("loss")
@@ -59,9 +66,9 @@ def loss_in(output: Any) -> Tensor:
 
 
 def arguments(target: Any) -> Mapping[str, Any]:
-    """The arguments of a model that computes its loss: none without a target.
+    """Returns the keyword arguments of a model that computes its loss; {} without a target.
 
-    Raises InputError for a target that is no mapping.
+    Raises InputError if the target is not a mapping with string keys.
     """
     if target is None or (isinstance(target, Mapping) and all(isinstance(k, str) for k in target)):
         return target or {}
@@ -80,7 +87,10 @@ def _in_full(output: Any, dtype: torch.dtype) -> Any:
 
 
 def as_tuple(output: Any) -> tuple[Tensor, ...]:
-    """A stage's output as the next one's arguments. Raises ShapeError where it is no tensor."""
+    """Returns a stage's output as the next stage's arguments.
+
+    Raises ShapeError if it is neither a tensor nor a list or tuple of tensors.
+    """
     outputs = output if isinstance(output, tuple | list) else (output,)
     if not all(isinstance(x, Tensor) for x in outputs):
         raise ShapeError(f"expected a tensor or a tuple of tensors, got {type(output).__name__}")
@@ -88,7 +98,7 @@ def as_tuple(output: Any) -> tuple[Tensor, ...]:
 
 
 def _handed_on(output: Tensor) -> Tensor:
-    """The tensor that can be sent, of one that may be of a subclass."""
+    """Returns a plain tensor that can be sent. Raises ShapeError for a DTensor."""
     if is_dtensor(output):
         raise ShapeError(
             f"expected this process's part of its output, got a DTensor ({output.placements}): a "

@@ -1,4 +1,4 @@
-"""Ops that take at least the time of the program's profile, as on devices of that speed."""
+"""Stretches ops to their times in the program's profile, to emulate devices of that speed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..rank.context import RankContext
 
 
 def paced(context: RankContext) -> Callable[[Call, Op], Call]:
-    """Makes of the call of an op one that takes its planned time, where ops are paced."""
+    """Returns a function that stretches an op's call to its planned time, if pacing is on."""
     if not context.options.pace:
         return lambda run, op: run
     costs = Costs.of(context.program.schedule.problem)
@@ -28,7 +28,7 @@ def paced(context: RankContext) -> Callable[[Call, Op], Call]:
 
 
 def _stretched(run: Call, seconds: float) -> None:
-    """Runs and then sleeps until ``seconds`` after the start."""
+    """Calls ``run``, then sleeps until ``seconds`` after its start."""
     end = time.perf_counter() + seconds
     run()
     time.sleep(max(0.0, end - time.perf_counter()))

@@ -1,4 +1,4 @@
-"""Products with views of parameters: ``weight.T``, some rows, one expert of a stack."""
+"""Products with views of parameters, such as ``weight.T``, a slice, or one expert of a stack."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from .deferred_linear import Rule
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OfView:
-    """``rule``, whose weight is a view of ``base`` that begins ``offset`` elements into it; all but
-    ``accumulate`` is the rule's."""
+    """A rule whose weight is a view of ``base`` that starts ``offset`` elements into it.
+
+    Only ``accumulate`` differs from ``rule``: it adds to the gradient of ``base``.
+    """
 
     rule: Rule
     base: Tensor
@@ -48,8 +50,10 @@ AnyRule: TypeAlias = Rule | OfView
 
 
 def of_view(rule: Rule) -> OfView | None:
-    """The rule, if its weight is a view of a tensor; None if not, or of one in another dtype, or if
-    the view has an element twice."""
+    """Returns the rule as a product with a view of a parameter.
+
+    None if the weight is no view, if it views another dtype, or if it contains an element twice.
+    """
     view = rule.weight
     base = view._base if view.requires_grad else None
     if base is None or base.dtype is not view.dtype or is_dtensor(base):

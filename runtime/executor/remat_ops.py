@@ -1,4 +1,4 @@
-"""Calls that run ops on a microbatch that is recomputed or offloaded between its F and its B."""
+"""Ops of microbatches that are recomputed or offloaded between F and B."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .stage_runner import Cell, Run, StageRunner
 
 
 def calls(runner: StageRunner, kind: OpKind, cell: Cell) -> Run:
-    """The call that runs an op of this kind on ``cell``."""
+    """Returns the call that runs an op of this kind on ``cell``."""
     if kind is OpKind.R or (kind is OpKind.F and cell.recomputed):
         return partial(_forward_again if kind is OpKind.R else _forward_alone, runner)
     offloaded = cell.offloaded
-    if offloaded is None or kind is OpKind.W:  # B is BW where the cell has no queue
+    if offloaded is None or kind is OpKind.W:  # without a queue, B is BW
         return {OpKind.F: runner.forward, OpKind.W: runner.weight}.get(kind, runner.backward)
     if kind is OpKind.O:
         return lambda _: offloaded.gone()
@@ -31,7 +31,7 @@ def calls(runner: StageRunner, kind: OpKind, cell: Cell) -> Run:
 
 
 def _forward_alone(runner: StageRunner, cell: Cell) -> None:
-    """F that keeps its input alone, and of buffers that it changes what was before."""
+    """F of a microbatch that is recomputed: saves its input, and buffers before F modifies them."""
     cell.state = RandomState(devices_of(cell.inputs), runner.generators)
     if runner.stage > 0:
         cell.held = runner.memory.hold(*cell.inputs)
@@ -50,7 +50,7 @@ def _forward_alone(runner: StageRunner, cell: Cell) -> None:
 
 
 def _forward_again(runner: StageRunner, cell: Cell) -> None:
-    """R: from here on the microbatch is as after any F; what was sent on stays sent."""
+    """R: afterwards, the cell is as after a usual F, except that its output is not sent again."""
     assert cell.state is not None
     sent, result, loss, metrics = cell.output, cell.result, cell.loss, cell.metrics
     with cell.state.again(), in_place_of_buffers(cell.buffers):
@@ -62,12 +62,12 @@ def _forward_again(runner: StageRunner, cell: Cell) -> None:
 
 
 def _versions(given: list[Tensor]) -> list[int]:
-    """How often each tensor has been changed in place; of inference tensors nobody counts it."""
+    """The version counters of the tensors; 0 for inference tensors, which have none."""
     return [0 if x.is_inference() else x._version for x in given]
 
 
 def _forward_out(runner: StageRunner, cell: Cell) -> None:
-    """F after which what it saved begins to leave for the host."""
+    """F, after which copies of what autograd saved to the host start."""
     assert cell.offloaded is not None
     module, inputs = runner.module, tensors(cell.inputs)
     with cell.offloaded.packing((*module.parameters(), *module.buffers(), *inputs)):
@@ -76,7 +76,7 @@ def _forward_out(runner: StageRunner, cell: Cell) -> None:
 
 
 def _backward_loaded(runner: StageRunner, cell: Cell) -> None:
-    """B or BW of what L has loaded."""
+    """B or BW of a microbatch whose activations L has loaded."""
     assert cell.offloaded is not None
     cell.offloaded.back()
     runner.backward(cell)

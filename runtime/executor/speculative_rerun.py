@@ -1,17 +1,18 @@
-"""The ops that a rank runs before it knows the norm of its last step; run again where that was
-above its limit or not finite.
+"""Repeats the ops that ran before the last step's gradient norm was known, if that step was wrong.
+
+A step is wrong if the norm was above its limit or not finite.
 
 ::
 
     rank 0   0F0 0F1 0F2 verdict │ 0F0 0F1 0F2 0B0 ...
                  └ x ─┐   └ x ─┐ │
     rank 1        1F0 verdict  ▼ │  1F0 1B0 ...
-                      received, and forgotten
+                      received and discarded
 
-A rank's messages before its verdict have all been sent once it is there. What the receiver takes
-in after its own verdict is in the way of what is sent anew, so it is received first, into the
-buffers that it is meant for. All that is posted is waited for; then the ops up to the verdict run
-as if for the first time.
+When a rank reaches its verdict, it has posted all messages that precede it. A receiver would take
+some of them only after its own verdict, where they would be confused with the repeated ones. So it
+first receives them into their buffers. Then it waits for all posted messages, and repeats the ops
+up to the verdict.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class SpeculativeRerun:
-    """The call of a ``relay verdict``: the step's end knows whether the ops before it run again,
-    and restores what they began with.
+    """The call of a ``relay verdict``, which repeats the ops before it if the last step was wrong.
 
-    It is made when the instruction is prepared, and knows what is under way there: messages that
-    are not waited for yet, and buffers that the ledger counts.
+    ``StepEnd`` decides whether that is so and restores the state before these ops. The object is
+    created when the instruction is prepared. It records the messages that are not yet waited for
+    and the buffers that the ledger counts at this position.
     """
 
     def __init__(self, made: InstructionCalls) -> None:
@@ -60,8 +61,7 @@ class SpeculativeRerun:
 
 
 def stale(program: ir.Program, rank: int) -> list[ir.Tensor]:
-    """Tensors that come to ``rank`` after its verdict but are sent before the sender's, in
-    order."""
+    """Tensors sent before the sender's verdict and received after ``rank``'s, in receive order."""
     early = {
         item.tensor
         for row in program.instructions
@@ -74,6 +74,6 @@ def stale(program: ir.Program, rank: int) -> list[ir.Tensor]:
 
 
 def _verdict(row: Sequence[ir.Instruction]) -> int:
-    """The place of the verdict in the row; 0 where it has none."""
+    """The position of the verdict in the row; 0 if there is none."""
     relays = ((i, item) for i, item in enumerate(row) if isinstance(item, ir.Relay))
     return next((i for i, relay in relays if relay.kind is ir.RelayKind.VERDICT), 0)

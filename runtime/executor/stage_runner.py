@@ -1,4 +1,4 @@
-"""One stage's F, B, W and BW on one microbatch."""
+"""Runs F, B, W and BW of one stage on one microbatch."""
 
 from __future__ import annotations
 
@@ -25,22 +25,26 @@ from .offload import OffloadedActivations
 from .outputs import Judge, as_tuple, parted
 from .weight_grad_deferral import Deferral, WeightQueue, gradient_edge, lies_in, run_backward
 
-SMALL = 1 << 16  # bytes of an output that is kept until its B, uncounted
+SMALL = 1 << 16  # bytes; smaller outputs are kept until B, and not counted
 Using = Callable[[OpKind], AbstractContextManager[object]]
 
 
 class Cell:
     """The tensors of one microbatch on one stage of this rank, from before F to after W.
 
-    ``inputs`` and ``options``: F's positional and keyword arguments; ``interface``: what it hands
-    on, None of the last stage; ``roots``: where B starts; ``dy``: the gradients that B starts with;
-    ``output``, with its graph, and ``dx``: what F and B hand on; ``result``, ``loss`` and
-    ``metrics``: the last stage's output and what came of it; ``queue``: None where BW is fused;
-    ``delayed``: the calls of modules that put off weight gradients by themselves, None without;
-    ``recomputed``: F runs again, with the random numbers from ``state`` on and ``buffers`` as they
-    were, and its input is ``held`` until then; ``offloaded``: None where nothing is. ``graphs``:
-    what the stage runs as (:mod:`..graphs.graph_runner`), ``kept`` what it then holds from op to
-    op.
+    ``inputs``, ``options``: positional and keyword arguments of F.
+    ``interface``: shapes and dtypes of the outputs; None on the last stage.
+    ``output``, ``dx``: results of F (with its graph) and B, until they are sent.
+    ``roots``, ``dy``: start of the backward pass and the gradients there.
+    ``target``: the loss's target and further arguments.
+    ``result``, ``loss``, ``metrics``: the last stage's output, its loss and the loss's metrics.
+    ``queue``: deferred weight gradients; None if B and W are fused to BW.
+    ``delayed``: calls of modules that defer weight gradients themselves; None if there are none.
+    ``recomputed``: whether F runs again (R), with the random state ``state`` and the saved
+    ``buffers``; until then, its input is counted as ``held``.
+    ``offloaded``: the offloaded activations; None if nothing is offloaded.
+    ``graphs``, ``kept``: the stage's graphs (:mod:`..graphs.graph_runner`), if it runs as graphs,
+    and the values that they keep between ops.
     """
 
     __slots__ = (
@@ -65,8 +69,8 @@ class Cell:
         self.clear()
 
     def clear(self) -> None:
-        """Drops all that a step has left."""
-        self.inputs: tuple[Any, ...] = ()  # tensors, but for the first stage's
+        """Drops everything that a step left."""
+        self.inputs: tuple[Any, ...] = ()  # tensors; the first stage's may be other objects
         self.options: Mapping[str, Any] = {}
         self.roots: tuple[GradientEdge | Tensor, ...] = ()
         self.dy: tuple[Tensor, ...] = ()
@@ -90,17 +94,17 @@ Runs = tuple[Run, Run, Run]  # F, B and W
 
 
 class StageRunner:
-    """Runs one stage as its ``module``; the same object for all microbatches.
+    """Runs one stage as its ``module``; one object serves all microbatches.
 
-    ``bare`` is F of which nothing is counted; ``watched`` sees where weight gradients come from,
-    where it is one.
+    ``bare`` is F without counting in the ledger. ``watched``, if set, observes in which op each
+    weight gradient is computed.
 
     Arguments:
-        parameters: those that ops compute with, by default the module's.
-        leaving: those whose memory is given back after each op, or one of them where all lie in
-            one.
-        using: the context for an op of each kind.
-        skips: those that start at the stage, end there or come by.
+        parameters: the parameters that ops compute with; by default the module's.
+        leaving: tensors whose memory is given back after each op; one of them is enough if they
+            share a storage.
+        using: returns the context for an op of a kind.
+        skips: skip connections that start or end at the stage or pass through it.
         last: whether it is the last stage, which computes ``loss`` and starts its backward with
             ``seed`` (1 / M for gradients of the mean loss).
     """
@@ -139,7 +143,7 @@ class StageRunner:
     def _run_as(
         self, forward: Run, backward: Run, weight: Run, *, counted: Run | None = None
     ) -> None:
-        """Makes these the ops' calls; ``counted``: F of which the ledger counts what is saved."""
+        """Sets the calls of F, B and W. ``counted``: F in which the ledger counts saved tensors."""
         if counted is None:
             counted = within(self.memory.watching(), forward)
         self.bare = within(self._using(OpKind.F), forward)
@@ -148,8 +152,7 @@ class StageRunner:
         self.weight = within(self._using(OpKind.W), weight)
 
     def prepare(self, cell: Cell, inputs: Sequence[Any]) -> None:
-        """Makes ready what runs the ops of a microbatch with arguments like ``inputs``: nothing
-        where the module does."""
+        """Prepares the ops of a microbatch with arguments like ``inputs``; for a module, no-op."""
 
     def _forward(self, cell: Cell) -> None:
         inputs, queue = cell.inputs, cell.queue
@@ -158,7 +161,7 @@ class StageRunner:
         if queue is None:
             output = self.module(*inputs, **cell.options)
         else:
-            # left before more is done: every access to a tensor passes it
+            # leave the mode at once: it would intercept every tensor operation
             with self._deferral.into(queue):
                 output = self.module(*inputs, **cell.options)
         if self._last:
@@ -196,7 +199,7 @@ class StageRunner:
             outputs = self._skips.outputs(self.stage, outputs, cell.inputs)
         if not interface.fits(outputs):
             raise interface.unlike(self.stage, StageInterface.of(outputs))
-        # what is small stays until B: cheaper than to hold its graph without it
+        # keeping a small output until B is cheaper than keeping its graph without it
         sizes = zip(outputs, interface.nbytes)  # noqa: B905
         cell.roots = tuple(
             [x if size <= SMALL else gradient_edge(x) for x, size in sizes if x.requires_grad]
@@ -205,14 +208,14 @@ class StageRunner:
         cell.output = tuple([apart_from(x, received) for x in outputs])
 
     def _given_back(self, cell: Cell) -> Sequence[Tensor]:
-        """Tensors whose memory has another use, or none, before what F made of them is sent."""
+        """Tensors whose memory is reused or freed before F's output has been sent."""
         return (*(cell.inputs if self.stage > 0 else ()), *self._leaving)
 
     def _finish(self, cell: Cell, output: Any) -> None:
         loss, cell.metrics = self._judged(cell, output)
         if type(loss) is not Tensor:
             loss = arrived(loss.full_tensor() if is_dtensor(loss) else loss)
-        key = loss.dtype, self._seed._version  # a loss scale that adapts is written into it
+        key = loss.dtype, self._seed._version  # changes when a dynamic loss scale is written
         seed = self._seeds.get(key)
         if seed is None:
             self._seeds = {key: (seed := self._seed.to(loss.dtype, copy=True))}
@@ -221,14 +224,14 @@ class StageRunner:
         self._keep(cell, output)
 
     def _judged(self, cell: Cell, output: Any) -> tuple[Tensor, Any]:
-        """The loss, and what metrics came with it."""
+        """Returns the loss and its metrics (None without)."""
         assert self._loss is not None
         (target, options), cell.target = cell.target, None
         found = self._loss(output, target, **options)
         return (found, None) if type(found) is Tensor and found.dim() == 0 else parted(found)
 
     def _keep(self, cell: Cell, output: Any) -> None:
-        """Keeps what a step is to return apart from the received buffer, which is used again."""
+        """Keeps the output for the result of the step, copied if it lies in a receive buffer."""
         if self.keep_outputs:
             received = self._given_back(cell)
             if type(output) is Tensor:
@@ -238,12 +241,12 @@ class StageRunner:
 
 
 def apart_from(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
-    """A copy where the tensor lies in a received one, whose buffer is freed before it has left."""
+    """Returns a copy if the tensor shares memory with a received one, which is freed earlier."""
     return tensor.clone() if lies_in(tensor, received) else tensor
 
 
 def _gradient(x: Tensor, dy: Sequence[Tensor]) -> Tensor:
-    """The gradient that B leaves in an input: zeros where the stage does not use it."""
+    """Takes the gradient of an input; zeros if the stage does not use the input."""
     dx, x.grad = x.grad, None
     if dx is None:
         return torch.zeros_like(x)
@@ -251,7 +254,7 @@ def _gradient(x: Tensor, dy: Sequence[Tensor]) -> Tensor:
 
 
 def within(context: AbstractContextManager[object], run: Run) -> Run:
-    """``run`` inside of ``context``, entered again and again."""
+    """Returns ``run`` inside ``context``, which must be reentrant."""
     if isinstance(context, nullcontext):
         return run
 

@@ -1,4 +1,4 @@
-"""Routes of tensors: where those that are sent come from, and where those that are received go."""
+"""Source of each tensor that is sent, and destination of each tensor that is received."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ def routes(
     cells: Mapping[tuple[int, int], Cell],
     interfaces: Sequence[Sequence[StageInterface]],
 ) -> Mapping[ir.TensorKind, ActivationRouting | StreamedStages]:
-    """The routing of each kind of tensor: between cells, and where weights are streamed the
-    store's."""
+    """Returns the routing of each kind of tensor.
+
+    Activations and their gradients move between cells; streamed weights and their gradients are
+    routed by the store.
+    """
     activations = ActivationRouting(cells, interfaces, context.device)
     routing: dict[ir.TensorKind, ActivationRouting | StreamedStages]
     routing = dict.fromkeys(ir.TensorKind, activations)
@@ -34,10 +37,10 @@ def routes(
 
 
 class ActivationRouting:
-    """Stages' outputs (``x``, named by the stage that takes them) and their gradients (``dy``).
+    """Routes outputs (``x``, named by the receiving stage) and their gradients (``dy``).
 
-    ``interfaces[s][j]``: what stage s hands on of microbatch j. A buffer is bytes, enough for the
-    longest of its microbatches.
+    ``interfaces[s][j]`` describes the output of stage s for microbatch j. A receive buffer consists
+    of bytes and is long enough for the longest message of any microbatch.
     """
 
     def __init__(
@@ -61,7 +64,10 @@ class ActivationRouting:
         return self._message(tensor).place(buffer)
 
     def taking(self, tensor: ir.Tensor) -> Callable[[], Tensor]:
-        """Gives what to send, contiguous, when its send is posted; it may have a graph."""
+        """Returns a function that takes the contiguous tensor to send out of its cell.
+
+        It is called when the send is posted. The tensor may have a graph.
+        """
         message = self._message(tensor)
         if tensor.kind is ir.TensorKind.X:
             source = self._cells[tensor.stage - 1, tensor.index]
@@ -70,7 +76,7 @@ class ActivationRouting:
         return partial(take_gradient, source, message, self._device)
 
     def giving(self, tensor: ir.Tensor, buffer: Tensor) -> Callable[[], None]:
-        """Called once ``tensor`` has come into ``buffer``."""
+        """Returns a function that stores ``tensor``, once received into ``buffer``, in its cell."""
         cell = self._cells[tensor.stage, tensor.index]
         parts = self._message(tensor).tensors(buffer)
         if tensor.kind is ir.TensorKind.DY:

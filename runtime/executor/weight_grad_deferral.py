@@ -1,14 +1,14 @@
-"""The split of B and W: weight gradients are put off without walking the autograd graph.
+"""Splits the backward into B and W: defers weight gradients without walking the autograd graph.
 
-While a stage's forward runs, :class:`Deferral` (a torch function mode) swaps each product with one
-of the stage's parameters for :class:`_Deferred`, whose backward computes the input's gradient alone
-and queues what the weight's gradient needs. W empties the queue and accumulates in place into
-``parameter.grad``. What is not intercepted (norms, products with a tensor computed from a
-parameter, calls inside composite functions such as ``nn.MultiheadAttention``'s) gets its gradient
-in B, from autograd: just as right, only earlier.
+During a stage's forward, :class:`Deferral` (a torch function mode) replaces each product with a
+parameter of the stage by :class:`_Deferred`. Its backward computes only the input gradient and
+queues what the weight gradient needs. W empties the queue and accumulates in place into
+``parameter.grad``. Autograd computes all other weight gradients in B, with the same result: those
+of norms, of products with a tensor computed from a parameter, and of calls inside composite
+functions such as ``nn.MultiheadAttention``.
 
-The mode is active in B as well where activation checkpointing runs a block's forward there: the
-queue knows (``again``). Elsewhere B is autograd's alone.
+If activation checkpointing runs a block's forward again in B, the mode is active there, too
+(``WeightQueue.again``). Otherwise, B is a plain autograd backward.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from .parameter_views import AnyRule, OfView, of_view
 
 
 class WeightQueue:
-    """The weight gradients of one stage and microbatch that wait for their W.
+    """The deferred weight gradients of one stage and microbatch.
 
-    ``again``: some of the forward that fills it may run again in B.
+    ``again``: whether a part of the forward may run again in B.
     """
 
     __slots__ = ("_memory", "_waiting", "again")
@@ -53,20 +53,20 @@ class WeightQueue:
         self._waiting.append((rule, x, dy, x._version, dy._version, held))
 
     def parameters(self) -> set[int]:
-        """The ids of the parameters whose gradients wait."""
+        """Returns the ids of the parameters whose gradients are queued."""
         rules = [rule for rule, *_ in self._waiting]
         weights = [rule.base if isinstance(rule, OfView) else rule.weight for rule in rules]
         return {id(p) for p in (*weights, *(rule.bias for rule in rules)) if p is not None}
 
     def clear(self) -> None:
-        """Lets go of all that waits, uncomputed."""
+        """Drops all entries without computing them."""
         while self._waiting:
             self._memory.release(self._waiting.pop()[-1])
 
     def run(self) -> None:
-        """Computes all that waits and lets go of it, one by one.
+        """Computes and drops the entries one by one.
 
-        Raises ChangedInPlaceError where it is not what B left.
+        Raises ChangedInPlaceError if a queued tensor was modified since B.
         """
         enabled = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
@@ -81,13 +81,14 @@ class WeightQueue:
 
 
 class Deferral(TorchFunctionMode):
-    """Defers the weight gradients of one stage's parameters into ``queue``.
+    """Defers the weight gradients of one stage's parameters into a queue.
 
-    One object serves all microbatches of a stage: ``with deferral.into(queue)``. Parameters that
-    are frozen or carry gradient hooks, on themselves or where autograd accumulates them, are left
-    to autograd, and so are products of what lies in the memory of ``leaving``, which is given back
-    after each op. A product that is hidden from autograd, or saved by other hooks than a ledger's
-    or offloaded activations', is one of a forward that may run again.
+    One object serves all microbatches of a stage: ``with deferral.into(queue)``. Autograd computes
+    the gradients of parameters that are frozen or have gradient hooks, either on themselves or on
+    their accumulation node. It also computes those of products whose input lies in the memory of
+    ``leaving``, which is given back after each op. A forward is assumed to run again in B
+    (activation checkpointing) if a product runs without gradients or inside hooks for saved tensors
+    other than those of the ledger and of offloading.
     """
 
     _queue: WeightQueue
@@ -98,7 +99,7 @@ class Deferral(TorchFunctionMode):
         self._parameters = frozenset(id(p) for p in parameters if not AccumulationHooks([p]))
 
     def into(self, queue: WeightQueue) -> Self:
-        """The mode that fills ``queue``."""
+        """Returns the mode that fills ``queue``."""
         self._queue, queue.again = queue, False
         return self
 
@@ -130,7 +131,7 @@ class Deferral(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _deferred(self, rule: Rule, x: Tensor) -> AnyRule | None:
-        """The rule by which W computes the product's gradients; None: autograd does, in B."""
+        """Returns the rule for W to compute the gradients with; None leaves them to autograd."""
         if self._leaving and lies_in(x, self._leaving):
             return None
         if self._owns(rule.weight, rule.bias):
@@ -143,7 +144,7 @@ class Deferral(TorchFunctionMode):
             if tensor is not None and (
                 id(tensor) not in self._parameters
                 or not tensor.requires_grad
-                or tensor.is_complex()  # a product's gradients would be those of its conjugate
+                or tensor.is_complex()  # the conjugate would be needed
                 or tensor._backward_hooks
                 or tensor._post_accumulate_grad_hooks
             ):
@@ -152,7 +153,7 @@ class Deferral(TorchFunctionMode):
 
 
 def lies_in(tensor: Tensor, others: Sequence[Tensor]) -> bool:
-    """Whether a tensor has the memory of one of the others."""
+    """Whether ``tensor`` shares its storage with one of ``others``."""
     for other in others:
         if type(tensor) in PLAIN and type(other) in PLAIN:
             if _share_memory(tensor, other):
@@ -163,24 +164,25 @@ def lies_in(tensor: Tensor, others: Sequence[Tensor]) -> bool:
 
 
 def run_backward(roots: tuple[GradientEdge | Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
-    """The backward pass from ``roots``, with the torch function modes that are active.
+    """Runs the backward pass from ``roots``, with the active torch function modes.
 
-    What ``torch.autograd.backward`` runs in the end, without its checks (the engine makes its own).
-    Called on a tensor that is a torch function, inside which the mode is off.
+    Calls autograd's engine, as ``torch.autograd.backward`` does after its checks; the engine has
+    checks of its own. ``torch.autograd.backward`` on a tensor would itself be a torch function, in
+    which the mode is disabled.
     """
     if not roots:
         return
-    # on a GPU in this thread, too, not in torch's one for each: no context to be carried there
+    # on a GPU, use this thread: torch's device thread would lack the contexts of this one
     with nullcontext() if gradients[0].is_cpu else torch.autograd.set_multithreading_enabled(False):
         _run_here(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 def gradient_edge(output: Tensor) -> GradientEdge:
-    """The start of ``output``'s backward; keeps its graph alive, but not its memory.
+    """Returns the node where ``output``'s backward starts; keeps its graph, but not its memory.
 
-    What ``torch.autograd.graph.get_gradient_edge`` gives. A node written in Python does not keep
-    its C++ self alive: torch holds on to it by a view of the output, this by the lightest
-    operation that has such a node as its input.
+    Equivalent to ``torch.autograd.graph.get_gradient_edge``. A node written in Python does not keep
+    its C++ object alive. torch keeps that with a view of the output; here the cheapest operation
+    whose input is the node does so.
     """
     node = output.grad_fn
     if not isinstance(node, torch._C._FunctionBase):
@@ -189,7 +191,7 @@ def gradient_edge(output: Tensor) -> GradientEdge:
 
 
 _share_memory: Callable[[Tensor, Tensor], bool] = torch._C._is_alias_of  # type: ignore[attr-defined]
-"""Whether two tensors have one storage, without objects for the storages."""
+"""Whether two tensors share a storage; creates no Python objects for the storages."""
 _push, _pop = torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack
 _transformed = torch._C._are_functorch_transforms_active
 _run_here = Variable._execution_engine.run_backward
@@ -199,18 +201,18 @@ _held_by = torch._C._functions.DelayedError("holds a graph, has no backward", 1)
 def _apply(rule: AnyRule, x: Tensor, queue: WeightQueue) -> Tensor:
     device = x.device.type
     if rule.autocast and torch.is_autocast_enabled(device):
-        if x.dtype is not torch.float64:  # autocast leaves float64 alone
+        if x.dtype is not torch.float64:  # autocast does not cast float64
             x = x.to(torch.get_autocast_dtype(device))
         with torch.autocast(device, enabled=False):
             return _apply(rule, x, queue)
-    # the weight is an argument only where it is needed for a backward: each is a node of the graph
+    # pass the weight only if it makes the backward run: each argument adds a node to the graph
     return _run(rule, queue, x, None if x.requires_grad else rule.weight)
 
 
 class _Deferred(torch.autograd.Function):
-    """A product whose backward leaves the gradients of weight and bias to the queue.
+    """A product whose backward queues the gradients of weight and bias.
 
-    ``weight`` is an argument so that the backward runs although x needs no gradient.
+    ``weight`` is an argument so that the backward runs even if x requires no gradient.
     """
 
     @staticmethod
@@ -239,5 +241,5 @@ class _Deferred(torch.autograd.Function):
         return None, None, rule.input_grad(dy, x, weight), None
 
 
-# without what `Function.apply` does for functorch: its transforms are left to autograd
+# skips the functorch handling of `Function.apply`; under its transforms nothing is deferred
 _run = cast("Callable[..., Tensor]", super(torch.autograd.Function, _Deferred).apply)

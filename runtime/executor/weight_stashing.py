@@ -1,15 +1,14 @@
-"""Weight stashing: a microbatch's backward uses the weights of its forward, though updates came
-between.
+"""Weight stashing: a microbatch's backward uses the weights of its forward, despite later updates.
 
 ::
 
     F0 F1 F2  b0 step  F3  b1 step  b2 step  b3 step     on a stage that lags by two updates
     v0 v0 v0  v0       v1  v0       v0       v1           the version that each op uses
 
-A forward runs on tensors of its own that share the parameters' memory. A step that finds them still
-in use moves the parameters to a copy first, so a version is kept as long as a microbatch needs it,
-and none is copied that nobody needs. See :mod:`pipeloom.ir.model.schedule` for how many
-there are.
+A forward runs on separate tensors that share the parameters' memory. If these are still in use at
+a step, the step first moves the parameters to a copy. So a version exists only as long as a
+microbatch needs it, and only versions in use are copied. :mod:`pipeloom.ir.model.schedule`
+states the number of versions.
 """
 
 from __future__ import annotations
@@ -30,22 +29,24 @@ Version: TypeAlias = Mapping[str, Tensor]
 
 
 class Stash(nn.Module):
-    """The versions of one stage's weights that microbatches under way have."""
+    """The versions of one stage's weights that unfinished microbatches use."""
 
     def __init__(self, module: nn.Module, memory: Memory) -> None:
         super().__init__()
         self.module = module
         self._memory = memory
-        self._newest: Version | None = None  # None: made when it is needed
+        self._newest: Version | None = None  # None: created on demand
         self._under_way: dict[Cell, Version] = {}
 
     def forward(self, run: Callable[[], None]) -> None:
-        """Calls ``run`` while the module has the weights that this is called with."""
+        """Calls ``run``; ``functional_call`` replaces the module's weights meanwhile."""
         run()
 
     def within(self, cell: Cell, run: Run) -> None:
-        """Runs an op of the microbatch, and what it checkpoints, with the version that was newest
-        in its F; recomputed, with the same."""
+        """Runs an op of the microbatch with the version that was the newest in its F.
+
+        This includes forwards repeated by activation checkpointing or R.
+        """
         if cell not in self._under_way:
             self._under_way[cell] = self._current()
         version = {f"module.{name}": tensor for name, tensor in self._under_way[cell].items()}
@@ -53,7 +54,7 @@ class Stash(nn.Module):
 
     @torch.no_grad()
     def give_back(self, cell: Cell) -> None:
-        """Adds the gradient that the microbatch's backward left to the parameters'."""
+        """Adds the gradient from the microbatch's backward to the parameters' ``.grad``."""
         version = self._under_way.pop(cell)
         for name, parameter in self.module.named_parameters():
             gradient, version[name].grad = version[name].grad, None
@@ -62,7 +63,7 @@ class Stash(nn.Module):
 
     def step(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Updates the parameters and clears their gradients; does nothing without an optimizer."""
-        newest, self._newest = self._newest, None  # made anew: what is trained may be other by then
+        newest, self._newest = self._newest, None  # made anew: requires_grad may change
         if optimizer is None:
             return
         if any(version is newest for version in self._under_way.values()):
@@ -74,7 +75,7 @@ class Stash(nn.Module):
 
     def _current(self) -> Version:
         if self._newest is None:
-            self._newest = {  # own version counters: the optimizer raises the parameters'
+            self._newest = {  # .data has version counters of its own
                 name: parameter.data.requires_grad_(parameter.requires_grad)
                 for name, parameter in self.module.named_parameters()
             }
@@ -82,7 +83,7 @@ class Stash(nn.Module):
 
 
 class StashingRunner(StageRunner):
-    """Runs a stage whose optimizer steps after each microbatch, as the module of its ``stash``."""
+    """Runs a stage whose optimizer steps after each microbatch, with stashed weights."""
 
     def __init__(self, stage: int, stash: Stash, **given: Any) -> None:
         super().__init__(stage, stash.module, **given)

@@ -1,1 +1,1 @@
-"""Stages as graphs: F, B and W of a stage as functions cut out of one traced graph."""
+"""Stages as graphs: F, B and W of a stage are functions cut out of one traced graph."""

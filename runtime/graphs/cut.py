@@ -1,24 +1,25 @@
-"""A stage's joint graph cut into F, B and W, by what depends on what.
+"""Cuts a stage's joint graph into F, B and W, by data dependencies.
 
 ::
 
     F     what outputs and updates of buffers need
     B     what the gradients of inputs need beyond that
-    W     what is left: the gradients of parameters
+    W     the rest: the gradients of parameters
 
     parameters ─▶ F ──▶ outputs
                   │ saved ─────────┬──────────────┐
     tangents  ────┼─▶ B ─▶ gradients of inputs    │
                   │   └── waiting ─┼─▶ W ─▶ gradients of parameters
 
-A stage whose inputs need no gradient has a B all the same: what the gradients of two parameters
-or more depend on, which is the way back through its layers. A gradient that comes out of B's own
-calls, as those of a fused norm's weight do, or is a tangent itself, is added there.
+If a stage's inputs need no gradient, its B consists of everything that at least two parameters'
+gradients depend on, which is the backward pass through its layers. A parameter's gradient is added
+in B if it is a result of B's own calls (for example, the weight gradient of a fused norm) or is a
+tangent itself.
 
-Parameters and buffers, and what is a view or a cast of parameters alone, do not cross a cut: they
-are looked up and made again. So what a microbatch holds is the bytes of ``saved`` from F to B, and
-from B to W those of ``saved`` that W needs and of ``waiting``, each storage once, and besides those
-of the tensors that the stage receives.
+Parameters and buffers do not cross a cut, nor do views and casts of parameters: they are looked up
+and computed again. So from F to B, a microbatch holds the bytes of ``saved``; from B to W, those of
+``waiting`` and of the part of ``saved`` that W needs. Each storage counts once. In addition, it
+holds the tensors that the stage receives.
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ from .torch_internals.errors import TraceError
 _aten = torch.ops.aten
 _CASTS = {_aten._to_copy.default}
 HELD = (Role.PARAMETER, Role.BUFFER)
-"""The inputs that are where they are, for all ops."""
+"""Roles of inputs that are available to all ops."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """One function cut out of a joint graph, its nodes those of the joint graph.
+    """One function cut out of a joint graph; its nodes are those of the joint graph.
 
-    ``inputs``: in the order of its arguments; ``calls``: what it computes, in the joint graph's
-    order; ``returned``: its results; ``gradients``: those of parameters, which it adds to theirs.
+    ``inputs``: its arguments, in order. ``calls``: what it computes, in the order of the joint
+    graph. ``returned``: its results. ``gradients``: parameters' gradients, which it adds to
+    ``.grad``.
     """
 
     inputs: Sequence[fx.Node]
@@ -59,13 +61,16 @@ class Piece:
 class Cut:
     """The ``pieces`` of a stage.
 
-    All take parameters and buffers, which no op holds. ``forward`` (F) takes besides the tensors of
-    the microbatch, and gives its results (outputs, then updates) and ``saved``; ``alone`` is F that
-    saves nothing, ``again`` (R) gives only ``saved``. ``backward`` (B) takes the first ``to_b`` of
-    ``saved`` and the ``tangents``, and gives the gradients of inputs and what waits for ``weight``
-    (W), which takes that and ``saved`` from ``from_w`` on. ``fused`` (BW) takes all of ``saved``
-    and ``tangents``, and gives the gradients of inputs. Each piece's inputs are those that it uses,
-    in this order.
+    All take parameters and buffers, which are not held by any op. Their other inputs and results:
+
+    - ``forward`` (F): the microbatch's tensors -> results (outputs, then updates) and ``saved``.
+      ``alone`` is F without ``saved``; ``again`` (R) returns only ``saved``.
+    - ``backward`` (B): the first ``to_b`` of ``saved``, and ``tangents`` -> gradients of inputs,
+      and the values that wait for W.
+    - ``weight`` (W): ``saved`` from ``from_w`` on, and the values that waited.
+    - ``fused`` (BW): all of ``saved``, and ``tangents`` -> gradients of inputs.
+
+    Of parameters and buffers, a piece only takes those that it uses. Inputs are in this order.
     """
 
     joint: Joint
@@ -77,8 +82,10 @@ class Cut:
 
 
 def cut(joint: Joint) -> Cut:
-    """The pieces of a joint graph. Raises TraceError where its backward draws random numbers, which
-    would be others than its forward's."""
+    """Returns the pieces of a joint graph.
+
+    Raises TraceError if its backward draws random numbers: they would differ from the forward's.
+    """
     split_convolutions(joint)
     copy_updated(joint)
     name_generators(joint)
@@ -86,7 +93,7 @@ def cut(joint: Joint) -> Cut:
 
 
 class _Cutting:
-    """The sets of nodes that a cut is made of."""
+    """The sets of nodes from which a cut is built."""
 
     def __init__(self, joint: Joint) -> None:
         self._joint = joint
@@ -100,7 +107,7 @@ class _Cutting:
         drawn = [n for n in joint.graph.nodes if draws(n) and n not in backward]
         forward = needed([*self._results, *drawn])
         self._forward = given | forward | _parts(joint.graph, forward)
-        self._remade = {*self._held}  # and what is made of these alone, by views and casts
+        self._remade = {*self._held}  # and views and casts of only these
         for node in joint.graph.nodes:
             sources = node.all_input_nodes if views(node) or node.target in _CASTS else ()
             if sources and self._remade.issuperset(sources):
@@ -117,7 +124,7 @@ class _Cutting:
             if draws(node):
                 raise TraceError(f"its backward draws random numbers ({node.target})")
         tangents = set(self._tangents)
-        there = early | self._forward | tangents  # before W
+        there = early | self._forward | tangents  # available before W
         by_b = [n for n in of_parameters if n in there]
         by_w = [n for n in of_parameters if n not in there]
         for_b, for_w = self._crossing(early, [*of_inputs, *by_b]), self._crossing(late, by_w)
@@ -145,7 +152,7 @@ class _Cutting:
         return sorted(nodes, key=self._order.__getitem__)
 
     def _shared(self, gradients: Sequence[fx.Node]) -> list[fx.Node]:
-        """The nodes of the backward that two of the gradients or more depend on."""
+        """Returns the nodes of the backward that at least two of the gradients depend on."""
         counts: dict[fx.Node, int] = {}
         for gradient in set(gradients):
             for node in needed([gradient], self._forward):
@@ -153,7 +160,7 @@ class _Cutting:
         return [node for node, count in counts.items() if count > 1 and node.op != "placeholder"]
 
     def _crossing(self, calls: Collection[fx.Node], ends: Iterable[fx.Node]) -> set[fx.Node]:
-        """The values that ``calls`` need of others, and ``ends`` that are not theirs."""
+        """Returns the values from elsewhere that ``calls`` and ``ends`` need."""
         calls = {node for node in calls if node.op != "placeholder"}
         found: set[fx.Node] = set()
         stack = [n for call in calls for n in call.all_input_nodes] + [*ends]
@@ -170,12 +177,14 @@ class _Cutting:
     def _piece(
         self, given: Sequence[fx.Node], returned: Sequence[fx.Node], by: Sequence[fx.Node] = ()
     ) -> Piece:
-        """The piece that computes ``returned``, and the gradients ``by`` which it adds, of what is
-        held and ``given``."""
+        """Returns the piece that computes ``returned`` and adds the gradients ``by``.
+
+        Its inputs are ``given`` and the parameters and buffers.
+        """
         inputs, ends = [*self._held, *given], [*returned, *by]
         calls = self._sorted(needed(ends, set(inputs)))
         random = [n for n in self._order if draws(n) and n in self._forward]
-        if any(n in calls for n in random):  # in F's order, all that F draws
+        if any(n in calls for n in random):  # draws everything that F draws, in F's order
             calls = self._sorted(needed([*ends, *random], set(inputs)))
         used = {n for call in calls for n in call.all_input_nodes} | {*ends}
         inputs = [n for n in self._held if n in used] + [*given]
@@ -183,6 +192,6 @@ class _Cutting:
 
 
 def _parts(graph: fx.Graph, nodes: Collection[fx.Node]) -> set[fx.Node]:
-    """The parts of tuples that ``nodes`` give: they are where their tuple is."""
+    """Returns the nodes that select elements of tuples which ``nodes`` return."""
     chosen = [n for n in graph.nodes if n.target is operator.getitem]
     return {n for n in chosen if n.args[0] in nodes}

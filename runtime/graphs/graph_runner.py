@@ -1,8 +1,8 @@
-"""Runs a stage's F, B and W as graphs, in place of its module and autograd.
+"""Runs a stage's F, B and W as graphs, instead of its module and autograd.
 
-A stage that cannot be a graph runs as any other, and says why (:attr:`GraphRunner.refusal`). The
-loss is no part of the graph, unless the model computes it: autograd gives the output's gradient,
-with which B starts.
+A stage that cannot be traced runs as a module; :attr:`GraphRunner.refusal` is the reason. The loss
+is not in the graph unless the model computes it: autograd computes the output's gradient, from
+which B starts.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from .module_state import ModuleState
 from .stage_functions import Make, StageForward, StageFunctions
 from .torch_internals.errors import TraceError
 
-LIMIT = 16  # graphs of a stage: where shapes are always others, tracing costs more than it saves
+LIMIT = 16  # graphs per stage; with ever new shapes, tracing costs more than it saves
 
 
 class GraphRunner(StageRunner):
-    """Runs one stage as graphs; the arguments are those of a :class:`StageRunner`.
+    """Runs one stage as graphs; other arguments as for :class:`StageRunner`.
 
-    ``loss_in_model``: of a last stage whose module computes the loss, the function that finds it.
-    ``weights_in_w``: whether W may compute with weights, which else are elsewhere by then.
-    ``make``: what makes a function of a piece. ``refusal`` is why a stage is no graph, None where
-    it is one. ``made`` counts the functions; ``remade`` says
-    for what some were made after the runner was ``settled``, as it is by a first step.
+    ``loss_in_model``: whether the module computes the loss, if this is the last stage.
+    ``weights_in_w``: whether weights are available in W. ``make``: creates a function from a piece.
+    ``refusal``: why the stage runs as a module, else None. ``made``: the number of functions
+    created. ``remade``: why some were created after the runner was ``settled``, which is after the
+    first step.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class GraphRunner(StageRunner):
 
     @property
     def graphs(self) -> int:
-        """How many graphs of the stage there are: one for each kind of arguments."""
+        """The number of graphs of the stage: one for each kind of arguments."""
         return sum(graph is not None for graph in self._graphs.values())
 
     def refresh(self, cells: Iterable[Cell]) -> None:
-        """Before a step: graphs of a module that has changed since are made again."""
+        """Called before a step: discards the graphs if the module has changed since."""
         hooked = self.refusal is None and self._hooks
         if self._state is None or hooked or not self._state.holds():
             self._state = ModuleState(self.module)
@@ -96,8 +96,10 @@ class GraphRunner(StageRunner):
         inputs: Sequence[Any],
         within: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """Finds or makes the graphs of a microbatch, whose arguments are like ``inputs``;
-        ``within`` makes a context in which the module can run."""
+        """Finds or creates the graphs of a microbatch with arguments like ``inputs``.
+
+        ``within`` returns a context in which the module can run.
+        """
         kind, made = kind_of(inputs, cell.options), self.made
         try:
             if kind not in self._graphs:
@@ -159,13 +161,13 @@ class GraphRunner(StageRunner):
             self._pass_on(cell, functions, found, counted=counted)
 
     def _given(self, cell: Cell) -> list[Tensor]:
-        """The tensors among a microbatch's arguments, laid out as those of the trace."""
+        """Returns the tensors in a microbatch's arguments, laid out as in the trace."""
         if self.stage == 0:
             return tensors((cell.inputs, cell.options))
         return [*(x.contiguous() for x in cell.inputs), *tensors(cell.options.values())]
 
     def _again(self, cell: Cell, functions: StageFunctions) -> None:
-        """R: what F saves once more, and of the last stage its loss."""
+        """R: computes ``saved`` again and, on the last stage, the loss."""
         found = functions.function("again")(self._given(cell))
         self._hold(cell, functions, found[len(found) - len(functions.cut.saved) :])
         if self._last:
@@ -206,7 +208,7 @@ class GraphRunner(StageRunner):
         with self._watching if counted else nullcontext():
             self._finish(cell, output)
         for tensor, version in kept:
-            if tensor._version != version:  # the loss has changed what B or W needs
+            if tensor._version != version:  # the loss has modified what B or W needs
                 raise ChangedInPlaceError(tensor)
 
     def _run_backward(self, cell: Cell) -> None:
@@ -240,7 +242,7 @@ class GraphRunner(StageRunner):
     def _gradients(
         self, cell: Cell, kept: Kept, functions: StageFunctions, dy: Sequence[Tensor]
     ) -> list[Tensor]:
-        """The gradients of the inputs; what waits for W is held instead of what was."""
+        """Computes the gradients of the inputs; replaces the held values by those that W needs."""
         values = kept.take()
         if cell.offloaded is not None:
             values = [unpack(x) for x in values]
@@ -268,7 +270,7 @@ _MAKERS: dict[StagesAs, Make] = {"aten": python_function, "inductor": compiled_f
 
 
 def runner_kind(stages_as: StagesAs) -> Callable[..., StageRunner]:
-    """The maker of runners of stages that are run so."""
+    """Returns the function that creates stage runners, by the option ``stages_as``."""
     if stages_as == "eager":
         return StageRunner
     return partial(GraphRunner, make=_MAKERS[stages_as])

@@ -1,13 +1,13 @@
-"""A stage's forward and its backward as one graph of ATen calls.
+"""A stage's forward and backward as one graph of ATen calls.
 
 ::
 
     parameters, buffers, inputs  ──▶  forward  ──▶  outputs, updates of buffers
                        gradients of outputs  ──▶  backward  ──▶  gradients of parameters and inputs
 
-Every value that enters or leaves the graph has a :class:`Value`, which says what it is to the
-stage. Of a parameter that is a DTensor, this process's part enters, and its gradient leaves as the
-part that is laid out as the parameter's; the collectives are in the graph.
+Each input and output of the graph has a :class:`Value` that describes its meaning. For a DTensor
+parameter, the graph takes the local part and returns its gradient with the same layout; the
+collectives are in the graph.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from torch import fx
 
 
 class Role(Enum):
-    """The meaning of a value to a stage; its key is the name in the module or the position."""
+    """The meaning of an input or output; its key is a name in the module or a position."""
 
     PARAMETER = auto()
     BUFFER = auto()
-    INPUT = auto()  # of the tensors among arguments
-    TANGENT = auto()  # the gradient of an output
+    INPUT = auto()  # a tensor in the arguments
+    TANGENT = auto()  # gradient of an output
     OUTPUT = auto()
     BUFFER_UPDATE = auto()
     PARAMETER_GRADIENT = auto()
@@ -34,7 +34,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One tensor that enters or leaves a stage's graph.
+    """One input or output of a stage's graph.
 
     ``key``: the name of a parameter or buffer, else a position.
     """
@@ -47,10 +47,10 @@ class Value:
 class Joint:
     """A stage's forward and backward in one graph.
 
-    ``inputs``: each placeholder of ``graph`` and what it is, in their order; ``outputs``: what the
-    graph returns, a node each. If nothing depends on a parameter, its gradient is missing.
-    ``module`` holds the constants of the graph. Shapes and dtypes are in each node's
-    ``meta["val"]``, a fake tensor.
+    ``inputs``: the placeholders of ``graph`` with their meaning, in order. ``outputs``: the nodes
+    that the graph returns, with their meaning. A parameter on which nothing depends has no gradient
+    there. ``module`` contains the constants of the graph. ``meta["val"]`` of a node is a fake
+    tensor with its shape and dtype.
     """
 
     graph: fx.Graph
@@ -59,5 +59,5 @@ class Joint:
     outputs: Sequence[tuple[fx.Node, Value]]
 
     def of(self, role: Role) -> list[tuple[fx.Node, Value]]:
-        """The outputs of this role."""
+        """Returns the outputs of this role."""
         return [(node, value) for node, value in self.outputs if value.role is role]

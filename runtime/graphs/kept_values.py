@@ -1,4 +1,4 @@
-"""The values of a microbatch between the ops of a stage that is run as graphs."""
+"""The values of a microbatch between the ops of a stage that runs as graphs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .stage_functions import StageFunctions
 
 
 class Kept:
-    """The values that a microbatch holds from one op to the next, which the ledger counts.
+    """The values that a microbatch holds between ops; counted in the ledger.
 
-    ``box``: of the last stage, the gradients that the loss's backward leaves of outputs.
+    ``box``: on the last stage, the outputs' gradients from the loss's backward.
     """
 
     __slots__ = ("_held", "_memory", "box", "functions", "values")
@@ -26,23 +26,25 @@ class Kept:
         self._held: Held = ()
 
     def hold(self, values: list[Tensor]) -> None:
-        """Holds these values, after none."""
+        """Holds these values; there must be none before."""
         self.values, self._held = values, self._memory.hold(*values)
 
     def take(self) -> list[Any]:
-        """Gives the values to an op that lets go of them one by one."""
+        """Releases the values and returns them, for an op that drops them one by one."""
         self._memory.release(self._held)
         values, self.values, self._held = self.values, [], ()
         return values
 
     def clear(self) -> None:
-        """Lets go of all."""
+        """Drops all values."""
         self.take()
 
 
 class _Caught(torch.autograd.Function):
-    """An output as the loss is given it: its gradient goes into ``box``, and its memory is not
-    held for that."""
+    """The identity on an output, whose backward stores the gradient in ``box``.
+
+    It does not keep the output's memory.
+    """
 
     @staticmethod
     def forward(
@@ -60,6 +62,6 @@ class _Caught(torch.autograd.Function):
 
 
 def caught(output: Tensor, anchor: Tensor, box: dict[int, Tensor], index: int) -> Tensor:
-    """The same output, whose gradient goes into the ``box``; ``anchor`` is what needs one."""
+    """Returns the output; its gradient goes into ``box``. ``anchor`` makes autograd compute it."""
     found: Tensor = _Caught.apply(output, anchor, box, index)  # type: ignore[no-untyped-call]
     return found

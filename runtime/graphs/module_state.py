@@ -1,7 +1,7 @@
-"""The state of modules that a traced forward may have looked at, other than tensors' values.
+"""The state of modules, other than tensors' values, that a traced forward may depend on.
 
-A graph holds while that is the same: what is in the attributes of modules, and in the lists, dicts
-and objects there; hooks; which parameters are trained, and which objects they are.
+A graph is valid while this state is unchanged: attributes of modules and the contents of lists,
+dicts and objects in them; hooks; ``requires_grad`` and identity of parameters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.nn.modules import module as modules
 
 from .torch_internals.errors import TraceError
 
-MOST = 20_000  # dicts and lists of a stage: the bound of what is looked through
+MOST = 20_000  # maximum number of dicts and lists per stage that are compared
 Held: TypeAlias = dict[Any, Any] | list[Any] | deque[Any] | set[Any]
 
 _HELD = (dict, list, deque, set)
@@ -34,7 +34,7 @@ _flags = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_h
 
 
 class ModuleState:
-    """The contents of a module at one moment, and theirs.
+    """A snapshot of a module and of everything in it.
 
     ``constants``: the tensors that are neither parameters nor buffers.
     """
@@ -52,25 +52,24 @@ class ModuleState:
         self._then = self._now()
 
     def _now(self) -> tuple[list[int], list[Any]]:
-        """Lengths and versions, and all that must be the same objects."""
+        """Returns lengths and versions, and the list of objects that must stay the same."""
         counts = [*map(len, chain(self._dicts, self._rest)), *map(_version, self.constants)]
         values = chain(map(dict.values, self._dicts), self._rest, map(_flags, self._parameters))
         keys = chain.from_iterable(self._dicts)
         return counts, [*keys, *chain.from_iterable(values), *map(type, self._parts)]
 
     def holds(self) -> bool:
-        """Whether all is as it was; numbers and texts may be others that are equal."""
+        """Whether the state is unchanged; numbers and strings may be replaced by equal ones."""
         (counts, now), (before, then) = self._now(), self._then
         return counts == before and (all(map(is_, now, then)) or all(map(_same, now, then)))
 
 
 @contextmanager
 def unchanged(module: nn.Module) -> Iterator[ModuleState]:
-    """A context in which the module's forward is traced, after which all that it holds, and what
-    its functions hold, hooks above all, is as before.
+    """A context for tracing the module's forward, which then restores everything in the module.
 
-    Raises TraceError where the forward sets an attribute, or fills a list or a dict: a graph would
-    not.
+    That includes what functions such as hooks refer to. Raises TraceError if the forward sets an
+    attribute or modifies a list or dict, since a graph would not do so.
     """
     before = [(path, held, _copy(held)) for path, held in _holders(module, called=True)]
     refused: TraceError | None = None
@@ -90,7 +89,7 @@ Copy: TypeAlias = dict[Any, Any] | list[Any]
 
 
 def _put_back(before: Sequence[tuple[str, Held, Copy]]) -> str | None:
-    """Makes all hold what it held; the first that was changed, None where nothing was."""
+    """Restores all contents; returns the path of the first that was changed, or None."""
     first: str | None = None
     for path, held, copy in before:
         changed = _changed(copy, _copy(held))
@@ -105,8 +104,10 @@ def _put_back(before: Sequence[tuple[str, Held, Copy]]) -> str | None:
 
 
 def _holders(module: nn.Module, *, called: bool = False) -> list[tuple[str, Held]]:
-    """All dicts and lists that are within a module, its parameters' hooks and all modules', each
-    with the path that leads to it; ``called``: within functions, too."""
+    """Returns all dicts and lists in a module and in its hooks, each with its path.
+
+    ``called``: includes those that functions refer to.
+    """
     hooks = [held for p in module.parameters() for held in _flags(p)[1:]]
     found: list[tuple[str, Held]] = []
     seen: set[int] = set()
@@ -125,8 +126,10 @@ def _holders(module: nn.Module, *, called: bool = False) -> list[tuple[str, Held
 
 
 def _within(value: Any, *, called: bool) -> Held | tuple[Any, ...]:
-    """The contents of a value: the dict or list itself, the attributes of an object, what a
-    function is bound to."""
+    """Returns the contents of a value.
+
+    A dict or list itself, an object's attributes, or, if ``called``, what a function refers to.
+    """
     if isinstance(value, (*_HELD, tuple)):
         return value
     if isinstance(value, _CALLED):
@@ -138,19 +141,19 @@ def _within(value: Any, *, called: bool) -> Held | tuple[Any, ...]:
 
 
 def _of_the_model(kind: type) -> bool:
-    """Whether objects of this class are of the model, none of torch or of the interpreter."""
+    """Whether a class belongs to the model, not to torch, this library or Python itself."""
     if issubclass(kind, (type, types.ModuleType)):
         return False
     return kind.__module__.partition(".")[0] not in ("torch", "builtins", "pipeloom")
 
 
 def _of_call(value: Any) -> tuple[Any, ...]:
-    """The objects that a function is bound to."""
+    """Returns the objects that a function is bound to."""
     closure = isinstance(value, types.FunctionType)
     return tuple(gc.get_referents(*((value.__closure__ or ()) if closure else (value,))))
 
 
-_TRANSPARENT = ("_modules", "_parameters", "_buffers")  # what a module's attributes are in
+_TRANSPARENT = ("_modules", "_parameters", "_buffers")  # dicts that hold a module's attributes
 
 
 def _named(path: str, held: Held | tuple[Any, ...]) -> list[tuple[str, Any]]:
@@ -166,7 +169,7 @@ def _copy(held: Held) -> Copy:
 
 
 def _changed(before: Any, after: Any) -> str | None:
-    """The first key whose value is another, "" for a list's; None where all are the same."""
+    """Returns the first key whose value changed, "" for a list; None if nothing changed."""
     if isinstance(before, dict):
         keys = (k for k in {**before, **after} if before.get(k, _NONE) is not after.get(k, _NONE))
         return next(map(str, keys), None)

@@ -1,4 +1,4 @@
-"""Joint graphs written anew, so that what they give is the same and the cut is a better one."""
+"""Rewrites of joint graphs that keep the results and improve the cut."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ _SAME = {_aten.detach.default, _aten.alias.default}
 
 
 def simplify(joint: Joint) -> Joint:
-    """The joint graph, changed in place, without calls that change nothing and transposes of
-    transposes: its values are bit by bit what they were."""
+    """Removes calls without effect and double transposes from the joint graph, in place.
+
+    All values stay bitwise equal.
+    """
     replaced: dict[fx.Node, fx.Node] = {}
     for node in joint.graph.nodes:
         other = _same(node)
@@ -28,7 +30,7 @@ def simplify(joint: Joint) -> Joint:
 
 
 def _same(node: fx.Node) -> fx.Node | None:
-    """The node whose value this one gives again, in the same shape and strides."""
+    """Returns an earlier node with the same value, shape and strides; None if there is none."""
     source = node.args[0] if node.args else None
     if isinstance(source, fx.Node) and node.target is source.target is _aten.t.default:
         source = source.args[0]
@@ -38,7 +40,7 @@ def _same(node: fx.Node) -> fx.Node | None:
 
 
 def split_convolutions(joint: Joint) -> None:
-    """Convolutions' backward in two calls, of which one gives the weight's and bias's gradients."""
+    """Splits the backward of convolutions in two: for the input, and for weight and bias."""
     for node in list(joint.graph.nodes):
         if node.target is not _aten.convolution_backward.default:
             continue
@@ -56,7 +58,7 @@ def split_convolutions(joint: Joint) -> None:
 
 
 def copy_updated(joint: Joint) -> None:
-    """Buffers that F gives new values, as the backward needs them: as they were."""
+    """Copies buffers that F updates, if the backward needs their previous values."""
     updated = {value.key for _, value in joint.of(Role.BUFFER_UPDATE)}
     backward = reached(n for n, v in joint.inputs.items() if v.role is Role.TANGENT)
     first = next(n for n in joint.graph.nodes if n.op != "placeholder")
@@ -71,7 +73,7 @@ def copy_updated(joint: Joint) -> None:
 
 
 def name_generators(joint: Joint) -> None:
-    """Generators of random numbers in arguments become attributes of the graph's module."""
+    """Turns random generators in arguments of calls into attributes of the graph's module."""
     for node in list(joint.graph.nodes):
         generator = node.kwargs.get("generator")
         if isinstance(generator, torch.Generator):
@@ -82,12 +84,12 @@ def name_generators(joint: Joint) -> None:
 
 
 def reached(starts: Iterable[fx.Node]) -> set[fx.Node]:
-    """The nodes that depend on ``starts``, themselves included."""
+    """Returns ``starts`` and all nodes that depend on them."""
     return _walked(starts, lambda node: node.users)
 
 
 def needed(ends: Iterable[fx.Node], known: Set[fx.Node] = frozenset()) -> set[fx.Node]:
-    """The nodes that ``ends`` depend on, themselves included, up to those ``known``."""
+    """Returns ``ends`` and all nodes that they depend on, up to and without ``known``."""
     return _walked(ends, lambda node: node.all_input_nodes, known)
 
 

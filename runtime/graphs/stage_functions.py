@@ -1,4 +1,4 @@
-"""The functions of one stage for arguments of one kind: F, B, W, BW and R without autograd."""
+"""The functions of one stage for one kind of arguments: F, B, W, BW and R without autograd."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ Make = Callable[[Piece, fx.GraphModule, Adds], Function]
 
 @dataclass
 class StageForward:
-    """The computation of a stage's graph: it takes the tensors among the stage's arguments, which
-    have this ``form``, and returns those that it hands on, of the last stage those in its
-    :meth:`result`.
+    """The function that is traced: from the tensors in a stage's arguments to those in its output.
 
-    ``loss``: of a model that computes its loss, the function that finds it in its output; nothing
-    else of that has a gradient.
+    The arguments have this ``form``. For the last stage, the outputs are the tensors in its
+    :meth:`result`. ``loss``: if the model computes its loss, the function that extracts it; other
+    outputs then have no gradient.
     """
 
     stage: int
@@ -54,7 +53,7 @@ class StageForward:
             outputs = as_tuple(output)
             if self.skips is not None:
                 outputs = self.skips.outputs(self.stage, outputs, inputs)
-            return [x.contiguous() for x in outputs]  # as they are sent
+            return [x.contiguous() for x in outputs]  # the layout in which they are sent
         self._result, found = form_of(output), tensors_of([output])
         self._wholes = [x.detach() for x in found]
         if self.loss is not None:
@@ -63,20 +62,20 @@ class StageForward:
         return [x.to_local() if is_dtensor(x) else x for x in found]
 
     def result(self, outputs: Sequence[Tensor]) -> Any:
-        """The last stage's output as its module returns it, with the tensors from the graph."""
+        """Returns the last stage's output as its module would, with tensors from the graph."""
         pairs = zip(self._wholes, outputs, strict=True)
         found = [whole(like, x) for like, x in pairs]
         return found[0] if self._result is PLACE else with_tensors(self._result, found)
 
 
 class StageFunctions:
-    """The pieces of a stage as functions, which are made when they are first asked for. Each
-    empties the list of tensors that it is given.
+    """The pieces of a stage as functions, created on first use.
 
-    ``outputs``: how many of F's ``results`` are outputs, the others are updates; ``needs_grad``: of
-    each output whether B is given its gradient, ``tangents`` the places of those that have one;
-    ``gradients_of``: the inputs whose gradients B gives; ``tangent_strides``: of the gradients that
-    B is given.
+    Each empties the list of tensors that it is given. ``results``: number of F's results, of which
+    the first ``outputs`` are outputs, the others updates of buffers. ``needs_grad``: for each
+    output, whether B takes its gradient; ``tangents``: the positions of these outputs, and
+    ``tangent_strides``: the strides of their gradients. ``gradients_of``: the inputs whose
+    gradients B returns.
     """
 
     def __init__(self, module: nn.Module, found: Cut, forward: StageForward, make: Make) -> None:
@@ -95,7 +94,7 @@ class StageFunctions:
     def traced(
         cls, module: nn.Module, tensors: Sequence[Tensor], forward: StageForward, make: Make
     ) -> StageFunctions:
-        """The functions of a module for such tensors. Raises TraceError."""
+        """Traces a module for tensors like these. Raises TraceError."""
         with unchanged(module) as state:
             joint = trace_joint(module, tensors, forward)
             known = [*state.constants, *_fixed_tensors(module)]
@@ -106,36 +105,36 @@ class StageFunctions:
         return cls(module, cut(joint), forward, make)
 
     def zeros(self, output: int) -> Tensor:
-        """The gradient of an output that the loss does not depend on."""
+        """Returns the zero gradient of an output that the loss does not depend on."""
         like = value_of(self.cut.tangents[self.tangents.index(output)])
         return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
 
     @torch.no_grad()
     def update(self, values: Sequence[Tensor]) -> None:
-        """Gives the buffers that F changes their new values."""
+        """Writes the new values into the buffers that F updates."""
         for (_, buffer), value in zip(self.joint.of(Role.BUFFER_UPDATE), values, strict=True):
             self._module.get_buffer(str(buffer.key)).copy_(value)
 
     @cached_property
     def kept_outputs(self) -> list[int]:
-        """The places of the outputs that lie in the memory of what is saved."""
+        """The positions of outputs that share memory with saved values."""
         saved = {root_of(node) for node in self.cut.saved}
         outputs = self.joint.of(Role.OUTPUT)
         return [i for i, (node, _) in enumerate(outputs) if root_of(node) in saved]
 
     def trained(self, *pieces: str) -> list[str]:
-        """The names of the parameters whose gradients come with these pieces."""
+        """Returns the names of the parameters whose gradients these pieces compute."""
         nodes = {node for name in pieces for node in self.cut.pieces[name].gradients}
         found = self.joint.of(Role.PARAMETER_GRADIENT)
         return [str(value.key) for node, value in found if node in nodes]
 
     def weights_in_w(self) -> list[str]:
-        """The names of the parameters that W computes with."""
+        """Returns the names of the parameters that W uses."""
         roles = map(self.joint.inputs.get, self.cut.pieces["weight"].inputs)
         return [str(v.key) for v in roles if v is not None and v.role is Role.PARAMETER]
 
     def check(self, interface: StageInterface | None, stage: int) -> None:
-        """Raises ShapeError where the stage hands on other tensors than it did when tried."""
+        """Raises ShapeError if the outputs differ from those of shape inference."""
         if interface is None:
             return
         values = [value_of(node) for node, _ in self.joint.of(Role.OUTPUT)]
@@ -144,15 +143,19 @@ class StageFunctions:
             raise interface.unlike(stage, found)
 
     def make(self, *, split: bool, again: bool) -> None:
-        """Makes the functions of a microbatch, before the step that calls them: B and W where they
-        are ``split``, else BW; where F runs ``again``, R."""
+        """Creates the functions of a microbatch before its step.
+
+        ``split``: B and W, else BW. ``again``: F without saving and R, else F.
+        """
         backward = ("backward", "weight") if split else ("fused",)
         for name in (*backward, *(("alone", "again") if again else ("forward",))):
             self.function(name)
 
     def function(self, name: str) -> Function:
-        """The function of the cut's piece of this name; the last stage's R is its F, which gives
-        the outputs for its loss, too."""
+        """Returns the function of the piece with this name.
+
+        R of the last stage is its F, as its loss needs the outputs, too.
+        """
         if name == "again" and self.forward_of.last:
             name = "forward"
         piece = self.cut.pieces[name]
@@ -167,7 +170,7 @@ class StageFunctions:
         apart = any(is_dtensor(held[name]) for held, name in places)
 
         def call(tensors: list[Tensor]) -> list[Tensor]:
-            own = [held[name] for held, name in places]  # in R buffers are those from before F
+            own = [held[name] for held, name in places]  # in R, buffers are those from before F
             arguments = [*(map(local, own) if apart else own), *tensors]
             tensors.clear()
             with below_autograd():
@@ -185,14 +188,16 @@ class StageFunctions:
 
 
 def _place(module: nn.Module, key: str) -> tuple[dict[str, Any], str]:
-    """The dict that holds a parameter or buffer of the module, and its name there."""
+    """Returns the dict that holds a parameter or buffer of the module, and its key there."""
     path, _, name = key.rpartition(".")
     part = module.get_submodule(path)
     return (part._buffers if name in part._buffers else part._parameters), name
 
 
 def _fixed_tensors(module: nn.Module) -> list[Tensor]:
-    """The tensors of which parts of a module say, by ``fixed_tensors()``, that they never change:
-    such as masks and rotary tables, one for each shape."""
+    """Returns the tensors that modules declare as constant by ``fixed_tensors()``.
+
+    For example, masks and rotary tables, one for each shape.
+    """
     asked = (getattr(part, "fixed_tensors", None) for part in module.modules())
     return [tensor for tensors in asked if tensors is not None for tensor in tensors()]

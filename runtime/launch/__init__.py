@@ -1,1 +1,1 @@
-"""The start of ranks as processes."""
+"""Starts ranks as processes."""

@@ -25,17 +25,17 @@ from ..transport.nccl import CONNECTIONS
 from .environment import backend_of, gpu_here, own_gpu
 from .failures import Names, failure_of
 
-_PARENT: list[Connection] = []  # in a process that was spawned, the pipe to who did
+_PARENT: list[Connection] = []  # in a spawned process, the pipe to its parent
 
 
 def tell(value: Any) -> None:
-    """Hands ``value`` to the listener of the launch that spawned this process."""
+    """Sends ``value`` to the listener of the launch that spawned this process."""
     _PARENT[0].send_bytes(pickle.dumps(Told(value)))
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A value that a child hands to the listener while it runs."""
+    """A value that a child process sends to the listener while it runs."""
 
     value: Any
 
@@ -43,17 +43,17 @@ class Told:
 def call_here(
     function: Callable[..., Any], args: Sequence[Any], device: torch.device, message_timeout: float
 ) -> Any:
-    """Calls the function in this process, with ``torch.distributed`` initialised around it."""
+    """Calls the function in this process, with ``torch.distributed`` initialized."""
     if dist.is_initialized():
         return function(*args)
     if device.type == "cuda":
-        os.environ.setdefault(CONNECTIONS, "32")  # the most; each channel of NCCL has two streams
+        os.environ.setdefault(CONNECTIONS, "32")  # the maximum; each NCCL channel uses two streams
         set_gpu(own_gpu())
     meet(gpu_here(device), backend_of, message_timeout)
     result = function(*args)
-    dist.destroy_process_group()  # not after an error: it would wait for the others
-    # ends Gloo's threads: one that lets go of a tensor while the interpreter ends aborts the
-    # process
+    dist.destroy_process_group()  # not after an error: it would wait for the other processes
+    # ends Gloo's threads: a thread that releases a tensor during the interpreter's shutdown aborts
+    # the process
     gc.collect()
     return result
 
@@ -61,12 +61,12 @@ def call_here(
 def run_child(
     pipe: Connection, environment: dict[str, str], names: Names, call: tuple[Any, ...]
 ) -> None:
-    """Makes the ``call`` and sends what it returns, or its failure, through the ``pipe``."""
+    """Runs the ``call`` and sends its result or failure through the ``pipe``."""
     _PARENT.append(pipe)
     _tie_to_parent()
     threading.Thread(target=_watch, args=(pipe,), daemon=True).start()
     os.environ.update(environment)
-    # set in any case: torch was loaded before this process had its environment
+    # always set: torch was loaded before this process had its environment
     asked = os.environ.get("OMP_NUM_THREADS", "")
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     share = max(1, cores // int(environment["WORLD_SIZE"]))
@@ -75,13 +75,15 @@ def run_child(
         answer = pickle.dumps(call_here(*call))
     except BaseException as error:
         pipe.send_bytes(pickle.dumps(failure_of(int(environment["RANK"]), names, error)))
-        os._exit(1)  # at once: tearing down a broken process group can hang
+        os._exit(1)  # at once: destroying a broken process group can hang
     pipe.send_bytes(answer)
 
 
 def _tie_to_parent() -> None:
-    """The fork server ends with who started it, whoever of its children still runs, and these, be
-    they stopped, with it."""
+    """Makes the fork server end with the process that started it, and its children with it.
+
+    This works even if children are still running or stopped.
+    """
     server: Any = forkserver._forkserver
     alive = getattr(server, "_forkserver_alive_fd", None)
     if alive is not None and (tie := tied_to_parent()) is not None:
@@ -91,7 +93,7 @@ def _tie_to_parent() -> None:
 
 
 def _watch(pipe: Connection) -> None:
-    """Ends this process with its parent, which sends nothing: the pipe closes."""
+    """Ends this process when the pipe closes, since then its parent has ended."""
     with suppress(EOFError, OSError):
         pipe.recv_bytes()
     os._exit(1)

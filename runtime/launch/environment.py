@@ -1,4 +1,4 @@
-"""The environment that processes are launched in: torchrun's variables, GPUs, and the backend."""
+"""The environment of launched processes: torchrun's variables, GPUs, and the backend."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pipeloom.ir.errors import InputError
 from ..device import device_count, gpu_uuid
 
 Gpu: TypeAlias = tuple[bool, str, str]
-"""Whether torch has NCCL, the host's name, and the device's UUID."""
+"""Whether torch has NCCL, the host name, and the device's UUID."""
 
 
 def world() -> tuple[int, int] | None:
-    """This process's rank and how many there are; None where torchrun did not start it.
+    """Returns this process's rank and the number of ranks; None if torchrun did not start it.
 
-    Raises InputError that names a variable which is wrong or missing.
+    Raises InputError with the name of an invalid or missing variable.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None
@@ -36,7 +36,7 @@ def world() -> tuple[int, int] | None:
 
 
 def number(name: str, least: int, most: int | None = None) -> int:
-    """The variable as a whole number within bounds. Raises InputError."""
+    """Returns the variable as an integer within bounds. Raises InputError."""
     text = os.environ.get(name, "")
     value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
     if value < least or (most is not None and value > most):
@@ -46,23 +46,23 @@ def number(name: str, least: int, most: int | None = None) -> int:
 
 
 def own_gpu() -> int:
-    """The index of this process's GPU: where a machine has fewer than ranks, they share them."""
+    """Returns the index of this process's GPU; ranks share GPUs if a machine has too few."""
     local = number("LOCAL_RANK", 0) if "LOCAL_RANK" in os.environ else 0
     return local % device_count()
 
 
 def gpu_here(device: torch.device) -> Gpu | None:
-    """The GPU that this process computes on, its current one; None on a CPU."""
+    """Returns this process's current GPU; None on a CPU."""
     if device.type != "cuda":
         return None
     return dist.is_nccl_available(), socket.gethostname(), gpu_uuid()
 
 
 def backend_of(gpus: Sequence[Gpu | None]) -> str:
-    """Chooses the backend of ``torch.distributed`` from the GPU of each rank, alike on all ranks.
+    """Returns the backend of ``torch.distributed`` for the GPUs of all ranks; the same on each.
 
-    NCCL if all GPUs are different, or if ``NCCL_MULTI_RANK_GPU_ENABLE`` is 1 (NCCL 2.30 and newer:
-    ranks may share a GPU); otherwise Gloo. Rank 0 prints why GPUs use Gloo.
+    NCCL if all GPUs differ, or if ``NCCL_MULTI_RANK_GPU_ENABLE`` is 1 (since NCCL 2.30, ranks may
+    share a GPU); otherwise Gloo. Rank 0 prints why GPUs use Gloo.
     """
     if None in gpus:
         return "gloo"

@@ -1,4 +1,4 @@
-"""Names of launched processes, and which of several failures is told."""
+"""Names of launched processes, and the choice of the failure to report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import LaunchError
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names of processes: ``ranks`` of each of ``replicas``, replica by replica."""
+    """Names of processes: ``ranks`` in each of ``replicas``, numbered replica by replica."""
 
     ranks: int
     replicas: int
@@ -24,7 +24,7 @@ class Names:
         return self.ranks * self.replicas
 
     def check(self, size: int) -> None:
-        """Raises InputError where torchrun started another number of processes."""
+        """Raises InputError if torchrun started another number of processes."""
         if size != self.count:
             times = f" times {self.replicas} replicas" if self.replicas > 1 else ""
             raise InputError(
@@ -38,14 +38,17 @@ class Names:
         return "; ".join(f"replica {replica}, rank {rank}" for replica, rank in places)
 
     def told(self, process: int, text: str) -> str:
-        """``text`` with whose it is in front of it; it may begin with the rank in its replica."""
+        """Returns ``text`` prefixed by the process's name.
+
+        If it already begins with the process's name or its rank in the replica, that is replaced.
+        """
         of = self.of(process)
         own = text.removeprefix(f"{of}: ").removeprefix(f"rank {process % self.ranks}: ")
         return f"{of}: {own}"
 
 
 def failure_of(rank: int, names: Names, error: BaseException) -> LaunchError:
-    """A rank's report of its error, which may name another rank, whose fault all were told."""
+    """Returns the report of a rank's error, which may name another rank that caused it."""
     replica, own = divmod(rank, names.ranks)
     if names.replicas > 1 and getattr(error, "replica", None) is not None:
         replica = error.replica  # type: ignore[attr-defined]
@@ -61,7 +64,7 @@ def failure_of(rank: int, names: Names, error: BaseException) -> LaunchError:
 
 
 def earliest(failures: Sequence[LaunchError]) -> LaunchError:
-    """The earliest failure; where that rank died, with what the first of its peers says."""
+    """Returns the earliest failure; if that rank died, with the first error of a peer."""
     first = min(failures, key=lambda failure: failure.moment)
     peers = [f for f in failures if f.ours]
     if first.moment > 0.0 or not peers:

@@ -1,6 +1,6 @@
-"""The last module that the fork server imports: what it has loaded by then is no garbage.
+"""The last module that the fork server imports: excludes loaded objects from garbage collection.
 
-The processes that it forks leave that out of collections, and go on sharing its memory.
+Forked processes then do not touch these objects and share their memory.
 """
 
 from __future__ import annotations

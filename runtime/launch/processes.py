@@ -1,10 +1,10 @@
 """Starts one process per rank on this machine, or joins the processes that torchrun started.
 
-The first failure wins: when one rank throws or dies, the others are ended and one error names it.
-No process outlives its parent. ``torch.distributed.elastic`` and ``torch.multiprocessing`` do
-neither: of several failures they tell whichever process they join first, a parent's death ends no
-child of a fork server (which spares each process seconds of imports), and the store of an elastic
-launch listens on all interfaces.
+The first failure is reported: if a rank raises or dies, the others are ended and one error names
+it. No process outlives its parent. ``torch.distributed.elastic`` and ``torch.multiprocessing``
+guarantee neither: of several failures, they report that of the process that they join first, and
+children of a fork server do not end with the parent. (The fork server saves seconds of imports per
+process.) Besides, the store of an elastic launch listens on all interfaces.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .environment import world
 from .failures import Names, earliest
 
 LOOPBACK = "127.0.0.1"
-FROZEN = "pipeloom.runtime.launch.forked"  # the last
+FROZEN = "pipeloom.runtime.launch.forked"  # must be the last
 PRELOADED = ("torch", "torch._dynamo", "numba", "pipeloom.runtime.train.train", FROZEN)
-GRACE = 5.0  # seconds between asking a process to end and ending it
-SETTLE = 0.2  # seconds in which a failure may turn out to be the echo of another rank's death
-ECHO = 2.0  # seconds in which the peers of a dead rank may say where they were waiting for it
-LOST = 255  # the exit code that multiprocessing makes up once the fork server is gone
+GRACE = 5.0  # seconds between terminating and killing a process
+SETTLE = 0.2  # seconds in which another rank's death may turn out to be the cause of a failure
+ECHO = 2.0  # seconds in which the peers of a dead rank may report where they waited for it
+LOST = 255  # the exit code that multiprocessing reports if the fork server is gone
 
 
 def launch_ranks(
@@ -52,23 +52,21 @@ def launch_ranks(
     message_timeout: float = 300.0,
     listener: Callable[[Any], object] | None = None,
 ) -> dict[int, Any]:
-    """Calls ``function(*args)`` in each of ``ranks`` processes, and returns each one's result.
+    """Calls ``function(*args)`` in each of ``ranks`` processes, and returns the results by rank.
 
-    With a ``listener`` the function has one argument more, which hands what it is called with to
-    the listener, in this process.
+    With a ``listener``, the function gets another argument: a function that passes its argument to
+    the listener in this process. With ``replicas``, there are ``ranks`` processes for each replica,
+    numbered replica by replica, and errors name replica and rank.
 
-    With ``replicas`` there are as many times so many processes, numbered replica by replica, and
-    errors say which rank of which replica they are of.
+    ``torch.distributed`` is initialized around the call, for messages of tensors on ``device``;
+    with ``cuda``, the ranks of a machine are distributed over its GPUs. If ``RANK`` and
+    ``WORLD_SIZE`` are set (torchrun), this process is one of the ranks: the function is called
+    here, and the result only contains this rank. Otherwise, processes are spawned on this machine;
+    the function must be importable, and arguments and results must be picklable. ``timeout`` limits
+    the whole launch, ``message_timeout`` each message (seconds).
 
-    ``torch.distributed`` is initialised around the call, for messages between tensors on the
-    ``device``; on ``cuda`` the ranks of a machine take its GPUs in turn. Where the environment has
-    ``RANK`` and ``WORLD_SIZE`` (torchrun), this process is one of them: the function is called here
-    and the result holds this rank alone. Otherwise processes are spawned on this machine: the
-    function must be importable, and what goes in and out must pickle. ``timeout`` bounds the whole,
-    ``message_timeout`` any one message (seconds).
-
-    Raises LaunchError where a spawned process fails, InputError where torchrun started another
-    number of processes, or this machine has no GPU.
+    Raises LaunchError if a spawned process fails, and InputError if torchrun started another number
+    of processes or this machine has no GPU.
     """
     names, device = Names(ranks, replicas), torch.device(device)
     if device.type == "cuda":
@@ -85,8 +83,11 @@ def launch_ranks(
 
 
 def served_store() -> TCPStore:
-    """The rendezvous, on a port that the system picks, so that nobody takes it before; a store
-    that torch binds itself listens on all interfaces, and has no secret."""
+    """Returns a rendezvous store on the loopback interface, on a port that the system chooses.
+
+    The socket is bound here, so no other process can take the port. If torch binds it, the store
+    listens on all interfaces, without authentication.
+    """
     with socket.create_server((LOOPBACK, 0)) as listening:
         port = listening.getsockname()[1]
         return TCPStore(
@@ -99,7 +100,7 @@ def served_store() -> TCPStore:
 
 
 class _Workers:
-    """The spawned processes of one launch; leaving the context ends those that still run."""
+    """The spawned processes of one launch; leaving the context ends running ones."""
 
     def __init__(self, names: Names, listener: Callable[[Any], object] | None = None) -> None:
         self._names, self._listener = names, listener
@@ -114,7 +115,7 @@ class _Workers:
         device: torch.device,
         message_timeout: float,
     ) -> None:
-        """Starts the processes. Raises LaunchError where that fails."""
+        """Starts the processes. Raises LaunchError if that fails."""
         context, names = _context(), self._names
         call = (function, tuple(args), device, message_timeout)
         for rank in range(names.count):
@@ -130,7 +131,7 @@ class _Workers:
                 process.start()
             except (EOFError, ConnectionError) as error:
                 raise LaunchError(f"{names.of(rank)}: the fork server died", rank=rank) from error
-            except OSError as error:  # too many open files, too long a TMPDIR for sockets
+            except OSError as error:  # too many open files, or a TMPDIR too long for sockets
                 raise LaunchError(f"{names.of(rank)}: cannot start: {error}", rank=rank) from error
             theirs.close()
             self._pipes[rank], self._processes[rank] = ours, process
@@ -151,10 +152,11 @@ class _Workers:
             pipe.close()
 
     def results(self, deadline: float | None) -> dict[int, Any]:
-        """Every rank's result. Raises LaunchError for the earliest failure, or at the deadline.
+        """Returns the results of all ranks.
 
-        A dead rank's peers often report first. The dead cannot say where they were; the first peer
-        that was waiting for them can. So other answers are waited for a moment after a failure.
+        Raises LaunchError for the earliest failure, or at the deadline. The peers of a dead rank
+        often report first. Only they know where it was needed, so after a failure, other answers
+        are awaited for a moment.
         """
         answers: dict[int, Any] = {}
         failures: list[LaunchError] = []
@@ -181,8 +183,7 @@ class _Workers:
         return [rank for rank, pair in signs.items() if any(sign in ready for sign in pair)]
 
     def _answers(self, ranks: Sequence[int]) -> dict[int, Any]:
-        """The results of those ranks that are done; the listener is handed what others send
-        meanwhile."""
+        """Returns the results of finished ranks; passes other messages to the listener."""
         messages = {rank: self._answer(rank) for rank in ranks}
         for message in messages.values():
             if isinstance(message, Told) and self._listener is not None:
@@ -203,11 +204,10 @@ class _Workers:
 
 
 def _context() -> ForkServerContext | SpawnContext:
-    """The way to start processes: on Linux a server that has imported torch once and forks;
-    elsewhere new ones.
+    """Returns the multiprocessing context: on Linux a fork server with torch imported, else spawn.
 
-    Importing torch, and what its optimizers import when first used, is seconds of each process's
-    start. The server only imports: no thread of torch's runs, and no device is touched.
+    Importing torch and its optimizers takes seconds per process. The fork server only imports: it
+    starts no thread of torch and uses no device.
     """
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
@@ -223,7 +223,7 @@ def _cause(code: int | None) -> str:
 
 
 def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """The variables that torchrun would set, for a rendezvous that the parent serves."""
+    """Returns the variables that torchrun would set, for a rendezvous served by the parent."""
     environment = {
         **os.environ,
         "RANK": str(rank),

@@ -1,9 +1,9 @@
 """The ledger of live activation bytes: what one rank holds for its backward passes.
 
-It counts each storage once, however many tensors share it (of a DTensor this process's part): what
-autograd saves (parameters and buffers of the stages excluded), the inputs of weight gradients that
-wait for their W, and received messages from the moment their receive is posted until they are
-freed. Not counted: outputs of up to 64 KiB, which a stage keeps until their B.
+It counts each storage once, however many tensors share it; for a DTensor, only the local part.
+Counted are tensors that autograd saves (except parameters and buffers of the stages), the inputs of
+deferred weight gradients until W, and received messages from the posting of their receive until
+they are freed. Not counted are outputs of up to 64 KiB, which a stage keeps until B.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .memory import Held, Memory, Turns
 
 
 class Versioned(NamedTuple):
-    """A tensor, and how often it had been changed in place when it was saved."""
+    """A saved tensor with its version counter at that time."""
 
     tensor: Tensor
     version: int
@@ -35,10 +35,10 @@ class Versioned(NamedTuple):
 class Ledger(Memory):
     """Counts bytes: ``live`` now, ``peak`` since :meth:`start`.
 
-    Costs about 2 microseconds for each tensor that autograd saves; one that was changed in place by
-    the time it is needed raises ChangedInPlaceError, as torch does without hooks. Activation
-    checkpointing saves through its own hooks: of a checkpointed block the inputs are counted, and
-    nothing of what exists only while it is recomputed.
+    The cost is about 2 microseconds per tensor that autograd saves. A tensor modified in place
+    before it is needed raises ChangedInPlaceError, as in torch without hooks. Activation
+    checkpointing has hooks of its own: only the inputs of a checkpointed block are counted, not
+    what exists during its recomputation.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Ledger(Memory):
         self._excluded |= _storages(module)
 
     def hold(self, *tensors: Tensor) -> Held:
-        """A storage counts until as many releases as holds have come."""
+        """Counts storages; each counts until it is released as often as it was held."""
         held = tuple([_place(y) for x in tensors for y in ((x,) if type(x) in PLAIN else parts(x))])
         for pointer, size in held:
             self._add(pointer, size)
@@ -99,7 +99,7 @@ class Ledger(Memory):
         return _CountedTensor(self, apart(tensor), ((pointer, size),))
 
     def _pack_parts(self, tensor: Tensor) -> Versioned | _CountedTensor:
-        """Counts the plain tensors inside of a subclass, such as a DTensor."""
+        """Counts the plain tensors inside a subclass such as a DTensor."""
         inside = parts(tensor)
         counted = [x for x in inside if x.untyped_storage()._cdata not in self._excluded]
         held = self.hold(*(x for x in counted if x.untyped_storage().nbytes()))
@@ -111,14 +111,16 @@ class Ledger(Memory):
 
 
 def saved_by(*kinds: type) -> bool:
-    """Whether what autograd saves now is kept by it or by one of these kinds, not made once
-    more."""
+    """Whether tensors that autograd saves now are kept by it or by hooks of these kinds.
+
+    Otherwise, they will be recomputed (activation checkpointing).
+    """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks is None or isinstance(getattr(hooks[0], "__self__", None), kinds)
 
 
 class _CountedTensor:
-    """A tensor that autograd saved; the graph drops it when it needs it no more."""
+    """A tensor that autograd saved; the graph drops it after its last use."""
 
     __slots__ = ("held", "ledger", "tensor", "version")
 
@@ -127,13 +129,13 @@ class _CountedTensor:
         self.version = tensor._version
 
     def __del__(self) -> None:
-        ledger = getattr(self, "ledger", None)  # torch.compile makes one without its __init__
+        ledger = getattr(self, "ledger", None)  # torch.compile creates instances without __init__
         if ledger is not None:
             ledger.release(self.held)
 
 
 def _storages(module: nn.Module) -> frozenset[int]:
-    """The module's storages by object, as the memory of streamed weights comes and goes."""
+    """Returns the ids of the module's storage objects; streamed weights change their memory."""
     found = set[int]()
     for tensor in chain(module.parameters(), module.buffers()):
         for part in (tensor,) if type(tensor) in PLAIN else parts(tensor):
@@ -143,14 +145,14 @@ def _storages(module: nn.Module) -> frozenset[int]:
 
 def _place(tensor: Tensor) -> tuple[int, int]:
     storage = tensor.untyped_storage()
-    # a fake one is nowhere
+    # a fake tensor has no address
     nowhere = type(tensor) is not Tensor and is_fake(tensor)
     pointer = storage._cdata if nowhere else storage.data_ptr()
     return pointer, storage.nbytes()
 
 
 def apart(tensor: Tensor) -> Tensor:
-    """A saved tensor without its graph: an output that its op saves would hold itself for ever."""
+    """Detaches a saved tensor: an output saved by its own op would be a reference cycle."""
     return tensor if tensor.is_leaf else tensor.detach()
 
 
@@ -160,7 +162,7 @@ def _unpack(saved: Versioned | _CountedTensor) -> Tensor:
 
 
 def unchanged(tensor: Tensor, version: int) -> Tensor:
-    """The tensor, if it is still at this version. Raises ChangedInPlaceError."""
+    """Returns the tensor. Raises ChangedInPlaceError if its version has changed."""
     if tensor._version != version:
         raise ChangedInPlaceError(tensor)
     return tensor

@@ -1,4 +1,4 @@
-"""Start and end of ops on a GPU: events, dated by an anchor, so that nothing waits."""
+"""Start and end of ops on a GPU, by events relative to an anchor; nothing waits for them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 
 from ..device import Device
 
-RENEWED = 10.0  # seconds: an event's time since the anchor has seven digits
+RENEWED = 10.0  # seconds; an event's time since the anchor has only seven digits
 
 
 @dataclass(frozen=True, slots=True)
 class _Anchor:
-    """An event on a device, and when the host's clock says that it was."""
+    """An event on a device, and its time on the host's clock."""
 
     event: torch.Event
     seconds: float
 
     def dated(self, event: torch.Event) -> float:
-        """The time of ``event``, in seconds of the host's clock."""
+        """Returns the time of ``event`` in seconds of the host's clock."""
         milliseconds: float = self.event.elapsed_time(event)
         return self.seconds + milliseconds / 1e3
 
@@ -30,9 +30,10 @@ _NEWEST: dict[torch.device, _Anchor] = {}
 
 
 def _near(device: Device) -> _Anchor:
-    """An anchor of the last seconds; makes the current stream wait for nothing, the host seldom.
+    """Returns an anchor at most :data:`RENEWED` old; the host rarely waits, the stream never.
 
-    A new one is dated by the old one, on the device's clock: a host that is late does not count.
+    The time of a new anchor is computed from the old one by the device's clock, so delays of the
+    host do not matter.
     """
     old = _NEWEST.get(device.device)
     if old is not None and time.perf_counter() - old.seconds < RENEWED:
@@ -46,7 +47,7 @@ def _near(device: Device) -> _Anchor:
 
 
 class DeviceClock:
-    """Events on the current stream, told by the device's clock and dated by its anchor."""
+    """Events on the current stream, timed by the device's clock relative to an anchor."""
 
     def __init__(self, marks: int, device: Device) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""Watches which parameters get their gradient in B, from autograd, and which in W."""
+"""Records which parameters get their gradient in B, from autograd, and which in W."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 class GradientWatch:
-    """The gradients of one stage in the ops that it is told of: what ran, not what was meant to.
+    """The observed gradients of one stage, by op.
 
-    In B a hook where autograd accumulates sees each gradient that comes there.
+    In B, a hook on each accumulation node sees the gradients that arrive there.
     """
 
     def __init__(self) -> None:
-        self._parameters: dict[int, tuple[str, int]] = {}  # by id: name in the stage, elements
+        self._parameters: dict[int, tuple[str, int]] = {}  # id -> (name in the stage, elements)
         self._in_b: set[int] = set()
         self._in_w: set[int] = set()
 
     @contextmanager
     def backward(self, module: nn.Module, queue: WeightQueue) -> Iterator[None]:
-        """A context for a B of the stage's ``module``, after which ``queue`` waits for its W."""
+        """A context for a B of the stage's ``module``, after which ``queue`` waits for W."""
         hooks = []
         for name, parameter in module.named_parameters():
             if parameter.requires_grad:
                 self._parameters[id(parameter)] = name, parameter.numel()
                 node = get_gradient_edge(parameter).node
-                # the node is kept: torch makes another one once nobody holds it
+                # keep the node: otherwise torch creates another one
                 hooks.append((node, node.register_prehook(partial(self._seen, id(parameter)))))
         try:
             yield
@@ -46,12 +46,14 @@ class GradientWatch:
         self.weight(queue.parameters())
 
     def weight(self, parameters: Iterable[int]) -> None:
-        """W computes the gradients of the parameters with these ids."""
+        """Records that W computes the gradients of parameters with these ids."""
         self._in_w.update(parameters)
 
     def cut(self, module: nn.Module, in_b: Collection[str], trained: Collection[str]) -> None:
-        """A B and a W of the stage as graphs: of the ``trained`` parameters, by their names, whose
-        gradients they compute, those ``in_b``."""
+        """Records a B and a W of a stage that runs as graphs.
+
+        ``trained``: names of all parameters whose gradients they compute; ``in_b``: those in B.
+        """
         parameters = dict(module.named_parameters())
         for name in trained:
             key = id(parameters[name])
@@ -59,7 +61,7 @@ class GradientWatch:
             (self._in_b if name in in_b else self._in_w).add(key)
 
     def found(self, stage: int, name: Callable[[int, str], str]) -> WeightCoverage | None:
-        """The answer, by the names that ``name`` gives; None where no B was watched."""
+        """Returns the result with parameters renamed by ``name``; None if no B was observed."""
         if not self._parameters:
             return None
         in_b, in_w = (
@@ -74,7 +76,9 @@ class GradientWatch:
 
 
 def covered(runner: StageRunner, name: Callable[[int, str], str]) -> WeightCoverage | None:
-    """The findings of ``runner.watched``, by the names that ``name`` gives, and the end of the
-    watch; None where nothing was watched."""
+    """Ends ``runner.watched`` and returns its result, with parameters renamed by ``name``.
+
+    Returns None if nothing was observed.
+    """
     watched, runner.watched = runner.watched, None
     return None if watched is None else watched.found(runner.stage, name)

@@ -1,4 +1,4 @@
-"""The count of activation bytes, switched off; :mod:`.activation_ledger` is the one that counts."""
+"""The interface for counting activation bytes, switched off; :mod:`.activation_ledger` counts."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ Turns: TypeAlias = tuple[Callable[[], None], Callable[[], None]]
 
 
 class Memory:
-    """A count of the bytes of activations that the executor keeps and lets go.
+    """Counts the bytes of activations that the executor holds.
 
-    :class:`~.activation_ledger.Ledger` counts; this one is switched off and costs nothing.
+    :class:`~.activation_ledger.Ledger` counts; this class is switched off and costs nothing.
     """
 
     live = 0
     peak = 0
 
     def start(self, modules: Iterable[nn.Module]) -> None:
-        """Begins a new peak; the parameters and buffers of ``modules`` are not activations."""
+        """Starts a new peak; parameters and buffers of ``modules`` are not activations."""
 
     def exclude(self, module: nn.Module) -> None:
-        """The module's parameters have moved: they are no activations where they are, either."""
+        """Excludes the new storages of the module's parameters: they are not activations either."""
 
     def hold(self, *tensors: Tensor) -> Held:
-        """Counts the storages of ``tensors`` until the release of what is returned."""
+        """Counts the storages of ``tensors`` until the result is released."""
         return ()
 
     def release(self, held: Held) -> None:
         """Ends a hold."""
 
     def turns(self, buffer: Tensor) -> Turns | None:
-        """Calls that hold and release a buffer used again and again; None: it is not counted."""
+        """Returns the calls that hold and release a reused buffer; None if it is not counted."""
         return None
 
     def watching(self) -> AbstractContextManager[object]:
-        """A context in which all that autograd saves is counted until its graph lets it go."""
+        """A context in which tensors that autograd saves are counted until the graph drops them."""
         return nullcontext()

@@ -15,10 +15,10 @@ Call = Callable[[], None]
 
 
 class HostClock:
-    """Marks by ``time.perf_counter``, on a CPU.
+    """Times by ``time.perf_counter``, on a CPU.
 
-    The executor numbers them: op i starts at mark 2i and ends at mark 2i + 1, between which
-    ``timed`` runs it. ``seconds``: the last step's marks, on this process's ``time.perf_counter``.
+    Op i starts at mark 2i and ends at mark 2i + 1; ``timed`` returns the call that sets both.
+    ``seconds`` returns the last step's marks, by this process's ``time.perf_counter``.
     """
 
     def __init__(self, marks: int) -> None:
@@ -45,6 +45,6 @@ Clock: TypeAlias = HostClock | DeviceClock
 
 
 def make_clock(marks: int, device: torch.device) -> Clock:
-    """The clock of a device, for so many marks a step."""
+    """Returns the clock of a device, for ``marks`` times per step."""
     own = Device(device)
     return HostClock(marks) if own.is_host else DeviceClock(marks, own)

@@ -1,4 +1,4 @@
-"""Why a run took far longer than its plan, or far less, and what memory it held, in lines."""
+"""Explains why a run took much longer or shorter than planned, and where memory differs."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from pipeloom.ir.units import amount, counted, memory_size
 
 from ..dtensors import is_dtensor
 
-LEAST_BYTES = 1000.0  # of a microbatch; less is counted in a larger unit
-LITTLE = 1.05  # times the limit, up to which nobody is asked for another model's size
+LEAST_BYTES = 1000.0  # per microbatch; smaller values are not in bytes
+LITTLE = 1.05  # times the limit; a smaller excess does not suggest another model size
 ROUNDING = 1e-6
-ALIKE = 0.05  # relative difference of parameters that stages cut a little differently have
-DTYPES = (0.25, 0.5, 1.0, 2.0, 4.0)  # sizes of an element over each other's
-FAR = 1.5  # the longer over the shorter: less is the usual noise of times on shared machines
-SHORT = 1.0  # milliseconds; the host's own work between ops is of the order of a tenth of that
+ALIKE = 0.05  # relative difference of parameter bytes between slightly different cuts
+DTYPES = (0.25, 0.5, 1.0, 2.0, 4.0)  # possible ratios of element sizes
+FAR = 1.5  # longer / shorter; less is noise on shared machines
+SHORT = 1.0  # milliseconds; the host's work between ops is about a tenth of that
 UNMEASURED = "all ops of the profile take 1 ms, as profile --memory-only writes where none was run"
 QUICK = "ops took less than profiled; where cores were busier then, profile again"
 
 
 def why_far_off(planned: Schedule, measured: Schedule) -> str | None:
-    """A line on a measured makespan that is far above or below the planned one, else None.
+    """Returns a note if the measured makespan is far from the planned one, else None.
 
-    Called in a process of the run: its machine's cores and ranks are the ones that are named.
+    It is called in a process of the run, and names the cores and ranks of its machine.
     """
     plan = (planned.timing or simulate(planned)).makespan
     if measured.timing is None or plan <= 0:
@@ -61,7 +61,7 @@ def _why_slow(planned: Schedule) -> str:
 
 
 def other_size(planned: Schedule, sequences: int | None) -> str | None:
-    """A line on microbatches of another number of ``sequences`` than the profile's, else None."""
+    """Returns a note if microbatches have other ``sequences`` than the profile's, else None."""
     measured = planned.problem.profile.micro_batch
     if None in (measured, sequences) or measured == sequences:
         return None
@@ -72,16 +72,16 @@ def other_size(planned: Schedule, sequences: int | None) -> str | None:
 
 
 def parameter_bytes(stages: Mapping[int, nn.Module]) -> dict[int, int]:
-    """The bytes of each stage's parameters; none of stages of which this process has shards."""
+    """Returns the bytes of each stage's parameters, without stages that are sharded."""
     each = {s: list(module.parameters()) for s, module in stages.items()}
     whole = {s: some for s, some in each.items() if not any(map(is_dtensor, some))}
     return {s: sum(p.nbytes for p in some) for s, some in whole.items()}
 
 
 def other_model(planned: Schedule, held: Mapping[int, int]) -> str | None:
-    """A line on stages whose parameters (bytes, by stage) are not those of the profile's.
+    """Returns a note if the stages' parameter bytes (by stage) are not the profile's, else None.
 
-    None where the profile has no ``weight_bytes``, and where the sums differ as dtypes do.
+    Returns None, too, if the profile has no ``weight_bytes``, or if only the dtypes seem to differ.
     """
     profiled = [planned.problem.profile.stages[s].weight_bytes for s in held]
     expected, found = sum(size or 0.0 for size in profiled), sum(held.values())
@@ -96,8 +96,10 @@ def other_model(planned: Schedule, held: Mapping[int, int]) -> str | None:
 
 
 def made_without_barrier(planned: Schedule) -> str | None:
-    """A line, for a run whose ranks wait for each other before they step, on a schedule that was
-    made for the period where its makespan is longer; else None."""
+    """Returns a note if the ranks wait for each other but the schedule assumes they do not.
+
+    That is, if it was optimized for the period and its makespan is longer; else None.
+    """
     made_for_period = planned.problem.objective is Objective.PERIOD
     if not made_for_period or planned.report is None or planned.report.family != OPTIMIZED:
         return None
@@ -112,9 +114,9 @@ def made_without_barrier(planned: Schedule) -> str | None:
 
 
 def over_the_limit(program: Program, peaks: Sequence[int]) -> str | None:
-    """A line on the rank whose measured peak (bytes) exceeds the plan's limit most, else None.
+    """Returns a note about the rank whose measured peak (bytes) most exceeds its limit, else None.
 
-    None too where the profile counts in a larger unit than bytes.
+    Returns None, too, if the profile's unit of memory is larger than a byte.
     """
     problem = program.schedule.problem
     limits = problem.memory_limit

@@ -1,4 +1,4 @@
-"""Measurements: one rank's ops, and all ranks' as a schedule on one clock."""
+"""Measurements: one rank's ops, and those of all ranks as a schedule on one clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MILLISECONDS = 1e3
 
 
 class TracedOp(NamedTuple):
-    """An op and when it ran, in milliseconds."""
+    """An op with its measured start and end, in milliseconds."""
 
     op: Op
     start: float
@@ -23,14 +23,17 @@ class TracedOp(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """Seconds: start and end of each op in turn, and of each stage's averaging over the replicas;
-    of none without replicas, or on a GPU."""
+    """Measured times of one rank, in seconds.
+
+    ``ops``: start and end of each op, alternating. ``averages``: start and end of each stage's
+    averaging over replicas; empty without replicas or on a GPU.
+    """
 
     ops: Sequence[float]
     averages: Mapping[int, tuple[float, float]]
 
     def later(self, seconds: float) -> Marks:
-        """The same so many seconds later, as on another clock."""
+        """Returns the times shifted by ``seconds``, as on another clock."""
         spans = {s: (start + seconds, end + seconds) for s, (start, end) in self.averages.items()}
         return Marks([mark + seconds for mark in self.ops], spans)
 
@@ -39,17 +42,20 @@ Row = tuple[Sequence[Op], Marks, int]
 
 
 def traced_ops(ops: Sequence[Op], seconds: Sequence[float]) -> list[TracedOp]:
-    """Ops with their marks (two each, in seconds), from the first one's start on."""
+    """Returns the ops with their times, relative to the first start.
+
+    ``seconds``: start and end of each op, alternating.
+    """
     times = (np.array(seconds) - seconds[0]) * MILLISECONDS if ops else np.empty(0)
     return [TracedOp(op, float(times[2 * i]), float(times[2 * i + 1])) for i, op in enumerate(ops)]
 
 
 def measured_schedule(planned: Schedule, rows: Sequence[Row]) -> Schedule:
-    """``planned`` with measured times; a row is one rank's ops, their marks and its peak memory.
+    """Returns ``planned`` with measured times; a row is one rank's ops, times and peak memory.
 
-    Times are milliseconds from the first op's start on any rank. Transfers are left out: only ops
-    are measured; so are pairs, whose ops have each their own time. So is the lower bound: it holds
-    for the profile's times.
+    Times are milliseconds since the first op's start on any rank. Transfers and pairs are removed,
+    as only single ops are measured. The lower bound is removed, as it holds for the profile's
+    times.
     """
     first = min((marks.ops[0] for _, marks, _ in rows if marks.ops), default=0.0)
     times = [_pairs(marks.ops, first) for _, marks, _ in rows]

@@ -1,1 +1,1 @@
-"""Models by name: where a ``--model`` is looked up, and the models of Hugging Face."""
+"""Models by name: resolution of ``--model``, and Hugging Face models."""

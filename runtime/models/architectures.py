@@ -1,7 +1,7 @@
-"""The Hugging Face architectures that are cut between their layers, and reading of a configuration.
+"""The supported Hugging Face architectures, and parsing of their configurations.
 
-A model is cut in the same way whatever its architecture (:class:`~.skeleton.Skeleton`), but only
-where a test has compared its loss and gradients with those of the whole model.
+All models are cut in the same way (:class:`~.skeleton.Skeleton`). The lists contain the
+architectures for which a test compares loss and gradients with those of the whole model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLANNED = (
     *("gpt_neox", "gpt_oss", "granite", "llama", "mistral", "mixtral", "olmo", "olmo2", "phi"),
     *("phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "starcoder2"),
 )
-"""Values of ``model_type`` whose ``base_model_pp_plan`` names what runs after the layers."""
+"""Values of ``model_type`` whose ``base_model_pp_plan`` lists the modules after the layers."""
 CLOSING = {
     **dict.fromkeys(("nemotron", "olmoe", "stablelm"), ("norm",)),
     **dict.fromkeys(("bloom", "falcon", "gpt2", "gptj"), ("ln_f",)),
@@ -33,21 +33,21 @@ CLOSING = {
     "biogpt": ("layer_norm",),
     "opt": ("final_layer_norm", "project_out"),
 }
-"""The others, and the modules beside the layers that run after them."""
+"""Other values of ``model_type``, with the modules that run after the layers."""
 UNTRAINABLE = {
     "quantization_config": "weights are trained",
     "output_router_logits": "the routers' auxiliary loss is one of all layers together",
     "layerdrop": "each layer runs in each step",
 }
-"""Options with which layers do not train one by one, with why."""
-TUPLES = ("bloom", "falcon", "gptj", "mpt")  # whose layers return their output in a tuple
+"""Options with which layers cannot be trained separately, with the reason."""
+TUPLES = ("bloom", "falcon", "gptj", "mpt")  # architectures whose layers return a tuple
 
 
 def read_skeleton(path: Path, name: str, kernels: Mapping[str, str]) -> Skeleton:
-    """The skeleton of a ``config.json``'s model; ``name``: the model's name in errors; ``kernels``:
-    implementations, as ``from_config`` takes them.
+    """Returns the skeleton of the model that a ``config.json`` describes.
 
-    Raises InputError where the model cannot be cut.
+    ``name``: the model's name in errors. ``kernels``: arguments of ``from_config`` that select
+    implementations. Raises InputError if the model cannot be cut.
     """
     library = _transformers()
     where = f"{name}: {path.name}"
@@ -66,7 +66,7 @@ def read_skeleton(path: Path, name: str, kernels: Mapping[str, str]) -> Skeleton
 
 
 def _transformers() -> Any:
-    """The library. Raises InputError where it is not installed."""
+    """Returns the module ``transformers``. Raises InputError if it is not installed."""
     try:
         return import_module("transformers")
     except ModuleNotFoundError as error:
@@ -77,7 +77,7 @@ def _transformers() -> Any:
 
 
 def _config(library: Any, path: Path, where: str) -> Any:
-    """The configuration. Raises InputError for one that is wrong, or of a model that is not cut."""
+    """Returns the configuration. Raises InputError if it is invalid or its model is unsupported."""
     try:
         written, _ = library.PretrainedConfig.get_config_dict(path, local_files_only=True)
         kind = written.get("model_type")
@@ -105,5 +105,5 @@ def _config(library: Any, path: Path, where: str) -> Any:
 
 
 def _brief(error: Exception) -> str:
-    """An error in a line."""
+    """Returns an error as one line."""
     return shorten(f"{type(error).__name__}: {error}", BRIEF, placeholder=" ...")

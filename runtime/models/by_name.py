@@ -1,4 +1,4 @@
-"""Models by name: where the runtime looks for what ``--model`` says."""
+"""Models by name: resolves the value of ``--model``."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NUMBERS: dict[str, Callable[[str], Any]] = {
 
 
 def load_source(name: str) -> ModelSource:
-    """The source that ``module:attribute`` names, or that the callable named there returns; of
-    ``hf:PATH`` the Hugging Face model in that folder.
+    """Returns the source ``module:attribute``, or the result of calling it; or ``hf:PATH``.
 
-    Modules are looked for in the current directory too, as ``python -m`` does. Settings of
-    :class:`HuggingFace` may follow the path: ``hf:PATH,seq=512,micro_batch=4``.
-    Raises InputError where the name, the module, the attribute or the model is wrong.
+    Modules are also searched in the current directory, as by ``python -m``. ``hf:PATH`` is the
+    Hugging Face model in that folder; settings of :class:`HuggingFace` may follow:
+    ``hf:PATH,seq=512,micro_batch=4``. Raises InputError if the name, the module, the attribute or
+    the model is invalid.
     """
     if name.startswith(HUGGING_FACE):
         return _hugging_face(name)
@@ -54,9 +54,9 @@ def load_source(name: str) -> ModelSource:
 
 
 def load_attribute(name: str, example: str = "package.module:name") -> Any:
-    """The object that ``module:attribute`` names; ``example``: a right name, for the error.
+    """Returns the object ``module:attribute``; ``example``: a valid name for the error message.
 
-    Raises InputError where the name, the module or the attribute is wrong.
+    Raises InputError if the name, the module or the attribute is invalid.
     """
     module_name, colon, attribute = name.partition(":")
     if not (colon and module_name and attribute):
@@ -72,8 +72,10 @@ def load_attribute(name: str, example: str = "package.module:name") -> Any:
 
 
 def _hugging_face(name: str) -> HuggingFace:
-    """The model that ``hf:PATH,key=value,...`` names, which is read. Raises InputError where it
-    cannot be cut, or a setting is wrong."""
+    """Returns the model of ``hf:PATH,key=value,...``, after reading it.
+
+    Raises InputError if it cannot be cut or a setting is invalid.
+    """
     path, *settings = name.removeprefix(HUGGING_FACE).split(",")
     known = [field.name for field in fields(HuggingFace) if field.name != "path"]
     chosen: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""A Hugging Face model as a model source, from its folder or its ``config.json`` alone."""
+"""A Hugging Face model as a model source, from its folder or only its ``config.json``."""
 
 from __future__ import annotations
 
@@ -25,23 +25,22 @@ from .skeleton import Skeleton
 from .tokens import Tokens
 
 LENGTH = 128
-EVALUATION = 1 << 32  # what its seed is ahead of training's
+EVALUATION = 1 << 32  # offset from the seed of training to that of evaluation
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 
 
 @dataclass(frozen=True)
 class HuggingFace:
-    """A causal language model of ``transformers`` that can be cut between its layers.
+    """A causal language model of ``transformers``, which can be cut between its layers.
 
-    ``path``: its folder (``config.json``, and weights in safetensors or none), or a
-    ``config.json``. Without weights they are drawn by ``seed``, alike wherever a layer is made.
-    ``seq``: tokens of a sequence, 128 or as many as the model has positions; ``micro_batch``:
-    sequences of a microbatch. ``data``, ``eval_data``: files of tokens (:class:`Tokens`); None:
-    random ones.
-    ``lr``: AdamW's. ``attention``, ``experts``: implementations of these, such as ``eager``; the
-    library's choice by default. ``recompute``: ``full`` where each decoder layer keeps its input
-    alone, and is computed again in its backward. Raises InputError for what cannot be cut, or a
-    wrong setting.
+    ``path``: its folder (``config.json`` and optionally weights in safetensors), or a
+    ``config.json``. Without weights, they are initialized from ``seed``, identically in every
+    process. ``seq``: tokens per sequence; by default 128 or the model's positions, if fewer.
+    ``micro_batch``: sequences per microbatch. ``data``, ``eval_data``: files of tokens
+    (:class:`Tokens`); None: random tokens. ``lr``: learning rate of AdamW. ``attention``,
+    ``experts``: implementations, such as ``eager``; by default the library's choice.
+    ``recompute``: with ``full``, each decoder layer saves only its input and is recomputed in its
+    backward. Raises InputError for models that cannot be cut and for invalid settings.
     """
 
     path: str
@@ -66,11 +65,11 @@ class HuggingFace:
             raise InputError(f"{self.name}: recompute: expected none or full, got {self.recompute}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """The settings: other processes read the model themselves."""
+        """Returns only the settings: other processes read the model themselves."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def check(self) -> None:
-        """Raises InputError where the model, its files or the settings do not fit."""
+        """Raises InputError if the model, its files or the settings are inconsistent."""
         self.length, self.files  # noqa: B018
         self.batch(0, 1)
         if self.eval_data is not None:
@@ -78,19 +77,19 @@ class HuggingFace:
 
     @property
     def name(self) -> str:
-        """The model's name in faults."""
+        """The model's name in error messages."""
         return f"hf:{self.path}"
 
     @cached_property
     def skeleton(self) -> Skeleton:
-        """The model without its weights. Raises InputError where it cannot be cut."""
+        """The model without its weights. Raises InputError if it cannot be cut."""
         kernels = {"attn_implementation": self.attention, "experts_implementation": self.experts}
         asked = {key: value for key, value in kernels.items() if value is not None}
         return read_skeleton(self._config, self.name, asked)
 
     @cached_property
     def files(self) -> list[Path]:
-        """The model's files of weights; none where they are drawn."""
+        """The model's files of weights; empty if weights are initialized randomly."""
         config = self._config
         alone = config == Path(self.path).expanduser()
         return [] if alone else weights.files_of(config.parent, self.name)
@@ -108,7 +107,7 @@ class HuggingFace:
 
     @cached_property
     def _tokens(self) -> tuple[Tokens, Tokens]:
-        """The tokens to train on, and the tokens of evaluations."""
+        """The tokens for training and those for evaluation."""
         tokenizer = self._config.parent / TOKENIZER
         vocabulary = self.skeleton.model.config.vocab_size
         return (
@@ -118,7 +117,7 @@ class HuggingFace:
 
     @cached_property
     def length(self) -> int:
-        """Tokens of a sequence. Raises InputError where the model has fewer positions."""
+        """Tokens per sequence. Raises InputError if the model has fewer positions."""
         most: int | None = getattr(self.skeleton.model.config, "max_position_embeddings", None)
         if self.seq is not None and most is not None and self.seq > most:
             raise InputError(
@@ -128,8 +127,10 @@ class HuggingFace:
         return self.seq or min(LENGTH, most or LENGTH)
 
     def named_layers(self) -> Sequence[tuple[Layer, Callable[[], nn.Module]]]:
-        """The layers that the model is cut between: the part before its decoder layers, these, and
-        the rest."""
+        """Returns the layers between which the model can be cut.
+
+        These are the part before the decoder layers, each decoder layer, and the part after them.
+        """
         found, block = self.skeleton, partial(Block, again=self.recompute == "full")
         parts: list[tuple[Layer, Callable[..., Part]]] = [
             (Layer("embedding", LayerKind.EMBEDDING, found.before), Embedding),
@@ -142,8 +143,10 @@ class HuggingFace:
         ]
 
     def _layer(self, make: Callable[..., Part], units: Sequence[str], place: int) -> Part:
-        """The module of these units, with its weights. Its model has these alone, and those whose
-        weights they share."""
+        """Returns the module of ``units`` with its weights.
+
+        The underlying model contains only these units and those that share weights with them.
+        """
         found = self.skeleton
         tied = {
             unit
@@ -160,7 +163,7 @@ class HuggingFace:
         return make(part, found, units)
 
     def tied_layers(self) -> Sequence[Sequence[tuple[str, str]]]:
-        """The parameters that several layers share: embedding and head, of many models."""
+        """Returns the parameters that several layers share, such as embedding and head."""
         layers = [layer for layer, _ in self.named_layers()]
         return tuple(
             tuple(
@@ -170,16 +173,18 @@ class HuggingFace:
         )
 
     def layer_names(self) -> Callable[[Layer, str], str]:
-        """A function that names a layer's parameter: by its own name, which is also the model's."""
+        """Returns the function that names a layer's parameters: they have the model's names."""
         return lambda layer, name: name
 
     def names(self, count: int) -> ModelNames:
-        """The names that parameters of so many stages have in the model."""
+        """Returns the function that names the parameters of ``count`` stages in the model."""
         return self._even(count).names(count)
 
     def _even(self, count: int) -> LayeredSource:
-        """The model cut nearly evenly; the last stage also has the head, so the larger ones come
-        first."""
+        """Returns the model cut nearly evenly into ``count`` stages.
+
+        Larger stages come first, as the last stage also contains the head.
+        """
         blocks = self.skeleton.blocks
         if not 1 <= count <= len(blocks):
             raise InputError(
@@ -193,28 +198,35 @@ class HuggingFace:
         return LayeredSource(self, tuple(parts))
 
     def stages(self, count: int) -> Sequence[Stage]:
-        """The functions that make each stage. Raises InputError where there are more than decoder
-        layers."""
+        """Returns the functions that create the stages.
+
+        Raises InputError if there are more stages than decoder layers.
+        """
         return self._even(count).stages(count)
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        """The parameters that several of these stages share."""
+        """Returns the parameters that several of these stages share."""
         return self._even(count).tied(count)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """The loss that the model itself computes for logits (B, T, V) and labels (B, T), which it
-        shifts: the next token's mean cross entropy."""
+        """Returns the model's own loss: the mean cross-entropy of the next token.
+
+        ``output``: logits (B, T, V). ``target``: labels (B, T), which the model shifts.
+        """
         model = self.skeleton.model
         vocabulary = model.config.vocab_size
         loss: Tensor = model.loss_function(logits=output, labels=target, vocab_size=vocabulary)
         return loss
 
     def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Tokens (B, T) of one step, one tensor a microbatch; they are the labels, too."""
+        """Returns the tokens (B, T) of one step, one tensor per microbatch; also used as labels."""
         return self._microbatches(self._tokens[0], step, microbatches)
 
     def eval_batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """The same ones after any step. Raises InputError without ``eval_data`` beside ``data``."""
+        """Returns tokens that are the same for every step.
+
+        Raises InputError if ``data`` is given without ``eval_data``.
+        """
         if self.data is not None and self.eval_data is None:
             raise InputError(f"{self.name}: eval_data: missing; expected a file, as data is one")
         return self._microbatches(self._tokens[1], 0, microbatches)
@@ -227,10 +239,10 @@ class HuggingFace:
         return parts, parts
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """AdamW, without weight decay."""
+        """Returns AdamW without weight decay."""
         return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=0.0)
 
 
 def _within(name: str, modules: Sequence[str]) -> bool:
-    """Whether a parameter of this name is in any of the modules."""
+    """Whether a parameter with this name is in one of the modules."""
     return any(name.startswith(f"{module}.") for module in modules)

@@ -1,5 +1,7 @@
-"""The layers of a Hugging Face model as modules: what comes before the decoder layers, one of
-these, and what comes after them. Their parameters have the model's own names."""
+"""The layers of a Hugging Face model as modules: before, within and after the decoder layers.
+
+Their parameters have the model's own names.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from .skeleton import Skeleton, capture, hidden_of, with_hidden
 
 
 class Part(nn.Module):
-    """Modules of ``model`` by their names in it; others of its modules are not this one's."""
+    """Contains modules of ``model`` under their names there; other modules are not registered."""
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
         super().__init__()
@@ -28,8 +30,10 @@ class Part(nn.Module):
             place.add_module(last, model.get_submodule(name))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Part:
-        """Converts as any module does, but leaves buffers that are no weights, such as a rotation's
-        frequencies, in their dtype, as in a model that was made in another one."""
+        """Converts as any module, but keeps the dtype of non-persistent buffers.
+
+        For example, the frequencies of rotary embeddings, as in a model created in that dtype.
+        """
         kept = [
             (module, name, module._buffers[name])
             for module in self.modules()
@@ -44,26 +48,28 @@ class Part(nn.Module):
 
 
 class Around(Part):
-    """The body before or after the layers: the model's own ``forward`` runs it, on what ``prepare``
-    makes of the model."""
+    """The part before or after the layers, run by the ``forward`` of the whole model.
+
+    ``prepare`` modifies the model for that; its result is returned by :meth:`whole`.
+    """
 
     def __init__(
         self, model: nn.Module, names: Sequence[str], prepare: Callable[[Any], Any]
     ) -> None:
         super().__init__(model, names)
-        self._whole = model, prepare(model)  # a tuple: its modules are not registered again
+        self._whole = model, prepare(model)  # a tuple, so that its modules are not registered
         own = set(self.modules())
         self._others = tuple(module for module in model.modules() if module not in own)
 
     def whole(self) -> tuple[Any, Any]:
-        """The model, in this one's mode, since it may drop out by itself."""
+        """Returns the model, in this module's mode for its dropout, and ``prepare``'s result."""
         for module in self._others:
             module.training = self.training
         return self._whole
 
 
 class Embedding(Around):
-    """Tokens (batch, length) to the hidden states (batch, length, width)."""
+    """From tokens (batch, length) to hidden states (batch, length, width)."""
 
     def __init__(self, model: nn.Module, skeleton: Skeleton, names: Sequence[str]) -> None:
         super().__init__(model, names, skeleton.filled)
@@ -74,8 +80,7 @@ class Embedding(Around):
 
 
 class Block(Part):
-    """A decoder layer, of hidden states. ``again``: what its backward needs is computed again
-    there."""
+    """A decoder layer on hidden states. ``again``: it is recomputed in its backward."""
 
     def __init__(
         self, model: nn.Module, skeleton: Skeleton, names: Sequence[str], *, again: bool = False
@@ -98,12 +103,12 @@ class Block(Part):
         calls = self._skeleton.calls(shape, hidden.dtype, hidden.device)
         args, kwargs = with_hidden(calls[self._index], hidden)
         found = self._layer[0](*args, **kwargs)
-        out: Tensor = found[0] if isinstance(found, tuple) else found  # the model drops the rest
+        out: Tensor = found[0] if isinstance(found, tuple) else found  # the model ignores the rest
         return out
 
 
 class Head(Around):
-    """Hidden states to logits (batch, length, vocabulary)."""
+    """From hidden states to logits (batch, length, vocabulary)."""
 
     def __init__(self, model: nn.Module, skeleton: Skeleton, names: Sequence[str]) -> None:
         super().__init__(model, names, skeleton.headed)

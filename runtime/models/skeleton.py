@@ -1,10 +1,11 @@
-"""A Hugging Face model without its weights, on the ``meta`` device, and what it consists of::
+"""A Hugging Face model on the ``meta`` device, without weights, and its parts::
 
     tokens ─▶ embed_tokens, rotary_emb │ layers.0 │ layers.1 │ ... │ norm, lm_head ─▶ logits
               before                   │ blocks                    │ after
 
-The model's own ``forward`` runs on each rank, with stand-ins for its layers that note what they are
-called with: positions, rotations, masks. These depend only on the shape of the tokens.
+The model's own ``forward`` runs on each rank, with substitutes for its layers that record the
+arguments of their calls: positions, rotary embeddings, masks. These depend only on the shape of the
+tokens.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ Shape: TypeAlias = tuple[tuple[int, int], torch.dtype, torch.device]
 
 @dataclass(frozen=True, eq=False)
 class Skeleton:
-    """``model``: a causal language model, on ``meta``; ``layers``: the name of its list of decoder
-    layers; ``closing``: the names of the modules beside them that run after them, in order;
-    ``tuples``: whether a layer returns its output in a tuple."""
+    """A causal language model on ``meta``, and the names of its parts.
+
+    ``layers``: the list of decoder layers. ``closing``: modules next to it that run after the
+    layers, in order. ``tuples``: whether a layer returns its output as a tuple.
+    """
 
     model: Any
     layers: str
@@ -44,9 +47,12 @@ class Skeleton:
 
     @classmethod
     def of(cls, model: Any, closing: Sequence[str], *, tuples: bool) -> Skeleton:
-        """``closing``: names within the module that has the layers; those it lacks are left out."""
+        """Creates the skeleton of ``model``.
+
+        ``closing``: names in the module that contains the layers; missing ones are skipped.
+        """
         count = model.config.num_hidden_layers
-        parts = model.named_modules()  # the outermost first
+        parts = model.named_modules()  # outermost first
         layers = next(n for n, x in parts if isinstance(x, nn.ModuleList) and len(x) == count)
         body = layers.rpartition(".")[0]
         there = dict(model.get_submodule(body).named_children())
@@ -58,7 +64,7 @@ class Skeleton:
 
     @property
     def body(self) -> str:
-        """The name of the module that has the layers."""
+        """The name of the module that contains the layers."""
         return self.layers.rpartition(".")[0]
 
     @property
@@ -75,28 +81,30 @@ class Skeleton:
 
     @cached_property
     def after(self) -> tuple[str, ...]:
-        """The names of the modules that run after the layers: the closing ones, then those around
-        the body."""
+        """The names of the modules that run after the layers.
+
+        First the closing ones, then those outside of the body.
+        """
         path = self.body.split(".")
         around = (".".join(path[:depth]) for depth in reversed(range(len(path))))
         return (*self.closing, *(name for module in around for name in self._beside(module)))
 
     def _beside(self, module: str) -> list[str]:
-        """The modules of this one that do not have the layers."""
+        """Returns the child modules of ``module`` that do not contain the layers."""
         children = self.model.get_submodule(module).named_children()
         names = [f"{module}.{child}".lstrip(".") for child, _ in children]
         return [name for name in names if not f"{self.layers}.".startswith(f"{name}.")]
 
     @cached_property
     def ties(self) -> tuple[tuple[str, ...], ...]:
-        """Names of parameters that are one, several each."""
+        """Groups of names that refer to the same parameter."""
         names: dict[int, list[str]] = {}
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
             names.setdefault(id(parameter), []).append(name)
         return tuple(tuple(group) for group in names.values() if len(group) > 1)
 
     def part(self, kept: Sequence[str]) -> Any:
-        """A copy of the model that has only these units and layers, still on ``meta``."""
+        """Returns a copy of the model with only these units and layers, still on ``meta``."""
         every = (*self.before, *self.blocks, *self.after)
         left = [self.model.get_submodule(name) for name in every if name not in kept]
         memo: dict[int, Any] = {id(module): nn.Identity() for module in left}
@@ -106,21 +114,22 @@ class Skeleton:
         return deepcopy(self.model, memo)
 
     def filled(self, model: Any) -> StandIns:
-        """Puts stand-ins in the place of the layers of a copy of the model."""
+        """Replaces the layers of a copy of the model by substitutes, and returns these."""
         stand_ins = StandIns(self.model.get_submodule(self.layers), tuples=self.tuples)
         model.set_submodule(self.layers, stand_ins.modules)
         return stand_ins
 
     def headed(self, model: Any) -> list[nn.Module]:
-        """The closing modules of a copy of the model, which run before it; the copy loses its
-        body."""
+        """Removes the body of a copy of the model; returns its closing modules, which run first."""
         units = [model.get_submodule(name) for name in self.closing]
         model.set_submodule(self.body, _Given())
         return units
 
     def calls(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> list[Call]:
-        """The arguments of each layer's call for tokens of this shape, made once, without hidden
-        states."""
+        """Returns the arguments of each layer's call for tokens of ``shape``, computed once.
+
+        They contain no hidden states.
+        """
         key = (shape, dtype, device)
         if key not in self._calls:
             self._make_calls(*key)
@@ -135,7 +144,7 @@ class Skeleton:
             self._calls[key] = [with_hidden(call, None) for call in capture(*placeholder, tokens)]
 
     def _placeholder(self, dtype: torch.dtype, device: torch.device) -> tuple[Any, StandIns]:
-        """The model with stand-ins for its layers, whose parameters are 0 and take no memory."""
+        """Returns the model with substitutes for layers, and zero parameters without memory."""
         made = self.part((*self.before, *self.after))
         stand_ins = self.filled(made.eval())
         zero = torch.zeros((), dtype=dtype, device=device)
@@ -149,18 +158,20 @@ class Skeleton:
         return made, stand_ins
 
     def fixed_tensors(self) -> list[Tensor]:
-        """The tensors that layers are called with, the same for all tokens of a shape."""
+        """Returns the tensors in layers' arguments, which are constant for a shape of tokens."""
         every = [tree_leaves(call) for calls in self._calls.values() for call in calls]
         return [leaf for leaves in every for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 class Reached(Exception):  # noqa: N818
-    """The last layer was called, and nothing after it is wanted."""
+    """Raised by the last substitute layer, as nothing after it is needed."""
 
 
 class StandIns:
-    """``modules`` in place of a model's layers: each notes what it is called with and returns its
-    hidden states, in a tuple if ``tuples``."""
+    """Substitutes for a model's layers, in ``modules``.
+
+    Each records its arguments and returns its hidden states, as a tuple if ``tuples``.
+    """
 
     def __init__(self, layers: nn.Module, *, tuples: bool) -> None:
         self.calls: list[Call] = []
@@ -174,7 +185,7 @@ class _StandIn(nn.Module):
         self.__dict__["_of"] = layer, stand_ins  # not as a submodule
 
     def __getattr__(self, name: str) -> Any:
-        """The layer's own attribute, such as its kind of attention, which the model asks for."""
+        """Returns an attribute of the layer that the model reads, such as its kind of attention."""
         return getattr(self.__dict__["_of"][0], name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -187,23 +198,23 @@ class _StandIn(nn.Module):
 
 
 def hidden_of(call: Call) -> Any:
-    """The hidden states in a layer's call, its first argument."""
+    """Returns the hidden states, the first argument of a layer's call."""
     args, kwargs = call
     return args[0] if args else kwargs["hidden_states"]
 
 
 def with_hidden(call: Call, hidden: Tensor | None) -> Call:
-    """The call with other hidden states."""
+    """Returns the call with other hidden states."""
     args, kwargs = call
     return ((hidden, *args[1:]), kwargs) if args else ((), kwargs | {"hidden_states": hidden})
 
 
 @uncompiled
 def capture(model: Any, stand_ins: StandIns, tokens: Tensor) -> list[Call]:
-    """The calls of the layers for these tokens. Raises InputError where the model computes anything
-    between them.
+    """Returns the calls of the layers for these tokens.
 
-    Where they are traced the model is told so: it asks then no questions about masks' values.
+    Raises InputError if the model computes something between its layers. While tracing, the model
+    sees ``is_compiling()`` as true and does not inspect values of masks.
     """
     stand_ins.calls = []
     told = patch("torch.compiler.is_compiling", lambda: True)
@@ -216,21 +227,21 @@ def capture(model: Any, stand_ins: StandIns, tokens: Tensor) -> list[Call]:
 
 
 class _Given(nn.Module):
-    """A module in place of the body, which returns its input."""
+    """Replaces the body; returns its input."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Output:
         return _Output((inputs_embeds,))
 
 
 class _Output(tuple[Tensor]):
-    """The body's output with hidden states, and nothing else."""
+    """An output of the body with hidden states and nothing else."""
 
     def __getattr__(self, name: str) -> Tensor | None:
         return self[0] if name == "last_hidden_state" else None
 
 
 def initialise(model: Any, device: torch.device | str) -> None:
-    """Draws the parameters that the model has not been given, and computes its buffers."""
+    """Initializes parameters without values, and computes buffers."""
     for module in model.modules():
         module.__dict__.pop("_is_hf_initialized", None)
         for name, buffer in module._buffers.items():

@@ -17,12 +17,12 @@ from pipeloom.ir.errors import InputError
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token ids below ``vocabulary``, drawn by ``seed``: the same in every process.
+    """Token ids below ``vocabulary``, chosen by ``seed``; the same in every process.
 
-    ``data``: a file of token ids, ``.npy`` (whole numbers, any shape) or ``.bin`` (16 bits each, 32
-    where the vocabulary is larger than that), which is mapped into memory; or any other file, which
-    is text: by ``tokenizer``, a ``tokenizer.json``, where there is one, else each byte is a token.
-    None: tokens are random.
+    ``data``: None for random tokens, or a file. A ``.npy`` file contains integers of any shape, a
+    ``.bin`` file 16-bit token ids (32-bit if the vocabulary needs them); both are memory-mapped.
+    Any other file is text, tokenized by ``tokenizer`` (a ``tokenizer.json``) if that exists;
+    otherwise, each byte is a token.
     """
 
     data: str | None
@@ -31,8 +31,10 @@ class Tokens:
     tokenizer: Path
 
     def windows(self, step: int, rows: int, length: int) -> Tensor:
-        """Tokens (rows, length) of one step, from anywhere in the file. Raises InputError for a
-        file that does not fit."""
+        """Returns tokens (rows, length) of one step, from random positions of the file.
+
+        Raises InputError for a file that does not fit.
+        """
         random = np.random.default_rng([self.seed, step])
         if self.data is None:
             return torch.from_numpy(random.integers(self.vocabulary, size=(rows, length)))
@@ -51,7 +53,7 @@ class Tokens:
 
     @cached_property
     def _ids(self) -> Any:
-        """The file's tokens, a row of whole numbers."""
+        """The file's tokens, a 1-D array of integers."""
         path = Path(str(self.data)).expanduser()
         try:
             if path.suffix == ".npy":

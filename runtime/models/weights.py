@@ -1,4 +1,4 @@
-"""Weights of a part of a Hugging Face model: read from its files, or drawn."""
+"""Weights of a part of a Hugging Face model: read from its files, or initialized."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ OTHERS = ("*.safetensors", "pytorch_model*.bin", "*.gguf", "*.pth")
 
 
 def files_of(folder: Path, name: str) -> list[Path]:
-    """The folder's files of weights; none where it has no weights at all.
+    """Returns the folder's files of weights; empty if there are none.
 
-    Raises InputError where there are others than expected, or some are missing.
+    Raises InputError for weights in other formats, and for missing or unreadable files.
     """
     index = folder / MANY
     if index.is_file():
@@ -47,9 +47,9 @@ def files_of(folder: Path, name: str) -> list[Path]:
 
 
 def load(part: Any, files: list[Path], name: str) -> None:
-    """Reads what ``part`` has of its model, and no more, in its own dtype.
+    """Loads only the weights of ``part``, in its own dtype.
 
-    Raises InputError where weights are missing, or have other shapes.
+    Raises InputError for missing weights or other shapes.
     """
     loading = import_module("transformers.core_model_loading")
     utils = import_module("transformers.modeling_utils")
@@ -76,8 +76,8 @@ def load(part: Any, files: list[Path], name: str) -> None:
 
 
 def draw(part: Any, seed: int) -> None:
-    """Initialises what was not loaded, as the model itself does it."""
-    made: dict[int, nn.Parameter] = {}  # by the parameter's id: tied ones stay one
+    """Initializes weights that were not loaded, by the model's own method."""
+    made: dict[int, nn.Parameter] = {}  # by id, so that tied parameters stay tied
     for module in part.modules():
         for key, parameter in module._parameters.items():
             if parameter is not None and parameter.is_meta:

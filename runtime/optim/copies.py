@@ -1,8 +1,8 @@
-"""Copies of parameters on processes beside each other: they begin alike, and get alike gradients.
+"""Checks that copies of parameters on several processes start equal and get equal gradients.
 
-Nothing sums or averages them over tensor parallel processes, so what is not alike would stay so: a
-stage made of other random numbers, a shard that nobody said is one, a norm of parts of a sequence
-whose gradients are parts of a sum.
+Nothing sums or averages them over tensor-parallel processes, so a difference would persist. Causes
+are a stage initialized with other random numbers, a shard that is not declared as one, and a
+normalization layer that sees part of a sequence, so its gradients are parts of a sum.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..stages.gradients import reals
 from .shard_squares import Processes, processes_of
 
 Named: TypeAlias = tuple[int, str]  # a stage, and a parameter's name in it
-Summary: TypeAlias = tuple[tuple[int, ...], float] | None  # shape and norm; of no tensor None
-START, GRADIENT = 1e-6, 1e-3  # how far norms may be apart: of values, of gradients by rounding
-NEGLIGIBLE = 1e-6  # of the largest gradient's norm: what may be rounding alone
+Summary: TypeAlias = tuple[tuple[int, ...], float] | None  # shape and norm of a tensor
+START, GRADIENT = 1e-6, 1e-3  # relative tolerances: for initial values, for gradients
+NEGLIGIBLE = 1e-6  # relative to the largest gradient's norm; may be rounding
 
 
 def _summary(tensor: Tensor | None) -> Summary:
-    """A fingerprint of a tensor."""
+    """Returns a fingerprint of a tensor."""
     if tensor is None:
         return None
     here = reals(local(tensor.detach()))
@@ -36,8 +36,7 @@ def _summary(tensor: Tensor | None) -> Summary:
 
 
 def _alike(one: Summary, other: Summary, rel: float, least: float) -> bool:
-    """Whether both are equal; a norm that is not finite equals any, as it says nothing of its
-    source."""
+    """Whether both are equal; a norm that is not finite counts as equal to any."""
     if one is None or other is None or one[0] != other[0]:
         return one is other
     norms = one[1], other[1]
@@ -45,7 +44,7 @@ def _alike(one: Summary, other: Summary, rel: float, least: float) -> bool:
 
 
 class CopiesCheck:
-    """Compares what the processes of each of ``groups`` have of ``copies``; all of them call it."""
+    """Compares ``copies`` between the processes of each of ``groups``; all of them call it."""
 
     def __init__(
         self, copies: Mapping[Named, nn.Parameter], groups: Sequence[dist.ProcessGroup]
@@ -54,8 +53,10 @@ class CopiesCheck:
         self._seen: set[int] = set()
 
     def values(self) -> str | None:
-        """A line on a parameter that begins with other values, or is not on all; None where all
-        agree."""
+        """Returns an error message if a parameter's initial values differ or it is missing on some.
+
+        Returns None if all agree.
+        """
         found = self._differing({n: _summary(p) for n, p in self._copies.items()}, START, 0.0)
         if found is None:
             return None
@@ -66,8 +67,10 @@ class CopiesCheck:
         )
 
     def gradients(self, stage: int) -> None:
-        """Compares gradients once, in the first step. Raises InputError where those of the stage's
-        copies differ."""
+        """Compares the gradients of a stage's copies, only in the first step.
+
+        Raises InputError if they differ.
+        """
         if stage in self._seen:
             return
         self._seen.add(stage)
@@ -84,9 +87,9 @@ class CopiesCheck:
     def _differing(
         self, own: Mapping[Named, Summary], rel: float, least: float
     ) -> tuple[Named, Processes] | None:
-        """The first that differs, and the processes over which it does."""
+        """Returns the first parameter that differs, and the processes that it differs between."""
         differing: list[tuple[Named, Processes]] = []
-        for group in self._groups:  # all of them, also after a difference: others wait there
+        for group in self._groups:  # all groups: others wait there
             rows: list[Any] = [None] * group.size()
             dist.all_gather_object(rows, own, group=group)
             for named in sorted(set().union(*rows)):

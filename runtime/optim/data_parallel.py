@@ -1,5 +1,4 @@
-"""Data parallelism beside the pipeline: gradients averaged over its replicas while others
-compute."""
+"""Data parallelism: averages gradients over replicas of the pipeline while other stages compute."""
 
 from __future__ import annotations
 
@@ -25,18 +24,22 @@ _Arrival: TypeAlias = "torch.futures.Future[tuple[float, float]] | None"
 
 
 class Averaging:
-    """The replicas' gradients, one message a stage, begun by ``average`` and waited for before
-    ``step``.
+    """Averages the replicas' gradients, one message per stage.
 
-    A parameter of several stages is averaged with the last one that the program averages.
-    ``group``: the processes that have this rank in the replicas, whose parameters and buffers start
-    as the first replica's where ``starts``: the stages have not trained yet. ``axes``: over which
-    each parameter is a shard, by its id. If each process of the group has a part of its own of one,
-    as of experts, its gradients are of all replicas' microbatches already, and only divided.
-    On a CPU an average may take as long as the options say, unless another replica's fault is
-    found; on GPUs the time is the group's own.
-    ``spans``: on a CPU, when each whole stage's average set out and had come in the last step, in
-    seconds of ``time.perf_counter``.
+    ``average`` starts a stage's message; before ``step``, all are waited for. A parameter of
+    several stages is averaged with the last one that the program averages.
+
+    ``group``: the processes with this rank in all replicas. If ``starts`` (the stages have not
+    trained yet), their parameters and buffers are set to the first replica's. ``axes``: the axes
+    over which each parameter is sharded, by its id. If each process of the group has its own part
+    of a parameter, as for experts, the gradients already include all replicas' microbatches and
+    are only divided.
+
+    On a CPU, the limit for an average is the option ``timeout``; a fault of another replica ends
+    it earlier. On GPUs, the group's timeout applies.
+
+    ``spans``: on a CPU, start and end of each stage's average in the last step, in seconds of
+    ``time.perf_counter``; not for sharded stages.
     """
 
     def __init__(
@@ -75,12 +78,14 @@ class Averaging:
                 start_equal(list(named.values()), group)
 
     def trained(self) -> list[bool]:
-        """Whether each parameter of which every replica has a copy is trained now."""
+        """Whether each parameter that all replicas have copies of is trained now."""
         return [parameter.requires_grad for _, parameter in self._copies]
 
     def check_trained(self, sums: Sequence[float]) -> None:
-        """Raises InputError where a parameter is trained in some replicas alone; ``sums``: of all
-        replicas' :meth:`trained`."""
+        """Raises InputError if a parameter is trained only in some replicas.
+
+        ``sums``: :meth:`trained`, summed over all replicas.
+        """
         for (name, parameter), total in zip(self._copies, sums, strict=True):
             if total not in (0, self._group.size()):
                 trains = parameter.requires_grad
@@ -90,22 +95,26 @@ class Averaging:
                 )
 
     def start(self) -> None:
-        """Multiplies gradients from before a step where averaging only divides, which then leaves
-        them."""
+        """Prepares accumulated gradients of parameters that are only divided.
+
+        They are multiplied by the number of replicas, which the division then reverses.
+        """
         for parameter in (p for stage in self._own for p in self._trained(stage)):
             if id(parameter) in self._apart and parameter.grad is not None:
                 parameter.grad.mul_(self._group.size())
 
     def begin(self, stage: int) -> None:
-        """Sends the stage's gradients, all of which are there; returns at once, but for shards on a
-        CPU."""
+        """Starts averaging the stage's gradients, which are complete.
+
+        Returns at once, except for shards on a CPU.
+        """
         if stage in self._sharded:
             self._sharded[stage].reduce(self._context.options.sum_dtype)
         else:
             self._send(stage)
 
     def finish(self) -> None:
-        """Returns once every gradient that was sent is the average."""
+        """Waits until all averages have arrived."""
         for stage, work, take, arrival in self._under_way:
             wait(self._context, work, f"the average of stage {stage} over the replicas")
             take()
@@ -116,7 +125,7 @@ class Averaging:
             sharded.finish()
 
     def _trained(self, stage: int) -> list[nn.Parameter]:
-        """The parameters that are averaged with the stage, now: in all replicas the same."""
+        """Returns the parameters averaged with the stage; the same in all replicas."""
         return [p for p in self._own[stage] if p.requires_grad]
 
     @torch.no_grad()
@@ -139,13 +148,13 @@ class Averaging:
             spread(flat.div_(self._group.size()), gradients)
             clear_unused(unsure)
 
-        arrival = None  # when it began and is over, which torch does not know on GPUs
+        arrival = None  # start and end, which torch does not report on GPUs
         if work is not None and self._context.device.type == "cpu":
             arrival = work.get_future().then(lambda _: (began, time.perf_counter()))
         self._under_way.append((stage, work, take, arrival))
 
     def _check_alike(self, stage: int, named: Mapping[str, Tensor]) -> None:
-        """Raises InputError, alike on all, where replicas of a stage have other tensors."""
+        """Raises InputError on all replicas if their tensors of a stage differ in shape or kind."""
         rows: list[Any] = [None] * self._group.size()
         own = {
             (name, tuple(local(t).shape), str(t.dtype), t.requires_grad)
@@ -164,7 +173,7 @@ class Averaging:
 
 @torch.no_grad()
 def start_equal(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
-    """Makes the tensors those of the group's first process; all of them call it."""
+    """Sets the tensors to those of the group's first process; all of them call it."""
     for tensor in map(local, tensors):
         value = tensor.detach().contiguous()
         dist.broadcast(value, group=group, group_src=0)
@@ -174,9 +183,9 @@ def start_equal(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
 def make_averaging(
     context: RankContext, axes: Mapping[int, Axes], *, starts: bool
 ) -> Averaging | None:
-    """The averaging of gradients over the replicas in a rank's data group; None without replicas.
+    """Returns the averaging over a rank's data group; None without replicas.
 
-    Raises InputError where a program that averages has no replicas, or replicas none that does.
+    Raises InputError if only one of the program and the options has data parallelism.
     """
     program, group = context.program, context.options.data_group
     if group is None and averaged(program, context.role.rank):
@@ -191,9 +200,9 @@ def make_averaging(
 
 
 def _is_apart(where: str, parameter: nn.Parameter, shards: Axes, group: dist.ProcessGroup) -> bool:
-    """Whether each process of the data group has a part of its own of the parameter.
+    """Whether each process of the data group has its own part of the parameter.
 
-    Raises InputError where only some have.
+    Raises InputError if only some of them have.
     """
     me, data = {dist.get_rank()}, {*processes_of(group)}
     sharded, copied = {*chain(*shards)}, {*chain(*(mesh_axes(parameter).keys() - shards))}

@@ -1,7 +1,7 @@
-"""The norm of all ranks' gradients, and what it says of a step.
+"""The norm of all ranks' gradients, and how it decides about a step.
 
-The ranks' parts are added in one order (:func:`~pipeloom.ir.model.transfers.stepping`), whether
-they are gathered or relayed, so that every rank has the same bits whichever way they came.
+The ranks' parts are always added in the same order (:func:`~pipeloom.ir.model.transfers.stepping`),
+so gathering and relaying give the same bits on every rank.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ..transport import Handle, Routes, Transport
 
 @dataclass(frozen=True, slots=True)
 class GlobalNorm:
-    """``norm``: of all gradients as one vector; ``most``: what it may be (infinite: anything).
+    """``norm``: of all gradients as one vector. ``most``: its limit (inf: none).
 
-    As for ``torch.nn.utils.clip_grad_norm_``, gradients are scaled by ``most / (norm + 1e-6)``
-    where that is below 1. A step whose norm is NaN or Inf is skipped.
+    As in ``torch.nn.utils.clip_grad_norm_``, gradients are scaled by ``most / (norm + 1e-6)`` if
+    that is below 1. A step whose norm is NaN or Inf is skipped.
     """
 
     norm: float
@@ -44,13 +44,12 @@ class GlobalNorm:
 
     @property
     def plain(self) -> bool:
-        """The gradients are stepped with as they are."""
+        """Whether the optimizers step with unchanged gradients."""
         return self.finite and self.norm + 1e-6 <= self.most
 
 
 class GatheredNorm:
-    """A sum for which all ranks wait for each other: one message, after which every rank adds up
-    the same."""
+    """A sum of one value per rank by one all-reduce, for which all ranks wait."""
 
     last = True
 
@@ -64,15 +63,15 @@ class GatheredNorm:
             gathered = torch.tensor(parts, dtype=torch.float64, device=self._device)
             self._transport.all_reduce(gathered, self._ranks)
             parts = gathered.tolist()
-        return reduce(add, parts)  # in one order; sum() would round otherwise
+        return reduce(add, parts)  # in order; sum() would round differently
 
 
 class NormRelay:
-    """Messages from rank to rank: the sums along ``order``, the verdict back along it.
+    """A sum of one value per rank by messages along ``order``; the verdict returns in reverse.
 
-    ``add`` gives the sum of the ranks so far, which is the whole where ``last``; ``total`` gives
-    that, once after each ``add``.
-    ``transport`` carries nothing else. A message is waited for before the next one on its way.
+    ``add`` returns the sum of the ranks so far, which is the total if ``last``. ``total`` waits
+    for the total; it is called once after each ``add``. ``transport`` carries nothing else. Each
+    message is waited for before the next one between the same ranks is sent.
     """
 
     def __init__(self, transport: Transport, order: Sequence[int], device: torch.device) -> None:
@@ -98,7 +97,7 @@ class NormRelay:
         return self._sum
 
     def close(self) -> None:
-        """Gives the connections back; all ranks do that with theirs."""
+        """Closes the connections; all ranks call it."""
         for handle, _ in self._sent.values():
             handle.wait()
         self._transport.close()
@@ -116,12 +115,12 @@ class NormRelay:
 
 
 def make_norm_sum(context: RankContext) -> tuple[GatheredNorm | NormRelay | None, Call]:
-    """The sum of the sums of squares of the ranks that have a stage for good; None where nothing
-    needs the norm. Gathered ones come to all ranks, whose losses are scaled by it, relayed ones to
-    the former alone, by connections of their own. With it, what gives its connections back, which
-    all ranks call.
+    """Returns the sum over ranks for the norm, and the function that closes its connections.
 
-    Raises InputError where nothing can be judged by it, or too late.
+    It adds the sums of squares of the ranks that own stages; None if no norm is needed. A gathered
+    sum is available on all ranks (the loss scale depends on it), a relayed one only on the owners,
+    by separate connections. All ranks call the closing function. Raises InputError if no optimizer
+    uses the norm, or if it would come too late.
     """
     options, device = context.options, context.device
     if not options.needs_norm:
@@ -143,7 +142,7 @@ def make_norm_sum(context: RankContext) -> tuple[GatheredNorm | NormRelay | None
 def check_norm_options(
     program: Program, most: float | None, optimizer: MakeOptimizer | None
 ) -> None:
-    """Raises InputError where nothing can be judged, or too late."""
+    """Raises InputError if no optimizer uses the norm, or if it would come too late."""
     name = "loss_scale" if most is None else "clip_grad_norm"
     if most is not None and not most > 0:
         raise InputError(f"clip_grad_norm: expected more than 0, got {most}")

@@ -1,17 +1,17 @@
-"""Shards over pipelines side by side: which parameters are any, and who takes part in their norm.
+"""Shards over pipelines side by side: which parameters are shards, and who sums their squares.
 
 ::
 
     2 ranks x 2 shards, norm_groups={"*.up.weight": row}:
 
               pipeline 0   pipeline 1
-    rank 0        0 <---------> 1       what shards add up to, and the first one's sum of all else
+    rank 0        0 <---------> 1       sum over the shards, averaged over copies of all else
     rank 1        2 <---------> 3       the same
                   |             |
                judged        judged     by one norm, with the same bits
 
-Gradients of parameters that are no shards are alike in all pipelines but for rounding; one sum of
-them for all keeps the pipelines from judging a step unlike each other.
+Gradients of parameters that are not shards are equal in all pipelines up to rounding. They are
+included in the same sum, so that all pipelines make the same decision about a step.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from .shard_squares import (
 
 
 def numbered(norm_groups: NormGroups) -> dict[str, int]:
-    """The number of each pattern's group, of the groups in their order, each once.
+    """Returns the index of each pattern's group among the distinct groups, in order.
 
-    Raises InputError for what is no group.
+    Raises InputError for a value that is no process group.
     """
     for pattern, group in norm_groups.items():
         if not isinstance(group, dist.ProcessGroup):
@@ -61,8 +61,10 @@ def numbered(norm_groups: NormGroups) -> dict[str, int]:
 
 
 def shard_axes(context: RankContext, modules: Mapping[int, nn.Module]) -> dict[int, Axes]:
-    """The axes over which each parameter of this rank's ``modules`` is a shard, by its id; all
-    ranks call it. Raises InputError for patterns that do not fit their parameters."""
+    """Returns the axes over which each parameter of this rank's ``modules`` is sharded, by its id.
+
+    All ranks call it. Raises InputError for patterns that do not fit their parameters.
+    """
     parameters = _named(modules)
     patterns = {p: processes_of(g) for p, g in (context.options.norm_groups or {}).items()}
     if patterns:
@@ -81,9 +83,10 @@ def shard_axes(context: RankContext, modules: Mapping[int, nn.Module]) -> dict[i
 def named_axes(
     stage: int, name: str, patterns: Mapping[str, Processes], mesh: Collection[int]
 ) -> Axes:
-    """The groups of all patterns that name the parameter; ``mesh``: the processes of its mesh.
+    """Returns the groups of all patterns that match the parameter.
 
-    Raises InputError for a group that has some processes of the mesh, or several of another group.
+    ``mesh``: the processes of its mesh. Raises InputError if a group contains several of them, as
+    the norm of a DTensor already includes its shards, or several processes of another group.
     """
     found = {pattern: own for pattern, own in patterns.items() if fnmatchcase(name, pattern)}
     for pattern, own in found.items():
@@ -105,11 +108,10 @@ def named_axes(
 def make_norm_squares(
     context: RankContext, modules: Mapping[int, nn.Module], axes: Mapping[int, Axes]
 ) -> tuple[Squares, CopiesCheck | None]:
-    """The sum of the squares of gradients, with those of the shards of this rank's ``modules`` that
-    are elsewhere; and what looks at the copies, where there are other processes that have some.
+    """Returns the function that sums squares of gradients over shards, and the check of copies.
 
-    ``axes``: those of :func:`shard_axes`. Raises InputError, alike on all ranks, where copies
-    differ.
+    The check is None if no other process has copies. ``axes``: see :func:`shard_axes`. Raises
+    InputError on all ranks if copies differ.
     """
     options, parameters = context.options, _named(modules)
     groups = {processes_of(group): group for group in (options.norm_groups or {}).values()}
@@ -137,11 +139,11 @@ def _named(modules: Mapping[int, nn.Module]) -> dict[Named, nn.Parameter]:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A process's place among all others: its ``rank`` in the processes of its ``pipeline``.
+    """One process in relation to all others; ``rank`` is its rank in its ``pipeline``.
 
-    ``data``: those of its data group; ``meshes``: along each dimension of its DTensors' meshes;
-    ``groups``: of its norm groups, None where nothing is said of them; ``needs_norm``: its steps
-    are judged by the norm.
+    ``data``: its data group. ``meshes``: the groups along each dimension of its DTensors' meshes.
+    ``groups``: its norm groups, None if not given. ``needs_norm``: whether its steps depend on the
+    norm.
     """
 
     rank: int
@@ -153,13 +155,13 @@ class Side:
 
 
 def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]) -> None:
-    """Raises InputError where pipelines side by side would judge by different norms, or wrong ones.
+    """Raises InputError if pipelines side by side would compute different or wrong norms.
 
-    All processes of ``torch.distributed`` call it, and are told the same.
+    All processes of ``torch.distributed`` call it and get the same result.
     """
     norm_groups, group, data_group = options.norm_groups, options.group, options.data_group
     if group is None and not norm_groups:
-        return  # all processes are one pipeline
+        return  # all processes form one pipeline
     side = Side(
         options.whereabouts()[0],
         processes_of(group or dist.group.WORLD),
@@ -173,7 +175,7 @@ def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]
 
 
 def check_sides(sides: Sequence[Side]) -> None:
-    """Raises InputError where ``sides``, of all processes in their order, do not go together."""
+    """Raises InputError if the ``sides`` of all processes, in order, are inconsistent."""
     for process, side in enumerate(sides):
         for mesh in side.meshes:
             _check_rank(sides, f"stages: a DTensor's mesh on processes {list(mesh)}", mesh)
@@ -214,8 +216,10 @@ def _check_group(sides: Sequence[Side], process: int, number: int, group: Proces
 
 
 def _check_grids(sides: Sequence[Side]) -> None:
-    """Raises InputError where sums over the groups of a process, one after the other, would not be
-    over all processes that they join."""
+    """Raises InputError unless the groups of each process form a grid.
+
+    Consecutive sums over its groups must include every process connected by them.
+    """
     own = [widest([*{*side.meshes, *(side.groups or ())}]) for side in sides]
     for joint in joined(dict.fromkeys(axis for axes in own for axis in axes)):
         if any(prod(map(len, own[process])) != len(joint) for process in joint):

@@ -1,8 +1,8 @@
-"""An optimizer's step that can be taken back, bit for bit.
+"""An optimizer whose step can be undone, bit for bit.
 
-What a step changes is copied before it: parameters, ``state`` and the values of ``param_groups``,
-which is all that an optimizer's ``state_dict`` knows. No step is inverted by arithmetic, so any
-optimizer will do; the price is its parameters and its state once more.
+Before a step, everything that it changes is copied: parameters, ``state`` and the values of
+``param_groups``, which is all that an optimizer's ``state_dict`` contains. This works for any
+optimizer; the price is a second copy of its parameters and its state.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from .optimizer_state import equal
 
 
 class RevertibleOptimizer:
-    """Steps ``optimizer`` so that the last step can be undone, or holds a step back until later."""
+    """Steps ``optimizer`` so that the last step can be undone, or postpones a step."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._tensors: list[tuple[Tensor, Tensor]] = []  # parameters and gradients, with copies
-        self._state: dict[Any, dict[Any, tuple[Any, Any]]] | None = None  # the same; None: no step
+        self._state: dict[Any, dict[Any, tuple[Any, Any]]] | None = None  # likewise; None: no step
         self._groups: list[dict[str, Any]] = []
         self._stepped: list[dict[str, Any]] = []
         self._since: list[dict[str, Any]] = []
-        self._writes_gradients: bool | None = None  # unknown before the first step
+        self._writes_gradients: bool | None = None  # None: unknown before the first step
 
     def hold(self) -> None:
-        """Makes no step now; :meth:`redo` makes it, with the options that there are then."""
+        """Postpones the step to :meth:`redo`, which uses the options of that time."""
         self._tensors, self._state = [], None
         self._groups = self._stepped = self._options()
 
     @torch.no_grad()
     def step(self) -> None:
-        """Steps the optimizer, once all that it changes is copied."""
-        self.hold()  # the copies of the last step go before others are made
+        """Copies everything that the optimizer's step changes, then steps."""
+        self.hold()  # frees the copies of the last step first
         parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None]
         written = parameters if self._writes_gradients is False else [*parameters, *gradients]
@@ -55,8 +55,10 @@ class RevertibleOptimizer:
 
     @torch.no_grad()
     def undo(self) -> None:
-        """Restores all as before the step, gradients and options too; :meth:`redo` must come
-        next."""
+        """Restores the state before the step, with gradients and options.
+
+        :meth:`redo` must be called next.
+        """
         self._since = [
             {k: v for k, v in new.items() if k not in old or not equal(v, old[k])}
             for new, old in zip(self._options(), self._stepped, strict=False)
@@ -75,13 +77,13 @@ class RevertibleOptimizer:
                 state[owner][key] = value.copy_(copied) if isinstance(value, Tensor) else copied
 
     def redo(self, *, steps: bool) -> None:
-        """Steps again, or leaves it; the options that were set since the first time come back."""
+        """Steps again if ``steps``; then restores options that were set after the first step."""
         if steps:
             self._optimizer.step()
         self._set(self._since)
 
     def _options(self) -> list[dict[str, Any]]:
-        """A copy of each group without its parameters."""
+        """Returns a copy of each group without its parameters."""
         return [
             {key: _copy(value) for key, value in group.items() if key != "params"}
             for group in self._optimizer.param_groups

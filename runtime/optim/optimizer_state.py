@@ -1,11 +1,10 @@
-"""An optimizer's state by the names of its parameters, flat: ``state.NAME.exp_avg``,
-``param_groups.NAME.lr``.
+"""An optimizer's state by parameter names, flat: ``state.NAME.exp_avg``, ``param_groups.NAME.lr``.
 
-So torch.distributed.checkpoint.state_dict has it (``flatten_optimizer_state_dict``): which
-parameters an optimizer has, and in which groups, does not show in it, so it fits any cut of the
-model. torch's own functions make what is missing by a step with gradients of 0, which is then
-counted as one; here a parameter that was never stepped has :data:`BLANK` instead, and has no state
-again once that is loaded.
+The format is that of torch.distributed.checkpoint.state_dict with
+``flatten_optimizer_state_dict``. It is independent of which parameters an optimizer has, and in
+which groups, so it fits any cut of the model. torch's own functions create missing state by a step
+with gradients of 0, which is then counted as a step. Here, a parameter that was never stepped has
+:data:`BLANK` values, and no state after these are loaded.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pipeloom.ir.errors import InputError, in_brief
 from ..tensors.rng_state import RandomState
 
 BLANK = nan
-# how an optimizer computes, which another device or program may want in another way
+# implementation options, which may differ on another device or in another program
 HOW = ("foreach", "fused", "capturable", "differentiable")
 
 Names: TypeAlias = Mapping[int, str]  # of parameters, by id
@@ -30,7 +29,7 @@ _State: TypeAlias = dict[str, Any]  # of one parameter, by key
 
 
 def flat_state(optimizer: torch.optim.Optimizer, names: Names) -> dict[str, Any]:
-    """The state of all that it steps; tensors are the optimizer's own, or :data:`BLANK`."""
+    """Returns the state of all parameters; tensors are the optimizer's own, or :data:`BLANK`."""
     found: dict[str, Any] = {}
     for group, parameter, state in _entries(optimizer):
         name = names[id(parameter)]
@@ -43,10 +42,10 @@ def flat_state(optimizer: torch.optim.Optimizer, names: Names) -> dict[str, Any]
 def load_flat_state(
     optimizer: torch.optim.Optimizer, names: Names, values: Mapping[str, Any]
 ) -> None:
-    """Makes ``values``, which have all keys of :func:`flat_state`, the optimizer's state.
+    """Loads ``values``, which have all keys of :func:`flat_state`, into the optimizer.
 
-    Tensors that it has stay the same objects. Raises InputError, and changes nothing, where
-    parameters of one group are given unlike options.
+    Existing tensors stay the same objects. Raises InputError, without any change, if ``values``
+    have different options for parameters of one group.
     """
     options = group_options(optimizer, names, values)
     for _, parameter, state in _entries(optimizer):
@@ -64,9 +63,10 @@ def load_flat_state(
 def group_options(
     optimizer: torch.optim.Optimizer, names: Names, values: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """The options of each group: those that ``values`` give, but for :data:`HOW`, else its own.
+    """Returns the options of each group: from ``values``, except :data:`HOW`, else its own.
 
-    Raises InputError where they say several things of one."""
+    Raises InputError if they differ between parameters of a group.
+    """
     return [
         {key: _one(group, key, names, values) for key in group if key not in ("params", *HOW)}
         for group in optimizer.param_groups
@@ -74,7 +74,7 @@ def group_options(
 
 
 def _entries(optimizer: torch.optim.Optimizer) -> Iterator[tuple[dict[str, Any], Tensor, _State]]:
-    """Each parameter with its group and its state."""
+    """Yields each parameter with its group and its state."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             state = optimizer.state.get(parameter) or _blank(optimizer, group, parameter)
@@ -90,7 +90,7 @@ def _option(name: str, key: str) -> str:
 
 
 def _one(group: Mapping[str, Any], key: str, names: Names, values: Mapping[str, Any]) -> Any:
-    """The option ``key`` that all parameters of the group are given; its own where none is."""
+    """Returns the group's option ``key``: the common value in ``values``, or its own if missing."""
     keys = [_option(names[id(parameter)], key) for parameter in group["params"]]
     first, *others = [(k, values[k]) for k in keys if k in values] or [("", group[key])]
     for other, value in others:
@@ -103,7 +103,7 @@ def _one(group: Mapping[str, Any], key: str, names: Names, values: Mapping[str, 
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two values of an option are equal, tensors in all elements."""
+    """Whether two values of an option are equal; tensors in all elements."""
     return bool(torch.as_tensor(one == other).all())
 
 
@@ -120,10 +120,11 @@ def _is_blank(state: _State) -> bool:
 
 @torch.no_grad()
 def _blank(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter: Tensor) -> _State:
-    """The state that a first step gives the parameter of the group, filled with :data:`BLANK`.
+    """Returns the state that a parameter has after a first step, filled with :data:`BLANK`.
 
-    The step is that of a stand-in, in a copy of the group; the optimizer and the random numbers
-    are afterwards as before, and no hook runs. Raises InputError where it takes more than that.
+    The step uses a substitute parameter in a copy of the group. The optimizer and the random
+    state are unchanged, and no hook runs. Raises InputError if the optimizer cannot step a single
+    parameter.
     """
     stand_in = torch.zeros_like(parameter, requires_grad=True)
     stand_in.grad = torch.zeros_like(stand_in)
@@ -141,7 +142,7 @@ def _blank(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter
 
 
 def _step_of(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], object]:
-    """The class's ``step`` without the hooks, also global ones, that torch wraps it in."""
+    """Returns the class's ``step`` without torch's wrapper, which calls (also global) hooks."""
     step: Any = type(optimizer).step
     return step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""One rank's optimizer steps: by the norm of all ranks' gradients, or ahead of it.
+"""One rank's optimizer steps if they depend on the norm of all ranks' gradients.
 
 ::
 
@@ -6,8 +6,9 @@
     relayed   W ... | sums of the ranks so far | step | 0F0 0F1 verdict | 0B0 ...
                                                                  └ wrong: undo, clip, step; 0F0 0F1
 
-A rank that steps ahead does so only with gradients as they are: where the sum so far is above what
-is allowed, or NaN, it waits for the verdict, as the factor depends on all.
+With a relay (post-validation), a rank steps before the total is known, with unchanged gradients. If
+the sum so far already exceeds the limit or is NaN, it postpones its step until the verdict, as the
+clipping factor depends on all ranks.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from .step_end import StepEnd
 
 
 class JudgedStepEnd(StepEnd):
-    """The end of a step whose optimizers are judged together, by the norm of all gradients.
+    """The end of a step whose optimizers depend on the norm of all gradients.
 
-    ``seed`` is multiplied by the loss scale. A step is ``pending`` until its verdict has come, of
-    which the next one's ops know nothing.
+    ``seed`` includes the loss scale. A step is ``pending`` until its verdict is known; the next
+    step's first ops run before that.
     """
 
     def __init__(self, context: RankContext, *, starts: bool = True) -> None:
@@ -43,7 +44,7 @@ class JudgedStepEnd(StepEnd):
         self._sums, self._close = make_norm_sum(context)
         self._most = math.inf if most is None else most
         self._trained = _once(p for m in self.modules.values() for p in m.parameters())
-        # each of the model's parameters is counted on one rank
+        # each parameter of the model is counted on one rank
         self._counted = _once(p for s in self.modules for p in self.shared.counted(s))
         relayed = self._ahead and self._sums is not None and not self._sums.last
         self._revertible = {
@@ -73,12 +74,12 @@ class JudgedStepEnd(StepEnd):
         self._refill()
 
     def give_up(self) -> None:
-        """No norm is waited for any more."""
+        """Ends a failed step; its verdict is no longer waited for."""
         self.pending = False
         super().give_up()
 
     def over(self) -> None:
-        """A rank that steps no stage learns what the others judge."""
+        """Gets the norm on a rank that steps no stage."""
         if self._steps_nothing:
             self.check_norm()
 
@@ -86,8 +87,10 @@ class JudgedStepEnd(StepEnd):
         self._close()
 
     def check_norm(self) -> None:
-        """Judges by the norm of all gradients once they are there, before the first optimizer
-        steps."""
+        """Computes the norm of all gradients, or the sum so far, before the first optimizer steps.
+
+        Clips the gradients and decides whether the optimizers step.
+        """
         super().check_norm()
         if self._sums is None or not self.updates:
             return
@@ -114,9 +117,9 @@ class JudgedStepEnd(StepEnd):
             (revertible or self.optimizers[stage]).step()
 
     def validate(self) -> bool:
-        """The verdict on the last step; where it was wrong, it is taken back and done again.
+        """Waits for the verdict on the last step; if the step was wrong, undoes and repeats it.
 
-        Whether what was computed since must be: some rank's step may have been wrong.
+        Returns whether later ops must be repeated, as some rank's step may have been wrong.
         """
         if not self.pending or not isinstance(self._sums, NormRelay):
             return False
@@ -131,7 +134,7 @@ class JudgedStepEnd(StepEnd):
         return True
 
     def rescaled(self, scale: LossScale | None) -> None:
-        """The loss scale of the next step, where no verdict is pending."""
+        """Sets the loss scale of the next step, while no verdict is pending."""
         self.loss_scale = scale
         if scale is not None:
             self.seed.fill_(scale.scale / self._shares)
@@ -148,7 +151,7 @@ class JudgedStepEnd(StepEnd):
     def _clip(self, norm: GlobalNorm) -> None:
         if norm.finite and not norm.plain:
             found = torch.tensor(norm.norm, dtype=torch.float64)
-            # one by one: DTensors of several meshes cannot be multiplied together
+            # one by one: DTensors of different meshes cannot be combined in one operation
             nn.utils.clip_grads_with_norm_(self._trained, self._most, found, foreach=False)
 
     @torch.no_grad()
@@ -167,7 +170,7 @@ def _once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
 
 
 class Finishing:
-    """A hook of a module or an optimizer that calls ``finish``; a copy of it does nothing."""
+    """A hook of a module or an optimizer that calls ``finish``; copies of it do nothing."""
 
     def __init__(self, finish: Callable[[], None] | None) -> None:
         self._finish = finish
@@ -185,7 +188,7 @@ def finish_before_state_dicts(
     modules: Iterable[nn.Module],
     optimizers: Iterable[torch.optim.Optimizer],
 ) -> list[RemovableHandle]:
-    """A ``state_dict`` of any of these calls ``finish`` first, until the hooks are removed."""
+    """Makes ``state_dict`` of these objects call ``finish`` first; returns the hooks' handles."""
     hook = Finishing(finish)
     asked: list[Any] = [*modules, *optimizers]
     return [each.register_state_dict_pre_hook(hook) for each in asked]

@@ -15,8 +15,11 @@ from ..rank.options import MakeOptimizer
 def make_optimizers(
     modules: Mapping[int, nn.Module], make: MakeOptimizer
 ) -> dict[int, torch.optim.Optimizer]:
-    """Optimizers of the stages that have something to train; a parameter of several stages is the
-    first one's. Raises InputError where one is given for two."""
+    """Creates the optimizers of the stages with trained parameters, by stage.
+
+    A parameter of several stages belongs to the first one's optimizer. Raises InputError if
+    ``make`` returns the same optimizer for two stages.
+    """
     optimizers, seen = {}, set[int]()
     for stage, module in modules.items():
         own = [p for p in module.parameters() if p.requires_grad and id(p) not in seen]
@@ -32,9 +35,9 @@ def make_optimizers(
 
 
 def taken_over(optimizers: Iterable[torch.optim.Optimizer]) -> MakeOptimizer:
-    """Gives a stage's parameters the one of ``optimizers`` that has stepped some of them so far.
+    """Returns a function that finds the one of ``optimizers`` that has a stage's parameters.
 
-    It raises InputError where none has.
+    It raises InputError if there is none.
     """
     by_parameter = {
         id(parameter): optimizer

@@ -1,7 +1,8 @@
-"""The sum of the squares of gradients of which some are shards, over all processes that have any.
+"""The sum of squares of gradients, some of them sharded, over all processes that have parts.
 
-A parameter is a shard over some *axes*, process groups of its mesh or of ``norm_groups``. Along all
-other axes of its stage each process has a copy of it, so its squares are divided by their number::
+A parameter is sharded over some *axes*: process groups of its mesh or of ``norm_groups``. Along all
+other axes of its stage, each process has a copy, so its squares are divided by the number of
+copies::
 
     mesh (dp, tp), 2 x 2      weight: shards over dp and tp     norm: shards over dp
     squares of a process      weight's + norm's / 2     ── over dp ──  ── over tp ──▶  one number
@@ -28,13 +29,15 @@ Squares: TypeAlias = Callable[[Sequence[nn.Parameter]], float]
 
 
 def processes_of(group: dist.ProcessGroup | None) -> Processes:
-    """The numbers of its processes among all."""
+    """Returns the global ranks of the group's processes."""
     return tuple(dist.get_process_group_ranks(group))
 
 
 def mesh_axes(parameter: nn.Parameter) -> dict[Processes, tuple[dist.ProcessGroup, bool]]:
-    """The axes of a DTensor's mesh with more than one process, and whether it is a shard over each;
-    none of another parameter."""
+    """Returns the axes of a DTensor's mesh that have more than one process; {} for other tensors.
+
+    Maps each to its process group and whether the parameter is sharded over it.
+    """
     if not is_dtensor(parameter):
         return {}
     mesh = parameter.device_mesh
@@ -47,21 +50,21 @@ def mesh_axes(parameter: nn.Parameter) -> dict[Processes, tuple[dist.ProcessGrou
 
 
 def sharded_over(parameter: nn.Parameter) -> Axes:
-    """The axes over which a DTensor is shards."""
+    """Returns the axes over which a DTensor is sharded."""
     return frozenset(axis for axis, (_, shards) in mesh_axes(parameter).items() if shards)
 
 
 def widest(axes: Sequence[Processes]) -> list[Processes]:
-    """The maximal ones of ``axes``: a sum over these covers the processes of all axes."""
+    """Returns the maximal ``axes``: sums over these include the processes of all axes."""
     return [axis for axis in axes if not any({*axis} < {*other} for other in axes)]
 
 
 class ShardSquares:
-    """The sum of the squares of all gradients, of which some are shards.
+    """The sum of squares of all gradients, some of which are sharded.
 
-    ``groups``: all axes of a stage's parameters, in the same order on all of their processes, of
-    which the widest make up a grid; ``axes``: by a parameter's id those over which it is a shard,
-    none where it is not named. All processes call it, and get the same bits.
+    ``groups``: all axes of a stage's parameters, in the same order on all of their processes; the
+    widest form a grid. ``axes``: the axes over which a parameter is sharded, by its id; missing if
+    none. All processes call it and get the same bits.
     """
 
     def __init__(
@@ -86,8 +89,10 @@ class ShardSquares:
 
 @torch.no_grad()
 def squares_of(parameters: Sequence[nn.Parameter]) -> float:
-    """The sum of squares of the parameters' gradients, of DTensors over the part that is here; one
-    wait for the device."""
+    """Returns the sum of squares of the parameters' gradients; of DTensors, only the local part.
+
+    Waits once for the device.
+    """
     gradients = [local(p.grad) for p in parameters if p.grad is not None]
     if not gradients:
         return 0.0
@@ -98,10 +103,10 @@ def squares_of(parameters: Sequence[nn.Parameter]) -> float:
 
 
 def summed(context: RankContext, value: float, group: dist.ProcessGroup, what: str) -> float:
-    """The sum of the values of all processes of ``group``, the same bits on all; the host waits.
+    """Returns the sum of ``value`` over the processes of ``group``, with the same bits on all.
 
-    Raises ConnectionError where that takes longer on a CPU, saying of ``what``,
-    or a fault is found.
+    The host waits. Raises ConnectionError, which names ``what``, after the timeout on a CPU or if a
+    replica has a fault.
     """
     total = torch.tensor(value, dtype=torch.float64, device=context.device)
     wait(context, dist.all_reduce(total, group=group, async_op=True), what)
@@ -109,7 +114,7 @@ def summed(context: RankContext, value: float, group: dist.ProcessGroup, what: s
 
 
 def wait(context: RankContext, work: dist.Work | None, what: str) -> None:
-    """Waits for a collective over replicas or shards, on a CPU as long as the options say."""
+    """Waits for a collective over replicas or shards; on a CPU, with the timeout of the options."""
     assert work is not None
     on_host, seconds = context.device.type == "cpu", context.options.timeout
     timeout = timedelta(seconds=seconds) if on_host else None

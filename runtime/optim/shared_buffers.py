@@ -1,8 +1,9 @@
-"""Buffers of which there are several copies: one value in a state, as if a single rank had it.
+"""Buffers with several copies: the state has one value, as if there were a single rank.
 
-Parameters start alike and get one gradient; buffers (running means, say) are changed by each copy's
-forwards, of other microbatches. torch's ``DistributedDataParallel`` makes them the first replica's
-in each forward, a pipeline when its state is made or loaded.
+Copies of a parameter start equal and get the same gradient. Copies of a buffer (such as a running
+mean) are modified by the forwards of different microbatches. torch's ``DistributedDataParallel``
+sets them to the first replica's in each forward; a pipeline does so when its state is created or
+loaded.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from .data_parallel import start_equal
 
 @torch.no_grad()
 def share_buffers(context: RankContext, sources: Sequence[int]) -> None:
-    """Makes the persistent buffers of each stage, on all ranks that run or hold it and in all
-    replicas, those of the rank ``sources[stage]`` of the first replica. All of them call it.
+    """Sets the copies of each stage's persistent buffers to one of them; all ranks call it.
+
+    It is that of rank ``sources[stage]`` of the first replica. The copies are on all ranks that run
+    or own the stage, in all replicas.
     """
     role, group = context.role, context.options.data_group
     for stage, source in enumerate(sources):
@@ -36,7 +39,7 @@ def share_buffers(context: RankContext, sources: Sequence[int]) -> None:
 
 
 def _persistent(module: nn.Module) -> list[Tensor]:
-    """This process's part of each buffer in the module's state, each once."""
+    """Returns the local part of each distinct buffer in the module's state."""
     buffers = {id(buffer) for buffer in module.buffers()}
     saved = {id(v): v for v in module.state_dict(keep_vars=True).values() if id(v) in buffers}
     return [local(buffer.detach()) for buffer in saved.values()]

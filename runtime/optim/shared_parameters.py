@@ -1,4 +1,4 @@
-"""Parameters of which there are several copies: one start, one gradient."""
+"""Parameters with several copies: they start equal and get the same gradient."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ _Copies: TypeAlias = tuple[str, list[nn.Parameter]]
 
 
 class SharedParameters:
-    """Parameters with copies: those tied between stages, and those of replicated stages.
+    """Parameters with copies: tied between stages, or of replicated stages.
 
-    Of the program's reductions the smallest that has all stages of a group sums it. The copies
-    start as the first one, get the same summed gradient, and so stay equal under any optimizer that
-    treats a parameter by itself.
+    A group's gradients are summed by the smallest of the program's reductions that includes all of
+    its stages. The copies start equal to the first one and get the same summed gradient, so they
+    stay equal under any optimizer that updates each parameter independently.
 
-    Where gradients add up over steps, a sum is of what the step has added: what was there when it
-    began, which earlier sums have made equal, is put aside (not copied) until then.
+    If gradients are accumulated over steps, a reduction sums only what the step has added. The
+    earlier gradients, which are already equal on all copies, are set aside until then, without a
+    copy.
     """
 
     def __init__(self, context: RankContext) -> None:
@@ -45,17 +46,17 @@ class SharedParameters:
             if len(ranks) > 1:
                 self._shared[stage,] = self._replicated(stage)
         self._start_equal()
-        self._reduced: set[nn.Parameter] = set()  # what reductions sum
+        self._reduced: set[nn.Parameter] = set()  # parameters that reductions sum
         self._earlier: dict[nn.Parameter, Tensor] = {}
 
     def trained(self) -> dict[str, set[bool]]:
-        """Whether the copies of each parameter on this rank are trained now, by its name."""
+        """Returns whether this rank's copies of each parameter are trained now, by its name."""
         rows = [row for rows in self._shared.values() for row in rows if row[1]]
         return {name: {copy.requires_grad for copy in copies} for name, copies in rows}
 
     @staticmethod
     def check_trained(rows: Sequence[Mapping[str, set[bool]]]) -> None:
-        """Raises InputError where the ranks' :meth:`trained` are unlike."""
+        """Raises InputError if the ranks' :meth:`trained` disagree."""
         for name in {name: None for row in rows for name in row}:
             having = {rank: row[name] for rank, row in enumerate(rows) if name in row}
             if len(set().union(*having.values())) > 1:
@@ -68,19 +69,19 @@ class SharedParameters:
                 )
 
     def begin(self) -> None:
-        """Before anything is added to the gradients in a step, which starts with none."""
+        """Sets the earlier gradients aside, before a step adds to them."""
         self.restore()  # after a step that failed
         for parameter in self._reduced:
             if parameter.grad is not None:
                 self._earlier[parameter], parameter.grad = parameter.grad, None
 
     def restore(self) -> None:
-        """Adds what is still put aside to the gradients again, as after a step that failed."""
+        """Adds gradients that are still set aside to the current ones, as after a failed step."""
         for parameter in [*self._earlier]:
             self._add_earlier(parameter)
 
     def reduction(self, stages: tuple[int, ...]) -> Callable[[], None]:
-        """The call of a program's reduction: sums the gradients of what these stages share."""
+        """Returns the call of a reduction, which sums the gradients that these stages share."""
         within = [shared for shared in sorted(self._shared) if set(shared) <= set(stages)]
         if not within:
             raise InputError(
@@ -100,7 +101,7 @@ class SharedParameters:
         return min(covering, key=lambda r: (len(r), r))
 
     def _reduction(self, stages: tuple[int, ...]) -> Callable[[], None]:
-        """The sum of what exactly these stages share, over the ranks that have them."""
+        """Returns the call that sums what exactly these stages share, over the owning ranks."""
         ranks = ranks_of(stages, self._holders)
         if self._transport.rank not in ranks:
             return lambda: None
@@ -128,7 +129,7 @@ class SharedParameters:
         return reduce
 
     def counted(self, stage: int) -> list[nn.Parameter]:
-        """The parameters of a stage on this rank whose first copy is here."""
+        """Returns the parameters of a stage whose first copy is on this rank."""
         if self._transport.rank != self._holders[stage][0]:
             return []
         pairs = [(self._ids(stage, g[1:]), self._ids(stage, g[:1])) for g in self._groups]
@@ -137,13 +138,13 @@ class SharedParameters:
 
     @torch.no_grad()
     def _add_earlier(self, parameter: nn.Parameter) -> None:
-        """Makes the gradient the tensor again that it was before the step, with what came since."""
+        """Adds the step's gradient to the earlier one, and makes that tensor ``.grad`` again."""
         earlier = self._earlier.pop(parameter, None)
         if earlier is not None:
             parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)
 
     def _over_stages(self, group: Group) -> bool:
-        """Whether it needs sums. Raises InputError where one stage has two objects of it."""
+        """Whether a group needs sums. Raises InputError if a stage has two objects of it."""
         stages = stages_of(group)
         if len(stages) == 1 and len(self._tied(group)[1]) > 1:
             names = " and ".join(name for _, name in group)
@@ -151,13 +152,13 @@ class SharedParameters:
         return len(stages) > 1
 
     def _tied(self, group: Group) -> _Copies:
-        """The copies of a tied parameter on this rank, each once."""
+        """Returns the name of a tied parameter and its distinct copies on this rank."""
         rank = self._transport.rank
         mine = [self._find(s, name) for s, name in group if rank in self._holders[s]]
         return _named(group), list({id(parameter): parameter for parameter in mine}.values())
 
     def _replicated(self, stage: int) -> list[_Copies]:
-        """This rank's parameters of a stage that several ranks have, except those that are tied."""
+        """Returns this rank's parameters of a replicated stage, except tied ones."""
         if self._transport.rank not in self._holders[stage]:
             return []
         tied = self._ids(stage, [member for group in self._groups for member in group])
@@ -165,8 +166,10 @@ class SharedParameters:
         return [(_named([(stage, name)]), [p]) for name, p in own if id(p) not in tied]
 
     def _start_equal(self) -> None:
-        """Makes all copies the first one. Raises InputError, alike on all ranks, where one is of
-        another kind."""
+        """Sets all copies to the first one.
+
+        Raises InputError on all ranks if a copy differs in shape, sharding or ``requires_grad``.
+        """
         unlike: list[str] = []
         for stages, rows in self._shared.items():
             source = self._holders[stages[0]][0]
@@ -186,7 +189,7 @@ class SharedParameters:
                 raise InputError(lines[0])
 
     def _ids(self, stage: int, members: Sequence[Member]) -> frozenset[int]:
-        """The ids of the members of a stage on this rank, whichever of their names they go by."""
+        """Returns the ids of a stage's members on this rank, independent of which name is used."""
         return frozenset(id(self._find(s, name)) for s, name in members if s == stage)
 
     def _find(self, stage: int, name: str) -> nn.Parameter:
@@ -201,7 +204,7 @@ def _named(group: Group) -> str:
 
 
 def _total(copies: Sequence[nn.Parameter]) -> Tensor:
-    """The sum of the copies' gradients, in the first one's."""
+    """Returns the sum of the copies' gradients, stored in the first one's."""
     lay_out(copies)
     total = gradient_of(copies[0])
     for copy in copies[1:]:
@@ -211,7 +214,7 @@ def _total(copies: Sequence[nn.Parameter]) -> Tensor:
 
 
 def _kind(parameter: nn.Parameter) -> str:
-    """Shape, the part of a DTensor that is here, and whether it is trained, in words."""
+    """Describes the shape, the local part of a DTensor, and whether it is trained."""
     words = [str(list(parameter.shape)), "trained" if parameter.requires_grad else "frozen"]
     if is_dtensor(parameter):
         mesh, placed = parameter.device_mesh, ", ".join(map(str, parameter.placements))

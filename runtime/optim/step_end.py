@@ -1,8 +1,7 @@
-"""End of a step on one rank: gradients summed and averaged, and the optimizers stepped.
+"""The end of a step on one rank: sums and averages gradients and steps the optimizers.
 
-The executor makes its calls for ``reduce``, ``average``, ``step`` and the relays of norm and
-verdict here. :mod:`.optimizer_step` has the steps that wait for the norm of all gradients, or are
-taken back by it.
+The executor gets its calls for ``reduce``, ``average``, ``step`` and the relays of norm and verdict
+here. :mod:`.optimizer_step` has the steps that depend on the norm of all gradients.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from .shared_parameters import SharedParameters
 
 
 class StepEnd:
-    """A rank's ``optimizers``, by stage, and what they wait for.
+    """A rank's ``optimizers``, by stage, and what must be done before they step.
 
-    ``modules``: the stages that the rank has for good; ``stashes``: of stages that step after each
-    microbatch; ``seed``: what backward starts with, a microbatch's share in the gradients;
-    ``updates``: whether the step under way ends with the optimizers', or leaves its gradients for
-    the next one to add to; ``starts``: whether replicas begin as the first one, or these stages
-    train already. All ranks make theirs at the same time, and ``close`` them.
+    ``modules``: the stages that the rank owns. ``stashes``: for stages that step after each
+    microbatch. ``seed``: the initial gradient of each backward, which is the microbatch's share of
+    the loss. ``updates``: whether the current step ends with the optimizers' or keeps its gradients
+    for the next step. ``starts``: whether replicas are set to the first one; False if the stages
+    have been trained already. All ranks create and ``close`` theirs at the same time.
     """
 
     loss_scale: LossScale | None = None
-    norm: float | None = None  # of all gradients, in the last step that was judged
-    pending = False  # whether the verdict on the last step is still to come
+    norm: float | None = None  # of all gradients, in the last step with a verdict
+    pending = False  # whether the verdict on the last step is still missing
 
     def __init__(self, context: RankContext, *, starts: bool = True) -> None:
         program, role, options = context.program, context.role, context.options
@@ -63,12 +62,12 @@ class StepEnd:
         stepped = [i.stage for i in program.instructions[role.rank] if isinstance(i, ir.Step)]
         self._first = None if has_relays(program) else next(iter(stepped), None)
         self.updates = True
-        self.adds_up = False  # whether the last step left gradients to add to
+        self.adds_up = False  # whether the last step kept gradients for the next
 
     def begin(self, refill: Call, *, updates: bool) -> None:
-        """Makes ready for a step's ops; ``refill`` makes ready for running them once more.
+        """Prepares a step's ops; ``refill`` prepares repeating them.
 
-        Raises InputError where the optimizers cannot be left out of a step.
+        Raises InputError if the program cannot run without optimizer steps.
         """
         if self._each and not updates:
             raise InputError(
@@ -83,19 +82,19 @@ class StepEnd:
         self.updates, self.adds_up = updates, not updates
 
     def clear_gradients(self) -> None:
-        """Makes the gradients none, or without optimizers puts aside those that are summed."""
+        """Clears the optimizers' gradients; sets others aside if the program sums them."""
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
         if self._reduces:
             self.shared.begin()
 
     def follow(self, other: StepEnd) -> None:
-        """Goes on after the last step of another program with the same stages, which is final."""
+        """Takes over the state after the final step of another program for the same stages."""
         self.adds_up = other.adds_up
         self.rescaled(other.loss_scale)
 
     def rescaled(self, scale: LossScale | None) -> None:
-        """The loss scale of the next step, where there is one."""
+        """Sets the loss scale of the next step, if there is one."""
 
     def give_up(self) -> None:
         """Ends a step that failed."""
@@ -103,22 +102,21 @@ class StepEnd:
 
     @property
     def averages(self) -> Mapping[int, tuple[float, float]]:
-        """Start and end of each stage's averaging in the last step, in seconds; empty where not
-        known."""
+        """Start and end of each stage's averaging in the last step, in seconds; {} if unknown."""
         return {} if self.averaging is None else self.averaging.spans
 
     def reduce(self, stages: tuple[int, ...]) -> Call:
-        """The call of a ``reduce``."""
+        """Returns the call of a ``reduce``."""
         self._reduces = True
         return self.shared.reduction(stages)
 
     def average(self, stage: int) -> Call:
-        """The call of an ``average``."""
+        """Returns the call of an ``average``."""
         assert self.averaging is not None
         return partial(self.averaging.begin, stage)
 
     def step(self, stage: int) -> Call:
-        """The call of a ``step``; where no sums are relayed a rank's first one judges before."""
+        """Returns the call of a ``step``; without relays, a rank's first also checks the norm."""
         if stage in self.stashes:
             return partial(self.stashes[stage].step, self.optimizers.get(stage))
         before: list[Call] = [self.check_norm] if stage == self._first else []
@@ -138,7 +136,7 @@ class StepEnd:
             self._optimize(stage)
 
     def _optimize(self, stage: int) -> None:
-        """Steps the stage's optimizer; nothing computes with the stage any more."""
+        """Steps the stage's optimizer, after the last op of the stage."""
         self.optimizers[stage].step()
 
     def check_norm(self) -> None:
@@ -147,14 +145,14 @@ class StepEnd:
             self.averaging.finish()
 
     def over(self) -> None:
-        """The step's ops are done."""
+        """Called after the step's ops."""
 
     def validate(self) -> bool:
-        """Waits for a pending verdict: whether the ops since the step's begin must run again."""
+        """Waits for a pending verdict; returns whether the ops of this step must be repeated."""
         return False
 
     def restore(self) -> None:
-        """Restores the state of the step's begin, before its ops are run again."""
+        """Restores the state at the beginning of the step, before its ops are repeated."""
 
     def close(self) -> None:
-        """Gives back connections of its own."""
+        """Closes its own connections."""

@@ -1,1 +1,1 @@
-"""The public pipeline, and what it is made from."""
+"""The public class ``Pipeline`` and its parts."""

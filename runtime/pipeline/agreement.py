@@ -1,6 +1,9 @@
-"""Agreement of ranks and replicas: on program and options when a pipeline is made, on arguments in
-its first step. Ranks that run unlike programs would wait for each other's messages, or sum
-gradients of different parameters."""
+"""Checks that ranks and replicas agree: on program and options when a pipeline is created, and on
+the arguments of its first step.
+
+Ranks with different programs would wait for each other's messages forever, or sum gradients of
+different parameters.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,16 @@ from ..rank.context import RankContext
 from ..rank.options import PipelineOptions
 from ..transport import agreed, gathered
 
-SHOWN = 16  # digits of a hash in a message
+SHOWN = 16  # digits of a hash that a message shows
 ALIKE = (
     "varying_shapes", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale", "scale_grads",
     "post_validation",
 )  # fmt: skip
-"""Options that all ranks are given alike, and that print the same on each."""
+"""Options that must be equal on all ranks and whose text is the same on each."""
 
 
 def check_alike(program: Program, options: PipelineOptions) -> None:
-    """Raises InputError, alike on all ranks, which call it, where programs or options differ."""
+    """Raises InputError on all ranks if programs or options differ. All ranks call it."""
     groups = options.norm_groups
     alike: dict[str, object] = {
         "tied": [[tuple(pair) for pair in shared] for shared in options.tied],
@@ -44,8 +47,11 @@ def check_alike(program: Program, options: PipelineOptions) -> None:
 def _check_hashes(
     program: Program, options: Mapping[str, object], gather: Callable[[Any], list[Any]]
 ) -> None:
-    """Compares hashes of what decides who does what: instructions, buffers, placement, transfers.
-    Profiles, planned times and reports may differ."""
+    """Compares hashes of everything that determines the messages and ops of each rank.
+
+    That is: instructions, buffers, placement, transfers and ``options``. Profiles, planned times
+    and reports may differ.
+    """
     lines = [*(f"{name}: {value}" for name, value in options.items()), *_described(program)]
     digest = sha256("\n".join(lines).encode()).hexdigest()
     digests: list[str] = gather(digest)
@@ -54,7 +60,7 @@ def _check_hashes(
 
 
 def _described(program: Program) -> Iterator[str]:
-    """A program line by line, each with its place."""
+    """Yields the lines of text that describe a program."""
     problem = program.schedule.problem
     yield f"ranks, stages, microbatches: {problem.ranks}, {problem.stages}, {problem.microbatches}"
     for rank, row in enumerate(program.instructions):
@@ -86,7 +92,7 @@ def _difference(digests: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def same(one: Program, other: Program) -> bool:
-    """Whether two programs run alike, as a program and its copy do on another rank."""
+    """Whether two programs run identically, such as a program and its copy on another rank."""
     return one is other or (
         (one.instructions, one.buffers) == (other.instructions, other.buffers)
         and tuple(one.schedule.transfers) == tuple(other.schedule.transfers)
@@ -94,8 +100,7 @@ def same(one: Program, other: Program) -> bool:
 
 
 class FirstStep:
-    """The first step's questions, asked once: that the ranks' arguments are alike, and the
-    replicas'."""
+    """The checks in the first step that arguments agree between ranks and between replicas."""
 
     def __init__(self, context: RankContext, step_end: StepEnd) -> None:
         self._context = context
@@ -103,14 +108,16 @@ class FirstStep:
         self.over = not context.options.check
 
     def agree(self, program: Program, *, given: bool, update: bool) -> None:
-        """Compares what this rank is to run, whether it was ``given`` it, and whether the
-        optimizers step; all ranks call it. Raises InputError, alike on all ranks of all replicas,
-        where that is unlike."""
+        """Compares this rank's arguments of the first step with the others'; all ranks call it.
+
+        ``given``: whether the step was given ``program``. ``update``: whether the optimizers step.
+        Raises InputError on all ranks of all replicas if these differ.
+        """
         fault: PipeloomError | None = None
         try:
             self._agree_with_ranks(program, given=given, update=update)
         except PipeloomError as error:
-            if not getattr(error, "agreed", False):  # this replica has ended
+            if not getattr(error, "agreed", False):  # the ranks of this replica have failed already
                 raise
             fault = error
         if (group := self._context.options.data_group) is not None:
@@ -132,11 +139,14 @@ class FirstStep:
     def _agree_with_replicas(
         self, group: dist.ProcessGroup, fault: PipeloomError | None, own: tuple[bool, bool, int]
     ) -> None:
-        """Raises InputError, alike in all replicas, where one refuses, they update or train unlike
-        each other, or have other numbers of microbatches without programs of their own."""
+        """Raises InputError in all replicas if one has an error or if they disagree.
+
+        They must agree on ``update``, on the trained parameters and, unless they were given
+        programs, on the number of microbatches.
+        """
         averaging = self._averaging
         trained = [] if averaging is None else averaging.trained()
-        # for its time limit: from here on no replica waits for another
+        # checks within the timeout that all replicas arrive; the collectives below follow at once
         summed(self._context, 0.0, group, "agreeing with the replicas")
         rows: list[Any] = [None] * group.size()
         dist.all_gather_object(rows, (str(fault or ""), *own, trained), group=group)
@@ -149,14 +159,14 @@ class FirstStep:
             _check("microbatches: expected one number", counts, "replicas")
         if averaging is not None:
             sums = [sum(column) for column in zip(*trains, strict=True)]
-            try:  # only the ranks of that stage know, in all replicas
+            try:  # in all replicas, only the ranks of the stage concerned find the error
                 gathered(self._context.transport, lambda: averaging.check_trained(sums))
             except InputError as error:
                 raise agreed(error, everywhere=True) from None
 
 
 def _check(what: str, values: Sequence[object], those: str = "ranks") -> None:
-    """Raises InputError where the values of all ranks, or of all replicas, are unlike."""
+    """Raises InputError if the values of all ranks, or of all replicas, are not equal."""
     if len(set(values)) > 1:
         error = InputError(f"{what} on all {those}, got {list(values)}")
         raise agreed(error, everywhere=those == "replicas")

@@ -1,10 +1,9 @@
-"""The profile of a pipeline's own stages, measured where they are: sharded, wrapped, on their
-devices.
+"""Profiles a pipeline's own stages as they are: sharded, wrapped, on their devices.
 
-Every process runs its stages as in a step, but for messages, which are made up: the executor runs
-:class:`~pipeloom.runtime.probes.measurement_program.MeasurementProgram` on the step's first
-microbatches. What stages do inside, collectives over a mesh too, is done as in a step, by all
-processes in the same order.
+Every process runs its stages as in a step, but receives zeros instead of messages. The executor
+runs :class:`~pipeloom.runtime.probes.measurement_program.MeasurementProgram` on the first
+microbatches of a step. Collectives inside stages, such as over a mesh, are done by all processes in
+the same order, as in a step.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from .steps.shape_inference import made_up
 
 
 class StagesInPlace:
-    """A rank's stages, with what a step was given in its cells, to be measured."""
+    """A rank's stages and the cells that contain the arguments of a step, for measurement."""
 
     def __init__(
         self, context: RankContext, step_end: StepEnd, setup: StepSetup, asked: Asked
@@ -46,13 +45,13 @@ class StagesInPlace:
         self._given = {
             stage: [j for s, j in sorted(setup.cells) if s == stage] for stage in context.role.run
         }
-        # at most as many as the rank has of each stage
+        # limited by the rank's microbatches of each stage
         count = min([asked.in_flight, *map(len, self._given.values())])
         self._asked = replace(asked, in_flight=count)
         self._interfaces = setup.shapes.interfaces(setup.cells)
 
     def measure(self) -> Measurement:
-        """Parameters, gradients, buffers and random numbers are as before afterwards."""
+        """Measures all stages; restores parameters, gradients, buffers and random states."""
         context, problem = self._context, self._context.program.schedule.problem
         make, optimizers = context.options.optimizer, self._step_end.optimizers
         held = {s: held_bytes(context.store, s, make, optimizers.get(s)) for s in context.role.run}
@@ -76,7 +75,7 @@ class StagesInPlace:
         )
 
     def _gather(self, value: Any) -> list[Any]:
-        """The values of all processes; of the ranks of a transport of the caller's."""
+        """Gathers from all processes; with a transport of the caller, only from its ranks."""
         if self._context.options.transport is not None or not dist.is_initialized():
             return self._context.transport.gather(value)
         values: list[Any] = [None] * dist.get_world_size()
@@ -110,22 +109,22 @@ class StagesInPlace:
         return StageProbe(made, runner, cells, sources, asked, interfaces=interfaces)
 
     def _part(self, stage: int, probe: StageProbe, held: dict[str, int]) -> StagePart:
-        """The measurement of a stage: times of the rounds so far, bytes of one more round."""
+        """Returns a stage's measured times, and its bytes, which take one more round."""
         sizes, coverage = probe.sizes(partial(model_name, self._context.options.names))
         if self._interfaces:
-            # the last stage sends nothing: it counts what it receives, as if it were cut further
+            # the last stage sends nothing; count what it receives, in case it is cut further
             sent = self._interfaces[min(stage, len(self._interfaces) - 1)]
             sizes[ACTIVATION] = max(one.forward.nbytes for one in sent)
         eager = getattr(probe.runner, "refusal", None)
         return StagePart(stage, probe.times, probe.pairs, {**sizes, **held}, coverage, eager)
 
     def _micro_batch(self) -> int | None:
-        """The sequences in a microbatch, where this rank is given them."""
+        """Returns the number of sequences in a microbatch; None if this rank gets no inputs."""
         first = [cell.inputs for (stage, _), cell in self._setup.cells.items() if stage == 0]
         return sequences(first[0]) if first else None
 
     def _links(self, largest: int) -> LinkParts:
-        """Links, over connections of their own: a program has only those that it uses."""
+        """Measures the links over new connections, as a program has only those that it uses."""
         context = self._context
         if not self._asked.repeats:
             return LinkParts()
@@ -140,7 +139,7 @@ class StagesInPlace:
 
     @contextmanager
     def _undone(self) -> Iterator[None]:
-        """A context that takes back what ops leave in gradients, buffers and random numbers."""
+        """A context that restores gradients, buffers and random states."""
         store = self._context.store
         modules = [store.module(s) for s in store.stages]
         parameters = [p for s in store.stages for p in store.parameters(s)]

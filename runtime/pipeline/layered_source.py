@@ -1,9 +1,9 @@
-"""A model source that knows its layers: cut between any two of them, as a profile by layers is.
+"""A model source that defines layers. It can be cut between any two of them, as a layer profile is.
 
 ``named_layers()``, ``tied_layers()`` and ``layer_names()`` are optional methods of a source. A
-stage is the modules of its layers one after the other, as in ``nn.Sequential``, but that each may
-return several tensors: the next one's arguments. Parameters that tied layers share within a stage
-are one.
+stage runs the modules of its layers in sequence, as ``nn.Sequential`` does, except that a module
+may return several tensors, which are the next one's arguments. Layers of the same stage share the
+parameters that are tied between them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ WANTED = "expected pairs of a pipeloom Layer and a function that returns its mod
 
 
 def layers_of(source: ModelSource) -> list[tuple[Layer, Stage]] | None:
-    """The layers that ``source.named_layers()`` returns, in forward order; None without that
-    method.
+    """Returns ``source.named_layers()`` in forward order; None if there is no such method.
 
-    Raises InputError where that is no list of layers with different names, or where the source has
-    what cannot be cut by layers.
+    Raises InputError if it does not return layers with distinct names, or if the source has skip
+    connections between stages.
     """
     ask = getattr(source, "named_layers", None)
     if not callable(ask):
@@ -56,7 +55,10 @@ def layers_of(source: ModelSource) -> list[tuple[Layer, Stage]] | None:
 
 
 def by_layers(source: ModelSource) -> tuple[ModelSource, list[Layer]]:
-    """``source`` with each layer as a stage, and the layers. Raises InputError without layers."""
+    """Returns ``source`` with one layer per stage, and the layers.
+
+    Raises InputError if the source defines no layers.
+    """
     found = layers_of(source)
     if found is None:
         raise InputError(
@@ -68,10 +70,10 @@ def by_layers(source: ModelSource) -> tuple[ModelSource, list[Layer]]:
 
 
 def as_planned(source: ModelSource, profile: Profile) -> ModelSource:
-    """``source`` cut as the stages of ``profile`` name their layers.
+    """Returns ``source``, cut at the layers that the stages of ``profile`` name.
 
-    Where they name none, or the source has no layers, it is cut as ``stages`` does. Raises
-    InputError where the layers are others than those of the source.
+    If they name none or the source defines no layers, returns ``source`` itself. Raises InputError
+    if profile and source have different layers.
     """
     parts = tuple(tuple(layer.name for layer in stage.layers) for stage in profile.stages)
     found = layers_of(source) if all(parts) else None
@@ -95,13 +97,13 @@ def _brief(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class LayeredSource:
-    """``source`` cut into stages of these layers, by name; a model source itself."""
+    """``source`` cut into stages of the named layers; a model source itself."""
 
     source: ModelSource
     parts: tuple[tuple[str, ...], ...]
 
     def stages(self, count: int) -> Sequence[Stage]:
-        """The functions that make each part, whatever ``count`` is."""
+        """Returns the functions that create the stages; ``count`` is ignored."""
         return [partial(self._stage, part) for part in self.parts]
 
     def _stage(self, part: Sequence[str]) -> nn.Module:
@@ -116,7 +118,7 @@ class LayeredSource:
         return module
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        """Groups of parameters tied between stages, with one parameter a stage."""
+        """Returns groups of parameters tied between stages, with one parameter per stage."""
         stage_of = {name: s for s, part in enumerate(self.parts) for name in part}
         groups = []
         for group in self._groups():
@@ -129,8 +131,10 @@ class LayeredSource:
         return tuple(groups)
 
     def names(self, count: int) -> ModelNames:
-        """The names of parameters by their layers', or as ``layer_names()`` of the source has
-        them."""
+        """Returns the function that names parameters in the whole model.
+
+        The names are those of the source's ``layer_names()`` or, by default, of :func:`layer_name`.
+        """
         layers = {layer.name: layer for layer, _ in layers_of(self.source) or ()}
         own = getattr(self.source, "layer_names", None)
         name_of = layer_name if own is None else own()
@@ -171,7 +175,7 @@ class LayeredSource:
 
 
 class LayerSequence(nn.Sequential):
-    """Layers one after the other: what one returns, a tensor or several, is given to the next."""
+    """Layers in sequence: a layer's output, one or several tensors, is the next one's arguments."""
 
     def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
         for layer in self:
@@ -180,14 +184,18 @@ class LayerSequence(nn.Sequential):
 
 
 def _share(module: nn.Module, first: str, other: str) -> None:
-    """Makes the parameter ``other`` the one called ``first``."""
+    """Replaces the parameter ``other`` by the parameter ``first``."""
     path, _, name = other.rpartition(".")
     setattr(module.get_submodule(path), name, module.get_parameter(first))
 
 
 def layer_name(layer: Layer, name: str) -> str:
-    """``name`` in the layer as the model has it: under its module; of several under the one of the
-    child's place, as in ``nn.Sequential``; without modules, under the layer's own name."""
+    """Returns the name in the whole model of the parameter ``name`` of a layer.
+
+    With one module, the name is prefixed by the module's name. With several, its first part is the
+    number of a child, as in ``nn.Sequential``, and is replaced by that module's name. Otherwise the
+    name is prefixed by the layer's name.
+    """
     if len(layer.modules) == 1:
         return f"{layer.modules[0]}.{name}"
     child, _, rest = name.partition(".")

@@ -1,4 +1,4 @@
-"""Model sources: a user's model cut into stages, with its loss, data and optimizer."""
+"""Model sources: a user's model that can be cut into stages, with its loss, data and optimizer."""
 
 from __future__ import annotations
 
@@ -18,42 +18,44 @@ from ..stages.store import Stage, made
 
 
 class ModelSource(Protocol):
-    """A model that can be cut into any number of stages, and what it takes to train it."""
+    """A model that can be cut into any number of stages, with everything needed to train it."""
 
     def stages(self, count: int) -> Sequence[Stage]:
-        """One per stage: a function that returns its module, called only where the stage is needed.
+        """Returns a function per stage that creates its module.
 
-        Its weights are the same wherever it is called. Modules are taken too; every process then
-        makes all of them.
+        It is called only where the stage is needed, and must create the same weights wherever it is
+        called. Modules are accepted instead; every process then creates all of them.
         """
         ...
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        """Groups of (stage, parameter name) that are one parameter."""
+        """Returns groups of (stage, parameter name) that are the same parameter."""
         ...
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """The mean loss over one microbatch, a scalar."""
+        """Returns the mean loss over one microbatch, a scalar."""
         ...
 
     def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Inputs and targets of one training step, one of each per microbatch."""
+        """Returns inputs and targets of one training step, one of each per microbatch."""
         ...
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """A fresh optimizer for some of the model's parameters."""
+        """Returns a new optimizer for some of the model's parameters."""
         ...
 
 
 def skips_of(source: ModelSource, count: int) -> Sequence[tuple[int, int]]:
-    """Pairs of stages, as :class:`Pipeline` takes them, from the optional method ``skips``."""
+    """Returns the skip connections (pairs of stages) by the source's optional method ``skips``."""
     skips: Callable[[int], Sequence[tuple[int, int]]] | None = getattr(source, "skips", None)
     return () if skips is None else skips(count)
 
 
 def options_of(source: ModelSource, count: int, *, train: bool = True) -> Options:
-    """The options of a :class:`Pipeline` that a source of ``count`` stages gives; its optimizer to
-    ``train`` alone."""
+    """Returns the :class:`Pipeline` options that a source of ``count`` stages defines.
+
+    The optimizer is None unless ``train``.
+    """
     names: Callable[[int], ModelNames] | None = getattr(source, "names", None)  # an optional method
     return {
         "loss": source.loss,
@@ -68,7 +70,7 @@ BATCH, EVAL_BATCH = "batch", "eval_batch"
 
 
 def check_evaluation(source: ModelSource) -> None:
-    """Raises InputError where the source has nothing to be evaluated on, or something wrong."""
+    """Raises InputError if the source has no ``eval_batch`` or if that returns invalid values."""
     if not callable(getattr(source, EVAL_BATCH, None)):
         raise InputError(
             f"eval_every: expected a model source with {EVAL_BATCH}(step, microbatches), which "
@@ -78,7 +80,7 @@ def check_evaluation(source: ModelSource) -> None:
 
 
 def checked_stages(source: ModelSource, count: int) -> list[Stage]:
-    """``source.stages(count)``. Raises InputError where that is not one per stage."""
+    """Returns ``source.stages(count)``. Raises InputError if that is not one function per stage."""
     value: Any = source.stages(count)
     stages = list(value) if isinstance(value, Iterable) else []
     if len(stages) != count or not all(map(callable, stages)):
@@ -90,19 +92,18 @@ def checked_stages(source: ModelSource, count: int) -> list[Stage]:
 
 
 Place: TypeAlias = Callable[[Stage, int], nn.Module]
-"""Makes the module of a stage, which has this number, where it is run."""
+"""Creates a stage's module on the rank that runs it, given the stage and its number."""
 
 
 def on_device(device: torch.device, dtype: torch.dtype | None) -> Place:
-    """A function that makes a stage's module, moves it to the device and converts it to the dtype,
-    if one is given."""
+    """Returns a function that creates a stage's module on ``device``, in ``dtype`` if given."""
     return lambda stage, number: made(stage, number).to(device=device, dtype=dtype)
 
 
 def placed_stages(source: ModelSource, count: int, place: Place | None) -> Sequence[Stage]:
-    """``source.stages(count)``, checked; each is made by ``place``, if it is given.
+    """Returns ``source.stages(count)``, checked; if ``place`` is given, it creates each module.
 
-    Stages that are modules are placed now: the pipeline finds their shared parameters.
+    For stages that are modules, it is called here, so that the pipeline finds shared parameters.
     """
     stages = checked_stages(source, count)
     if place is None:
@@ -114,9 +115,11 @@ def placed_stages(source: ModelSource, count: int, place: Place | None) -> Seque
 
 
 def check_cut(source: ModelSource, count: int) -> None:
-    """Raises InputError where the source cannot be cut into ``count`` stages, before processes
-    start. What else it raises is left to the ranks, which report where; torchrun's check their own
-    cut anyway."""
+    """Raises InputError, before processes start, if the source cannot be cut into ``count`` stages.
+
+    Other errors are ignored: they occur again on the ranks, which report where. Processes under
+    torchrun check the cut themselves.
+    """
     try:
         if "RANK" not in os.environ:
             checked_stages(source, count)
@@ -127,15 +130,16 @@ def check_cut(source: ModelSource, count: int) -> None:
 
 
 MOST_CHUNKS = 64
-"""Stages a rank beyond which no placement goes."""
+"""Highest number of stages per rank in any placement."""
 
 
 def most_stages(source: ModelSource, count: int) -> int | None:
-    """The most stages into which ``source``, which can be cut into ``count``, may be planned.
+    """Returns the largest number of stages that a plan may cut ``source`` into.
 
-    Placements cut each stage into as many pieces. So the number ends before the first multiple of
-    ``count`` that is impossible, although a source whose stages must divide its layers can be cut
-    into some larger numbers. None where :data:`MOST_CHUNKS` times ``count`` is possible, too.
+    ``count``: a possible number. Placements cut each stage into equally many pieces, so the search
+    stops before the first multiple of ``count`` that is impossible. (A source whose number of
+    stages must divide its layers can be cut into some larger numbers.) Returns None if
+    :data:`MOST_CHUNKS` times ``count`` is possible.
     """
     for stages in range(2 * count, MOST_CHUNKS * count + 1, count):
         if not _is_possible(source, stages):
@@ -155,9 +159,9 @@ def _is_possible(source: ModelSource, count: int) -> bool:
 def checked_batch(
     source: ModelSource, step: int, microbatches: int, method: str = BATCH
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """``source.batch(step, microbatches)``, or that of the optional method ``eval_batch``.
+    """Returns ``source.batch(step, microbatches)``, or the result of its optional ``eval_batch``.
 
-    Raises InputError where it is not what it should be.
+    Raises InputError if it is not one tensor per microbatch for inputs and targets.
     """
     value: Any = getattr(source, method)(step, microbatches)
     name = f"{type(source).__name__}.{method}({step}, {microbatches})"

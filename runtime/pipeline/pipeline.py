@@ -1,4 +1,4 @@
-"""The public pipeline: a program, the stages that it runs, and ``step``."""
+"""The public class ``Pipeline``: a program, the stages that it runs, and ``step``."""
 
 from __future__ import annotations
 
@@ -21,84 +21,88 @@ from .step_inputs import Result, hand_out, taken
 class Pipeline(PipelineReports):
     """One rank of a compiled program, ready to train.
 
-    Every rank makes one, with the same program, and calls :meth:`step` as often as the others::
+    Every rank creates one with the same program, and calls :meth:`step` equally often::
 
         pipeline = Pipeline(program, {0: first, 3: last}, loss=cross_entropy, optimizer=Adam)
         losses = []
         pipeline.step(tokens, target=labels, losses=losses)
 
     Arguments:
-        program: what ``compile_schedule`` made or ``ir.formats.load_program`` read.
+        program: the result of ``compile_schedule`` or ``ir.formats.load_program``.
         stages: the modules of the stages that this rank runs, by stage; or a sequence of all
-            stages, or of this rank's. A callable makes its module where it is needed. A stage
-            takes what the one before it gives, a tensor or a tuple of them, as its arguments (the
-            first one takes what ``step`` is given). Where weights are streamed
-            (``docs/weight-passing.md``) a rank needs all stages that it runs, owns or passes on.
-        loss: ``loss(output, target)``, the mean over one microbatch, or a tuple of it and metrics;
-            or ``"model"`` where the last stage's module computes it: it then returns a scalar, an
-            output with one as ``loss`` (as Hugging Face's do), or a tuple that begins with one.
-        scale_grads: gradients are those of the mean over all microbatches; False: of the sum.
-        optimizer: makes the optimizer of one stage's parameters, as ``torch.optim.SGD`` with its
-            options bound does. Gradients are then cleared when a step begins. Without it, they add
-            up and the caller steps.
-        tied: groups of (stage, parameter name) that are one parameter. Those that a rank sees to be
-            one, as stages that it was given have one object, are tied without being named.
-        skips: pairs of stages (i, j): of each, i returns one tensor more, in their order, which is
-            the last argument of j; see :mod:`pipeloom.runtime.tensors.skip_connections`.
-        names: what a parameter or buffer of a stage is called in the whole model, a function of
-            stage and name, for :meth:`state_dict`; by default as in the stage.
-        varying_shapes: let shapes be others in each step; all ranks then begin a step by telling
-            each other. Microbatches of one step may differ in any case.
-        param_dtype: the dtype that parameters and floating inputs are cast to for computing, and in
-            which weights are sent; the modules keep theirs outside of ``step``, and so do the
-            optimizers and the loss (mixed precision). By default the parameters' own.
-        reduce_dtype: the dtype of gradients that are sent, or summed over ranks; by default that
-            of ``param_dtype``. Each rank's sums have the parameters' own.
-        clip_grad_norm: the most that the norm of all gradients may be before the optimizers step,
-            as for ``torch.nn.utils.clip_grad_norm_``; None: any. A step with NaN or Inf in it is
-            skipped.
-        norm_groups: where parameters are shards that are no DTensors (tensor or expert parallelism
-            of your own), patterns of their names in a stage, as for :func:`fnmatch.fnmatchcase`,
-            and of each the process group that has the shards: ``{"*.experts.*":
-            mesh["ep"].get_group()}``. Over it their squares are summed; all others count once.
-            Asked for where pipelines run side by side that are no replicas in ``data_group`` and
-            steps are judged by a norm; ``{}``: nothing is a shard.
-        loss_scale: what losses are multiplied by before, and gradients divided by after the
-            backward passes; steps with NaN or Inf are skipped, too, and the scale adapts.
-        post_validation: with either of these two all ranks wait for each other before they step,
-            unless the program relays norms (``compile_schedule(..., post_validation=True)``): then
-            they step ahead, and again where that was wrong. False: they wait all the same.
-        stages_as: ``"eager"`` runs modules as they are; ``"aten"`` each stage as graphs of F, B
-            and W, which are traced before the first step and run without autograd, with the same
-            gradients bit by bit; ``"inductor"`` these graphs compiled (``docs/graphs.md``). A stage
-            that cannot be a graph runs as it is: :attr:`eager_stages` says why.
-        group: the process group whose ranks are the program's; by default all processes. Where
-            pipelines run side by side, all processes make theirs at the same time.
-        data_group: the process group of those that have this rank in the replicas of the pipeline
-            (``mesh["dp"].get_group()`` where ``group`` is ``mesh["pp"].get_group()``), over which a
-            program compiled with ``data_parallel`` averages gradients. All start as the first, but
-            for stages wrapped in ``fully_shard`` over it, of which each has its shards, and experts
-            (DTensors over it, or named in ``norm_groups`` with it), which are each one's own.
+            stages, or of this rank's. Instead of a module, a callable that creates it where it is
+            needed. A stage's arguments are the outputs of the previous stage, a tensor or a tuple
+            of tensors; the first stage's are those of ``step``. If weights are streamed
+            (``docs/weight-passing.md``), a rank needs all stages that it runs, owns or passes on.
+        loss: ``loss(output, target)``, the mean over one microbatch, or a tuple of it and metrics.
+            ``"model"`` if the last stage computes it: it then returns a scalar, an output with one
+            as ``loss`` (like Hugging Face models), or a tuple that begins with one.
+        scale_grads: True: gradients of the mean over all microbatches; False: of the sum.
+        optimizer: creates the optimizer of one stage's parameters, for example
+            ``partial(torch.optim.SGD, lr=0.1)``. Gradients are then cleared when a step begins.
+            Without it, gradients add up and the caller steps.
+        tied: groups of (stage, parameter name) that are the same parameter. Parameters that are
+            the same object in the stages given to a rank are tied automatically.
+        skips: pairs of stages (i, j) with a skip connection: stage i returns one more tensor for
+            each pair, in their order, which is the last argument of stage j; see
+            :mod:`pipeloom.runtime.tensors.skip_connections`.
+        names: a function of stage and name that returns the name of a parameter or buffer in the
+            whole model, for :meth:`state_dict`; by default, the name in the stage.
+        varying_shapes: allow shapes to change between steps; all ranks then exchange them at the
+            beginning of each step. Microbatches of one step may always differ.
+        param_dtype: the dtype to which parameters and floating-point inputs are cast for
+            computation, and in which weights are sent (mixed precision). Outside of ``step``, the
+            modules keep their dtype, as do the optimizers and the loss. By default, the
+            parameters' dtype.
+        reduce_dtype: the dtype of gradients that are sent or summed over ranks; by default,
+            ``param_dtype``. Each rank accumulates gradients in the parameters' own dtype.
+        clip_grad_norm: the maximum norm of all gradients, to which they are clipped before the
+            optimizers step, as by ``torch.nn.utils.clip_grad_norm_``; None: no limit. A step with
+            NaN or Inf gradients is skipped.
+        norm_groups: for parameters that are shards but no DTensors (custom tensor or expert
+            parallelism): maps patterns of their names in a stage, as for
+            :func:`fnmatch.fnmatchcase`, to the process group that has the shards:
+            ``{"*.experts.*": mesh["ep"].get_group()}``. Their squares are summed over the group;
+            all other parameters count once. Required if a norm is computed and several pipelines
+            run side by side that are not replicas in ``data_group``; ``{}``: there are no shards.
+        loss_scale: the factor by which losses are multiplied before, and gradients divided after
+            the backward passes. Steps with NaN or Inf gradients are skipped, and the scale adapts.
+        post_validation: with either of these two options, all ranks wait for each other before
+            they step, unless the program relays norms
+            (``compile_schedule(..., post_validation=True)``). Then they step without waiting, and
+            repeat steps that were wrong. False: they wait in any case.
+        stages_as: ``"eager"`` runs modules as they are. ``"aten"`` runs each stage as graphs of F,
+            B and W, which are traced before the first step and run without autograd; gradients
+            are bitwise the same. ``"inductor"`` compiles these graphs (``docs/graphs.md``). A stage
+            that cannot be traced runs as a module: :attr:`eager_stages` has the reason.
+        group: the process group of the program's ranks; by default, all processes. If several
+            pipelines run side by side, all processes create theirs at the same time.
+        data_group: the process group that contains this rank's counterparts in all replicas of the
+            pipeline (``mesh["dp"].get_group()`` if ``group`` is ``mesh["pp"].get_group()``). A
+            program compiled with ``data_parallel`` averages gradients over it. All replicas start
+            with the first one's parameters, except stages wrapped in ``fully_shard`` over this
+            group and experts (DTensors over it, or named in ``norm_groups`` with it).
         transport: the connections of all ranks, instead of the process group's: an object with the
-            methods of :class:`~pipeloom.runtime.transport.Transport`, beside which the pipeline
-            opens its own (:meth:`~pipeloom.runtime.transport.Transport.beside`). It stays open.
-        device: where received tensors live; by default where the parameters do.
+            methods of :class:`~pipeloom.runtime.transport.Transport`. The pipeline opens its own
+            connections from it (:meth:`~pipeloom.runtime.transport.Transport.beside`) and leaves
+            it open.
+        device: the device of received tensors; by default, the parameters' device.
         timeout: seconds that a message or a reduction may take.
         memory: count live activation bytes
             (:class:`~pipeloom.runtime.measure.activation_ledger.Ledger`).
-        pace: let each op take at least its time in the program's profile, asleep for the rest, as
-            on devices of that speed: where ranks share cores, an op would otherwise be the faster
-            the more of the others are idle. On a CPU only.
-        verify: check the program first, by the verifier that trusts no compiler.
-        check: ask when the pipeline is made and in its first step whether all ranks and replicas
-            have the same program, options, parameters (names, shapes, dtypes, which of them are
-            trained), microbatches and ``update``. Later steps ask nothing, except that all
-            ranks compare a program that is new.
+        pace: stretch each op to its time in the program's profile by sleeping, to emulate devices
+            of that speed. Without it, ranks that share cores run an op faster while others are
+            idle. Only on a CPU.
+        verify: first check the program with the verifier, which is independent of the compiler.
+        check: check at creation and in the first step that all ranks and replicas have the same
+            program, options, parameters (names, shapes, dtypes, which are trained), microbatches
+            and ``update``. Later steps check nothing, except that all ranks compare a new program.
 
-    Raises InvalidScheduleError where the program breaks the rules (a swapped receive, say), and
-    InputError where it does not fit the processes, the stages or the ties, or where program, ties,
-    dtypes or clipping are not the same on all ranks. What one rank raises all raise, with whose it
-    is; and ExecutionError where a rank dies meanwhile, or does not make its own within ``timeout``.
+    Raises InvalidScheduleError if the program is invalid (for example, a swapped receive), and
+    InputError if it does not fit the processes, the stages or the ties, or if program, ties,
+    dtypes or clipping differ between ranks. An error of one rank is raised on all, with the number
+    of that rank. Raises ExecutionError if another rank dies or does not create its pipeline within
+    ``timeout``.
     """
 
     def step(
@@ -113,32 +117,33 @@ class Pipeline(PipelineReports):
         update: bool = True,
         **options: Any,
     ) -> Any:
-        """One training step: all microbatches forward and backward, the reduction, the optimizer.
+        """Runs one training step: all forwards and backwards, the reduction, the optimizers.
 
-        ``inputs``: the first stage's arguments, needed on the ranks that run it; ``target``: the
-        loss's, needed on those of the last one (keyword arguments of the last stage where the model
-        computes its loss); ``options``: keyword arguments for all stages of this rank. Each is a
-        whole batch, of which tensors, also in dicts and tuples, are cut along dimension 0 and all
-        else is given to each microbatch; or a list of M microbatches, which may differ in shape.
-        ``loss_kwargs``: keyword arguments of the loss, the same for each microbatch.
+        ``inputs``: the first stage's arguments, needed on the ranks that run it. ``target``: the
+        target of the loss, needed on the ranks that run the last stage; if the model computes its
+        loss, keyword arguments of the last stage. ``options``: keyword arguments for all stages of
+        this rank. Each of these is a whole batch or a list of M microbatches, which may differ in
+        shape. Tensors in a whole batch, also inside dicts and tuples, are split along dimension 0;
+        other values are passed to every microbatch. ``loss_kwargs``: keyword arguments of the loss,
+        the same for each microbatch.
 
-        On the last stage's rank the output of the whole batch is returned (as a list of the
-        microbatches' where they do not fit together), unless ``return_outputs`` is off, which saves
-        keeping it; ``losses`` becomes the list of the microbatches' losses, ``metrics`` of what the
-        loss returned with them, detached; elsewhere None, and empty lists.
+        Returns the output of the whole batch on the last stage's rank, or a list of the
+        microbatches' outputs if these cannot be concatenated; None on other ranks, or if
+        ``return_outputs`` is False, which saves their memory. ``losses`` is filled with the
+        microbatches' losses and ``metrics`` with the loss's metrics, detached; on other ranks they
+        are emptied.
 
-        ``program``, alike on all ranks: what this step runs instead, of any number of microbatches,
-        with the stages, optimizers and options of this pipeline: gradients that add up, the loss
-        scale and a verdict that is to come are theirs in common. It is kept until a step is given
-        another, which has its connections and buffers. :meth:`trace`, ``peak_memory`` and such are
-        then of it.
+        ``program``: runs this program instead, with any number of microbatches; equal on all ranks.
+        It shares the pipeline's stages, optimizers, options, accumulated gradients, loss scale and
+        pending verdict. Its connections and buffers are kept until a step is given another program.
+        :meth:`trace`, ``peak_memory`` and similar then refer to it.
 
-        ``update``, alike on all ranks: False leaves the gradients for the next step to add to;
-        neither are they clipped nor do the optimizers step.
+        ``update``: False keeps the gradients, for the next step to add to; they are not clipped,
+        and the optimizers do not step. Equal on all ranks.
 
-        Raises InputError for what is missing, ShapeError where shapes do not fit, ExecutionError
-        where an instruction fails, or gathering sharded stages; on the other ranks, at once, the
-        error of the first that failed.
+        Raises InputError for missing arguments, ShapeError for wrong shapes, and ExecutionError if
+        an instruction or the gathering of sharded stages fails. The other ranks then immediately
+        raise the error of the rank that failed first.
         """
         data = StepData(inputs, options, target, loss_kwargs or {})
         ran = self._own
@@ -155,7 +160,7 @@ class Pipeline(PipelineReports):
         return hand_out(results, losses, metrics)
 
     def _run(self, ran: Prepared, data: StepData, *, keep: bool, updates: bool) -> list[Result]:
-        """Runs a step on ``data``; keeps outputs and steps optimizers as asked."""
+        """Runs a step on ``data``; ``keep``: keep outputs, ``updates``: the optimizers step."""
         store, setup, step_end = ran.context.store, ran.setup, ran.step_end
         ran.inputs.put(data)
         if ran is not self._last:
@@ -190,20 +195,19 @@ class Pipeline(PipelineReports):
         microbatches: int | None = None,
         **options: Any,
     ) -> Any:
-        """The forwards alone, without gradients and in evaluation mode, of any number of
-        microbatches; all ranks call it.
+        """Runs only forwards, without gradients and in evaluation mode; all ranks call it.
 
-        Arguments are those of :meth:`step`, and so is what is returned. Lists have as many
-        microbatches as there are to evaluate, which need not be M: they run in rounds of M. Whole
-        batches are cut into ``microbatches``, as long as some rank's list is, or into M. Without
-        ``target`` no losses are computed, and no loss is needed.
+        Arguments and result are as in :meth:`step`, but the number of microbatches is arbitrary:
+        they run in rounds of M. Lists determine the number. Whole batches are split into
+        ``microbatches``, or as many as a list of any rank has, or M. Without ``target``, no losses
+        are computed, and no loss function is needed.
 
-        Training goes on as if there had been no evaluation, bit for bit: modes of modules, buffers,
-        random numbers, gradients that add up and the trace of the last step are as before. With
-        post-validation the last step is final first, as :meth:`finish` makes it.
+        Training continues bitwise as without the evaluation: modes of modules, buffers, random
+        states, accumulated gradients and the trace of the last step are unchanged. With
+        post-validation, the last step is finished first, as by :meth:`finish`.
 
-        Raises, on all ranks, InputError or ShapeError for what any of them was given, and goes on
-        afterwards; ExecutionError where an instruction fails.
+        Raises InputError or ShapeError on all ranks if the arguments of any rank are invalid; the
+        pipeline remains usable. Raises ExecutionError if an instruction fails.
         """
         self.finish()
         data = StepData(inputs, options, target, loss_kwargs or {})

@@ -1,4 +1,4 @@
-"""A program made ready on one rank: checked, with ties, weights and connections."""
+"""Prepares a program on one rank: checks, ties, weights and connections."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ def context_of(
     options: PipelineOptions,
     held: ExitStack,
 ) -> RankContext:
-    """The context of a rank that has these ``stages``; ``held`` gives back what it opens. All ranks
-    call it."""
+    """Returns the context of a rank that has these ``stages``; all ranks call it.
+
+    ``held`` closes what is opened here.
+    """
     check_given(program, options)
     role = RankRole.of(program, rank_in(program, options))
     modules = stage_modules(stages, role.needed, program.schedule.problem.stages)
@@ -58,8 +60,10 @@ def context_of(
 def context_after(
     before: RankContext, program: Program, options: PipelineOptions, held: ExitStack
 ) -> RankContext:
-    """The context of another ``program`` for the same stages, with the connections of the context
-    ``before`` it where they serve; all ranks call it."""
+    """Returns the context of another ``program`` for the same stages; all ranks call it.
+
+    It reuses the connections of the context ``before`` if they are the same.
+    """
     check_given(program, options)
     check_exchange(before.program, program)
     check_tied(program, options.tied)
@@ -73,8 +77,11 @@ def context_after(
 
 
 def check_given(program: Program, options: PipelineOptions) -> None:
-    """Raises InputError where program and options are not alike on all ranks, or do not go
-    together, InvalidScheduleError where the program breaks the rules. All ranks call it."""
+    """Checks the program and the options; all ranks call it.
+
+    Raises InputError if they differ between ranks or cannot be combined, and InvalidScheduleError
+    if the program is invalid.
+    """
     if options.check:
         check_alike(program, options)
     names = ("tied", "param_dtype", "clip_grad_norm", "loss_scale")
@@ -84,7 +91,7 @@ def check_given(program: Program, options: PipelineOptions) -> None:
 
 
 def check_tied(program: Program, tied: Sequence[Group]) -> None:
-    """Raises InputError where stages share a parameter whose gradients the program does not sum."""
+    """Raises InputError if stages share a parameter whose gradients the program does not sum."""
     reduced = {i.stages for row in program.instructions for i in row if isinstance(i, ir.Reduce)}
     for group in tied:
         stages = stages_of(group)
@@ -98,8 +105,10 @@ def check_tied(program: Program, tied: Sequence[Group]) -> None:
 
 
 def check_exchange(program: Program, other: Program) -> None:
-    """Raises InputError, alike on all ranks, which have the same programs, where stages that train
-    by ``program`` cannot by the ``other``, too."""
+    """Raises InputError if stages that train by ``program`` cannot be trained by ``other``.
+
+    All ranks have the same programs, so all raise the same error.
+    """
     own, new = program.schedule, other.schedule
     homes, others = (list(map(list, holders(schedule))) for schedule in (own, new))
     sent, sends = ("weights" if each.transfers else "activations" for each in (own, new))
@@ -125,10 +134,10 @@ def with_ties(
     stages: Mapping[int, Stage] | Sequence[Stage],
     modules: dict[int, nn.Module],
 ) -> PipelineOptions:
-    """The options, and with them the ties that nobody named but some rank sees.
+    """Returns the options with the ties found on any rank added; all ranks call it.
 
-    ``stages`` as the caller gave them, ``modules`` those of this rank; all ranks call it. Raises
-    InputError where the program does not sum the gradients of a tie.
+    ``stages`` are as the caller gave them, ``modules`` are this rank's. Raises InputError if the
+    program does not sum the gradients of a tie.
     """
     count = program.schedule.problem.stages
     given = given_modules(stages, list(modules), count) | modules
@@ -138,8 +147,10 @@ def with_ties(
 
 
 def device_for(options: PipelineOptions, modules: Mapping[int, nn.Module]) -> torch.device:
-    """The device of the options, else of the modules, made ready. Raises InputError where ops are
-    paced on a GPU."""
+    """Returns the device of the options, by default of the modules, and prepares it.
+
+    Raises InputError if ops are paced on a GPU.
+    """
     given = options.device
     device = device_of(modules.values()) if given is None else with_index(torch.device(given))
     if options.pace and device.type != "cpu":
@@ -157,10 +168,10 @@ def store_for(
     *,
     replicas: ReplicaFaults | None,
 ) -> StageStore:
-    """The store of the rank's ``modules``: as they are where no weights are sent and none cast.
+    """Returns the store of the rank's ``modules``, which stay as they are unless sent or cast.
 
-    Raises InputError for sharded stages that cannot be run, and complex
-    parameters where they are cast.
+    Raises InputError for sharded stages that cannot be run, and for complex parameters that
+    would be cast.
     """
     if options.sum_dtype is not None:
         _check_real(modules)
@@ -177,7 +188,7 @@ def store_for(
 def _dtype_elsewhere(
     modules: Mapping[int, nn.Module], options: PipelineOptions
 ) -> torch.dtype | None:
-    """The dtype of all ranks' parameters, for those whose stages have none; all ranks call it."""
+    """Returns the parameters' dtype on any rank, also if this one has none; all ranks call it."""
     own = sorted({str(p.dtype) for module in modules.values() for p in module.parameters()})
     rows = options.gather_early(own)
     found = sorted(set().union(*rows))
@@ -220,9 +231,11 @@ def connected(
     replicas: ReplicaFaults | None,
     before: RankContext | None = None,
 ) -> RankContext:
-    """The rank's context, with connections to all ranks that it has to do with, which ``held``
-    gives back; all ranks call it. It has those of the context ``before`` it, where they are the
-    same."""
+    """Returns the rank's context, with connections to all ranks that it communicates with.
+
+    They are those of the context ``before`` if these are the same; ``held`` closes new ones. All
+    ranks call it.
+    """
     relays = options.needs_norm and options.post_validation and has_relays(program)
     gathers = options.needs_norm and not relays
     routes = routes_of(program, role.holders, options.tied, options.timeout, gathers=gathers)
@@ -240,11 +253,11 @@ def connected(
 
 
 class Prepared:
-    """The parts that steps by one program use: ``context``, ``step_end``, ``setup``, ``inputs``.
+    """Everything that steps of one program use: ``context``, ``step_end``, ``setup``, ``inputs``.
 
-    ``held``: what is given back at the end is added to it. ``finish``: called before a state dict
-    of a stage or an optimizer is made; ``starts``: whether the stages have not trained yet. All
-    ranks make theirs at the same time.
+    ``held`` closes what is opened here. ``finish`` is called before a state dict of a stage or an
+    optimizer is created. ``starts``: whether the stages have not been trained yet. All ranks create
+    theirs at the same time.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One rank of a program: connected, made of its stages, and given back."""
+"""One rank of a program: connects, creates the stages, and closes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .steps.forward_rounds import ForwardRounds
 
 
 class RankPipeline:
-    """A rank's part of a pipeline beside its steps: its making, its state, its end."""
+    """A rank's part of a pipeline without its steps: creation, state and close."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class RankPipeline:
             self.num_stages, self.microbatches = problem.stages, problem.microbatches
             self.rank, self._transport = context.role.rank, context.transport
             self.modules, self.optimizers = own.step_end.modules, own.step_end.optimizers
-            # own: the pipeline's program; given: that of the last step that was given one; last:
-            # from whose state the next step goes on; ran: what ran the last step
+            # own: the pipeline's program; given: the last program given to a step
+            # last: whose state the next step continues; ran: which ran the last step
             self._own = self._last = self._ran = own
             self._given: Prepared | None = None
             self._given_held = ExitStack()
-            self._buffers = ReceiveBuffers(self.device)  # of steps with programs of their own
+            self._buffers = ReceiveBuffers(self.device)  # for programs given to steps
             self._state = PipelineState(context, own.step_end)
             self._first = FirstStep(context, own.step_end)
             if self.rank == 0 and (note := self.barrier_note) is not None:
@@ -69,17 +69,21 @@ class RankPipeline:
         place: Place | None = None,
         **options: Unpack[Options],
     ) -> Self:
-        """The pipeline of ``source``, cut as the program is; without ``train`` no optimizer
-        steps. What ``options`` say goes before what the source does. ``place``: moves a stage's
-        module to where it is run."""
+        """Creates the pipeline of ``source``, cut as the program requires.
+
+        Without ``train``, no optimizer steps. ``options`` override those of the source. ``place``
+        creates each stage's module on the rank that runs it.
+        """
         count = program.schedule.problem.stages
         source = as_planned(source, program.schedule.problem.profile)
         merged: Options = {**options_of(source, count, train=train), **options}
         return cls(program, placed_stages(source, count, place), **merged)
 
     def _of_step(self, program: Program | None, *, update: bool) -> Prepared:
-        """The program that a step runs: the pipeline's, or the step's own, in place of the last
-        such one; all ranks call it."""
+        """Returns the program to run: the pipeline's own or the one given to the step.
+
+        The latter replaces the one given before. All ranks call it.
+        """
         with self.together():
             if program is not None and not isinstance(program, Program):
                 raise InputError(f"program: expected a Program, got {type(program).__name__}")
@@ -92,9 +96,11 @@ class RankPipeline:
         return self._given
 
     def _prepared(self, program: Program) -> Prepared:
-        """A step's own program, made ready in place of the last such one, with the pipeline's
-        connections where they serve; all ranks call it."""
-        self.finish()  # until then ranks may know the loss scale unlike each other
+        """Prepares a program given to a step, in place of the last such one; all ranks call it.
+
+        It reuses the pipeline's connections if possible.
+        """
+        self.finish()  # before that, ranks may have different loss scales
         before = replace(self._own.context, buffers=self._buffers)
         own = before.options.optimizer
         optimizer = None if own is None else taken_over(self.optimizers.values())
@@ -109,19 +115,19 @@ class RankPipeline:
         return given
 
     def _release(self) -> None:
-        """Gives back the connections, first those of a step's own program."""
+        """Closes the connections, first those of a program given to a step."""
         self._given_held.close()
         self._held.close()
 
     def _take_turn(self, ran: Prepared) -> None:
-        """Goes on from what the last step left, where another program ran it."""
+        """Continues from the state after the last step, if another program ran it."""
         if ran is not self._last:
             self._validate()
             ran.step_end.follow(self._last.step_end)
             self._last = ran
 
     def _validate(self) -> None:
-        """Waits for the verdict on the last step, if it is to come."""
+        """Waits for the verdict on the last step, if it is pending."""
         with ending_together(self._last.context.transport):
             try:
                 self._last.step_end.validate()
@@ -133,7 +139,7 @@ class RankPipeline:
 
     @staticmethod
     def _refill(ran: Prepared, data: StepData) -> None:
-        """Fills the cells again, before the ops since the step's begin are run again."""
+        """Fills the cells again before ops since the beginning of the step are repeated."""
         store = ran.context.store
         ran.setup.clear()
         ran.inputs.put(data)
@@ -142,23 +148,22 @@ class RankPipeline:
             store.begin()
 
     def finish(self) -> None:
-        """Returns once the last step is final and all that was queued on the device is done.
+        """Waits until the last step is final and all work queued on the device is done.
 
-        With post-validation all ranks call it, after the same step; it comes by itself before a
-        ``state_dict`` of a stage or an optimizer is made, which all ranks then do.
+        With post-validation, all ranks call it, after the same step. It is called automatically
+        before the ``state_dict`` of a stage or an optimizer, which all ranks must then request.
         """
         self._take_turn(self._own)
         self._validate()
         self.synchronize()
 
     def barrier(self) -> None:
-        """Returns once all ranks have called it: call it before a step whose trace is compared."""
+        """Waits until all ranks have called it; use it before a step whose trace is compared."""
         with self.together():
             self._transport.barrier()
 
     def close(self) -> None:
-        """Finishes, and gives back the connections between the ranks, and stages to their
-        ``fully_shard``.
+        """Finishes, closes the connections between the ranks, and resets ``fully_shard`` stages.
 
         All ranks call it.
         """
@@ -166,54 +171,60 @@ class RankPipeline:
         self._release()
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's part of the state, for ``torch.distributed.checkpoint``; all ranks call it.
+        """Returns this rank's state for ``torch.distributed.checkpoint``; all ranks call it.
 
-        ``model``: parameters and persistent buffers by the model's names, a tied parameter under
-        each of its names; ``optimizer``: ``state.NAME.exp_avg`` and ``param_groups.NAME.lr``, say,
-        as ``flatten_optimizer_state_dict`` has them, NaN throughout where a parameter was never
-        stepped; ``loss_scale``, if there is one. Tensors are the pipeline's own: what is loaded
-        into them is there, :meth:`load_state_dict` has to be called all the same. The last step is
-        finished first. What several ranks have they give alike, under any placement: buffers become
-        those of the first replica, and there of the first rank that runs the stage, on all of
-        them, so with buffers the ranks of all replicas call it.
+        ``model``: parameters and persistent buffers by their names in the model; a tied parameter
+        is listed under each of its names. ``optimizer``: entries like ``state.NAME.exp_avg`` and
+        ``param_groups.NAME.lr``, as with ``flatten_optimizer_state_dict``; NaN for parameters that
+        were never stepped. ``loss_scale``, if there is one.
 
-        Raises, on all ranks, InputError where gradients add up (after ``update=False``), different
-        parameters have one name (see ``names``), ``names`` raises, plain tensors are shards, or an
-        optimizer (LBFGS) does not step each parameter by itself; goes on afterwards.
+        The tensors share memory with the pipeline's, so loading into them in place takes effect;
+        :meth:`load_state_dict` must still be called. The last step is finished first. Entries that
+        several ranks have are equal, under any placement: buffers are set to those of the first
+        replica and there of the first rank that runs the stage. So if there are buffers, the ranks
+        of all replicas call it.
+
+        Raises InputError on all ranks if gradients are accumulated (after ``update=False``), if
+        different parameters have one name (see ``names``), if ``names`` raises, if plain tensors
+        are shards, or if an optimizer (LBFGS) has no state per parameter. The pipeline remains
+        usable.
         """
         self.finish()
         with self.together():
             return self._state.get()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` gave, of this rank's stages or of all; all ranks call
-        it.
+        """Loads the result of :meth:`state_dict`, of this rank's stages or of all ranks.
 
-        Sections that are not in ``state`` stay as they are; gradients that add up are dropped.
-        Raises InputError on all ranks, and changes nothing, for missing or unknown names, other
-        shapes, and sections that are no mappings.
+        All ranks call it. Sections missing in ``state`` stay unchanged; accumulated gradients are
+        dropped. Raises InputError on all ranks, without any change, for missing or unknown names,
+        different shapes, and sections that are not mappings.
         """
         self.finish()
         with self.together():
             self._state.put(state)
 
     def synchronize(self) -> None:
-        """Returns once all that was queued on the device is done; at once on a CPU."""
+        """Waits until all work queued on the device is done; returns at once on a CPU."""
         Device(self.device).synchronize()
 
     def gather(self, value: Any) -> list[Any]:
-        """The values that the ranks passed, in their order; all ranks call it."""
+        """Returns the values that the ranks passed, in rank order; all ranks call it."""
         with self.together():
             return self._transport.gather(value)
 
     def together(self) -> AbstractContextManager[None]:
-        """A context for collectives of the caller's: an exception within ends all ranks, which
-        raise it with the rank that it is of."""
+        """A context for the caller's own collectives.
+
+        An exception inside it fails all ranks, which raise it with the number of its rank.
+        """
         return ending_together(self._transport)
 
     @property
     def barrier_note(self) -> str | None:
-        """A line where all ranks wait for the norm of all gradients before they step, and the
-        schedule was made for ranks that do not; else None."""
+        """A warning if ranks wait for the global gradient norm, but the schedule assumes otherwise.
+
+        None if there is nothing to warn about.
+        """
         waits = self._own.context.waits_for_norm
         return made_without_barrier(self.program.schedule) if waits else None

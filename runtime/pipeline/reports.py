@@ -1,4 +1,4 @@
-"""Reports of a pipeline on its last step and on its stages."""
+"""Reports of a pipeline about its last step and its stages."""
 
 from __future__ import annotations
 
@@ -37,19 +37,20 @@ class PipelineReports(RankPipeline):
         loss_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Measurement:
-        """The profile of these stages, measured where they are, by their program's microbatches.
+        """Profiles the pipeline's stages as they are, with microbatches of a step.
 
-        All processes of the mesh call it between steps, with what :meth:`step` is given. Each runs
-        its stages ``repeats`` times after ``warmup``, ``in_flight`` microbatches each (by default
-        as many as there are ranks): F, B, W, BW, and with ``recompute`` R. Memory is that of one
-        device: of tensors that are shards, its own. Parameters, gradients, buffers and random
-        numbers are as before afterwards.
+        All processes of the mesh call it between steps, with the arguments of :meth:`step`. After
+        ``warmup`` runs, each process runs its stages ``repeats`` times, with ``in_flight``
+        microbatches (by default, the number of ranks): F, B, W, BW and, with ``recompute``, R.
+        Memory is per device: only its own shards count. Parameters, gradients, buffers and random
+        states are restored.
 
-        What all processes of torch.distributed measured is joined into one profile, with links:
-        samples of one stage together, the most bytes of any device. With a ``transport`` of the
-        caller's it is what its ranks measured.
+        The measurements of all processes of torch.distributed are joined into one profile with
+        links: samples of the same stage are pooled, and bytes are the maximum over devices. With a
+        ``transport`` of the caller, only its ranks are joined.
 
-        Raises InputError for impossible settings, or a program that sends weights; else as step.
+        Raises InputError for invalid settings or a program that sends weights; otherwise as
+        :meth:`step`.
         """
         microbatches = in_flight or self.program.schedule.problem.ranks
         asked = Asked(microbatches, recompute=recompute, repeats=repeats, warmup=warmup)
@@ -57,7 +58,7 @@ class PipelineReports(RankPipeline):
         return self.measured(asked, StepData(inputs, options, target, loss_kwargs or {}))
 
     def measured(self, asked: Asked, data: StepData) -> Measurement:
-        """The profile that :meth:`profile` measures on a step's ``data``."""
+        """Returns the profile described in :meth:`profile`, measured on ``data`` of a step."""
         if self.program.schedule.transfers:
             raise InputError("profile: expected a program that sends activations, not weights")
         self.finish()
@@ -71,20 +72,22 @@ class PipelineReports(RankPipeline):
         return found
 
     def marks(self) -> Marks:
-        """Start and end of ops, and of averaging over the replicas, in the last step: seconds on
-        this rank's clock."""
+        """Start and end of ops, and of averaging over replicas, in the last step.
+
+        In seconds on this rank's clock.
+        """
         return Marks(self._executor().clock.seconds(), dict(self._ran.step_end.averages))
 
     def trace(self) -> list[TracedOp]:
-        """This rank's ops in the last step: op, start and end in milliseconds from the first's."""
+        """Returns this rank's ops in the last step with start and end, in ms since the first op."""
         executor = self._executor()
         return traced_ops(executor.ops, executor.clock.seconds())
 
     def gather_trace(self, marks: Marks | None = None) -> Schedule:
-        """The last step as a schedule with measured times, on one clock; all ranks call it.
+        """Returns the last step as a schedule with measured times on one clock.
 
-        ``marks``: those of an earlier step. ``timing.peak_memory`` is in bytes, each rank's count
-        in the last step.
+        All ranks call it. ``marks``: those of an earlier step. ``timing.peak_memory`` is the count
+        of each rank in the last step, in bytes.
         """
         offset, ops = clock_offset(self._transport), self._executor().ops
         own = (marks or self.marks()).later(offset)
@@ -93,67 +96,71 @@ class PipelineReports(RankPipeline):
 
     @property
     def coverage(self) -> dict[int, WeightCoverage]:
-        """The weight gradients that W computed in the first step, of each stage of this rank that
-        has W's; before that step none.
+        """The weight gradients that W computed in the first step, by stage of this rank with W's.
 
-        It prints as ``W computes 99.6 % of stage 1's gradients; in B: norm.weight``: those
-        parameters' gradients are not put off.
+        Empty before that step. It prints as ``W computes 99.6 % of stage 1's gradients; in B:
+        norm.weight``, where the gradients of the listed parameters are not deferred.
         """
         return dict(self._own.setup.coverage)
 
     @property
     def grad_norm(self) -> float | None:
-        """The norm of all gradients of the last step before they were clipped.
+        """The norm of all gradients of the last step before clipping.
 
-        None where nothing needs it. With post-validation that of the last step whose verdict has
-        come: the one before the last, until :meth:`finish`.
+        None if it is not needed. With post-validation, it is that of the last step with a verdict:
+        the step before the last, until :meth:`finish`.
         """
         return self._ran.step_end.norm
 
     @property
     def loss_scale(self) -> LossScale | None:
-        """The loss scale of the next step; None without."""
+        """The loss scale of the next step; None without loss scaling."""
         return self._last.step_end.loss_scale
 
     @property
     def peak_memory(self) -> int:
-        """Bytes of activations held at most during the last step; 0 where they are not counted."""
+        """Peak bytes of activations during the last step; 0 if they are not counted."""
         return self._ran.context.memory.peak
 
     @property
     def device_peak(self) -> int | None:
-        """Bytes that torch's allocator had in use at most, on a CUDA device."""
+        """Peak bytes in use by torch's allocator; None if the device is not a CUDA device."""
         return Device(self.device).peak_memory()
 
     @property
     def graphs(self) -> int:
-        """How many graphs of this rank's stages were made: one per stage and kind of arguments, all
-        of them before the first step unless shapes vary or a stage changes."""
+        """The number of graphs of this rank's stages: one per stage and kind of arguments.
+
+        All are created before the first step unless shapes vary or a stage changes.
+        """
         return sum(runner.graphs for runner in self._own.setup.graphed.values())
 
     @property
     def graph_functions(self) -> int:
-        """How many functions of graphs this rank made or compiled: F, B and W of a stage say. After
-        the first step there are no more of them, unless :attr:`remade_graphs` says why."""
+        """The number of functions created or compiled for graphs, such as a stage's F, B and W.
+
+        It no longer grows after the first step, unless :attr:`remade_graphs` has a reason.
+        """
         return sum(runner.made for runner in self._own.setup.graphed.values())
 
     @property
     def remade_graphs(self) -> dict[int, str]:
-        """The stages of this rank whose graphs were made again after the first step, with the
-        shapes that it was for."""
+        """This rank's stages whose graphs were recreated after the first step, with the shapes."""
         graphed = self._own.setup.graphed.items()
         return {s: runner.remade for s, runner in graphed if runner.remade is not None}
 
     @property
     def eager_stages(self) -> dict[int, str]:
-        """The stages of this rank that were to be graphs and run as they are, with why; known after
-        the first step."""
+        """This rank's stages that run as modules although graphs were requested, with the reason.
+
+        Known after the first step.
+        """
         setup = self._own.setup
         found = {s: runner.refusal for s, runner in setup.graphed.items()} | setup.never
         return {s: why for s, why in found.items() if why is not None}
 
     def _executor(self) -> Executor:
-        """The executor of the last step. Raises InputError where there was none."""
+        """Returns the executor of the last step. Raises InputError if there was no step."""
         if self._ran.setup.executor is None:
             raise InputError("trace: no step has run yet")
         return self._ran.setup.executor

@@ -1,4 +1,4 @@
-"""The state of a pipeline by the model's own names: what a rank saves, and what it takes over."""
+"""The state of a pipeline by the model's own names, to save and load."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class PipelineState:
         self._role = context.role
         self._modules, self._optimizers = step_end.modules, step_end.optimizers
         self._names: dict[Member, tuple[str, ...]] | None = None
-        self._known: frozenset[str] = frozenset()  # names in all ranks' models
+        self._known: frozenset[str] = frozenset()  # names in the models of all ranks
 
     def get(self) -> dict[str, Any]:
-        """The state by section, after making the buffers of all copies those of the first.
+        """Returns the state by section, after setting all copies of buffers to the first copy.
 
-        Raises InputError where names do not tell the model's tensors apart, an optimizer has no
-        state of each parameter, or gradients add up, which no state has.
+        Raises InputError if names are ambiguous, an optimizer has no state per parameter, or
+        gradients are accumulated, which the state does not include.
         """
         if self._step_end.adds_up and self._context.options.optimizer is not None:
             line = "state_dict: expected it after a step that updates, got update=False in the last"
@@ -51,14 +51,14 @@ class PipelineState:
         return self._own()
 
     def loss_scale(self) -> LossScale | None:
-        """The loss scale of the next step, which ranks that step nothing are told."""
+        """Returns the loss scale of the next step; ranks without optimizers receive it."""
         own, homes = self._step_end.loss_scale, self._role.holders
         if own is not None and len(set().union(*homes)) < self._context.transport.size:
             self._step_end.rescaled(self._context.transport.share(own, homes[0][0]))
         return self._step_end.loss_scale
 
     def _own(self) -> dict[str, Any]:
-        """The state by section as it is on this rank."""
+        """Returns the state by section as it is on this rank."""
         self._all_names()
         self.loss_scale()
         state = dict[str, Any]()
@@ -82,8 +82,10 @@ class PipelineState:
         return state
 
     def put(self, state: Mapping[str, Any]) -> None:
-        """Takes over the sections of ``state``; missing ones stay, gradients that add up are
-        dropped. Raises InputError for what does not fit."""
+        """Loads the sections of ``state``; missing ones stay, accumulated gradients are dropped.
+
+        Raises InputError for what does not fit.
+        """
         own = self._own()
         gathered(self._context.transport, lambda: self._check(state, own))
         if MODEL in state:
@@ -115,7 +117,7 @@ class PipelineState:
         return self._names
 
     def _by_parameter(self) -> dict[int, str]:
-        """The name of each parameter's optimizer state, by the parameter's id."""
+        """Returns the name of each parameter's optimizer state, by the parameter's id."""
         names, found = self._all_names(), dict[int, str]()
         for s, module in self._modules.items():
             for key, value in module.state_dict(keep_vars=True).items():
@@ -123,7 +125,7 @@ class PipelineState:
         return found
 
     def _check_shards(self) -> None:
-        """Raises InputError where plain tensors are, or may be, shards: one name, several values.
+        """Raises InputError if plain tensors are or may be shards: one name with several values.
 
         All ranks call it.
         """
@@ -158,7 +160,7 @@ class PipelineState:
         return dist.get_world_size() > dist.get_world_size(options.group) * replicas
 
     def _check(self, state: Any, own: Mapping[str, Any]) -> None:
-        """Raises InputError for what in ``state`` is not like ``own``."""
+        """Raises InputError for the first difference between ``state`` and ``own``."""
         for line in self._faults(state, own):
             raise InputError(f"state_dict: {line}")
 
@@ -192,7 +194,7 @@ def _unlike_sections(state: Any) -> Iterator[str]:
 
 
 def _differences(section: str, values: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
-    """Lines on what is missing, and on other kinds of tensors; options of optimizers may be."""
+    """Yields lines about missing entries and other shapes; optimizer options may be missing."""
     for key, mine in own.items():
         if key.startswith("param_groups."):
             continue

@@ -1,8 +1,9 @@
-"""Names of a pipeline's parameters and buffers in the whole model, however it is cut.
+"""Names of a pipeline's parameters and buffers in the whole model, independent of the cut.
 
-Stages cut as torchtitan does keep the model's names. Of others the pipeline's ``names`` says them,
-or the model source: by an optional method ``names(count)``, or as its layers are named. A tied
-parameter is saved as its first copy, under all its names; its later copies know the first one's.
+Stages cut as in torchtitan keep the model's names. For other stages, the pipeline's option
+``names``, the model source's optional method ``names(count)`` or the names of its layers define
+them. A tied parameter is saved as its first copy, under all its names; later copies are loaded from
+the first one's name.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from ..rank.options import ModelNames
 from ..stages.tie_detection import Group, Member
 from ..transport import Transport, agreed, gathered
 
-WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # torch.compile's, and checkpointing's
+WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # of torch.compile and checkpointing
 HOW = "Pipeline's option names, or the model source's method names(count), says the model's names"
 
-# of a (stage, name in it): the first name of the same tensor in the stage, and the model's name
+# maps (stage, name in it) to the first name of the same tensor in the stage and the model's name
 _Row = Mapping[Member, tuple[str, str]]
 
 
@@ -32,18 +33,19 @@ def state_names(
     names: ModelNames | None,
     transport: Transport,
 ) -> dict[Member, tuple[str, ...]]:
-    """The model's names under which each tensor of ``modules`` is saved, by stage and name there.
+    """Returns the names in the model under which each tensor of ``modules`` is saved.
 
-    The first is that which is loaded, and has the optimizer's state. ``tied``: groups of (stage,
-    name) that are one. All ranks call it. Raises InputError, alike on all, where a tensor has no
-    name, or two that are not one have one name.
+    Keys are (stage, name in it). The first name is the one that is loaded and that has the
+    optimizer's state. ``tied``: groups of (stage, name) that are the same parameter. All ranks call
+    it. Raises InputError on all ranks if a tensor has no name, or if two different ones have the
+    same.
     """
     rows = gathered(transport, lambda: _row(modules, names or (lambda _, name: name)))
     merged = {member: pair for row in rows for member, pair in row.items()}
     told = {member: merged[member] for member in sorted(merged, key=lambda member: member[0])}
     leaders = _leaders(told, tied)
     _check_apart(told, leaders)
-    every: dict[Member, list[str]] = {}  # names of a first copy and all others
+    every: dict[Member, list[str]] = {}  # names of a first copy and of all others
     for member, leader in leaders.items():
         every.setdefault(leader, []).append(told[member][1])
     return {
@@ -54,14 +56,14 @@ def state_names(
 
 
 def unwrapped(name: str) -> str:
-    """A parameter's name without those of the wrappers around modules."""
+    """Returns a parameter's name without the prefixes of module wrappers."""
     for wrapper in WRAPPERS:
         name = name.replace(wrapper, "")
     return name
 
 
 def model_name(names: ModelNames | None, stage: int, name: str) -> str:
-    """The model's name of a stage's ``name``; itself where ``names`` fails."""
+    """Returns the model's name of a stage's ``name``; ``name`` itself if ``names`` fails."""
     own = unwrapped(name)
     with suppress(Exception):
         return own if names is None else str(names(stage, own))
@@ -69,7 +71,7 @@ def model_name(names: ModelNames | None, stage: int, name: str) -> str:
 
 
 def _row(modules: Mapping[int, nn.Module], names: ModelNames) -> _Row:
-    """The names of this rank's tensors. Raises InputError for one that has none."""
+    """Returns the names of this rank's tensors. Raises InputError for a tensor without a name."""
     row: dict[Member, tuple[str, str]] = {}
     for stage, module in modules.items():
         first: dict[int, str] = {}
@@ -89,7 +91,7 @@ def _row(modules: Mapping[int, nn.Module], names: ModelNames) -> _Row:
 
 
 def _leaders(told: _Row, tied: Iterable[Group]) -> dict[Member, Member]:
-    """The first copy of each tensor."""
+    """Returns the first copy of each tensor."""
     leaders = {(stage, name): (stage, same) for (stage, name), (same, _) in told.items()}
     order = {member: place for place, member in enumerate(told)}
     plain = {(stage, unwrapped(name)): (stage, name) for stage, name in told}

@@ -1,4 +1,4 @@
-"""Arguments of a step on a rank, and checks that stages are given the same shapes each time."""
+"""Arguments of a step on a rank, and a check that their shapes stay the same."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class StepData:
 
 
 def put_arguments(cells: Iterable[tuple[int, Cell]], data: StepData, microbatches: int) -> None:
-    """Gives the last stage's cells what the model computes its loss of: more arguments.
+    """Adds the target to the last stage's arguments, for a model that computes its own loss.
 
-    Raises InputError for what does not go together, ShapeError for what cannot be cut.
+    Raises InputError for invalid combinations, ShapeError for batches that cannot be split.
     """
     if data.loss_kwargs:
         raise InputError(
@@ -46,7 +46,7 @@ def put_arguments(cells: Iterable[tuple[int, Cell]], data: StepData, microbatche
 
 
 def given(stage: int, cell: Cell) -> tuple[Form, ...]:
-    """Shapes and dtypes of a microbatch's arguments on a stage; other values as they print."""
+    """Returns shapes and dtypes of a microbatch's arguments on a stage; other values as text."""
     inputs = cell.inputs if stage == 0 else ()
     options = [(name, form(value)) for name, value in sorted(cell.options.items())]
     return (*map(form, inputs), *options)
@@ -57,8 +57,7 @@ def check_like_first(
     first: Sequence[tuple[Form, ...]],
     now: Sequence[tuple[Form, ...]],
 ) -> None:
-    """Raises ShapeError where a (stage, microbatch) of ``places`` is given now what it was not
-    given in the first step."""
+    """Raises ShapeError if a (stage, microbatch) has other arguments than in the first step."""
     for (stage, j), was, new in zip(places, first, now, strict=True):
         if was != new:
             raise ShapeError(

@@ -1,4 +1,4 @@
-"""Batches of a step put into the cells of its microbatches; losses and outputs taken out."""
+"""Puts the batches of a step into the cells of its microbatches; takes losses and outputs out."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Cells: TypeAlias = Mapping[tuple[int, int], Cell]
 
 
 class StepInputs:
-    """The ``cells`` of a rank, by stage and microbatch, which a step's batches of ``microbatches``
-    fill; ``last`` are those of the last stage, from which results are taken.
+    """Fills a rank's ``cells`` with a step's batches, split into ``microbatches``.
 
-    ``varying``: shapes may change from step to step.
+    ``cells`` are by stage and microbatch; ``last`` are those of the last stage, from which results
+    are taken. ``varying``: shapes may change between steps.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class StepInputs:
         self._of_first: list[tuple[Form, ...]] = []  # of each cell in the first step
 
     def put(self, data: StepData, *, judged: bool = True) -> None:
-        """Fills the cells; with targets if losses are to be ``judged``.
+        """Fills the cells, with targets if losses are computed (``judged``).
 
-        Raises InputError for what is missing or does not go together, ShapeError for batches that
-        cannot be cut, or for other shapes than in the first step.
+        Raises InputError for missing arguments and invalid combinations, ShapeError for batches
+        that cannot be split and for other shapes than in the first step.
         """
         if self._first:
             self._put_inputs(data)
@@ -73,8 +73,10 @@ class StepInputs:
         return x.to(self._dtype) if self._dtype is not None and x.is_floating_point() else x
 
     def _check_shapes(self, data: StepData) -> None:
-        """Compares whole arguments with the last step's; where these differ, each cell's with the
-        first step's."""
+        """Compares the batches' shapes with the last step's.
+
+        If they differ, compares each cell's shapes with those of the first step.
+        """
         whole = (*(data.inputs if self._first else ()), *data.options.values(), *data.options)
         shapes = [(x.shape, x.dtype) if isinstance(x, Tensor) else form(x) for x in whole]
         if shapes != self._shapes:
@@ -84,8 +86,10 @@ class StepInputs:
             self._shapes = shapes
 
     def _put_targets(self, data: StepData) -> None:
-        """Gives the last stage's cells what their losses are made of: target and keyword arguments
-        of the loss; or where the model computes its loss, more arguments."""
+        """Stores targets and keyword arguments of the loss in the last stage's cells.
+
+        If the model computes its loss, they become arguments of the stage.
+        """
         if self._loss == IN_MODEL:
             put_arguments(self.last, data, self._microbatches)
             return
@@ -101,7 +105,7 @@ Result: TypeAlias = tuple[Any, Tensor | None, Any]  # a microbatch's output, los
 
 
 def taken(cells: Sequence[tuple[int, Cell]]) -> list[Result]:
-    """The results in the last stage's cells, which let go of them."""
+    """Removes the results from the last stage's cells and returns them."""
     found = [(cell.result, cell.loss, cell.metrics) for _, cell in cells]
     for _, cell in cells:
         cell.result = cell.loss = cell.metrics = None
@@ -111,7 +115,7 @@ def taken(cells: Sequence[tuple[int, Cell]]) -> list[Result]:
 def hand_out(
     results: Sequence[Result], losses: list[Tensor] | None, metrics: list[Any] | None
 ) -> Any:
-    """The outputs as one batch, None if none was kept; fills ``losses`` and ``metrics``."""
+    """Returns the outputs as one batch, None if none was kept; fills ``losses`` and ``metrics``."""
     if losses is not None:
         losses[:] = [loss for _, loss, _ in results if loss is not None]
     if metrics is not None:

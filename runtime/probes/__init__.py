@@ -1,1 +1,1 @@
-"""Probes: times and bytes of a rank's stages, links and host, run as the executor runs them."""
+"""Probes: measure times and bytes of a rank's stages, links and host, with the executor."""

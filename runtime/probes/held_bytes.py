@@ -1,4 +1,4 @@
-"""Bytes that a device holds of a stage beside activations: weights, gradients, optimizer state."""
+"""Bytes of a stage on a device besides activations: weights, gradients, optimizer state."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ def held_bytes(
     make: MakeOptimizer | None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> dict[str, int]:
-    """The bytes of one stage on this device outside of steps, by the keys of a stage's profile.
+    """Returns the bytes of one stage on this device outside of steps, by keys of a stage's profile.
 
-    Of tensors that are shards, this device's. Stages wrapped in ``fully_shard`` have their shards
-    and, as in a step, whole parameters and gradients; those computed with in another dtype both.
-    ``optimizer``: the stage's own, whose state counts if it has any; else that which one step of
-    one that is made for each parameter leaves behind. Sharded stages let go of whole parameters.
+    Of sharded tensors, only this device's part counts. Stages wrapped in ``fully_shard`` count
+    their shards and, as during a step, whole parameters and gradients; stages that are computed in
+    another dtype count both dtypes. ``optimizer``: the stage's own, whose state counts if it has
+    any. Otherwise, ``make`` creates an optimizer for each parameter, and its state after one step
+    counts. Sharded stages free their whole parameters.
     """
     store.release()
     whole = list(store.parameters(stage))
@@ -45,20 +46,20 @@ def held_bytes(
 
 
 def local_bytes(tensor: Tensor) -> int:
-    """The bytes on this device: of a DTensor its shard's."""
+    """Returns the bytes on this device; for a DTensor, those of its shard."""
     return sum(part.nbytes for part in parts(local(tensor.detach())))
 
 
 def _gradient_bytes(parameter: nn.Parameter) -> int:
-    """Bytes in the gradient's dtype, which may be another than its parameter's."""
+    """Returns the bytes of the gradient, whose dtype may differ from the parameter's."""
     dtype = getattr(parameter, "grad_dtype", None) or parameter.dtype
     return local_bytes(parameter) // parameter.dtype.itemsize * dtype.itemsize
 
 
 def _state_bytes(parameter: nn.Parameter, make: MakeOptimizer) -> int:
-    """State that a step leaves behind, of a copy: the parameter stays as it is.
+    """Returns the bytes of optimizer state after a step on a copy of the parameter.
 
-    Of a fake one, of a copy without memory.
+    The copy of a fake parameter is on ``meta``, without memory.
     """
     with really() if is_fake(parameter) else nullcontext():
         if is_fake(parameter):

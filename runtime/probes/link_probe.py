@@ -1,5 +1,8 @@
-"""Time of messages between neighbouring ranks, by ping-pong over the executor's own transport, and
-of copies between a device and its host, by the copy channels that offload uses."""
+"""Measures messages between neighboring ranks and copies between a device and its host.
+
+Messages are timed by ping-pong over the executor's transport, copies over the channels that offload
+uses.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,20 @@ from ..executor.offload import Host
 from ..measure.op_timer import make_clock
 from ..transport import Routes, Transport
 
-SMALL = 8  # bytes: what such a message takes is the latency
-LARGE = 1 << 22  # bytes: what a shorter one takes beyond that is noise, and no bandwidth
-COPIED = {"cpu": 1 << 23, "cuda": 1 << 27}  # bytes: what is offloaded is large
+SMALL = 8  # bytes; the time of such a message is the latency
+LARGE = 1 << 22  # bytes; shorter messages are too noisy to determine a bandwidth
+COPIED = {"cpu": 1 << 23, "cuda": 1 << 27}  # bytes; offloaded tensors are large
 MESSAGES = 20  # round trips of each size on each link
 WARMUP = 3
-# milliseconds by which hosts are ahead of a GPU, as in a pipeline: messages wait for none
+# milliseconds by which hosts run ahead of a GPU, as in a pipeline
 AHEAD = 5.0
-# links whose delays differ by less count as the same: medians of short messages are noisy
+# links whose delays differ by a smaller factor count as equal: medians of short messages are noisy
 ALIKE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSamples:
-    """One-way milliseconds between two ranks, of small messages and of those of ``size`` bytes."""
+    """One-way times between two ranks in milliseconds: small messages, and ``size`` bytes."""
 
     ranks: tuple[int, int]
     size: int
@@ -42,7 +45,7 @@ class LinkSamples:
 
 
 class LinkParts(NamedTuple):
-    """Messages as large as an activation, and large ones; copies to the host and back."""
+    """Samples of messages as large as an activation, of large ones, and of copies to the host."""
 
     messages: Sequence[LinkSamples] = ()
     links: Sequence[LinkSamples] = ()
@@ -50,15 +53,17 @@ class LinkParts(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Iterable[LinkParts]) -> LinkParts:
-        """The links of several processes."""
+        """Joins the samples of several processes."""
         return cls(*(list(chain(*each)) for each in zip(*parts, strict=True)))
 
 
 def probed_links(
     transport: Transport, largest: int, device: torch.device, *, offload: bool
 ) -> LinkParts:
-    """This rank's links, over a transport with routes of a ring; all ranks call it, with the
-    ``largest`` activation's bytes."""
+    """Measures this rank's links; all ranks call it.
+
+    ``transport`` connects a ring. ``largest``: bytes of the largest activation.
+    """
     sent = probe_links(transport, largest, MESSAGES, device)
     large = sent if largest >= LARGE else probe_links(transport, LARGE, MESSAGES, device)
     host = [probe_host(device, MESSAGES, transport.rank)] if offload else []
@@ -66,13 +71,13 @@ def probed_links(
 
 
 def ring(ranks: int) -> list[tuple[int, int]]:
-    """The pairs of neighbours, the last and the first included."""
+    """Returns the pairs of neighbors in a ring."""
     pairs = {(min(r, (r + 1) % ranks), max(r, (r + 1) % ranks)) for r in range(ranks)}
     return sorted(pairs) if ranks > 1 else []
 
 
 def ring_routes(ranks: int, timeout: float) -> Routes:
-    """Routes in both directions between all neighbours."""
+    """Returns routes in both directions between all neighbors."""
     pairs = ring(ranks)
     return Routes.of([*pairs, *((b, a) for a, b in pairs)], (), timeout)
 
@@ -80,8 +85,10 @@ def ring_routes(ranks: int, timeout: float) -> Routes:
 def probe_links(
     transport: Transport, size: int, repeats: int, device: torch.device
 ) -> list[LinkSamples]:
-    """The samples of each pair of neighbours, one pair after the other; all ranks call it, the
-    lower of a pair measures."""
+    """Returns the samples of each pair of neighbors, measured one pair after the other.
+
+    All ranks call it; the lower rank of a pair gets its samples.
+    """
     found = []
     for a, b in ring(transport.size):
         transport.barrier()
@@ -99,7 +106,7 @@ def probe_links(
 def _ping_pong(
     transport: Transport, pair: tuple[int, int], size: int, repeats: int, device: torch.device
 ) -> list[float]:
-    """Half of each round trip, in milliseconds."""
+    """Returns half of each round-trip time, in milliseconds."""
     first, second = pair
     peer = second if transport.rank == first else first
     ping = torch.zeros(max(1, size), dtype=torch.uint8, device=device)
@@ -108,7 +115,7 @@ def _ping_pong(
     clock = make_clock(2, device)
 
     def there_and_back() -> None:
-        # posted ahead, as the executor's receives are
+        # posted early, as the executor's receives are
         answer = transport.recv(pong, peer)
         if transport.rank == first:
             transport.send(ping, peer).wait()
@@ -122,7 +129,7 @@ def _ping_pong(
     timed, times = clock.timed(there_and_back, 0), []
     for _ in range(WARMUP + repeats):
         clock.start()
-        if transport.rank == first:  # the other's stream is idle and waits for the ping
+        if transport.rank == first:  # the other rank's stream is idle and waits for the ping
             Device(device).keep_busy(AHEAD)
         timed()
         begin, end = clock.seconds()
@@ -131,10 +138,9 @@ def _ping_pong(
 
 
 def probe_host(device: torch.device, repeats: int, rank: int) -> LinkSamples:
-    """Milliseconds of a copy: half of one out to the host and one back, which the channels make one
-    after the other.
+    """Measures copies: half the time of a copy to the host and one back, in milliseconds.
 
-    On a CPU, where the host is the same memory, of a copy from buffer to buffer.
+    On a CPU, the host's memory is the same, so these are copies between buffers.
     """
     host, size = Host(device), COPIED[device.type]
     small, large = (_copies(host, device, length, repeats) for length in (SMALL, size))
@@ -159,9 +165,9 @@ def _copies(host: Host, device: torch.device, size: int, repeats: int) -> list[f
 
 
 def links_of(samples: Sequence[LinkSamples], most: float = inf) -> Links:
-    """The link of all pairs, and those whose delay differs by a factor above ``ALIKE``.
+    """Returns the common link, and the pairs whose delay differs by a factor above ``ALIKE``.
 
-    ``most``: milliseconds that a longer message took, which the latency of all pairs cannot exceed.
+    ``most``: milliseconds of a longer message, which the common latency cannot exceed.
     """
     common = link_of(samples, most)
     size = samples[0].size
@@ -175,10 +181,12 @@ def links_of(samples: Sequence[LinkSamples], most: float = inf) -> Links:
 
 
 def link_of(samples: Sequence[LinkSamples], most: float = inf) -> Link:
-    """Latency, ``most`` milliseconds at most, and bandwidth by which small and large messages take
-    their median times."""
+    """Returns the link that fits the median times of small and large messages.
+
+    The latency is at most ``most`` milliseconds.
+    """
     latency = statistics.median(t for sample in samples for t in sample.small)
     large = statistics.median(t for sample in samples for t in sample.large)
-    # where size drowns in the noise: as if it made a thousandth of the time
+    # if the effect of the size is within the noise: assume a thousandth of the time
     latency = min(latency, large * 0.999, most)
     return Link(latency, max(samples[0].size, 1) / ((large - latency) * 1e6))

@@ -1,7 +1,7 @@
 """The measurement program of one stage: what its rank runs to time each kind of op.
 
-The microbatches in flight run once for each way to run them, as in a pipeline: all forward, then
-the rest of each, with messages that are made up. Of two in flight::
+The microbatches in flight run once in each variant, as in a pipeline: first all forwards, then the
+rest of each microbatch, with generated messages. For two in flight::
 
     split        F0 F1   B0 W0     B1 W1
     fused        F2 F3   BW2       BW3
@@ -9,8 +9,8 @@ the rest of each, with messages that are made up. Of two in flight::
     offloaded    F6 O6 F7 O7   L6 B6 W6  L7 B7 W7
     pairs        F8 F9 BW8 BW9               F9 and BW8 are one pair
 
-Before and after what a microbatch holds changes, there is a ``step``: not of an optimizer, it reads
-the ledger.
+Before and after ops that change the memory that a microbatch holds, there is a ``step``
+instruction. It reads the ledger; no optimizer steps.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ READ, SEND_X, SEND_DY, FREE = "read", "send x", "send dy", "free"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Measurements of stages besides F, B and W, and their number of rounds.
+    """The requested measurements of stages besides F, B and W, and the number of rounds.
 
-    ``in_flight``: microbatches of a round; ``fused``: BW; ``recompute``: R, and what is held until
-    then; ``offload``: what goes to the host, and what stays; ``pairs``: F and BW at once.
-    ``repeats``: rounds that count, after ``warmup`` that do not; 0: bytes alone.
+    ``in_flight``: microbatches per round. ``fused``: BW. ``recompute``: R, and the bytes held until
+    then. ``offload``: bytes that are offloaded and that stay. ``pairs``: F and BW at once.
+    ``repeats``: rounds that count, after ``warmup`` rounds that do not; 0: only bytes.
     """
 
     in_flight: int
@@ -47,7 +47,7 @@ class Asked:
 
     @property
     def ways(self) -> dict[str, tuple[OpKind, ...]]:
-        """The ways to run a microbatch but in pairs: its ops in their order."""
+        """The variants except pairs: the ops of a microbatch, in order."""
         f, b, w = OpKind.F, OpKind.B, OpKind.W
         found: dict[str, tuple[OpKind, ...]] = {SPLIT: (f, b, w)}
         if self.fused:
@@ -60,7 +60,7 @@ class Asked:
 
     @property
     def timed(self) -> dict[OpKind, int]:
-        """The kinds of op that are timed, with the number of the first way that has each."""
+        """The kinds of op that are timed, each with the number of the first variant that has it."""
         found: dict[OpKind, int] = {}
         for number, way in enumerate(self.ways.values()):
             for kind in way:
@@ -70,14 +70,14 @@ class Asked:
 
     @property
     def microbatches(self) -> int:
-        """The microbatches of the program."""
+        """The number of microbatches in the program."""
         return self.in_flight * (len(self.ways) + self.pairs)
 
 
 class MeasurementProgram:
-    """The ``row`` of instructions that measure one stage of ``stages``, and its ``buffers``.
+    """The instructions (``row``) that measure one of ``stages`` stages, and their ``buffers``.
 
-    ``messages``: those that it receives, in their order; each comes from a source of its own.
+    ``messages``: the received messages, in order; each has a different source.
     """
 
     def __init__(self, stage: int, stages: int, asked: Asked) -> None:
@@ -114,7 +114,7 @@ class MeasurementProgram:
         self._add(microbatches[-1], TensorKind.DY, OpKind.BW, SEND_DY, FREE)
 
     def _add(self, j: int, *words: OpKind | TensorKind | str) -> None:
-        """Adds what each word says of a microbatch; a kind of tensor is received."""
+        """Adds the instructions for each word; a kind of tensor is received."""
         for word in words:
             if isinstance(word, OpKind):
                 self.row.append(ir.Compute(Op(word, self._stage, j)))
@@ -136,7 +136,7 @@ class MeasurementProgram:
             self.messages.append(tensor)
 
     def _send(self, word: str, j: int) -> None:
-        """Adds a send that no rank receives; it only releases the tensor."""
+        """Adds a send without a receiver; it only releases the tensor."""
         kind, to = (TensorKind.X, 1) if word == SEND_X else (TensorKind.DY, -1)
         if self._takes[TensorKind.DY if kind is TensorKind.X else TensorKind.X]:
             tensor = ir.Tensor(kind, self._stage + to, j)

@@ -1,4 +1,4 @@
-"""A measured profile from the probes of all processes."""
+"""Builds a measured profile from the probes of all processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACTIVATION = "activation_bytes"
 
 
 def check_numbers(**numbers: int | None) -> None:
-    """Raises InputError for a number below 1, ``warmup`` below 0; None stands for the default."""
+    """Raises InputError for a number below 1 (``warmup``: below 0); None means the default."""
     for key, value in numbers.items():
         least = 0 if key == "warmup" else 1
         if value is not None and value < least:
@@ -31,10 +31,10 @@ def check_numbers(**numbers: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
-    """Measurements of one stage on one device: milliseconds by kind of op, 1 where none counted,
-    and of pairs; ``sizes``: bytes by the keys of a stage's profile.
+    """Measurements of one stage on one device.
 
-    ``eager``: why it ran as it is where it was to be a graph.
+    ``times``: milliseconds by kind of op; ``pairs``: of pairs. ``sizes``: bytes by the keys of a
+    stage's profile. ``eager``: why it ran as a module although graphs were requested.
     """
 
     stage: int
@@ -46,15 +46,20 @@ class StagePart:
 
 
 def sequences(inputs: Sequence[Any]) -> int | None:
-    """The sequences in a microbatch with these inputs of the first stage: where the first is a
-    tensor of several dimensions, as many as its first has; else None."""
+    """Returns the sequences in a microbatch with these inputs of the first stage.
+
+    It is the first dimension of the first input if that is a tensor of several dimensions;
+    otherwise None.
+    """
     first = inputs[0] if inputs else None
     return len(first) if isinstance(first, Tensor) and first.dim() > 1 and len(first) else None
 
 
 def measurement(parts: Sequence[StagePart], links: LinkParts, **facts: Any) -> Measurement:
-    """A profile of the stages that ``parts`` are of, with these ``facts`` of :class:`Profile`. Of a
-    stage that several devices ran all samples count, and the most bytes."""
+    """Returns the profile measured by ``parts``; ``facts`` are other fields of :class:`Profile`.
+
+    For a stage that several devices ran, all samples and the maximum bytes count.
+    """
     each = [[p for p in parts if p.stage == s] for s in sorted({part.stage for part in parts})]
     sent = [time for link in links.messages for time in link.large]
     delay = Figure.of(sent) if sent else None

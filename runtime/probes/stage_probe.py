@@ -1,4 +1,4 @@
-"""One stage measured by the executor: times of its ops, and what a microbatch holds."""
+"""Measures one stage by the executor: times of its ops, and bytes that a microbatch holds."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ from ..transport.single import SingleTransport
 from .measurement_program import OFFLOADED, RECOMPUTED, SPLIT, Asked
 
 MILLISECONDS = 1e3
-READINGS = 5  # of each microbatch: two around its F, three around its B
+READINGS = 5  # per microbatch: two around F, three around B
 DONE: Any = SimpleNamespace(wait=int)
 
 
 class MadeUpMessages(SingleTransport):
-    """The transport of a rank that measures: what it receives are random numbers, and what it sends
-    nobody needs. ``messages``: what each source sends; ``interfaces``: what stages hand on."""
+    """A transport for measurement: receives random numbers, discards what is sent.
+
+    ``messages``: the message from each source. ``interfaces``: the outputs of stages.
+    """
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class MadeUpMessages(SingleTransport):
             else interfaces[x.stage][x.index].backward
             for x in messages
         ]
-        # not the generator of all, which models may draw from
+        # a separate generator, as models may draw from the default one
         self._generator = torch.Generator(device)
 
     def recv(self, buffer: Tensor, peer: int) -> Any:
@@ -62,8 +64,7 @@ class MadeUpMessages(SingleTransport):
 
 
 class Reading(NamedTuple):
-    """Bytes of activations on the rank: now, at most since the last reading; and bytes that are
-    out."""
+    """Bytes of activations on the rank: current, peak since the last reading, and offloaded."""
 
     live: int
     peak: int
@@ -71,12 +72,12 @@ class Reading(NamedTuple):
 
 
 class StageProbe:
-    """The stage of ``runner`` on ``context``, whose program is a measurement program.
+    """Measures the stage of ``runner`` by the measurement program of ``context``.
 
-    ``cells``: those of the program's microbatches, by stage and microbatch; ``sources``: for each
-    the cell of a step that has what it is given. It takes the place of StepEnd in its executor: it
-    reads the ledger at each ``step`` instruction of the round that is for bytes. ``times``:
-    milliseconds by kind of op, of the rounds that counted; ``pairs``: of pairs.
+    ``cells``: of the program's microbatches, by stage and microbatch. ``sources``: for each, a cell
+    of a step with its arguments. The object replaces StepEnd in its executor: in the round that
+    measures bytes, it reads the ledger at each ``step`` instruction. ``times``: milliseconds by
+    kind of op, in rounds that count; ``pairs``: of pairs.
     """
 
     def __init__(
@@ -92,14 +93,14 @@ class StageProbe:
         self.runner, self._memory, self._asked = runner, context.memory, asked
         self._cells = [*zip(cells.values(), sources, strict=True)]
         self._out = [cell.offloaded for cell in cells.values() if cell.offloaded is not None]
-        self._readings: list[Reading] | None = None  # ops are timed without
+        self._readings: list[Reading] | None = None  # None: while ops are timed
         self.times: dict[OpKind, list[float]] = {kind: [] for kind in asked.timed}
         self.pairs: list[float] = []
         reads: Any = self
         self._executor = Executor(context, reads, cells, {runner.stage: runner}, interfaces)
 
     def step(self, stage: int) -> Call:
-        """The call of a ``step``."""
+        """Returns the call of a ``step``."""
         return self._read
 
     def _read(self) -> None:
@@ -109,7 +110,7 @@ class StageProbe:
             memory.peak = memory.live
 
     def run(self, *, counts: bool = False) -> None:
-        """One round."""
+        """Runs one round; with ``counts``, keeps its times."""
         for cell, given in self._cells:
             cell.options, cell.target = mapped(_own, given.options), mapped(_own, given.target)
             if self.runner.stage == 0:
@@ -133,8 +134,11 @@ class StageProbe:
     def sizes(
         self, name: Callable[[int, str], str]
     ) -> tuple[dict[str, int], WeightCoverage | None]:
-        """One more round: the most bytes of any microbatch, by the keys of a stage's profile, and
-        which weight gradients W computed, by the names that ``name`` gives."""
+        """Runs one more round to measure bytes.
+
+        Returns the maximum bytes of any microbatch, by keys of a stage's profile, and which weight
+        gradients W computed, with parameters renamed by ``name``.
+        """
         self.runner.watched, self._readings = GradientWatch(), []
         self.run()
         count = self._asked.in_flight * READINGS
@@ -150,7 +154,7 @@ class StageProbe:
         return found, covered(self.runner, name)
 
     def _held(self, own: Sequence[Reading]) -> _Held:
-        """The most bytes of any microbatch that was run in one way, from these readings."""
+        """Returns the maximum bytes of any microbatch of one variant, from its readings."""
         count = self._asked.in_flight
         each = [
             _held(*own[2 * j : 2 * j + 2], *own[2 * count + 3 * j : 2 * count + 3 * j + 3])
@@ -160,8 +164,11 @@ class StageProbe:
 
 
 class _Held(NamedTuple):
-    """Bytes of one microbatch: at most until B's end; when its B, or what comes before, is ready to
-    begin; after B; and out meanwhile."""
+    """Bytes of one microbatch.
+
+    ``most``: peak until the end of B. ``waiting``: when B, or R or L before it, can start.
+    ``later``: after B. ``out``: offloaded in between.
+    """
 
     most: int
     waiting: int
@@ -170,7 +177,7 @@ class _Held(NamedTuple):
 
 
 def _held(before: Reading, after: Reading, first: Reading, ready: Reading, back: Reading) -> _Held:
-    """From readings before and after F, and before dy is received, after it, and after B."""
+    """Computes the bytes from readings around F, around the receive of dy, and after B."""
     own = after.live - before.live
     others = first.live - own
     return _Held(
@@ -182,5 +189,5 @@ def _held(before: Reading, after: Reading, first: Reading, ready: Reading, back:
 
 
 def _own(tensor: Tensor) -> Tensor:
-    # a view would make one microbatch count the whole batch that it was cut from
+    # a view would keep the whole batch in memory
     return tensor.detach().clone()

@@ -1,1 +1,1 @@
-"""Measures a model's stages, its links and its host into a profile."""
+"""Measures a model's stages, its links and its host, to create a profile."""

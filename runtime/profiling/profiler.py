@@ -1,8 +1,7 @@
-"""Measures a model's stages and the links between ranks into a profile.
+"""Measures a model's stages and the links between ranks, to create a profile.
 
-Times are those that ops have while all ranks compute at the same time, each in its own process, as
-in a pipeline: where processes share cores, an op measured alone would be too fast. How and why is
-in ``docs/profiling.md``.
+Ops are timed while all ranks compute at the same time, each in its own process, as in a pipeline:
+if processes share cores, an op measured alone would be too fast. ``docs/profiling.md`` has details.
 """
 
 from __future__ import annotations
@@ -48,20 +47,18 @@ def measure_profile(
     memory_only: bool = False,
     stages_as: StagesAs = "eager",
 ) -> Measurement:
-    """The profile of ``source`` cut into ``stages`` on ``ranks``, stage s on rank s mod P.
+    """Returns the profile of ``source`` cut into ``stages`` on ``ranks``, stage s on rank s mod P.
 
-    Without ``stages`` each of the source's layers is one (:mod:`..pipeline.layered_source`), which
-    the profile's stages name.
+    Without ``stages``, each of the source's layers is a stage (:mod:`..pipeline.layered_source`),
+    and the profile's stages name them. Starts one process per rank, so the source must be
+    picklable; or joins torchrun's processes, on all of which it returns the same.
 
-    Starts one process per rank (or joins torchrun's, where it returns the same on every rank), so
-    the source must pickle. With ``together`` off, one process measures one stage after the other,
-    and no links: what the stages take where nothing else runs. ``recompute``: T_R and M_R as well;
-    ``pairs``: T_FB; ``offload``: M_O, what is moved, and the link to the host. ``memory_only``:
-    bytes alone, by calculation in this process; each op takes 1 ms.
-
-    ``stages_as``: how stages are run, as :class:`~..pipeline.pipeline.Pipeline` explains.
-
-    Raises InputError for impossible settings, LaunchError where a rank fails.
+    ``together`` False: one process measures one stage after the other, and no links; these are the
+    times if nothing else runs. ``recompute``: measure T_R and M_R, too. ``pairs``: T_FB.
+    ``offload``: M_O, the offloaded bytes and the link to the host. ``memory_only``: calculate only
+    bytes, in this process; each op takes 1 ms. ``stages_as``: see
+    :class:`~..pipeline.pipeline.Pipeline`. Raises InputError for invalid settings, LaunchError if a
+    rank fails.
     """
     check_stages_as(stages_as)
     layers: Sequence[Layer] = ()
@@ -94,7 +91,7 @@ def measure_profile(
 
 
 def _check_memory_only(device: str, *, pairs: bool) -> None:
-    """Raises InputError for options that are of times, or of where these are measured."""
+    """Raises InputError for options that do not apply to ``memory_only``."""
     if device != "cpu":
         raise InputError(f"device: expected cpu beside memory_only, got {device}")
     if pairs:
@@ -111,7 +108,7 @@ def _measure_rank(
     dtype: torch.dtype | None,
     ranks: int,
 ) -> Measurement:
-    """The measurement, the same on every rank; on a device of this kind."""
+    """Returns the measurement, the same on every rank; ``on`` is the type of device."""
     device = torch.device(on)
     if device.type == "cuda":
         device = torch.device("cuda", own_gpu())

@@ -1,7 +1,6 @@
-"""A model source measured as a pipeline of its own, by a program that has each op of each stage.
+"""Measures a model source as a pipeline, by a program that contains each op of each stage.
 
-Or its bytes are calculated, as in a measurement, on fake tensors: nothing is computed, and no
-memory is taken.
+Alternatively, calculates its bytes on fake tensors, without computation or memory.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ def measure_source(
     dtype: torch.dtype | None,
     place: Place,
 ) -> Measurement:
-    """The measurement of the source's stages on the ranks of ``program``, which all call it.
+    """Returns the measurement of the source's stages; all ranks of ``program`` call it.
 
-    ``dtype``: that of floating inputs; None leaves the source's own.
+    ``dtype``: of floating-point inputs; None keeps the source's.
     """
     measuring: Options = {"memory": False, "verify": False, "check": False, **options}
     pipeline = Pipeline.from_source(program, source, place=place, **measuring)
@@ -62,8 +61,11 @@ def measure_source(
 
 
 def measurable(stages: int, ranks: int, asked: Asked, name: str) -> Program:
-    """A program with stage s on rank s mod P that is never run: its ops are those of microbatches
-    that are measured, its end of a step whatever ties may need."""
+    """Returns a program with stage s on rank s mod P, which is never run.
+
+    Its ops are those of the microbatches to measure. The final reduction covers all stages, for
+    any ties.
+    """
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * stages, ranks, name=name)
     placement = Placement.of_stages([s % ranks for s in range(stages)], ranks=ranks)
     problem = Problem(profile, asked.in_flight, placement, (inf,) * ranks)
@@ -85,10 +87,10 @@ def calculate_memory(
     *,
     dtype: torch.dtype | None,
 ) -> Measurement:
-    """The profile of the stages of ``source``, with all bytes and without times: each op takes
-    1 ms. Compiled graphs hold what graphs do; ``program`` is of one rank.
+    """Returns a profile with all bytes of the stages and without times: each op takes 1 ms.
 
-    Raises InputError where a stage does something that depends on values in tensors.
+    ``program`` has one rank. Compiled graphs hold the same bytes as uncompiled ones. Raises
+    InputError if a stage depends on values in tensors.
     """
     asked = replace(asked, fused=False, repeats=0, warmup=0)
     options = {**options, "transport": SingleTransport(), "device": "cpu"}
@@ -107,7 +109,7 @@ def calculate_memory(
 
 @contextmanager
 def _told(source: ModelSource) -> Iterator[None]:
-    """A context whose errors are one line that says what to do instead."""
+    """A context that turns errors into one line with advice."""
     try:
         yield
     except InputError:

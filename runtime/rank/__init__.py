@@ -1,1 +1,1 @@
-"""One rank: its role, its state, and whether all ranks agree."""
+"""One rank: its role, its options and its context."""

@@ -1,4 +1,4 @@
-"""One rank of a pipeline: what it is to run, on what, and with whom."""
+"""The context of one rank: program, options and resources."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .role import RankRole
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankContext:
-    """The program, options and resources that all parts of a rank's pipeline are given.
+    """The program, options and resources that all parts of a rank's pipeline use.
 
-    ``store`` has the modules of the stages in the rank's ``role``, on ``device``; ``memory`` counts
-    bytes of activations; ``relays``: norms go from rank to rank, and optimizers step ahead of them.
-    ``routes``: what ``transport`` connects. ``buffers``: those that steps receive into, one program
-    after the other; None: each program has its own.
+    ``store``: contains the modules of the rank's ``role``, on ``device``. ``memory``: counts bytes
+    of activations. ``relays``: whether norms are relayed between ranks and optimizers step before
+    the verdict. ``routes``: the connections of ``transport``. ``buffers``: receive buffers shared
+    by consecutive programs; None: each program has its own.
     """
 
     program: Program

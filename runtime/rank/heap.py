@@ -1,4 +1,4 @@
-"""The C allocator's heap, whose pages stay with the process between ops."""
+"""Keeps the pages of the C allocator's heap in the process between ops."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from functools import cache
 import torch
 
 _TRIM, _MMAP = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of glibc's malloc.h
-_MOST_MAPPED, _MOST_FREE = 32 << 20, 1 << 30  # bytes; glibc maps from the first on, at most
+_MOST_MAPPED, _MOST_FREE = 32 << 20, 1 << 30  # bytes; larger blocks are mapped separately
 _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
 def keep_pages(device: torch.device) -> None:
-    """Lets glibc keep up to 1 GiB of what ops free, instead of handing it back to the system.
+    """Lets glibc keep up to 1 GiB of freed memory instead of returning it to the system.
 
-    What a microbatch holds from B to W is made and freed by each; where its pages go back and
-    forth, the system clears each anew, which takes 2 to 5 % of a B of narrow layers on a CPU. It
-    holds for the process. Nothing is done for GPUs, where another allocator is at work, or where
-    the user's environment sets glibc's thresholds.
+    Each microbatch allocates and frees what it holds from B to W. If these pages are returned, the
+    system must clear them again each time, which takes 2 to 5 % of a B of narrow layers on a CPU.
+    The setting applies to the process. Nothing is changed for GPUs, which use another allocator, or
+    if environment variables set glibc's thresholds.
     """
     if device.type == "cpu" and not any(name in os.environ for name in _VARIABLES):
         _keep()

@@ -1,5 +1,4 @@
-"""Loss scaling: gradients small enough to vanish in 16 bits are computed larger, then divided
-again."""
+"""Loss scaling: prevents gradients that are too small for 16 bits from becoming zero."""
 
 from __future__ import annotations
 
@@ -12,9 +11,9 @@ from pipeloom.ir.errors import InputError
 class LossScale:
     """A factor of all losses that adapts as in ``torch.amp.GradScaler``.
 
-    After a step with NaN or Inf in its gradients, which is skipped, ``scale`` is multiplied by
-    ``backoff``; after ``interval`` steps in a row without, by ``growth``. ``good`` counts those.
-    Powers of two lose no digit. Raises InputError where a value is out of its range.
+    A step with NaN or Inf in its gradients is skipped, and ``scale`` is multiplied by ``backoff``.
+    After ``interval`` consecutive steps without, it is multiplied by ``growth``. ``good`` counts
+    these steps. Powers of two cause no rounding. Raises InputError for a value out of range.
     """
 
     scale: float = 65536.0
@@ -37,7 +36,7 @@ class LossScale:
                 )
 
     def after(self, finite: bool) -> LossScale:
-        """The scale of the next step, after one whose gradients were finite, or not."""
+        """Returns the scale of the next step; ``finite``: whether the last gradients were."""
         if not finite:
             return replace(self, scale=self.scale * self.backoff, good=0)
         if self.good + 1 < self.interval:

@@ -1,4 +1,4 @@
-"""The options of a pipeline, and what follows from them."""
+"""The options of a pipeline, and values derived from them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ..transport import Routes, Transport, connect, ending_together, gather_earl
 from ..transport import whereabouts as whereabouts_in
 from .loss_scale import LossScale
 
-IN_MODEL: Literal["model"] = "model"  # the loss that the last stage's module computes itself
+IN_MODEL: Literal["model"] = "model"  # the last stage's module computes the loss
 Loss: TypeAlias = Callable[..., Any] | Literal["model"]
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 StagesAs: TypeAlias = Literal["eager", "aten", "inductor"]
 STAGES_AS: tuple[StagesAs, ...] = get_args(StagesAs)
-ModelNames: TypeAlias = Callable[[int, str], str]  # of a stage and a name in it
+ModelNames: TypeAlias = Callable[[int, str], str]  # (stage, name in it) -> name in the model
 NormGroups: TypeAlias = Mapping[str, dist.ProcessGroup]
 
 
 class Options(TypedDict, total=False):
-    """The keyword arguments of :class:`~..pipeline.pipeline.Pipeline`, explained there."""
+    """The keyword arguments of :class:`~..pipeline.pipeline.Pipeline`, documented there."""
 
     loss: Loss | None
     scale_grads: bool
@@ -58,11 +58,11 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
-    """The same, with their defaults.
+    """The keyword arguments with their defaults.
 
-    Raises InputError for a dtype that is not floating, a loss that is neither a function nor
-    ``"model"``, an optimizer that is already made, stages run as something unknown, and a
-    ``transport`` beside a ``group``.
+    Raises InputError for a dtype that is not floating-point, a loss that is neither a function nor
+    ``"model"``, an optimizer instead of a function that creates one, an unknown ``stages_as``, and
+    a ``transport`` together with a ``group``.
     """
 
     loss: Loss | None = None
@@ -104,32 +104,32 @@ class PipelineOptions:
             raise InputError("transport: expected none beside group, whose ranks would be others")
 
     def whereabouts(self) -> tuple[int, int]:
-        """This rank, and the number of ranks."""
+        """Returns this rank, and the number of ranks."""
         if self.transport is not None:
             return self.transport.rank, self.transport.size
         return whereabouts_in(self.group)
 
     def made_together(self) -> AbstractContextManager[None]:
-        """A context in which all ranks make a pipeline; an exception within ends all of them."""
+        """A context in which all ranks create a pipeline; an exception inside ends all of them."""
         if self.transport is not None:
             return ending_together(self.transport)
         return made_together(self.group, self.timeout)
 
     def gather_early(self, value: Any) -> list[Any]:
-        """The values of all ranks, before the pipeline has its transport: Python literals."""
+        """Returns the literals that all ranks passed, before the pipeline has a transport."""
         if self.transport is not None:
             return self.transport.gather(value)
         return gather_early(value, self.group, self.timeout)
 
     def connect(self, routes: Routes, device: torch.device) -> Transport:
-        """The pipeline's transport: beside the given one, or of the process group."""
+        """Returns the pipeline's transport, derived from the given one or the process group."""
         if self.transport is not None:
             return self.transport.beside(routes)
         return connect(routes, device, self.group)
 
     @property
     def needs_norm(self) -> bool:
-        """Whether optimizers step by the norm of all gradients."""
+        """Whether the optimizer step depends on the norm of all gradients."""
         return self.clip_grad_norm is not None or self.loss_scale is not None
 
     @property
@@ -139,6 +139,6 @@ class PipelineOptions:
 
 
 def check_stages_as(given: str) -> None:
-    """Raises InputError for a way to run stages that there is not."""
+    """Raises InputError for an unknown value of ``stages_as``."""
     if given not in STAGES_AS:
         raise InputError(f"stages_as: expected {' or '.join(STAGES_AS)}, got {given}")

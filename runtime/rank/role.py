@@ -18,11 +18,11 @@ from .options import PipelineOptions
 
 @dataclass(frozen=True, slots=True)
 class RankRole:
-    """The part of ``rank`` in the stages of a program.
+    """The part of ``rank`` in a program.
 
-    ``users``: the ranks that run each stage; ``holders``: those that have it for good; ``needed``:
-    the stages whose modules this rank needs, ascending, as it runs them, holds them or passes on
-    their weights.
+    ``users``: the ranks that run each stage. ``holders``: the ranks that own it. ``needed``: the
+    stages whose modules this rank needs, ascending, because it runs or owns them or passes on their
+    weights.
     """
 
     rank: int
@@ -43,7 +43,7 @@ class RankRole:
 
     @property
     def held(self) -> list[int]:
-        """The stages that the rank has for good, ascending."""
+        """The stages that the rank owns, ascending."""
         return [s for s, ranks in enumerate(self.holders) if self.rank in ranks]
 
     @property
@@ -53,7 +53,7 @@ class RankRole:
 
 
 def rank_in(program: Program, options: PipelineOptions) -> int:
-    """This process's rank. Raises InputError where the program is for another number of them."""
+    """Returns this process's rank. Raises InputError if the program has another number of ranks."""
     ranks = program.schedule.problem.ranks
     rank, size = options.whereabouts()
     if size != ranks:
@@ -62,12 +62,12 @@ def rank_in(program: Program, options: PipelineOptions) -> int:
 
 
 def has_relays(program: Program) -> bool:
-    """Whether norms are relayed, for post-validation."""
+    """Whether the program relays norms, for post-validation."""
     return any(isinstance(i, ir.Relay) for row in program.instructions for i in row)
 
 
 def users_of(program: Program) -> list[list[int]]:
-    """The ranks that run each stage."""
+    """Returns the ranks that run each stage."""
     users: list[list[int]] = [[] for _ in range(program.schedule.problem.stages)]
     for rank, row in enumerate(program.instructions):
         for stage in sorted({i.op.stage for i in row if isinstance(i, ir.Compute)}):
@@ -76,7 +76,7 @@ def users_of(program: Program) -> list[list[int]]:
 
 
 def averaged(program: Program, rank: int) -> list[int]:
-    """The stages whose gradients ``rank`` averages over replicas, in the order in which it does."""
+    """Returns the stages whose gradients ``rank`` averages over replicas, in program order."""
     return [i.stage for i in program.instructions[rank] if isinstance(i, ir.Average)]
 
 
@@ -88,9 +88,9 @@ def routes_of(
     *,
     gathers: bool,
 ) -> Routes:
-    """The pairs of ranks that send, and the groups that sum what is ``tied`` or replicated.
+    """Returns the pairs of ranks that send, and the groups that sum tied or replicated parameters.
 
-    ``held``: the ranks that have each stage for good; ``gathers``: all ranks sum norms.
+    ``held``: the ranks that own each stage. ``gathers``: whether all ranks sum norms.
     """
     channels = {
         (rank, i.target)

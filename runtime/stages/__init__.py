@@ -1,1 +1,1 @@
-"""The homes of a stage's weights and gradients."""
+"""Storage of stages' weights and gradients."""

@@ -12,15 +12,15 @@ from pipeloom.ir.errors import InputError
 
 from ..dtensors import local, set_local
 
-ALIGNMENT = 64  # bytes: what vector loads and matrix kernels like
+ALIGNMENT = 64  # bytes: suits vector loads and matrix kernels
 WHERE = "where weights are streamed or param_dtype is given"
 
 
 class Layout:
-    """The place of each of ``parameters`` in a flat tensor of ``size`` elements (at least one), of
-    DTensors the part that is here.
+    """The positions of ``parameters`` in a flat tensor of ``size`` elements (at least one).
 
-    ``spacing``: the elements to a multiple of which each is aligned; by default :data:`ALIGNMENT`.
+    Of a DTensor, only the local part counts. ``spacing``: each parameter starts at a multiple of
+    this number of elements; by default :data:`ALIGNMENT` bytes.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Layout:
         self.size = max(1, at)
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """The part of ``flat`` of each parameter, in the shape that it has here."""
+        """Returns the view of ``flat`` for each parameter, in its local shape."""
         return [
             flat[start : start + shape.numel()].view(shape)
             for start, shape in zip(self._starts, self._shapes, strict=True)
@@ -46,10 +46,10 @@ class Layout:
 
 
 class FlatWeights:
-    """Moves a module's parameters into one flat tensor, whose memory can be given back.
+    """Moves a module's parameters into one flat tensor, whose memory can be freed temporarily.
 
-    The parameters stay the same objects and their data views of the same storage, so that what
-    autograd saved in F (a weight, or a view of it) sees in B whatever the storage then holds.
+    The parameters stay the same objects, and their data become views of one storage. So what
+    autograd saved in F (a weight or a view of it) refers in B to the storage's current content.
     """
 
     def __init__(self, layout: Layout, device: torch.device) -> None:
@@ -62,12 +62,12 @@ class FlatWeights:
         self._bytes = self.flat.untyped_storage().nbytes()
 
     def bind(self) -> None:
-        """Makes these the parameters' data."""
+        """Makes the views of this tensor the parameters' data."""
         for parameter, view in self._views:
             set_local(parameter, view)
 
     def fill(self, values: Tensor) -> None:
-        """Takes memory again and copies ``values`` into it."""
+        """Allocates the memory again and copies ``values`` into it."""
         self.allocate()
         self.flat.copy_(values)
 
@@ -81,9 +81,9 @@ class FlatWeights:
 def common_dtype(
     modules: Sequence[nn.Module], device: torch.device, other: torch.dtype | None = None
 ) -> torch.dtype:
-    """The one dtype of all parameters, or the ``other`` one of none.
+    """Returns the common dtype of all parameters; without parameters ``other`` or torch's default.
 
-    Raises InputError where they differ in dtype or device.
+    Raises InputError if they differ in dtype or are not all on ``device``.
     """
     parameters = [p for module in modules for p in module.parameters()]
     dtypes = {p.dtype for p in parameters}

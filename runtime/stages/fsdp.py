@@ -1,16 +1,16 @@
-"""Stages wrapped in torch's ``fully_shard``: gathered for a step, their gradients scattered after
-it.
+"""Stages wrapped in torch's ``fully_shard``: gathered once per step, reduced once after it.
 
 ::
 
     between steps   each process has its shard of parameters, gradients and optimizer state
     step begins     all parameters are gathered, once
-    F, B, W         compute with whole parameters; gradients add up whole, none is reduced
-    average s       torch reduces the gradients of stage s to shards of the average (of the sum over
-                    a factor of its own: set_gradient_divide_factor), and its parameters go
+    F, B, W         compute with whole parameters; gradients add up unsharded and unreduced
+    average s       torch reduces the gradients of stage s to shards of the average (or of the sum
+                    divided by set_gradient_divide_factor), and frees the whole parameters
 
-The module's own hooks do nothing of it meanwhile: they would reduce in the backward pass of each
-microbatch, before weight gradients that are put off are there. ``close`` restores them.
+In the meantime, the hooks of ``fully_shard`` are disabled: they would reduce gradients in each
+microbatch's backward pass, before the deferred weight gradients are computed. ``close`` enables
+them again.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from ..transport import ReplicaFaults, wait_for
 from .gradients import gradient_of
 from .store import StageStore, check_frozen, device_of
 
-if TYPE_CHECKING:  # takes a second to import, and whoever has wrapped a module has done so
+if TYPE_CHECKING:  # slow to import (about 1 s); only needed if the caller has wrapped a module
     from torch.distributed.fsdp import FSDPModule
 
 SET = (
     "reduce_grads", "all_reduce_grads", "reshard_after_backward", "post_forward_mesh_info",
     "gradient_divide_factor", "force_sum_reduction_for_comms", "_reduce_dtype",
 )  # fmt: skip
-"""Attributes of torch's groups of parameters that differ within a pipeline."""
+"""Attributes of torch's parameter groups that a pipeline changes."""
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether ``fully_shard`` was called on the module or any in it."""
+    """Whether ``fully_shard`` was called on the module or on a submodule."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return fsdp is not None and any(isinstance(m, fsdp.FSDPModule) for m in module.modules())
 
 
 def parameter_groups(part: FSDPModule) -> tuple[Any, ...]:
-    """torch's groups of the part's parameters; there is one at most before torch has several."""
+    """Returns torch's groups of the part's parameters; older versions have at most one."""
     state: Any = part._get_fsdp_state()
     if hasattr(state, "_fsdp_param_groups"):
         return tuple(state._fsdp_param_groups)
@@ -56,10 +56,10 @@ def parameter_groups(part: FSDPModule) -> tuple[Any, ...]:
 
 
 class ShardedModule:
-    """One stage whose parameters are shards over the processes of ``group``, until ``close``.
+    """One stage whose parameters are sharded over the processes of ``group``, until ``close``.
 
-    ``timeout``: how long gathering may take on a CPU; on GPUs it is the patience of the shards' own
-    group. Raises InputError, naming the ``stage``, for a module that is sharded in part or over
+    ``timeout``: limit for gathering on a CPU; on GPUs, that of the shards' own process group
+    applies. Raises InputError with the ``stage`` for a module that is sharded only in part or over
     other processes.
     """
 
@@ -79,11 +79,11 @@ class ShardedModule:
         self._parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
         self._states: list[Any] = [part._get_fsdp_state() for part in self._parts]
         each = (found for part in self._parts for found in parameter_groups(part))
-        self._groups = [*{id(found): found for found in each}.values()]  # parts may share theirs
+        self._groups = [*{id(found): found for found in each}.values()]  # parts may share a group
         every = [parameter for found in self._groups for parameter in found.fsdp_params]
         _check_whole(stage, module, every)
         for state in self._states:
-            state._lazy_init()  # what a root says of itself changes here
+            state._lazy_init()  # determines the root modules
         owners = [(found, name) for found in self._groups for name in SET]
         owners += [(state, "_auto_reshard_after_forward") for state in self._states]
         self._own = [(owner, name, getattr(owner, name)) for owner, name in owners]
@@ -93,13 +93,13 @@ class ShardedModule:
             part.set_reshard_after_backward(False, recurse=False)
             part.set_force_sum_reduction_for_comms(True)
         self._divisors = [g.gradient_divide_factor or group.size() for g in self._groups]
-        for found in self._groups:  # torch divides twice where it has nobody to scatter to
+        for found in self._groups:  # torch would divide twice in a group of one process
             found.gradient_divide_factor = 1.0
         self._unshard()
         self.whole = list(module.parameters())
         self._reshard()
         trained = [p for p in every if p.sharded_param.requires_grad]
-        self._trained = {p: p._unsharded_param.grad_dtype for p in trained}  # as close leaves it
+        self._trained = {p: p._unsharded_param.grad_dtype for p in trained}  # for close to restore
         shards = {p._param_fqn: p.sharded_param for p in every}
         self._frozen = {name: p for name, p in shards.items() if not p.requires_grad}
         try:
@@ -108,28 +108,28 @@ class ShardedModule:
         except InputError:
             self.close()
             raise
-        for parameter in self._trained:  # lower precisions are for computing, not for sums
+        for parameter in self._trained:  # accumulate in the parameters' own dtype
             parameter._unsharded_param.grad_dtype = parameter.sharded_param.dtype
 
     def gather(self) -> None:
-        """Gathers the parameters before a step, as they were stepped last.
+        """Gathers the current parameters before a step.
 
-        Raises ConnectionError where that takes too long, InputError where one is no longer frozen.
+        Raises ConnectionError after the timeout, InputError if a frozen parameter is now trained.
         """
         check_frozen(self._frozen, "where they are in fully_shard")
-        for each in (*self._states, *self._groups):  # a forward that raised is within its hooks
+        for each in (*self._states, *self._groups):  # a forward that raised leaves them in another
             each._training_state = type(each._training_state).IDLE
         self.release()
         self._unshard()
 
     def release(self) -> None:
-        """Lets go of the whole parameters and their gradients."""
+        """Frees the whole parameters and their gradients."""
         self._reshard()
         for parameter in self._trained:
             parameter._unsharded_param.grad = parameter.unsharded_accumulated_grad = None
 
     def close(self) -> None:
-        """Gives the module back to ``fully_shard``, whose hooks gather, reduce and release it."""
+        """Enables the hooks of ``fully_shard`` again."""
         self.release()
         for parameter, grad_dtype in self._trained.items():
             parameter._unsharded_param.grad_dtype = grad_dtype
@@ -138,10 +138,11 @@ class ShardedModule:
 
     @torch.no_grad()
     def reduce(self, dtype: torch.dtype | None) -> None:
-        """Reduces all gradients to the shards', on a GPU until :meth:`finish`, and lets go of the
-        whole parameters. ``dtype``: that in which gradients are sent, by default their own.
+        """Reduces all gradients to the shards' and frees the whole parameters.
 
-        Raises ConnectionError if on a CPU another replica fails, or does not come in time.
+        On a GPU, the reduction continues until :meth:`finish`. ``dtype``: that of the gradients
+        that are sent; by default their own. Raises ConnectionError on a CPU if another replica
+        fails or does not come in time.
         """
         if self._device == "cpu":  # torch's own wait notices neither
             ready = dist.all_reduce(torch.zeros(1), group=self._group, async_op=True)
@@ -166,7 +167,7 @@ class ShardedModule:
 
     def _unshard(self) -> None:
         under_way = [part.unshard(async_op=True) for part in self._parts]
-        if self._device == "cpu":  # on a GPU a wait with a timeout would block the host
+        if self._device == "cpu":  # on a GPU, a wait with a timeout would block the host
             results = [found._all_gather_result for found in self._groups]
             for work in [result.all_gather_work for result in results if result]:
                 if isinstance(work, dist.Work):
@@ -182,7 +183,7 @@ class ShardedModule:
 
 
 class ShardedStages(StageStore):
-    """Stages of which some are sharded over ``group``, waited for ``seconds`` at most on a CPU."""
+    """Stages of which some are sharded over ``group``; CPU waits are limited to ``seconds``."""
 
     resident = False
 
@@ -195,7 +196,7 @@ class ShardedStages(StageStore):
     ) -> None:
         super().__init__(modules)
         self.sharded: dict[int, ShardedModule] = {}
-        with ExitStack() as held:  # where one cannot be taken, the others are given back
+        with ExitStack() as held:  # if one raises, close the others
             for s, module in modules.items():
                 if is_sharded(module):
                     timeout = timedelta(seconds=seconds)
@@ -216,7 +217,7 @@ class ShardedStages(StageStore):
             sharded.release()
 
     def close(self) -> None:
-        """Gives the modules back to ``fully_shard``."""
+        """Enables the hooks of ``fully_shard`` again."""
         self._held.close()
 
 
@@ -226,10 +227,10 @@ def resident_stages(
     seconds: float,
     faults: ReplicaFaults | None = None,
 ) -> StageStore:
-    """The store of modules as they are, of which some may be sharded over ``group``.
+    """Returns the store of unchanged modules, of which some may be sharded over ``group``.
 
-    ``seconds``: for which shards wait for those of other processes, of which ``faults`` tells.
-    Raises InputError for sharded stages without a group.
+    ``seconds``: limit of the waits for shards of other processes. ``faults``: errors of the
+    replicas. Raises InputError for sharded stages without a group.
     """
     sharded = [s for s, module in modules.items() if is_sharded(module)]
     if not sharded:
@@ -252,8 +253,11 @@ def _check_whole(stage: int, module: nn.Module, parameters: Sequence[Any]) -> No
 
 
 def _check_processes(stage: int, parameter: Any, group: dist.ProcessGroup) -> None:
-    """Raises InputError where a parameter is not sharded over ``group``; processes that
-    ``fully_shard`` leaves out must have other parts of it, as experts' do."""
+    """Raises InputError if a parameter is not sharded over ``group``.
+
+    Processes of ``group`` over which ``fully_shard`` does not shard must have different parts of
+    the parameter, as for experts.
+    """
     shard = parameter.sharded_param
     data = set(dist.get_process_group_ranks(group))
     own = set(parameter.mesh_info.mesh.mesh.flatten().tolist())

@@ -1,14 +1,14 @@
-"""The sum of a stage's weight gradients while their accumulator D goes from rank to rank.
+"""Sums a stage's weight gradients while their accumulator D moves from rank to rank.
 
 ::
 
     D is here          parameters' .grad are views of D: autograd adds to it
-    D is still to come .grad are views of a sum kept here, which D takes over when it comes
-                       (or which leaves as D, where D starts on this rank)
-    no D leaves any more (on the owner alone)   .grad are the owner's own
+    D is still to come .grad are views of a local sum, which is added to D when it arrives
+                       (or is sent as D, if D starts on this rank)
+    no D leaves any more (only on the owner)     .grad are the owner's own
 
-Where D is sent in a dtype of its own, nothing is added to it while it is here: the sum kept is
-added to it when it leaves, in the wider of the two dtypes, so that a D is rounded once a hop.
+If D is sent in another dtype, nothing is added to it while it is here. The local sum is added when
+D leaves, in the wider of the two dtypes, so that D is rounded once per hop.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ class GradientAccumulator:
 
     def __init__(self, layout: Layout, device: torch.device, sent_dtype: torch.dtype) -> None:
         self._layout, self._device, self._sent_dtype = layout, device, sent_dtype
-        self._adds_to_received = sent_dtype == layout.dtype  # whether D itself does
-        self._left = 0  # D's that are still to leave
-        self._own: list[Tensor | None] = []  # .grad as it is without a bound sum
-        self._sum: Tensor | None = None  # what .grad are views of
-        self._received: Tensor | None = None  # the same, where that is a D
-        self._unsure: list[nn.Parameter] = []  # whose gradient came with D's alone
+        self._adds_to_received = sent_dtype == layout.dtype  # whether .grad can be views of D
+        self._left = 0  # number of D's that are still to leave
+        self._own: list[Tensor | None] = []  # .grad without a bound sum
+        self._sum: Tensor | None = None  # flat tensor of which .grad are views
+        self._received: Tensor | None = None  # the same tensor, if it is a received D
+        self._unsure: list[nn.Parameter] = []  # gradients only received with D's, maybe unused
 
     def begin(self, leaving: int) -> None:
-        """Before a step in which so many D's leave the rank."""
+        """Prepares a step in which ``leaving`` D's leave the rank."""
         self._left = leaving
-        self._unsure = []  # one that failed may have left some
+        self._unsure = []  # a failed step may have left some
 
     def ready(self) -> None:
-        """Before an op that adds to the gradients."""
+        """Prepares for an op that adds to the gradients."""
         if self._sum is None and self._left > 0:
             self._bind(self._zeros())
 
     def arrive(self, received: Tensor) -> None:
-        """D has come: it takes over what was kept, and what is added from now on.
+        """Receives a D: adds the local sum to it, and further gradients from now on.
 
-        Where another D of the stage is here, gradients go on being added to that one.
+        If another D of the stage is here, further gradients are still added to that one.
         """
         if self._received is None and self._adds_to_received:
             kept = self._sum
@@ -62,7 +62,7 @@ class GradientAccumulator:
             self._received = received
 
     def leave(self, received: Tensor | None) -> Tensor:
-        """The D that leaves, of the one that came as ``received``; None: it starts here."""
+        """Returns the D to send, given the ``received`` one; None: it starts here."""
         self._left -= 1
         if self._received is not None and self._received is not received:
             # gradients are added to another D
@@ -77,7 +77,7 @@ class GradientAccumulator:
 
     @torch.no_grad()
     def come_home(self, received: Tensor) -> None:
-        """D has come to the owner to stay: adds it to the owner's gradients."""
+        """Adds a D that has reached the owner to the owner's gradients."""
         kept, received_sum = self._sum, self._received
         self._unbind()
         views = self._layout.views(received)
@@ -93,15 +93,15 @@ class GradientAccumulator:
             self._received = received_sum
 
     def settle(self) -> None:
-        """All is added: what nothing was added to has no gradient (:mod:`.gradients`).
+        """Removes gradients to which nothing was added (:mod:`.gradients`), after all additions.
 
-        The host waits to learn that, where the owner itself had added nothing when a D came.
+        The host waits for the device if a D arrived before the owner itself had added anything.
         """
         unsure, self._unsure = self._unsure, []
         clear_unused(unsure)
 
     def _started(self, found: Tensor | None) -> Tensor:
-        """A D that sets out here, with what was kept."""
+        """Returns a D that starts here, with the local sum."""
         return (self._zeros() if found is None else found).to(self._sent_dtype)
 
     def _zeros(self) -> Tensor:

@@ -1,8 +1,8 @@
-"""Gradients that are summed over processes: as one message, and those that nothing was added to.
+"""Gradients that are summed over processes: packing into one message, and unused gradients.
 
-In one process a parameter that no microbatch used has no gradient, and optimizers leave it as it
-is; AdamW decays one whose gradient is 0. So sums begin with -0.0, which adds nothing to what is
-sent, not even to a sign: what is -0.0 throughout in the end is no gradient.
+In one process, a parameter that no microbatch used has no gradient, so optimizers skip it; with a
+gradient of 0, AdamW would decay it. To tell the two apart, sums start with -0.0. Adding it changes
+no value, not even the sign of a zero. A result that is -0.0 everywhere means no gradient.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ NOTHING = -0.0
 
 
 def nothing(dtype: torch.dtype) -> complex:
-    """The zero that sums of this dtype begin with."""
+    """Returns the initial value of sums of this dtype."""
     return complex(NOTHING, NOTHING) if dtype.is_complex else NOTHING
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """The parameter's gradient, made of :data:`NOTHING` where it has none."""
+    """Returns the parameter's gradient; if it has none, creates one of :data:`NOTHING`."""
     if parameter.grad is None:
         dtype = parameter.grad_dtype or parameter.dtype
         parameter.grad = torch.full_like(parameter, nothing(dtype), dtype=dtype)
@@ -31,20 +31,23 @@ def gradient_of(parameter: nn.Parameter) -> Tensor:
 
 
 def reals(tensor: Tensor) -> Tensor:
-    """A view of the tensor as real numbers; of one that is a conjugate by a bit alone, a copy."""
+    """Returns a view of the tensor as real numbers; a copy if its conjugate bit is set."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def flattened(gradients: Sequence[Tensor], dtype: torch.dtype | None) -> Tensor:
-    """The gradients' real numbers as one message, in ``dtype``, by default one that holds all; a
-    single gradient in its own memory where it can be."""
+    """Returns the gradients as one flat message of real numbers.
+
+    ``dtype``: of the message; by default one that can represent all. A single gradient is not
+    copied if possible.
+    """
     parts = [reals(gradient).flatten() for gradient in gradients]
     flat = parts[0] if len(parts) == 1 else torch.cat(parts)
     return flat.to(dtype or flat.dtype)
 
 
 def spread(flat: Tensor, gradients: Sequence[Tensor]) -> None:
-    """Writes a message that :func:`flattened` made back into the gradients."""
+    """Writes a message of :func:`flattened` back into the gradients."""
     sizes = [gradient.numel() * (1 + gradient.is_complex()) for gradient in gradients]
     for gradient, part in zip(gradients, torch.split(flat, sizes), strict=True):
         if gradient.is_complex():
@@ -56,7 +59,7 @@ def spread(flat: Tensor, gradients: Sequence[Tensor]) -> None:
 
 @torch.no_grad()
 def clear_unused(parameters: Sequence[nn.Parameter]) -> None:
-    """Removes gradients that are :data:`NOTHING` throughout; the host waits for the device."""
+    """Removes gradients that are :data:`NOTHING` everywhere; the host waits for the device."""
     found = [p for p in parameters if p.grad is not None]
     if not found:
         return

@@ -1,4 +1,4 @@
-"""The dtypes in which parameters are kept, computed with and summed."""
+"""The dtypes in which parameters are stored, computed with and reduced."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from .flat_parameters import ALIGNMENT
 
 @dataclass(frozen=True, slots=True)
 class MixedPrecision:
-    """``master``: of the parameters as the owner steps them, and of the sums of their gradients on
-    each rank; ``param``: of those that are computed with and sent; ``reduce``: of gradients that
-    are sent or summed over ranks.
+    """The dtypes of a stage.
+
+    ``master``: of the parameters that the optimizer steps, and of each rank's gradient sums.
+    ``param``: of the parameters that are computed with and sent. ``reduce``: of gradients that are
+    sent or summed over ranks.
     """
 
     master: torch.dtype
@@ -24,17 +26,17 @@ class MixedPrecision:
 
     @property
     def mixed(self) -> bool:
-        """Whether the parameters that are computed with are no masters."""
+        """Whether computation uses another dtype than the master parameters."""
         return self.param != self.master
 
     @property
     def spacing(self) -> int:
-        """Elements to which parameters are aligned in flat tensors, alike in every dtype."""
+        """Alignment of parameters in flat tensors, in elements; the same for all three dtypes."""
         return max(1, ALIGNMENT // min(d.itemsize for d in (self.master, self.param, self.reduce)))
 
 
 def check_floating(**dtypes: torch.dtype | None) -> None:
-    """Raises InputError, naming the argument, for a dtype that is not floating."""
+    """Raises InputError with the argument's name for a dtype that is not floating-point."""
     for name, dtype in dtypes.items():
         if dtype is not None and not dtype.is_floating_point:
             raise InputError(f"{name}: expected a floating dtype, got {dtype}")

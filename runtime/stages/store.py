@@ -1,4 +1,4 @@
-"""The stages that a rank runs, and the seam for where their weights come from."""
+"""The stages that a rank runs, and the interface to where their weights are stored."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ Stage: TypeAlias = nn.Module | Callable[[], nn.Module]
 
 
 class StageStore:
-    """The modules that this rank computes with, whose weights live on it for good.
+    """The modules that this rank computes with; their weights stay on it.
 
-    Of :class:`~pipeloom.runtime.stages.streamed_weights.StreamedStages` it has them while it needs
-    them, of :class:`~pipeloom.runtime.stages.fsdp.ShardedStages` a shard between steps. A module is
-    asked for once and called in every F: the object stays, its parameters' data may move.
-    ``resident``: no step has to ``gather``, ``begin`` or ``settle``.
+    Subclasses: with :class:`~pipeloom.runtime.stages.streamed_weights.StreamedStages`, weights are
+    here only while they are needed; with :class:`~pipeloom.runtime.stages.fsdp.ShardedStages`, only
+    a shard is here between steps. A module is requested once and called in every F: the object
+    stays the same, but the data of its parameters may move.
+
+    ``resident``: whether steps need no ``gather``, ``begin`` and ``settle``.
     """
 
     resident = True
@@ -34,39 +36,39 @@ class StageStore:
 
     @property
     def stages(self) -> Sequence[int]:
-        """The stages that ``module`` knows, ascending."""
+        """The stages that ``module`` accepts, ascending."""
         return list(self._modules)
 
     def module(self, stage: int) -> nn.Module:
-        """The stage's module, the same object at each call."""
+        """Returns the stage's module, the same object at each call."""
         return self._modules[stage]
 
     def owns(self, stage: int) -> bool:
-        """Whether the stage's weights are here in every op; else in F, B and BW alone."""
+        """Whether the stage's weights are here in every op; otherwise only in F, B and BW."""
         return True
 
     def parameters(self, stage: int) -> Sequence[nn.Parameter]:
-        """The parameters that an op of the stage computes with."""
+        """Returns the parameters that an op of the stage computes with."""
         return list(self._modules[stage].parameters())
 
     def gather(self) -> None:
-        """Fetches parameters that are elsewhere, before each step or trial; all ranks call it."""
+        """Fetches parameters from elsewhere before a step or a trial; all ranks call it."""
 
     def begin(self) -> None:
-        """Before each step."""
+        """Prepares a step."""
 
     def settle(self, stage: int) -> None:
-        """In each step: nothing computes with the stage any more, its optimizer may step."""
+        """Called in a step after the stage's last op, before its optimizer steps."""
 
     def release(self) -> None:
-        """Lets go of parameters that were gathered, outside of steps."""
+        """Frees gathered parameters, outside of steps."""
 
     def close(self) -> None:
-        """Leaves the modules as they were given."""
+        """Restores the modules as they were given."""
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """A context for ops of no training step, once all is gathered."""
+        """A context for ops outside of training steps, after ``gather``."""
         self.begin()
         try:
             yield
@@ -76,23 +78,21 @@ class StageStore:
             self.release()
 
     def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
-        """A context in which the stage can run an op of this kind. One object, entered again and
-        again."""
+        """Returns the context in which the stage runs an op of this kind; reusable."""
         return nullcontext()
 
     def trying(self, stage: int) -> AbstractContextManager[object]:
-        """A context in which its module can run, though maybe with other values in its
-        parameters."""
+        """Returns a context in which the module can run, possibly with other parameter values."""
         return nullcontext()
 
 
 def stage_modules(
     stages: Mapping[int, Stage] | Sequence[Stage], needed: Sequence[int], count: int
 ) -> dict[int, nn.Module]:
-    """The modules of the ``count`` stages that are ``needed``; a callable is called for its module.
+    """Returns the modules of the stages ``needed``, of ``count``; calls callables to create them.
 
-    A sequence holds all stages or just the needed ones, in order.
-    Raises InputError where a needed stage is missing or is not a module.
+    A sequence contains all stages or exactly the needed ones, in order. Raises InputError if a
+    needed stage is missing or is not a module.
     """
     table = _table(stages, needed, count)
     missing = [s for s in needed if s not in table]
@@ -104,7 +104,7 @@ def stage_modules(
 def given_modules(
     stages: Mapping[int, Stage] | Sequence[Stage], needed: Sequence[int], count: int
 ) -> dict[int, nn.Module]:
-    """The stages that are modules as they are given, needed or not."""
+    """Returns the stages that were given as modules, whether needed or not."""
     table = _table(stages, needed, count)
     return {s: stage for s, stage in table.items() if isinstance(stage, nn.Module)}
 
@@ -124,7 +124,7 @@ def _table(
     )
 
 
-# torch's modules whose hooks reduce gradients in each backward pass, by class
+# torch's modules whose hooks reduce gradients in each backward pass: class name -> usual name
 REDUCING = {
     "DistributedDataParallel": "DistributedDataParallel",
     "FullyShardedDataParallel": "FullyShardedDataParallel",
@@ -134,7 +134,7 @@ REDUCING = {
 
 
 def made(stage: Stage, index: int) -> nn.Module:
-    """The stage's module. Raises InputError where it is none, or reduces gradients by itself."""
+    """Returns the stage's module. Raises InputError if it is none or reduces gradients itself."""
     module = stage if isinstance(stage, nn.Module) else _make(stage)
     if not isinstance(module, nn.Module):
         raise InputError(
@@ -145,7 +145,7 @@ def made(stage: Stage, index: int) -> nn.Module:
 
 
 def _make(stage: Callable[[], nn.Module]) -> nn.Module:
-    """The function's module, which remembers where its parameters were registered."""
+    """Calls the function and records where it registered parameters (:mod:`.tie_detection`)."""
     with registering() as registered:
         module = stage()
         if isinstance(module, nn.Module):
@@ -154,7 +154,7 @@ def _make(stage: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _check_reducing(module: nn.Module, index: int) -> None:
-    """Such hooks know neither of microbatches nor of weight gradients that are put off."""
+    """Refuses hooks that reduce in each microbatch, before deferred weight gradients exist."""
     for path, part in module.named_modules():
         for kind in type(part).__mro__:
             if kind.__name__ in REDUCING and kind.__module__.startswith("torch."):
@@ -166,8 +166,10 @@ def _check_reducing(module: nn.Module, index: int) -> None:
 
 
 def check_frozen(parameters: Mapping[str, torch.Tensor], where: str) -> None:
-    """Raises InputError, naming it, for one of ``parameters``, which were frozen when the pipeline
-    was made, that is trained by now: nobody would send its gradient."""
+    """Raises InputError if a parameter that was frozen at the pipeline's creation is now trained.
+
+    ``parameters``: those that were frozen, by name; their gradients would not be sent.
+    """
     for name, parameter in parameters.items():
         if parameter.requires_grad:
             raise InputError(
@@ -177,6 +179,6 @@ def check_frozen(parameters: Mapping[str, torch.Tensor], where: str) -> None:
 
 
 def device_of(modules: Iterable[nn.Module]) -> torch.device:
-    """The device of the first parameter or buffer; the CPU without any."""
+    """Returns the device of the first parameter or buffer; the CPU if there is none."""
     tensors: list[Tensor] = [t for m in modules for t in (*m.parameters(), *m.buffers())]
     return tensors[0].device if tensors else torch.device("cpu")

@@ -1,17 +1,17 @@
-"""Stages whose weights are streamed, or are computed with in a dtype of their own.
+"""Stages whose weights are streamed, or whose computation uses another dtype.
 
 ::
 
     recv w2.5      into a buffer
     wait recv      the buffer becomes stage 2's weights on this rank
-    2F0            parameters take memory, the buffer is copied in, F runs, the memory is given back
-    2BW0           the same, and D's buffer (or a sum kept here) is what .grad point into
+    2F0            allocates the parameters, copies the buffer into them, runs F, frees them
+    2BW0           the same; .grad are views of D's buffer (or of a local sum)
     send w2.7      from the buffer; the owner sends its parameters themselves
 
-So beside the program's buffers a rank holds the weights that it owns and, during an op, those of
-one stage more. In mixed precision the owner has two tensors: the masters, which the parameters are
-outside of steps and while the optimizer runs, and what they are computed with, cast from these when
-a step begins, and sent.
+So in addition to the program's buffers, a rank stores the weights that it owns and, during an op,
+those of one more stage. In mixed precision, the owner has two tensors. The masters are the
+parameters' data outside of steps and while the optimizer runs. The tensor that ops compute with and
+that is sent is cast from the masters at the beginning of a step.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from .store import StageStore, check_frozen
 
 
 class StreamedStages(StageStore):
-    """One rank's stages where weights are streamed: their store, and the routing of their tensors.
+    """One rank's stages with streamed weights: their store, and the routing of their tensors.
 
-    ``modules``: those of all stages that the rank runs, owns or passes on. Their parameters are
-    moved into flat tensors; those of stages owned elsewhere hold no memory but while an op runs.
-    ``param_dtype``, ``reduce_dtype``: as :class:`MixedPrecision` says; ``master``: the parameters'
-    own dtype, where no stage of the rank has any.
-    Raises InputError where parameters differ in dtype, or two stages share one.
+    ``modules``: all stages that the rank runs, owns or passes on. Their parameters are moved into
+    flat tensors; those of stages owned by other ranks occupy memory only while an op runs.
+    ``param_dtype``, ``reduce_dtype``: see :class:`MixedPrecision`. ``master``: the parameters'
+    dtype, in case no stage of this rank has parameters. Raises InputError if parameters differ in
+    dtype, or if two stages share one.
     """
 
     resident = False
@@ -75,14 +75,16 @@ class StreamedStages(StageStore):
         self._follow(schedule, rank)
 
     def by(self, schedule: Schedule, rank: int) -> StreamedStages:
-        """The store of the same weights for another schedule, whose owners are the same, between
-        steps."""
+        """Returns a store of the same weights for another schedule with the same owners.
+
+        Called between steps.
+        """
         other = copy(self)
         other._follow(schedule, rank)
         return other
 
     def _follow(self, schedule: Schedule, rank: int) -> None:
-        """Takes the schedule's transfers for those that come and leave."""
+        """Sets the transfers to those of the schedule."""
         self._leaving = Counter(
             t.stage
             for t in schedule.transfers
@@ -96,7 +98,7 @@ class StreamedStages(StageStore):
         return self._stages[stage].owned
 
     def begin(self) -> None:
-        self._received.clear()  # of programs that are prepared
+        self._received.clear()  # left from the preparation of programs
         for s, stage in self._stages.items():
             stage.begin(self._leaving[s])
 
@@ -114,7 +116,7 @@ class StreamedStages(StageStore):
         self.settle(stage)
 
     def spec(self, kind: ir.TensorKind, stage: int) -> Spec:
-        """A buffer serves any stage: it is as large as the largest one's."""
+        """Shape and dtype of a buffer, which fits the largest stage."""
         stages = self._stages.values()
         if kind is ir.TensorKind.GRADIENT:
             return Spec((max(s.gradient_layout.size for s in stages),), self.precision.reduce)
@@ -144,7 +146,7 @@ class StreamedStages(StageStore):
 
 
 class _Stage:
-    """One stage on one rank: its weights, wherever they are, and its gradients."""
+    """One stage on one rank: its weights, wherever they are stored, and its gradients."""
 
     def __init__(
         self, module: nn.Module, owned: bool, precision: MixedPrecision, device: torch.device
@@ -170,7 +172,7 @@ class _Stage:
 
     @torch.no_grad()
     def begin(self, leaving: int = 0) -> None:
-        """Before a step in which so many D's leave the rank: the weights that it computes with."""
+        """Prepares a step in which ``leaving`` D's leave the rank; casts the masters' weights."""
         check_frozen(self._frozen, WHERE)
         self.gradients.begin(leaving)
         if self._masters is not None:
@@ -178,21 +180,21 @@ class _Stage:
             self.weights.bind()
 
     def settle(self) -> None:
-        """The parameters are the masters again: all that computes with the stage is done."""
+        """Makes the masters the parameters' data again, after the stage's last op."""
         self._here = None
         self.gradients.settle()
         if self._masters is not None:
             self._masters.bind()
 
     def come(self, buffer: Tensor) -> None:
-        """Weights have come; ops use the copy that came last."""
+        """Stores received weights; ops use the latest."""
         self._here = buffer
 
     def fill(self) -> None:
         if self.owned:
             return
         if self._here is None:
-            self.weights.allocate()  # to try shapes out, before any step
+            self.weights.allocate()  # for shape inference, before any step
             self.weights.flat.zero_()
         else:
             self.weights.fill(self._here)
@@ -203,7 +205,7 @@ class _Stage:
 
 
 class _Use:
-    """While an op runs: all but W read the weights, and all but F add gradients."""
+    """The context of an op: all kinds but W read the weights, all but F add gradients."""
 
     __slots__ = ("_kind", "_stage")
 

@@ -1,9 +1,9 @@
-"""Parameters that stages share, whether or not anybody said so.
+"""Detects parameters that stages share, whether or not the caller named them.
 
-A rank sees one object in several stages. Of stages that other ranks have it sees where their
-parameter was registered, where a function makes the whole model and returns a part
-(:func:`registering`). Of one parameter that has several places each stage keeps others, and all
-ranks name the places alike.
+If several stages of this rank contain the same object, they share it. For stages on other ranks, a
+function may create the whole model and return a part of it. Then :func:`registering` records all
+places where a parameter was registered. If each of several stages keeps another one of these
+places, they share the parameter; places have the same names on all ranks.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ _Joined = TypeVar("_Joined", Member, int)
 
 
 def stages_of(group: Group) -> tuple[int, ...]:
-    """The stages of a group's parameters, each once, ascending."""
+    """Returns the distinct stages of a group's parameters, ascending."""
     return tuple(sorted({stage for stage, _ in group}))
 
 
 def ranks_of(stages: Sequence[int], holders: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The ranks that hold any of the stages, ascending."""
+    """Returns the ranks that hold any of the stages, ascending."""
     return tuple(sorted({rank for stage in stages for rank in holders[stage]}))
 
 
 def tied_stages(tied: Iterable[Group]) -> list[tuple[int, ...]]:
-    """The groups of stages that share parameters, ascending."""
+    """Returns the groups of stages that share parameters, ascending."""
     return sorted({stages for stages in map(stages_of, tied) if len(stages) > 1})
 
 
 _Registered: TypeAlias = "list[tuple[ref[nn.Module], str, ref[nn.Parameter]]]"
-# of parameters that were registered outside of their stage, too: their places in the whole model,
-# every one the same on all ranks, and those that their stage kept
+# for parameters that were also registered outside of their stage: all places in the whole model,
+# which have the same names on all ranks, and the places inside the stage
 _MADE: Any = WeakTensorKeyDictionary()
 
 
 @contextmanager
 def registering() -> Iterator[_Registered]:
-    """The parameters that are registered in modules, in order; none is kept alive by it."""
+    """A context that records the parameters registered in modules, in order, as weak references."""
     registered: _Registered = []
 
     def note(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -65,8 +65,11 @@ def registering() -> Iterator[_Registered]:
 
 
 def remember(module: nn.Module, registered: _Registered) -> None:
-    """Keeps the places of a new stage's parameters that its function registered elsewhere, too: a
-    place is the number of the registration, of how many, and what was registered."""
+    """Records the places of a new stage's parameters that were also registered elsewhere.
+
+    A place is the number of the registration, the count of registrations, and the parameter's class
+    and name.
+    """
     inside = {(id(m), id(p)) for m in module.modules() for p in m.parameters(recurse=False)}
     every: defaultdict[int, list[Hashable]] = defaultdict(list)
     kept: defaultdict[int, list[Hashable]] = defaultdict(list)
@@ -80,7 +83,7 @@ def remember(module: nn.Module, registered: _Registered) -> None:
             _MADE[p] = tuple(every[id(p)]), tuple(kept[id(p)])
 
 
-# of parameters that stand outside of their stage, too: every place and those kept, and their shapes
+# parameters also registered outside of their stage: all places, places inside, shape
 _Standing: TypeAlias = dict[Member, tuple[Any, ...]]
 
 
@@ -91,13 +94,11 @@ def find_ties(
     own: Mapping[int, nn.Module],
     gather: Callable[[Any], list[Any]],
 ) -> list[list[Member]]:
-    """Groups of (stage, parameter name) that are one: ``tied``, and what any rank sees besides.
+    """Returns groups of (stage, parameter name) that are one: ``tied``, and those any rank finds.
 
-    ``given``: the modules that this rank has of any of the ``count`` stages; ``own``: those of the
-    stages that it needs; ``gather(value)``: what each rank passed, so that all have the same
-    groups.
-
-    Raises InputError for a stage that does not exist.
+    ``given``: the modules that this rank has of any of the ``count`` stages. ``own``: those of the
+    stages that it needs. ``gather(value)`` returns the values of all ranks, so that all find the
+    same groups. Raises InputError for a stage that does not exist.
     """
     for group in tied:
         if not all(0 <= stage < count for stage, _ in group):
@@ -111,7 +112,7 @@ def find_ties(
 def _named(
     modules: Mapping[int, nn.Module], told: Collection[Member]
 ) -> list[tuple[Member, nn.Parameter]]:
-    """Each stage's parameters once, by the name that was ``told`` of them or else their first."""
+    """Returns each stage's distinct parameters, by the name in ``told`` or their first name."""
     found: dict[tuple[int, int], tuple[Member, nn.Parameter]] = {}
     for s, module in sorted(modules.items()):
         for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -124,7 +125,7 @@ def _named(
 def _seen(
     named: Sequence[tuple[Member, nn.Parameter]], own: Mapping[int, nn.Module]
 ) -> tuple[Any, ...]:
-    """Groups of parameters that are one object on this rank, and its :data:`_Standing` ones."""
+    """Returns groups of parameters that are one object on this rank, and its :data:`_Standing`."""
     objects: dict[int, list[Member]] = {}
     for member, parameter in named:
         objects.setdefault(id(parameter), []).append(member)
@@ -137,7 +138,7 @@ def _seen(
 
 
 def _matching(rows: Iterable[_Standing]) -> list[list[Member]]:
-    """Parameters that stand in the same places, of which each stage kept others."""
+    """Returns groups of parameters with the same places, of which each stage contains others."""
     alike: dict[Hashable, dict[Member, tuple[Hashable, ...]]] = {}
     for member, (every, kept, shape) in (item for row in rows for item in row.items()):
         alike.setdefault((every, shape), {})[member] = kept
@@ -149,7 +150,7 @@ def _matching(rows: Iterable[_Standing]) -> list[list[Member]]:
 
 
 def joined(groups: Iterable[Iterable[_Joined]]) -> list[list[_Joined]]:
-    """The groups with those that share a member made one; each ascending, and all of them."""
+    """Merges groups that share a member; members and groups are sorted."""
     apart: list[set[_Joined]] = []
     for group in map(set, groups):
         common = [other for other in apart if other & group]

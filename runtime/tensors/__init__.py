@@ -1,1 +1,1 @@
-"""Tensors through a stage: inputs, outputs, skips, random numbers."""
+"""Tensors of a stage: inputs, outputs, skip connections, random state."""

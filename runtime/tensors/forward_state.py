@@ -1,4 +1,4 @@
-"""The state that forwards change, kept and restored: random numbers and the modules' buffers."""
+"""Saves and restores the state that forwards change: random numbers and modules' buffers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from .rng_state import RandomState, generators_of
 
 
 class ForwardState:
-    """The states, now, of the generators on ``devices``, and of the modules' own generators and
-    buffers, such as running statistics."""
+    """A copy of the current state of generators and buffers.
+
+    Includes the default generators of ``devices``, and the modules' own generators and buffers,
+    such as running statistics.
+    """
 
     def __init__(self, modules: Iterable[nn.Module], devices: Iterable[torch.device]) -> None:
         modules = list(modules)
@@ -26,7 +29,7 @@ class ForwardState:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Puts all of it back, so that forwards run again as if for the first time."""
+        """Restores the state, so that forwards give the same results again."""
         self._random.restore()
         for one in self._buffers:
             one.module._buffers[one.name] = one.buffer
@@ -35,7 +38,7 @@ class ForwardState:
 
 @contextmanager
 def undisturbed(modules: Iterable[nn.Module], devices: Iterable[torch.device]) -> Iterator[None]:
-    """A context after which random numbers and buffers are as before it."""
+    """A context that restores random state and buffers."""
     state = ForwardState(modules, devices)
     try:
         yield
@@ -45,7 +48,7 @@ def undisturbed(modules: Iterable[nn.Module], devices: Iterable[torch.device]) -
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptBuffer:
-    """A buffer of ``module``, and a copy of its ``value`` and its ``version`` before a forward."""
+    """A buffer of ``module``, with a copy of its ``value`` and its ``version`` before a forward."""
 
     module: nn.Module
     name: str
@@ -55,10 +58,10 @@ class KeptBuffer:
 
     @property
     def changed(self) -> bool:
-        """Whether the buffer was modified or replaced since then.
+        """Whether the buffer was modified or replaced.
 
-        Torch does not count the writes of ``batch_norm`` and to ``.data``, so that values are
-        compared; fake tensors have none.
+        Values are compared, too, as torch does not count writes by ``batch_norm`` and to ``.data``.
+        Fake tensors have no values: their running statistics count as modified in training mode.
         """
         if self.module._buffers[self.name] is not self.buffer:
             return True
@@ -71,8 +74,10 @@ class KeptBuffer:
 
 @contextmanager
 def kept_buffers(places: Iterable[tuple[nn.Module, str]]) -> Iterator[list[KeptBuffer]]:
-    """A context for a forward; afterwards the list has what was before of those of the buffers, by
-    module and name, that it changed, such as running statistics."""
+    """A context for a forward that modifies buffers, given as pairs (module, name).
+
+    On exit, the list contains the previous values of the modified buffers.
+    """
     kept = _copies(places)
     yield kept
     kept[:] = [one for one in kept if one.changed]
@@ -80,7 +85,7 @@ def kept_buffers(places: Iterable[tuple[nn.Module, str]]) -> Iterator[list[KeptB
 
 @contextmanager
 def in_place_of_buffers(kept: Sequence[KeptBuffer]) -> Iterator[None]:
-    """A context whose forward computes with the copies, and changes them, not the buffers."""
+    """A context in which the modules use and modify the copies instead of their buffers."""
     own = [one.module._buffers[one.name] for one in kept]
     for one in kept:
         one.module._buffers[one.name] = one.value
@@ -92,7 +97,7 @@ def in_place_of_buffers(kept: Sequence[KeptBuffer]) -> Iterator[None]:
 
 
 def _copies(places: Iterable[tuple[nn.Module, str]]) -> list[KeptBuffer]:
-    """One copy of each buffer, also where several names have it."""
+    """Returns copies of the buffers; a buffer with several names is copied once."""
     found = [(part, name, part._buffers[name]) for part, name in places]
     copies = {id(buffer): buffer.detach().clone() for *_, buffer in found if buffer is not None}
     return [

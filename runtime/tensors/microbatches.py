@@ -1,8 +1,8 @@
-"""Whole batches cut into microbatches, as ``torch.distributed.pipelining`` does.
+"""Splits whole batches into microbatches, as ``torch.distributed.pipelining`` does.
 
-A batch is a tensor, or dicts and tuples of tensors and of what is no tensor: tensors are cut along
-dimension 0, all else is given to each microbatch. What are microbatches already comes as a list of
-them, or as a tuple of tensors (which :meth:`torch.Tensor.chunk` gives)::
+A batch is a tensor, or dicts and tuples of tensors and other values. Tensors are split along
+dimension 0; other values are passed to each microbatch. A list, or a tuple of tensors (the result
+of :meth:`torch.Tensor.chunk`), is taken as microbatches that are already split::
 
     {"ids": int64[8, 6], "scale": 0.5}          ->  4 x {"ids": int64[2, 6], "scale": 0.5}
     [{"ids": int64[2, 6]}, {"ids": int64[2, 9]}]    two microbatches as they are
@@ -22,25 +22,25 @@ from ..errors import ShapeError
 from .rows import cut
 from .trees import shown, tensors
 
-Batch: TypeAlias = Any  # as above
+Batch: TypeAlias = Any  # see above
 
 
 class OneEach(list[Any]):
-    """A value of each microbatch, whatever it is."""
+    """A list with one value per microbatch, even if it contains no tensors."""
 
 
 def is_cut(batch: Batch) -> bool:
-    """Whether it is microbatches already."""
+    """Whether the batch is already split into microbatches."""
     if isinstance(batch, tuple):
         return bool(batch) and all(isinstance(part, Tensor) for part in batch)
     return isinstance(batch, list)
 
 
 def split(batch: Batch, microbatches: int, name: str) -> Sequence[Any]:
-    """A whole batch in equal parts along dimension 0; microbatches as they are.
+    """Splits a whole batch into equal parts along dimension 0; returns microbatches unchanged.
 
-    Raises ShapeError where it cannot be cut evenly, or microbatches differ in number, structure or
-    dtype.
+    Raises ShapeError if it cannot be split evenly, or if microbatches differ in number, structure
+    or dtype.
     """
     if not is_cut(batch):
         return _parts(batch, microbatches, name)
@@ -59,14 +59,17 @@ def split(batch: Batch, microbatches: int, name: str) -> Sequence[Any]:
 
 
 def split_options(options: Mapping[str, Any], microbatches: int) -> list[dict[str, Any]]:
-    """Keyword arguments for each microbatch; a list without tensors is given to each unless it is
-    :class:`OneEach`, a tuple is a whole batch."""
+    """Returns the keyword arguments of each microbatch.
+
+    A tuple is a whole batch. A list without tensors is passed to each microbatch, unless it is a
+    :class:`OneEach`.
+    """
     cut = {name: _option(value, microbatches, name) for name, value in options.items()}
     return [{name: parts[j] for name, parts in cut.items()} for j in range(microbatches)]
 
 
 def option_counts(options: Mapping[str, Any]) -> dict[str, int]:
-    """The number of microbatches of each keyword argument that is a list of them."""
+    """Returns the number of microbatches of each keyword argument that is a list of them."""
     return {name: len(value) for name, value in options.items() if _is_option_cut(value)}
 
 
@@ -83,7 +86,7 @@ def _is_option_cut(value: Any) -> bool:
 
 
 def _parts(batch: Any, microbatches: int, name: str) -> Sequence[Any]:
-    """The microbatches of a whole batch."""
+    """Returns the microbatches of a whole batch."""
     leaves, tree = _pytree.tree_flatten(batch)
     rows = [_cut(leaf, microbatches, name) for leaf in leaves]
     return [_pytree.tree_unflatten([row[j] for row in rows], tree) for j in range(microbatches)]
@@ -97,7 +100,7 @@ def _cut(leaf: Any, microbatches: int, name: str) -> Sequence[Any]:
 
 
 def _likeness(part: Any) -> object:
-    """The features that microbatches of one batch share."""
+    """Returns the properties that microbatches of one batch must share."""
     if isinstance(part, Tensor):
         return part.dim(), part.dtype
     leaves, tree = _pytree.tree_flatten(part)
@@ -105,7 +108,7 @@ def _likeness(part: Any) -> object:
 
 
 def _check_plain(value: object, name: str) -> None:
-    """Raises ShapeError for an object with tensors in it, which would be given to each whole."""
+    """Raises ShapeError for an object that contains tensors, as these would not be split."""
     if isinstance(value, nn.Module):
         return
     held = getattr(value, "__dict__", {}).values()

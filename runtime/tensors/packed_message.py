@@ -1,4 +1,4 @@
-"""Tensors of given shapes and dtypes as one message."""
+"""Packs tensors of known shapes and dtypes into one message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-ALIGNED = 64  # bytes: where a packed tensor may begin
+ALIGNED = 64  # bytes; alignment of a packed tensor
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -33,7 +33,7 @@ class Spec:
 
 
 class PackedMessage:
-    """Tensors as one message: one as it is, several in bytes; of none, a byte."""
+    """Tensors as one message: a single tensor unchanged, several as bytes, none as one byte."""
 
     def __init__(self, specs: Sequence[Spec]) -> None:
         self._specs = tuple(specs)
@@ -46,19 +46,19 @@ class PackedMessage:
         self.nbytes = max(1, end if self._single is None else self._single.nbytes)
 
     def place(self, buffer: Tensor) -> Tensor:
-        """The part of a buffer of bytes that the message fills."""
+        """Returns the part of a byte buffer that the message fills."""
         if self._single is None:
             return buffer[: self.nbytes]
         return _view(buffer, 0, self._single)
 
     def tensors(self, place: Tensor) -> tuple[Tensor, ...]:
-        """The tensors that lie in a place."""
+        """Returns the tensors in a part of a buffer, as views."""
         if self._single is not None:
             return (place,)
         return tuple(map(_view, [place] * len(self._specs), self._offsets, self._specs))
 
     def pack(self, tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-        """The tensor to send."""
+        """Returns the tensor to send."""
         if self._single is not None:
             return tensors[0].contiguous()
         packed = torch.empty(self.nbytes, dtype=torch.uint8, device=device)

@@ -1,4 +1,4 @@
-"""The buffers that a rank receives into, kept from program to program."""
+"""The buffers that a rank receives into, reused by consecutive programs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .packed_message import Spec
 
 
 class ReceiveBuffers:
-    """Buffers by their places in a program, each as large as the largest so far.
+    """Buffers by their positions in a program, each as large as the largest request so far.
 
-    A program takes them again once no other that has them is running.
+    A program may only take them while no other program uses them.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -19,7 +19,7 @@ class ReceiveBuffers:
         self._bytes: list[Tensor] = []
 
     def take(self, place: int, spec: Spec) -> Tensor:
-        """The buffer of that place in the program, which is one of the known or the next one."""
+        """Returns the buffer number ``place`` of the program, an existing one or the next."""
         if place == len(self._bytes):
             self._bytes.append(torch.empty(0, dtype=torch.uint8, device=self._device))
         if len(self._bytes[place]) < spec.nbytes:

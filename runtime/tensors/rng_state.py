@@ -1,5 +1,4 @@
-"""Random numbers drawn twice: what dropout left out in a forward, it leaves out when that runs
-again."""
+"""Saves and restores random state, so that a repeated forward drops the same elements."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ CPU = torch.device("cpu")
 
 
 class RandomState:
-    """The states, now, of the generators that a computation on ``devices`` draws from, and of its
-    ``own``."""
+    """A copy of the current state of the default generators of ``devices`` and of ``own``."""
 
     def __init__(
         self, devices: Iterable[torch.device], own: Iterable[torch.Generator] = ()
@@ -28,7 +26,7 @@ class RandomState:
         self._own = [(generator, generator.get_state()) for generator in own]
 
     def restore(self) -> None:
-        """Makes the same numbers come again."""
+        """Restores the state."""
         for device, state in self._default:
             device.set_rng_state(state)
         for generator, state in self._own:
@@ -36,8 +34,7 @@ class RandomState:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """A context that draws the same numbers once more; after it all goes on as if none had been
-        drawn."""
+        """A context that draws the same numbers again; on exit, the state is as before."""
         devices = [device.device for device, _ in self._default]
         after = RandomState(devices, [generator for generator, _ in self._own])
         self.restore()
@@ -48,11 +45,11 @@ class RandomState:
 
 
 def generators_of(module: nn.Module) -> list[torch.Generator]:
-    """The generators of random numbers that modules have as attributes."""
+    """Returns the random generators that modules have as attributes."""
     held = (vars(part).values() for part in module.modules())
     return [x for values in held for x in values if isinstance(x, torch.Generator)]
 
 
 def devices_of(values: Iterable[Any]) -> set[torch.device]:
-    """The devices of the tensors among ``values``."""
+    """Returns the devices of the tensors among ``values``."""
     return {x.device for x in tensors(values)}

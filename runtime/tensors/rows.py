@@ -1,4 +1,4 @@
-"""A tensor cut into microbatches along dimension 0, and outputs put together again."""
+"""Splits a tensor into microbatches along dimension 0, and concatenates outputs."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .packed_message import Spec
 
 
 def cut(batch: Tensor, microbatches: int, name: str) -> Sequence[Tensor]:
-    """Equal parts of a batch. Raises ShapeError, with its ``name``, where there are none."""
+    """Splits a batch into equal parts. Raises ShapeError with its ``name`` if impossible."""
     if batch.dim() == 0 or batch.shape[0] % microbatches:
         raise ShapeError(
             f"{name}: {Spec.of(batch)} cannot be cut into {microbatches} equal microbatches "
             "along dimension 0"
         )
     parts = batch.chunk(microbatches)
-    # a part of its own version: a forward that changes its input changes no other microbatch's
+    # .data: each part has a version counter of its own, in case a forward modifies its input
     return parts if batch.requires_grad else [x.data for x in parts]
 
 
 def merge(outputs: Sequence[Any]) -> Any:
-    """The outputs of all microbatches as one batch; scalars are stacked.
+    """Concatenates the outputs of all microbatches to one batch; scalars are stacked.
 
-    A list of them where they are not tensors, or differ in more than their number of rows.
+    Returns a list if they are not tensors or differ in more than the number of rows.
     """
     first = outputs[0]
     if isinstance(first, tuple):

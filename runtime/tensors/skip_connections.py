@@ -1,7 +1,7 @@
-"""Skips: what a stage makes for one that is not the next.
+"""Skip connections: an output of a stage that is the input of a later one.
 
-It is one more tensor of every edge in between: the stages there do not see it, their ranks hold it
-as long as what they receive with it, and its gradient comes back the same way::
+It is sent as one more tensor between all stages in between. Their modules do not see it, but their
+ranks hold it as long as the other received tensors. Its gradient returns the same way::
 
     stage 0 ─(x, skip)─▶ stage 1 ─(y, skip)─▶ stage 2       skips = [(0, 2)]
        returns (x, skip)   takes x, returns y   takes (y, skip)
@@ -19,7 +19,7 @@ from ..errors import ShapeError
 
 
 class Skips:
-    """Tensors of pairs of stages (i, j), one each: an output of i that is an input of j."""
+    """Skip connections of pairs (i, j): one output of stage i is an input of stage j."""
 
     def __init__(self, pairs: Sequence[tuple[int, int]], stages: int) -> None:
         for pair in pairs:
@@ -31,11 +31,11 @@ class Skips:
         self._pairs = [(source, target) for source, target in pairs]
 
     def passes(self, stage: int) -> bool:
-        """Whether a skip starts at the stage, ends there, or comes by."""
+        """Whether a skip connection starts or ends at the stage or passes through it."""
         return any(source <= stage <= target for source, target in self._pairs)
 
     def arguments(self, stage: int, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The module's, of all that comes to the stage."""
+        """Returns the arguments of the stage's module, from everything that the stage receives."""
         direct, skipping = self._parted(stage, inputs)
         ending = (skipping[k] for k, (_, target) in enumerate(self._pairs) if target == stage)
         return (*direct, *ending)
@@ -43,8 +43,7 @@ class Skips:
     def outputs(
         self, stage: int, outputs: Sequence[Tensor], inputs: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """The tensors that the stage hands on, of its module's outputs and of skips that came
-        by."""
+        """Returns what the stage sends: its module's outputs and skips that pass through."""
         _, skipping = self._parted(stage, inputs)
         starting = [k for k, (source, _) in enumerate(self._pairs) if source == stage]
         cut = len(outputs) - len(starting)
@@ -61,5 +60,5 @@ class Skips:
         return inputs[:cut], dict(zip(over, inputs[cut:], strict=True))
 
     def _over(self, stage: int) -> list[int]:
-        """The skips on the edge behind the stage."""
+        """Returns the skips between the stage and the next one."""
         return [k for k, (source, target) in enumerate(self._pairs) if source <= stage < target]

@@ -1,4 +1,4 @@
-"""The tensors that pass between a stage and the next, of which some want a gradient back.
+"""The tensors between a stage and the next, and which of them have gradients.
 
 One message carries them all. A single tensor is its own message; several are packed::
 
@@ -22,19 +22,18 @@ from .packed_message import PackedMessage, Spec
 
 @dataclass(frozen=True)
 class StageInterface:
-    """A stage's outputs for one microbatch; ``needs_grad[i]``: the i-th has a gradient."""
+    """A stage's outputs for one microbatch; ``needs_grad[i]``: whether output i has a gradient."""
 
     specs: tuple[Spec, ...]
     needs_grad: tuple[bool, ...]
 
     @classmethod
     def of(cls, outputs: Sequence[Tensor]) -> StageInterface:
-        """The interface of a stage with these outputs."""
+        """Returns the interface of a stage with these outputs."""
         return cls(tuple(map(Spec.of, outputs)), tuple(x.requires_grad for x in outputs))
 
     def fits(self, outputs: Sequence[Tensor]) -> bool:
-        """Whether outputs are as specified; where gradients are off, whatever they need of
-        these."""
+        """Whether outputs match; ``requires_grad`` is only compared if gradients are enabled."""
         if len(outputs) != len(self.specs):
             return False
         for x, (shape, dtype, needs_grad) in zip(outputs, self._expected):  # noqa: B905
@@ -45,7 +44,7 @@ class StageInterface:
         return True
 
     def unlike(self, stage: int, found: StageInterface) -> ShapeError:
-        """The error of a ``stage`` that was tried with this interface and has another one now."""
+        """Returns the error of a ``stage`` whose interface differs from shape inference's."""
         what = f"stage {stage}: its output is {found}, was {self} when it was tried"
         if found.specs != self.specs:
             return ShapeError(f"{what} on inputs of these shapes")
@@ -71,7 +70,7 @@ class StageInterface:
 
     @cached_property
     def backward(self) -> PackedMessage:
-        """The message of the gradients that come back."""
+        """The message of their gradients."""
         pairs = zip(self.specs, self.needs_grad, strict=True)
         return PackedMessage([spec for spec, needs_grad in pairs if needs_grad])
 

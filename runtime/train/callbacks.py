@@ -1,4 +1,4 @@
-"""Reports of a run's steps: to callbacks, and as lines on standard error."""
+"""Reports of a run's steps: calls callbacks, and writes lines to standard error."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .loop import Listener, StepRecord
 
 
 def _named(callback: Listener | str) -> tuple[str, Listener]:
-    """The callback and its name; ``module:attribute`` names a function, or a class whose object is
-    one.
+    """Returns the callback with its name.
 
-    Raises InputError where there is none, or it cannot be called.
+    A string ``module:attribute`` names a function, or a class, which is called without arguments.
+    Raises InputError if it does not exist or cannot be called.
     """
     if not isinstance(callback, str):
         kind = callback if hasattr(callback, "__qualname__") else type(callback)
@@ -40,7 +40,7 @@ def _named(callback: Listener | str) -> tuple[str, Listener]:
 
 @contextmanager
 def _as_failure(name: str, where: str) -> Iterator[None]:
-    """Makes an error of a callback one line that names it: the run has failed (exit code 1)."""
+    """Turns an error of a callback into an ExecutionError that names it (exit code 1)."""
     try:
         yield
     except Exception as error:
@@ -56,11 +56,11 @@ def _close(name: str, callback: Any) -> None:
 
 @contextmanager
 def listening(callbacks: Sequence[Listener | str], *, progress: bool) -> Iterator[Listener]:
-    """A function that calls all ``callbacks`` with a step's record, and with ``progress`` writes a
-    line of it. Their ``close()``, if they have one, is called at the end.
+    """A context with a function that calls all ``callbacks`` with a step's record.
 
-    The listener raises ExecutionError where a callback raises, which it names. Of the processes
-    that torchrun started only the first has callbacks.
+    With ``progress``, it also writes a line. At the end, each callback's ``close()`` is called, if
+    it has one. The function raises ExecutionError with the name of a callback that raises. Under
+    torchrun, only the first process calls the callbacks.
     """
     if os.environ.get("RANK", "0") != "0":
         callbacks, progress = (), False
@@ -80,7 +80,7 @@ def listening(callbacks: Sequence[Listener | str], *, progress: bool) -> Iterato
 
 
 def write_line(record: StepRecord) -> None:
-    """A line of the step, and one of its note."""
+    """Writes a line about the step to standard error, and one with its note."""
     evaluated = "" if record.eval_loss is None else f", eval {record.eval_loss:.4f}"
     words = f"loss {record.loss:.4f}{evaluated}, {record.seconds * 1e3:.1f} ms"
     note = "" if record.note is None else f"note: {record.note}\n"

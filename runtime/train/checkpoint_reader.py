@@ -1,8 +1,7 @@
-"""Reading of checkpoints, which runs nothing of what they hold: which are complete, and which are
-damaged.
+"""Reads checkpoints safely, and finds complete and damaged ones.
 
-``torch.distributed.checkpoint`` unpickles its table of contents and values that are no tensors, and
-a pickle calls what it names.
+``torch.distributed.checkpoint`` unpickles its metadata and values other than tensors, and a pickle
+can execute arbitrary code. The classes here load only what a checkpoint needs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from torch.distributed.checkpoint.planner import ReadItem
 
 from pipeloom.ir.errors import InputError, PipeloomError, in_brief
 
-METADATA = ".metadata"  # which torch.distributed.checkpoint writes last
+METADATA = ".metadata"  # written last by torch.distributed.checkpoint
 _NAMES = {
     ("collections", "OrderedDict"),
     ("pathlib", "PosixPath"),
@@ -38,7 +37,7 @@ _NAMES = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler that knows only the names that make up a table of contents."""
+    """An unpickler that accepts only the names that metadata consists of."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):
@@ -51,17 +50,17 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _member(kind: object, name: str) -> Enum:
-    """The member of an enumeration: before Python 3.11.4 it is saved as a call of ``getattr``."""
+    """Returns a member of an enumeration, which Python before 3.11.4 pickles as ``getattr``."""
     if not (isinstance(kind, type) and issubclass(kind, Enum) and name in kind.__members__):
         raise pickle.UnpicklingError("builtins.getattr has no place in a checkpoint")
     return kind[name]
 
 
 class Reader(FileSystemReader):
-    """A reader of a folder whose table of contents may hold names of torch's own alone."""
+    """A reader of a folder whose metadata may only contain torch's own names."""
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        """Raises UnpicklingError for other names."""
+        """Reads the metadata. Raises UnpicklingError for other names."""
         with (Path(self.path) / METADATA).open("rb") as file:
             found = _Unpickler(file).load()
         if not isinstance(found, Metadata):
@@ -72,18 +71,18 @@ class Reader(FileSystemReader):
 
 
 class Planner(DefaultLoadPlanner):
-    """Whose values that are no tensors are numbers, words, and collections of them."""
+    """A planner that accepts as non-tensor values only numbers, strings and collections of them."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        torch.load(value, weights_only=True)  # raises for what could run
+        torch.load(value, weights_only=True)  # raises for anything that could be executed
         value.seek(0)
         super().load_bytes(read_item, value)
 
 
 def latest(folder: str) -> Path:
-    """The checkpoint that ``folder`` is, or else the last complete one in it.
+    """Returns ``folder`` if it is a checkpoint, else the last complete checkpoint in it.
 
-    Raises InputError where there is none.
+    Raises InputError if there is none.
     """
     path = Path(folder)
     if (path / METADATA).is_file():
@@ -99,18 +98,18 @@ def latest(folder: str) -> Path:
 
 
 def complete(folder: Path) -> dict[int, Path]:
-    """The complete checkpoints of a folder, by step."""
+    """Returns the complete checkpoints of a folder, by step."""
     names = (path for path in folder.glob("step-*") if (path / METADATA).is_file())
     return {int(path.name[5:]): path for path in names if path.name[5:].isdecimal()}
 
 
 def saved_keys(path: Path) -> Mapping[str, Any]:
-    """The contents of a checkpoint, by key. Raises InputError where it cannot be read."""
+    """Returns the metadata of a checkpoint's values, by key. Raises InputError if unreadable."""
     return _metadata(path).state_dict_metadata
 
 
 def check_files(path: Path) -> None:
-    """Raises InputError, naming the file, where one of the checkpoint is missing or too short."""
+    """Raises InputError if a file of the checkpoint is missing or too short."""
     ends: dict[str, int] = {}
     for value in _metadata(path).storage_data.values():
         name = value.relative_path
@@ -125,7 +124,7 @@ def check_files(path: Path) -> None:
 
 @contextmanager
 def told(path: Path, done: str, kind: type[PipeloomError] = InputError) -> Iterator[None]:
-    """An error of torch.distributed.checkpoint as one line, that of the first rank."""
+    """Turns errors of torch.distributed.checkpoint into one line, that of the first rank."""
     try:
         yield
     except CheckpointException as error:

@@ -1,8 +1,8 @@
-"""Checkpoints of a run: folders ``step-000010`` by ``torch.distributed.checkpoint``.
+"""Checkpoints of a run: folders ``step-000010``, written by ``torch.distributed.checkpoint``.
 
-They hold ``Pipeline.state_dict()``, and in ``run`` the step that comes next and each process's
-random numbers. A folder gets its name once all is written, and none is written
-over: a save that was cut short leaves the last good one as it is.
+They contain ``Pipeline.state_dict()`` and, under ``run``, the number of the next step and each
+process's random state. A folder is renamed to its final name when it is complete, and existing
+ones are not overwritten: an interrupted save leaves the previous checkpoint intact.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ from .checkpoint_reader import Planner, Reader, check_files, complete, latest, s
 from .replicas import Replicas
 from .settings import RunSettings
 
-# said of each load by a single process; threads cannot silence it for themselves
+# a warning at each load by a single process; the filter is global, as it cannot be set per thread
 warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
-NEEDED = ("model.", "optimizer.state.")  # what a run cannot go on without
+NEEDED = ("model.", "optimizer.state.")  # keys that a run requires
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A checkpoint's record of its run: the ``step`` that comes next, the classes of the
-    ``optimizers``, and how many ``processes`` keep random numbers."""
+    """A checkpoint's record of its run.
+
+    ``step``: the next step. ``optimizers``: the names of the optimizers' classes. ``processes``:
+    the number of processes whose random states are saved.
+    """
 
     step: int
     optimizers: tuple[str, ...]
@@ -46,7 +49,7 @@ class RunState:
 
 
 def read_run(path: Path) -> RunState:
-    """The checkpoint's record of its run. Raises InputError where it cannot be read."""
+    """Returns the checkpoint's record of its run. Raises InputError if it cannot be read."""
     state: dict[str, dict[str, Any]] = {"run": {"step": 0, "optimizers": (), "processes": 0}}
     missing = [key for key in state["run"] if f"run.{key}" not in saved_keys(path)]
     if missing:
@@ -57,7 +60,7 @@ def read_run(path: Path) -> RunState:
 
 
 def check_checkpoints(settings: RunSettings) -> None:
-    """Raises InputError where the run cannot go on from what the settings say, or save there."""
+    """Raises InputError if the run cannot resume from, or save to, the folders in the settings."""
     begin = 0
     if settings.resume is not None:
         path = latest(settings.resume)
@@ -97,7 +100,7 @@ class Checkpoints:
         self._process, self._processes = dist.get_rank(), dist.get_world_size()
 
     def save(self, folder: str, step: int) -> None:
-        """The state before ``step``. Raises ExecutionError where it cannot be written."""
+        """Saves the state before ``step``. Raises ExecutionError if it cannot be written."""
         path = Path(folder) / f"step-{step:06}"
         partial = path.with_name(f".{path.name}.partial")
         run = {
@@ -109,20 +112,19 @@ class Checkpoints:
         state = {**self._pipeline.state_dict(), "run": run}
         if self._process == 0:
             shutil.rmtree(partial, ignore_errors=True)
-        self._replicas.barrier(self._pipeline)  # all make the folder, which must stay from here on
+        self._replicas.barrier(self._pipeline)  # all create the folder, which must then stay
         self._write(state, partial)
         if self._process == 0:
-            shutil.rmtree(path, ignore_errors=True)  # one that is not complete
+            shutil.rmtree(path, ignore_errors=True)  # an incomplete one
             partial.rename(path)
 
     def load(self, path: Path, seed: int) -> tuple[int, str | None]:
-        """The step that comes next, and a line on options of the optimizers where the source's are
-        others than the checkpoint's, which win: the same on all processes.
+        """Loads a checkpoint; returns the next step and a note about optimizer options, or None.
 
-        Raises InputError for another model, or optimizers with another state, on all alike.
-
-        Random numbers go on as they were where there are as many processes; else they begin anew
-        from ``seed`` and the step.
+        Options of the checkpoint override those of the source; the note, equal on all processes,
+        lists the differences. Raises InputError on all processes for another model, or for
+        optimizers with another state. Random states are restored if the number of processes is
+        unchanged; otherwise they are seeded from ``seed`` and the step.
         """
         run, saved = read_run(path), saved_keys(path)
         state = self._pipeline.state_dict()
@@ -142,7 +144,7 @@ class Checkpoints:
         return run.step, self._overruled(own, _options(state))
 
     def _overruled(self, own: Mapping[str, Any], loaded: Mapping[str, Any]) -> str | None:
-        """A line on the options that the checkpoint has otherwise, each (name, values) once."""
+        """Returns a note that lists each differing option with its values once; else None."""
         here = [
             f"{key.rpartition('.')[2]}: {value} of the checkpoint, not {own[key]}"
             for key, value in loaded.items()
@@ -153,20 +155,22 @@ class Checkpoints:
         return "; ".join(found) or None
 
     def _random(self) -> dict[str, dict[str, Tensor]]:
-        """The state of this process's generators."""
+        """Returns the state of this process's random generators."""
         devices = {torch.device("cpu"), self._pipeline.device}
         state = {device.type: Device(device).rng_state() for device in devices}
         return {str(self._process): state}
 
     def _write(self, state: Mapping[str, Any], path: Path) -> None:
-        """Writes the state; what several processes have comes from the lowest one, so all from the
-        first replica."""
+        """Writes the state; values on several processes are written by the lowest one.
+
+        So they come from the first replica.
+        """
         planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
         with self._pipeline.together(), told(path, "saved", ExecutionError):
             save(dict(state), checkpoint_id=path, planner=planner)
 
     def _optimizers(self) -> tuple[str, ...]:
-        """The names of all optimizers' classes, the same on all processes."""
+        """Returns the names of all optimizers' classes, the same on all processes."""
         own = {type(optimizer).__name__ for optimizer in self._pipeline.optimizers.values()}
         rows = self._replicas.gather(self._pipeline, own)
         return tuple(sorted({name for row in rows for names in row for name in names}))
@@ -208,7 +212,7 @@ def _faults(own: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _options(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the optimizers, such as ``lr``, by key; loading writes into tensors."""
+    """Returns the optimizers' options, such as ``lr``, by key; tensors become lists."""
     return {
         key: value.tolist() if isinstance(value, Tensor) else value
         for key, value in state.get("optimizer", {}).items()

@@ -1,6 +1,4 @@
-"""The training loop of ``pipeloom run``: steps, evaluations and checkpoints of a pipeline, and the
-record of each step.
-"""
+"""The training loop of ``pipeloom run``: steps, evaluations, checkpoints and records of steps."""
 
 from __future__ import annotations
 
@@ -23,20 +21,19 @@ from .checkpoints import Checkpoints
 from .replicas import Replicas
 from .settings import RunSettings, dtype_of
 
-KEPT = 256  # steps whose marks are kept: of a long run they would be megabytes a minute
+KEPT = 256  # steps whose times are kept; all of a long run's would need too much memory
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """A training step over all ranks and replicas, as callbacks get it.
+    """A training step over all ranks and replicas, as passed to callbacks.
 
-    ``step`` counts from 0; ``loss`` is the mean over microbatches; ``seconds`` are the slowest
-    rank's; ``tokens``: elements of the inputs; ``grad_norm``: the norm of all gradients before they
-    were clipped (with post-validation that of the step before), None where nothing needs it;
-    ``peak_memory``: the most bytes of activations on any rank; ``eval_loss``: the mean loss of an
-    evaluation that followed the step, else None; ``note``: a line in the first step in which
-    microbatches are not the profile's, a rank's memory exceeds the plan's limit, or the loss is no
-    number.
+    ``step``: counts from 0. ``loss``: the mean over microbatches. ``seconds``: the slowest rank's
+    time. ``tokens``: number of elements of the inputs. ``grad_norm``: norm of all gradients before
+    clipping (with post-validation, that of the previous step); None if not needed.
+    ``peak_memory``: maximum bytes of activations over ranks. ``eval_loss``: mean loss of the
+    evaluation after the step, if any. ``note``: a warning in the first step in which microbatches
+    differ from the profile's, a rank's memory exceeds the plan's limit, or the loss is not finite.
     """
 
     step: int
@@ -54,12 +51,12 @@ Listener: TypeAlias = Callable[[Any], object]
 
 
 class TrainingLoop:
-    """One rank's steps of ``source``, one after the other; all ranks of all ``replicas`` have one.
+    """One rank's consecutive steps of ``source``; all ranks of all ``replicas`` have one.
 
-    ``step``: the number of the next; ``records`` of the steps so far, and ``peaks``: the most bytes
-    of activations on each rank, the same on all ranks; ``notes``: lines on what the checkpoint's
-    optimizers overrule and on what is unlike the plan, by kind; ``listener``: called with each
-    record, on the first rank alone.
+    ``step``: the number of the next step. ``records``: of the steps so far. ``peaks``: maximum
+    bytes of activations per rank, the same on all ranks. ``notes``: by kind, warnings about
+    optimizer options overridden by the checkpoint and deviations from the plan. ``listener``:
+    called with each record, only on the first rank.
     """
 
     def __init__(
@@ -78,9 +75,9 @@ class TrainingLoop:
         self._marks = deque[Marks](maxlen=KEPT)
 
     def resume(self, pipeline: Pipeline) -> None:
-        """Goes on from the checkpoint before the first step, if one is asked for.
+        """Loads the checkpoint from which to resume, if requested, before the first step.
 
-        Raises InputError where that, or what is to be saved, does not fit the pipeline.
+        Raises InputError if it, or the state to be saved, does not fit the pipeline.
         """
         settings = self._settings
         if settings.resume is not None:
@@ -88,10 +85,10 @@ class TrainingLoop:
             self.step, note = checkpoints.load(latest(settings.resume), settings.seed)
             self.notes |= {} if note is None else {"resumed": note}
         elif settings.save is not None:
-            pipeline.state_dict()  # names that cannot be told apart fail here
+            pipeline.state_dict()  # raises for ambiguous names
 
     def run(self, pipeline: Pipeline) -> None:
-        """The steps that are left."""
+        """Runs the remaining steps."""
         while self.step < self._settings.steps:
             record = self._next(pipeline)
             self.records.append(record)
@@ -100,15 +97,17 @@ class TrainingLoop:
                 self._listener(record)
 
     def median(self) -> tuple[int, Marks]:
-        """The step of median time, of the last ``KEPT``, and its marks on this rank; the first step
-        is left out where there are more: it prepares the others."""
+        """Returns the step of median time, among the last ``KEPT``, and its times on this rank.
+
+        The first step is excluded if there are others, as it includes preparations.
+        """
         kept = [*zip(self.records[-KEPT:], self._marks, strict=True)]
         settled = kept[1:] if 1 < len(self.records) == len(kept) else kept
         record, marks = sorted(settled, key=lambda pair: pair[0].seconds)[len(settled) // 2]
         return record.step, marks
 
     def _next(self, pipeline: Pipeline) -> StepRecord:
-        """The next step, begun by all ranks at once, and the evaluation after it."""
+        """Runs the next step, started by all ranks together, and its evaluation."""
         inputs, targets = self._batch(pipeline, self.step, BATCH)
         losses: list[Tensor] = []
         self._replicas.barrier(pipeline)
@@ -131,7 +130,7 @@ class TrainingLoop:
         )
 
     def _batch(self, pipeline: Pipeline, step: int, method: str) -> list[list[Tensor]]:
-        """Inputs and targets on the device, floating ones in the dtype that the model runs in."""
+        """Returns inputs and targets on the device, floating-point ones in the model's dtype."""
         dtype, device = dtype_of(self._settings.dtype), pipeline.device
         given = self._replicas.batch(self._source, step, pipeline.microbatches, method)
         return [
@@ -139,7 +138,7 @@ class TrainingLoop:
         ]
 
     def _evaluated(self, pipeline: Pipeline) -> float:
-        """The mean loss of what the source is evaluated on after so many steps."""
+        """Returns the mean loss of the evaluation after the current step."""
         inputs, targets = self._batch(pipeline, self.step, EVAL_BATCH)
         losses: list[Tensor] = []
         pipeline.eval(inputs, target=targets, losses=losses, return_outputs=False)
@@ -149,7 +148,7 @@ class TrainingLoop:
     def _note(
         self, pipeline: Pipeline, size: int | None, peaks: Sequence[int], loss: float
     ) -> str | None:
-        """Lines on what was not noted in an earlier step."""
+        """Returns the notes that no earlier step had, joined; None if there are none."""
         finite = math.isfinite(loss)
         found = {
             "loss": None if finite else f"the loss is {loss} in step {self.step - 1}",
@@ -170,7 +169,6 @@ class TrainingLoop:
 
 
 def mean_loss(losses: Sequence[Sequence[float]]) -> float:
-    """The mean over all microbatches, wherever their last stage ran: no order of them shows in a
-    digit."""
+    """Returns the mean over all microbatches, exactly rounded, so independent of their order."""
     values = [loss for row in losses for loss in row]
     return math.fsum(values) / len(values)

@@ -1,6 +1,6 @@
-"""Replicas of a pipeline in one run: how many, who is in which, and what each trains on.
+"""Replicas of a pipeline in one run: their number, their processes, and their data.
 
-Processes are numbered replica by replica: of 2 replicas of 3 ranks, the second has 3, 4 and 5.
+Processes are numbered replica by replica: with 2 replicas of 3 ranks, the second has 3, 4 and 5.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .settings import RunSettings
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """This process is in replica ``index`` of ``count``.
+    """This process's replica, number ``index`` of ``count``.
 
-    ``group``: the processes of its pipeline; ``data_group``: those that have its rank in the
-    replicas. Both are None where the program does not average over replicas.
+    ``group``: the processes of its pipeline. ``data_group``: the processes with its rank in all
+    replicas. Both are None if the program does not average over replicas.
     """
 
     count: int = 1
@@ -39,9 +39,9 @@ class Replicas:
 
     @classmethod
     def of(cls, program: Program, seconds: float) -> Replicas:
-        """The replicas that all processes of ``torch.distributed`` make up; all of them call it.
+        """Creates the replicas of all processes of ``torch.distributed``; all of them call it.
 
-        ``seconds``: the patience of the groups that it makes.
+        ``seconds``: the timeout of the groups.
         """
         if not averages(program):
             return cls()
@@ -55,14 +55,16 @@ class Replicas:
     def batch(
         self, source: ModelSource, step: int, microbatches: int, method: str
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """This replica's microbatches: a share of ``source.batch``, or of what another ``method``
-        gives, for all replicas' together."""
+        """Returns this replica's inputs and targets: its part of ``source.batch`` for all replicas.
+
+        ``method`` is the name of the source's method.
+        """
         inputs, targets = checked_batch(source, step, self.count * microbatches, method)
         mine = slice(self.index * microbatches, (self.index + 1) * microbatches)
         return inputs[mine], targets[mine]
 
     def gather(self, pipeline: Pipeline, value: Any) -> list[list[Any]]:
-        """The values that the ranks passed, by replica and rank; all processes call it."""
+        """Returns the values that the ranks passed, by replica and rank; all processes call it."""
         rows = pipeline.gather(value)
         if self.data_group is None:
             return [rows]
@@ -71,7 +73,7 @@ class Replicas:
         return found
 
     def barrier(self, pipeline: Pipeline) -> None:
-        """Returns once all processes have called it."""
+        """Waits until all processes have called it."""
         pipeline.barrier()
         if self.data_group is not None:
             token = torch.zeros(1, device=pipeline.device)
@@ -80,7 +82,7 @@ class Replicas:
 
 
 def _mine(rows: Sequence[Sequence[int]], patience: timedelta) -> dist.ProcessGroup:
-    """The group of the row that has this process; all processes make the groups of all rows."""
+    """Returns the group that contains this process; all processes create the groups of all rows."""
     groups = [new_group(row, patience) for row in rows]
     return next(group for group in groups if group is not None)
 
@@ -91,11 +93,10 @@ def averages(program: Program) -> bool:
 
 
 def count_replicas(program: Program, settings: RunSettings) -> int:
-    """The number of replicas to run: as the settings say, as torchrun started processes, or as the
-    profile plans.
+    """Returns the number of replicas: from the settings, torchrun's processes or the profile.
 
-    Raises InputError, naming the key in the program's file or the setting, where the two do not go
-    together or none of the three tells the number.
+    Raises InputError, with the key in the program's file or the setting, if the program and the
+    settings are inconsistent, or if none of the three defines the number.
     """
     asked = settings.replicas
     if not averages(program):

@@ -22,18 +22,19 @@ DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """How to run: ``steps`` optimizer steps in ``dtype`` (a key of DTYPES; None leaves the
-    model's).
+    """Settings of a run: ``steps`` optimizer steps in ``dtype``, a key of DTYPES.
 
-    ``param_dtype``, ``reduce_dtype`` (keys of DTYPES), ``clip_grad_norm``, ``post_validation``,
-    ``varying_shapes``, ``stages_as``, ``memory``, ``pace``, ``check`` and ``timeout`` are
-    :class:`Pipeline`'s; ``loss_scale`` is the first one, which adapts. ``seed`` is set in each
-    process before the model is made; ``progress`` writes a line a step to standard error.
-    ``replicas``: how many of a program that averages over them; None: as torchrun started
-    processes, or as the program's profile has it. ``save``: a folder of checkpoints, one after each
-    ``every`` steps (None: at the end alone) and at the end; ``resume``: a checkpoint, or a folder
-    of which the last one is meant, with which the run goes on until it has come to ``steps`` in
-    all. ``eval_every``: steps between evaluations, of the source's ``eval_batch``.
+    ``dtype`` None keeps the model's. ``param_dtype``, ``reduce_dtype`` (keys of DTYPES),
+    ``clip_grad_norm``, ``post_validation``, ``varying_shapes``, ``stages_as``, ``memory``,
+    ``pace``, ``check`` and ``timeout`` are options of :class:`Pipeline`. ``loss_scale`` is the
+    initial scale, which adapts. ``seed`` is set in each process before the model is created.
+    ``progress`` writes a line per step to standard error.
+
+    ``replicas``: for a program that averages over replicas; None: from the number of processes
+    that torchrun started, or from the program's profile. ``save``: a folder for checkpoints,
+    written after every ``every`` steps (None: only at the end) and at the end. ``resume``: a
+    checkpoint, or a folder whose last one is used; the run continues until it has ``steps`` steps
+    in total. ``eval_every``: steps between evaluations with the source's ``eval_batch``.
     """
 
     steps: int = 1
@@ -66,14 +67,14 @@ class RunSettings:
         if self.every is not None and self.save is None:
             raise InputError(f"every: expected a folder to save in, too, got {self.every} alone")
         dtype_of(self.dtype)
-        PipelineOptions(**self.options())  # raises for what is wrong, before processes start
+        PipelineOptions(**self.options())  # raises for invalid values, before processes start
         if self.device not in ("cpu", "cuda"):
             raise InputError(f"device: expected cpu or cuda, got {self.device}")
         if self.device == "cuda":
             check_devices()
 
     def options(self) -> Options:
-        """The options of :class:`Pipeline` that the settings ask for."""
+        """Returns the options of :class:`Pipeline` that the settings define."""
         return {
             "param_dtype": dtype_of(self.param_dtype, "param_dtype"),
             "reduce_dtype": dtype_of(self.reduce_dtype, "reduce_dtype"),
@@ -90,7 +91,10 @@ class RunSettings:
 
 
 def dtype_of(name: str | None, key: str = "dtype") -> torch.dtype | None:
-    """The dtype of that name, a key of DTYPES; None for None. Raises InputError for another."""
+    """Returns the dtype of that name, a key of DTYPES; None for None.
+
+    Raises InputError, with ``key``, for another name.
+    """
     if name is not None and name not in DTYPES:
         raise InputError(f"{key}: expected {' or '.join(DTYPES)}, got {name}")
     return None if name is None else DTYPES[name]

@@ -1,4 +1,4 @@
-"""Training steps of a program on a model source: what ``pipeloom run`` does, and its result."""
+"""Training of a model source by a program, as in ``pipeloom run``, and its result."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from .settings import DEFAULTS, RunSettings, dtype_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunResult:
-    """Measurements of a run.
+    """Measurements of a run, over all ``replicas`` of the pipeline.
 
-    ``losses``: of each step, the mean over its microbatches. ``seconds``: of each step, the
-    slowest rank's time from the common start. ``peak_memory``: of each rank, the most bytes of
-    activations held in any step; ``device_peak``: the same by the CUDA allocator, else None.
-    All of these are over all ``replicas`` of the pipeline.
-    ``measured``: the step of median time in the first replica, of the last 256, as a schedule with
-    measured times (milliseconds), the first step left out where there are more: it prepares the
-    others.
-    ``measured_step``: its number. ``planned``: the program's schedule. ``notes``: what a
-    checkpoint's optimizers overrule, the first loss that is no number, microbatches of another size
-    than the profile's, parameters of another model, a peak above the plan's memory limit, a barrier
-    that the plan is without, and why the measured schedule is far above or below the planned one.
-    ``first_step``: the number of the first of these steps, where the run was resumed.
-    ``evaluations``: pairs of a step that was evaluated and its loss there.
+    ``losses``: for each step, the mean over its microbatches. ``seconds``: for each step, the
+    slowest rank's time since the common start. ``peak_memory``: for each rank, the maximum bytes of
+    activations in any step. ``device_peak``: the same by the CUDA allocator; None on other devices.
+
+    ``measured``: the step of median time in the first replica, among the last 256, as a schedule
+    with measured times (milliseconds). The first step is excluded if there are others, as it
+    includes preparations. ``measured_step``: its number. ``planned``: the program's schedule.
+
+    ``notes``: warnings about optimizer options overridden by a checkpoint, the first loss that is
+    not finite, microbatches of another size than the profile's, parameters of another model, a peak
+    above the plan's memory limit, a barrier that the plan lacks, and why the measured schedule
+    is far from the planned one. ``first_step``: the number of the first step, if the run was
+    resumed. ``evaluations``: pairs of a step and the evaluation loss after it.
     """
 
     losses: tuple[float, ...]
@@ -67,17 +67,17 @@ class RunResult:
 
     @property
     def expected(self) -> ExpectedMakespan | None:
-        """The makespans that the spread of the profile's op times predicts; None without one."""
+        """Makespans predicted from the spread of the profile's op times; None without a spread."""
         timing = self.measured.timing
         return None if timing is None else ExpectedMakespan.of(self.planned, timing.makespan)
 
     @property
     def note(self) -> str | None:
-        """All notes in one line; None where there is nothing to say."""
+        """All notes in one line; None if there are none."""
         return "; ".join(self.notes) or None
 
     def to_dict(self) -> dict[str, Any]:
-        """The document that ``run --json`` prints; None for a loss that is NaN or infinite."""
+        """Returns the document that ``run --json`` prints; losses become None if not finite."""
         return {
             "steps": len(self.losses),
             "first_step": self.first_step,
@@ -117,14 +117,15 @@ def run_program(
     callbacks: Sequence[Listener | str] = (),
     trace_path: str | None = None,
 ) -> RunResult | None:
-    """Trains ``source`` by ``program``; each may be given by name (a file, ``module:attribute``).
+    """Trains ``source`` by ``program``; either may be a name (a file, ``module:attribute``).
 
-    Processes are spawned on this machine, unless torchrun started this one: then the result is
-    None on all processes but the first. A program that averages over replicas runs in as many, each
-    trained on its share of ``source.batch`` for all microbatches of all replicas.
-    ``callbacks`` are called here after each step, with its :class:`StepRecord`; under torchrun in
-    the first process. ``trace_path``: where to write ``measured`` as a schedule file.
-    Raises LaunchError where a rank fails, InputError where something given is wrong.
+    Spawns processes on this machine, unless torchrun started this process: then the result is None
+    on all processes but the first. If the program averages over replicas, each replica trains on
+    its part of ``source.batch`` for the microbatches of all replicas.
+
+    ``callbacks`` are called in this process (under torchrun: in the first process) after each step
+    with its :class:`StepRecord`. ``trace_path``: the schedule file to write ``measured`` to. Raises
+    LaunchError if a rank fails, InputError for invalid arguments.
     """
     loaded = load_program(program) if isinstance(program, str) else program
     replicas = count_replicas(loaded, settings)
@@ -156,7 +157,7 @@ def train(
     settings: RunSettings,
     listener: Listener | None = None,
 ) -> RunResult:
-    """One rank's part of :func:`run_program`, where ``torch.distributed`` is initialised."""
+    """One rank's part of :func:`run_program`, after ``torch.distributed`` is initialized."""
     torch.manual_seed(settings.seed)
     model = load_source(source) if isinstance(source, str) else source
     replicas = Replicas.of(program, settings.timeout)
@@ -200,7 +201,7 @@ def train(
 
 
 def _lines(pipeline: Pipeline) -> list[str]:
-    """Lines on this rank's stages that were to be graphs and are not, or were made again."""
+    """Returns notes on stages that run as modules despite graphs requested, or were retraced."""
     eager = [f"stage {s} runs eager: {why}" for s, why in pipeline.eager_stages.items()]
     return eager + [f"stage {s}: {why}" for s, why in pipeline.remade_graphs.items()]
 
@@ -208,7 +209,7 @@ def _lines(pipeline: Pipeline) -> list[str]:
 def make_pipeline(
     program: Program, model: ModelSource, settings: RunSettings, *, replicas: Replicas
 ) -> Pipeline:
-    """The pipeline of ``model`` in the settings' dtype and on their device, one of ``replicas``."""
+    """Creates the pipeline of ``model``, with the dtype and device of the settings."""
     device = with_index(torch.device(settings.device))
     place = on_device(device, dtype_of(settings.dtype))
     options: Options = {
@@ -216,5 +217,5 @@ def make_pipeline(
         **{"group": replicas.group, "data_group": replicas.data_group, "device": device},
     }
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "all ranks wait before")  # the result's notes have it
+        warnings.filterwarnings("ignore", "all ranks wait before")  # the result's notes contain it
         return Pipeline.from_source(program, model, place=place, **options)

@@ -1,8 +1,8 @@
-"""Protocols of a transport: the executor's calls to the machines between ranks.
+"""The interface of a transport, through which the executor communicates with other ranks.
 
-Messages from one rank to another in one direction are received in the order in which they are
-sent. ``send`` and ``recv`` post and never block; a handle's ``wait`` does (on a GPU it makes the
-current stream wait, not the host).
+Messages from one rank to another are received in the order in which they are sent. ``send`` and
+``recv`` post a message and never block; ``wait`` of the returned handle blocks (on a GPU, it makes
+the current stream wait, not the host).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ KINDS: dict[str, type[PipeloomError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The error of the first rank that failed, as the others raise it."""
+    """The error of the first rank that failed, which the others raise."""
 
     rank: int
     kind: str
     text: str
-    replica: int | None = None  # where it is another's
-    guess: bool = False  # it may have come of another rank's, which said nothing
+    replica: int | None = None  # None: this replica
+    guess: bool = False  # may be caused by another, silent rank
     absent: Sequence[int] = field(default=(), compare=False)
-    """Those that did not come where all were to, one of which it is of; as told, a list."""
+    """Ranks missing where all were expected; one of them failed. A list if read from the store."""
 
     @classmethod
     def of(cls, rank: int, error: Exception) -> Fault:
@@ -48,7 +48,10 @@ class Fault:
         return cls(rank, kind.__name__, of_rank(rank, in_short(in_words(error))))
 
     def raised(self) -> PipeloomError:
-        """With the rank as ``rank``, and ``replica``: a launch reports that one as failed."""
+        """Returns it as an exception with attributes ``rank`` and ``replica``.
+
+        A launch reports that rank as failed.
+        """
         where = "" if self.replica is None else f"replica {self.replica}, "
         error = KINDS.get(self.kind, ExecutionError)(f"{where}{self.text}")
         error.rank, error.replica = self.rank, self.replica  # type: ignore[attr-defined]
@@ -56,71 +59,81 @@ class Fault:
 
 
 class Handle(Protocol):
-    """A message under way."""
+    """A posted message."""
 
     @property
     def wait(self) -> Callable[[], object]:
-        """Until a received message is there, or a sent one has left. Raises on a timeout."""
+        """Waits until the message is received, or sent. Raises on a timeout."""
         ...
 
 
 class Transport(Protocol):
-    """The connections of one rank to all others; ``rank`` and ``size`` are its own; ``replicas``:
-    where errors of the pipeline's replicas are told, if it has any."""
+    """The connections of one rank to all others.
+
+    ``rank`` and ``size``: this rank and the number of ranks. ``replicas``: where errors of the
+    pipeline's replicas are published; None without replicas.
+    """
 
     rank: int
     size: int
     replicas: ReplicaFaults | None
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
-        """Posts a contiguous tensor, which must stay unchanged until the handle was waited for."""
+        """Posts a contiguous tensor, which must not change until the handle's ``wait`` returns."""
         ...
 
     def recv(self, buffer: Tensor, peer: int) -> Handle:
-        """Posts a receive; the buffer is written at any time until the handle was waited for."""
+        """Posts a receive; ``buffer`` may be written until the handle's ``wait`` returns."""
         ...
 
     def releasing(self, buffer: Tensor) -> Callable[[], None] | None:
-        """To be called when all reads of a receive buffer have been issued, before it is received
-        into again; None where that needs no call. Asked for before the buffer's first use."""
+        """Returns the function to call before ``buffer`` is received into again, or None.
+
+        It is called when all reads of the buffer have been issued. This method is called before the
+        buffer's first use.
+        """
         ...
 
     def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
-        """Sums ``tensor`` in place over ``ranks``, one of the groups named at construction."""
+        """Sums ``tensor`` in place over ``ranks``, one of the groups given at construction."""
         ...
 
     def share(self, value: Any, source: int) -> Any:
-        """The ``value`` that rank ``source`` passed; every rank calls it."""
+        """Returns the ``value`` that rank ``source`` passed; all ranks call it."""
         ...
 
     def gather(self, value: Any) -> list[Any]:
-        """The values that the ranks passed, in their order; every rank calls it."""
+        """Returns the values that the ranks passed, in rank order; all ranks call it."""
         ...
 
     def barrier(self) -> None: ...
 
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
-        """Tells all ranks of a fault on this one and ends their waits for it, and its own for them.
+        """Publishes a fault of this rank and ends all waits between it and other ranks.
 
-        Of several ranks' the first is told. That is what is returned where this rank ``asks``, as
-        its own may have come of it.
+        Of several ranks' faults, the first is kept. With ``asks``, returns that one, since the
+        fault of this rank may be a consequence of it; otherwise ``fault``.
         """
         ...
 
     def beside(self, routes: Routes) -> Transport:
-        """A transport of its own between the same ranks, whose messages do not meet this one's and
-        whose waits end with this one's where a rank fails; every rank calls it."""
+        """Returns a new transport between the same ranks; all ranks call it.
+
+        Messages of the two are independent, but if a rank fails, the waits of both end.
+        """
         ...
 
     def close(self) -> None:
-        """Gives the connections back; every rank calls it, and nothing else afterwards."""
+        """Closes the connections; all ranks call it, and nothing else afterwards."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """The connections that a program uses: ordered pairs of ranks, groups of ranks that sum, and
-    the patience."""
+    """The connections that a program uses.
+
+    ``channels``: ordered pairs of ranks. ``groups``: groups of ranks that sum.
+    """
 
     channels: frozenset[tuple[int, int]] = frozenset()
     groups: frozenset[tuple[int, ...]] = frozenset()
@@ -134,8 +147,10 @@ class Routes:
 
 
 def clock_offset(transport: Transport) -> float:
-    """Seconds to add to this rank's ``time.perf_counter`` to have rank 0's: the median difference
-    after barriers; all ranks call it."""
+    """Returns the seconds to add to this rank's ``time.perf_counter`` to get rank 0's.
+
+    It is the median of the differences after barriers; all ranks call it.
+    """
     offsets: list[float] = []
     for _ in range(PINGS):
         transport.barrier()
@@ -145,10 +160,10 @@ def clock_offset(transport: Transport) -> float:
 
 
 def timed_out(what: str, seconds: float) -> TimeoutError:
-    """The error of a wait for ``what`` that took too long, in torch's words."""
+    """Returns the error of a wait for ``what`` that timed out, in torch's words."""
     return TimeoutError(f"Timed out waiting {seconds * 1e3:.0f}ms for {what}")
 
 
 def in_short(text: str) -> str:
-    """Torch's words without the place in its source, and without what they may mean."""
+    """Removes source locations and guesses about causes from torch's error message."""
     return re.sub(r"\[/\S+:\d+\] |\. This (is typically|may indicate)[\s\S]*", "", text)

@@ -1,4 +1,4 @@
-"""A rank's place among all, and the transport for its device."""
+"""This process's rank, and the transport for its device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .staged_gloo import StagedGlooTransport
 
 
 def whereabouts(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
-    """This rank in ``group`` (by default: of all), and the number of ranks; 0 of 1 alone."""
+    """Returns rank and size in ``group`` (by default, of all processes); (0, 1) without a group."""
     if not dist.is_initialized():
         return 0, 1
     return dist.get_rank(group), dist.get_world_size(group)
@@ -22,10 +22,10 @@ def whereabouts(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
 def connect(
     routes: Routes, device: torch.device, group: dist.ProcessGroup | None = None
 ) -> Transport:
-    """The transport for ``device``: Gloo on a CPU; otherwise NCCL where it is a backend of
-    ``group``, else Gloo through the host's memory.
+    """Returns the transport for ``device``.
 
-    All processes call it at the same time, each for its ``group`` (by default: all of them).
+    It is Gloo on a CPU; otherwise NCCL if that is a backend of ``group``, else Gloo through host
+    memory. All processes call it at the same time, each for its ``group`` (by default, all).
     """
     if not dist.is_initialized():
         return SingleTransport()

@@ -1,12 +1,12 @@
-"""An error on one rank ends all of them, at once and with that error.
+"""An error on one rank ends all ranks, at once and with that error.
 
 ::
 
-    rank 0   raises, publishes it, closes its connections
-    rank 1   waits for rank 0: the connection is closed; finds what rank 0 published, closes its own
+    rank 0   raises, publishes the error, closes its connections
+    rank 1   waits for rank 0: the connection is closed; reads the error, closes its own connections
     rank 2   waits for rank 1: the same
 
-A step without errors does nothing of it: no message more, nothing that is asked of anyone.
+A step without errors sends no additional message.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pipeloom.ir.errors import PipeloomError
 from .base import Fault, Transport
 
 T = TypeVar("T")
-EVERYWHERE = "everywhere"  # in all replicas
+EVERYWHERE = "everywhere"  # agreed in all replicas
 
 
 @contextmanager
 def ending_together(transport: Transport) -> Iterator[None]:
-    """An exception within ends all ranks: :func:`ended`."""
+    """A context in which an exception ends all ranks, see :func:`ended`."""
     try:
         yield
     except Exception as error:
@@ -36,9 +36,11 @@ def ending_together(transport: Transport) -> Iterator[None]:
 
 
 def ended(transport: Transport, error: Exception) -> Exception:
-    """Ends all ranks for an error on this one, those of replicas too, but for errors that all have
-    agreed on. Returns what all raise: the first rank's, with the rank that it is of; on that rank
-    itself the error as it is."""
+    """Ends all ranks, including those of replicas, because of an error on this one.
+
+    Does nothing if all have agreed on the error (:func:`agreed`). Returns the exception to raise:
+    that of the first rank that failed, with its number; on that rank itself, ``error``.
+    """
     replicas, scope = transport.replicas, getattr(error, "agreed", None)
     if scope == EVERYWHERE or (scope and replicas is None):
         return error
@@ -51,14 +53,16 @@ def ended(transport: Transport, error: Exception) -> Exception:
 
 
 def agreed(error: PipeloomError, *, everywhere: bool = False) -> PipeloomError:
-    """An error that all ranks raise alike, after which they can go on together; where there are
-    replicas, only if it is so ``everywhere`` in them."""
+    """Marks an error that all ranks raise, so that they need not be ended, and returns it.
+
+    If there are replicas, this holds only if all of them raise it (``everywhere``).
+    """
     error.agreed = EVERYWHERE if everywhere else True  # type: ignore[attr-defined]
     return error
 
 
 def gathered(transport: Transport, call: Callable[[], T]) -> list[T]:
-    """The results of each rank's call. Raises, on all ranks, what one raises."""
+    """Returns the result of ``call`` on each rank. If it raises on one, raises that on all."""
     mine: T | PipeloomError
     try:
         mine = call()
@@ -72,7 +76,7 @@ def gathered(transport: Transport, call: Callable[[], T]) -> list[T]:
 
 
 def may_be_anothers(error: BaseException | None) -> bool:
-    """Whether it may come of a connection that another rank has closed, as torch raises it."""
+    """Whether the error may be caused by a connection that another rank closed."""
     while error is not None:
         if isinstance(error, OSError | RuntimeError):
             return True

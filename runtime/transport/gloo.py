@@ -1,7 +1,7 @@
 """Gloo: CPU tensors over TCP.
 
-A send completes only once its receive is posted, whatever its size, and a message goes to the
-receive with its tag, in any order; ``is_completed`` stays False until ``wait``. So each channel
+A send completes only once its receive is posted, whatever its size. Messages are matched with
+receives by their tags, in any order. ``is_completed`` stays False until ``wait``. So each channel
 numbers its messages and uses the number as the tag.
 """
 
@@ -22,8 +22,8 @@ from .posting_thread import PostingThread
 from .process_group import GroupTransport
 
 TAGS = 1 << 30
-NEVER = TAGS + 1  # the tag of no message
-SHORT = 1 << 16  # bytes of a message that is posted in the thread that computes
+NEVER = TAGS + 1  # a tag that no message has
+SHORT = 1 << 16  # bytes; shorter messages are posted in the computing thread
 
 
 class GlooHandle:
@@ -43,7 +43,7 @@ class GlooHandle:
 
 
 class GlooTransport(GroupTransport):
-    """One process group whose tags are the messages' numbers, one sequence a channel."""
+    """One process group; tags are message numbers, counted per channel."""
 
     backend = "gloo"
 
@@ -51,8 +51,7 @@ class GlooTransport(GroupTransport):
         super().__init__(routes, device, group)
         self._sent: dict[int, int] = defaultdict(int)
         self._received: dict[int, int] = defaultdict(int)
-        # posting a long send copies as much of it as the kernel takes: not in the thread that
-        # computes
+        # posting a long send copies into the kernel's buffers: not in the computing thread
         self._thread = PostingThread()
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
@@ -63,7 +62,7 @@ class GlooTransport(GroupTransport):
     def _sent_by_thread(
         self, tensor: Tensor, peer: int, ready: Callable[[], object] | None = None
     ) -> Handle:
-        """A send that is posted by a thread, once ``ready`` has returned."""
+        """Sends in the posting thread, once ``ready`` has returned."""
         post = partial(self._posted, self.group.send, tensor, peer, self._next_sent(peer))
         return self._thread.send(post, ready, self.timeout)
 
@@ -80,15 +79,17 @@ class GlooTransport(GroupTransport):
     def _posted(
         self, post: Callable[..., dist.Work], tensor: Tensor, peer: int, tag: int
     ) -> Handle:
-        """Raises ConnectionError for a peer that is lost."""
+        """Raises ConnectionError if the peer is lost."""
         try:
             return GlooHandle(post([tensor], peer, tag), tensor, self.timeout)
         except RuntimeError as error:
             raise _readable(error) from error
 
     def disconnect(self) -> None:
-        """A wait that times out closes all connections of its group, whatever is under way there:
-        one for what nobody sends, from a peer that is still connected."""
+        """Closes all connections of its groups.
+
+        Gloo does so when a wait times out: here, a wait for a message that no peer sends.
+        """
         token = torch.empty(1)
         for group in self._made.values():
             for peer in set(range(group.size())) - {group.rank()}:
@@ -101,6 +102,6 @@ class GlooTransport(GroupTransport):
 
 
 def _readable(error: RuntimeError) -> OSError:
-    """Gloo's error without the place in Gloo's source, as the exception that Python has for it."""
+    """Returns Gloo's error as a TimeoutError or ConnectionError, without the source location."""
     text = in_short(str(error))
     return TimeoutError(text) if text.startswith("Timed out") else ConnectionError(text)

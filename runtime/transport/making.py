@@ -1,16 +1,16 @@
-"""The making of pipelines, by all ranks at once: within a time, and with whose fault it was.
+"""Creation of pipelines by all ranks at once: within a time limit, and naming the rank at fault.
 
 ::
 
     rank 0   check  1  ties  1  connect ...                  1  all ranks are there
-    rank 1   check  1  raises, tells the store
-    rank 2   check  1  ties, waits: finds what rank 1 told
+    rank 1   check  1  raises, publishes the error in the store
+    rank 2   check  1  ties, waits: finds rank 1's error
 
-Ranks meet in the store of ``torch.distributed``, before collectives that would wait for a rank
-which never comes, or not name it. Where some have not come in time it is told, and each rank that
-waits, there or for a connection, sees it and answers: of those that have not come the fault is of
-those that do not answer either. What ranks pass are Python literals: nothing that is read there is
-run.
+Ranks meet in the store of ``torch.distributed`` before they call collectives, which would wait for
+a rank that never comes, or not name it. If some ranks do not come in time, this is published; each
+rank that waits for them or for a connection sees it and answers. Among the missing ranks, those
+that do not answer either are at fault. Values are exchanged as Python literals, so reading them
+cannot run code.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _Made = TypeVar("_Made")
 
 
 class ToldError(Exception):
-    """A fault that was found in the store: all ranks are to raise it."""
+    """A fault found in the store, which all ranks raise."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.text)
@@ -56,8 +56,10 @@ class ToldError(Exception):
 
 
 class Making:
-    """One rank's part in making something, of which each process makes its own at the same time;
-    ``members``: the processes whose ranks are the program's, ``place``: where they all are then."""
+    """One rank's part in the joint creation of an object by all processes.
+
+    ``members``: the processes that are the program's ranks. ``place``: the text of what all do.
+    """
 
     place = "make their Pipeline"
 
@@ -71,9 +73,10 @@ class Making:
         self._meetings: Counter[tuple[int, ...]] = Counter()
 
     def exchange(self, value: Any, processes: Sequence[int] = ()) -> list[Any]:
-        """The literals that ``processes`` (by default all) passed, in their order; each calls it.
+        """Returns the literals of ``processes`` (by default, all) in their order; each calls it.
 
-        Raises ToldError for a fault of any process, and once the time is over."""
+        Raises ToldError for a fault of any process or after the time limit.
+        """
         members = tuple(processes) or self._everyone
         self._store.allow(self._seconds + PATIENCE)
         self._meetings[members] += 1
@@ -95,7 +98,7 @@ class Making:
             raise ToldError(self._store.told(self._fault, own))
 
     def initialise(self, backend: str) -> None:
-        """Makes the process group of all."""
+        """Creates the process group of all processes."""
         make = partial(
             dist.init_process_group,
             backend,
@@ -107,7 +110,7 @@ class Making:
         self.connected(make, self._seconds)
 
     def connected(self, make: Callable[[], _Made], seconds: float) -> _Made:
-        """The process group that ``make`` makes; ToldError for a fault of any process meanwhile."""
+        """Returns the process group of ``make``. Raises ToldError for another process's fault."""
         self._store.allow(seconds + SLACK + PATIENCE)
         return within(seconds + SLACK, make, GROUP, self._look)
 
@@ -116,7 +119,7 @@ class Making:
             raise ToldError(self._store.told(self._fault))
 
     def end(self, error: Exception) -> Exception:
-        """The error to raise, instead of this rank's: that of the first that failed."""
+        """Returns the error to raise in place of this rank's: that of the first failed rank."""
         self._store.allow(LATE)
         try:
             return self._of_all(error)
@@ -135,7 +138,7 @@ class Making:
         return self._raised(self._called(first) if first.guess else first)
 
     def _called(self, fault: Fault) -> Fault:
-        """With the ranks that say nothing, the first of which it is then of."""
+        """Adds the ranks that do not answer to a fault; the first of them becomes its rank."""
         ended = f"{self._key}/ended"
         missing, words = self._store.silent(ended, self.process, self._everyone, self._names)
         text = f"{fault.text}{words}"
@@ -162,16 +165,18 @@ _UNDER_WAY: ContextVar[Making | None] = ContextVar("making", default=None)
 
 @contextmanager
 def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[None]:
-    """A context in which each rank makes its pipeline, left once all have. An exception within ends
-    all ranks, which raise it with the rank that it is of, as does one that does not come within
-    ``seconds``."""
+    """A context in which all ranks create their pipelines; it is left once all have.
+
+    An exception inside it ends all ranks, which raise it with its rank. The same happens if a rank
+    does not come within ``seconds``.
+    """
     world = dist.group.WORLD
     if world is None:
         yield
         return
 
     def make() -> Making:
-        """With the ranks of ``group``, by default those of ``torch.distributed``."""
+        """Returns the Making for ``group``, by default for all processes."""
         members = dist.get_process_group_ranks(group or world)
         store = Store(world.get_group_store(), seconds)
         return Making(store, dist.get_rank(), dist.get_world_size(), members, seconds)
@@ -181,10 +186,11 @@ def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[N
 
 
 def meet(own: Any, backend: Callable[[list[Any]], str], seconds: float) -> None:
-    """Initialises ``torch.distributed``, which all processes do, each with a literal of its ``own``
-    for ``backend``, which chooses from those of all ranks.
+    """Initializes ``torch.distributed``; all processes call it.
 
-    Raises ExecutionError that names the processes which do not come within ``seconds``."""
+    ``backend`` chooses the backend from the literals ``own`` of all processes. Raises
+    ExecutionError with the processes that do not come within ``seconds``.
+    """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
     def make() -> Making:
@@ -223,9 +229,10 @@ def new_group(
     backend: str | None = None,
     device: torch.device | None = None,
 ) -> dist.ProcessGroup | None:
-    """All processes call it, as torch's; it returns None where this one is not of ``ranks``.
+    """Same as ``torch.distributed.new_group``; returns None if this process is not in ``ranks``.
 
-    With a GPU as ``device`` the ranks connect here, not at the first message.
+    All processes call it. If ``device`` is a GPU, the ranks connect here and not at the first
+    message.
     """
     make = partial(dist.new_group, list(ranks), timeout=timeout, backend=backend, device_id=device)
     making, seconds = _UNDER_WAY.get(), timeout.total_seconds()
@@ -237,8 +244,10 @@ def new_group(
 
 
 def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) -> list[Any]:
-    """The values of all ranks of ``group`` (by default: of all processes), before there is a
-    transport: Python literals; every rank calls it."""
+    """Returns the literals of all ranks of ``group`` (by default, all processes) before connecting.
+
+    All ranks call it.
+    """
     if not dist.is_initialized():
         return [value]
     making = _UNDER_WAY.get()

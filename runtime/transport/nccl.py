@@ -1,12 +1,12 @@
-"""NCCL: CUDA tensors, never stopping the host.
+"""NCCL: CUDA tensors, without blocking the host.
 
-Each ordered pair of ranks has a communicator and a stream of its own, so that a message waits for
-nothing but earlier messages of its own channel, and both directions flow at once.
+Each ordered pair of ranks has its own communicator and stream, so a message only waits for earlier
+messages of its channel, and both directions run at once.
 
-CUDA loads a kernel when it first runs, and waits until the device has nothing left to do. A message
-on its way is something to do, and may wait for what the other rank sends after this one computed.
-So each message goes through the host's memory the first time, and again once shapes have changed:
-from then on all kernels are there (docs/decisions/0038).
+CUDA loads a kernel when it first runs, and for that waits until the device is idle. A pending
+message keeps the device busy, possibly until the other rank sends something that depends on this
+rank's computation: a deadlock. So each message goes through host memory the first time and again
+after shapes have changed; by then, all kernels are loaded (docs/decisions/0038).
 
 ::
 
@@ -35,7 +35,7 @@ from .process_group import GroupTransport
 from .staged_gloo import StagedGlooTransport
 
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
-"""Streams beyond so many, 8 by default, share queues, in which each waits for those before it."""
+"""The number of hardware queues, by default 8. More streams share queues, each of which is FIFO."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Channel:
 
 
 class NcclHandle:
-    """A posted message; keeps its tensor from the allocator until the compute stream waited."""
+    """A posted message; keeps its tensor's memory until the compute stream has waited."""
 
     __slots__ = ("_tensor", "_work")
 
@@ -56,7 +56,7 @@ class NcclHandle:
         self._work, self._tensor = work, tensor
 
     def wait(self) -> None:
-        self._work.wait()  # 3: an event that the current stream waits for; the host goes on
+        self._work.wait()  # 3: the current stream waits for an event; the host does not
 
 
 class NcclTransport(GroupTransport):
@@ -71,7 +71,7 @@ class NcclTransport(GroupTransport):
         self._free: dict[int, torch.Event] = {}
         self._summed = set[tuple[tuple[int, ...], int]]()
         self.first = self.attached(StagedGlooTransport(routes, device, group))
-        # the same order on all ranks: the first message of a communicator sets it up and blocks
+        # the same order on all ranks: a communicator's first message sets it up and blocks
         for source, target in sorted(routes.channels):
             if self.rank in (source, target):
                 self._channels[source, target] = self._open(source, target)
@@ -79,7 +79,7 @@ class NcclTransport(GroupTransport):
         self.barrier()
 
     def _check_connections(self) -> None:
-        """Warns where streams share queues: by simulation, some schedules can then hang."""
+        """Warns if streams share queues: in simulations, some schedules can then hang."""
         streams, given = 1 + 2 * len(self._channels), os.environ.get(CONNECTIONS, "")
         most = int(given) if given.isdecimal() else 8
         if self.rank == 0 and streams > most:
@@ -113,7 +113,7 @@ class NcclTransport(GroupTransport):
     def recv(self, buffer: Tensor, peer: int) -> Handle:
         channel = self._channels[peer, self.rank]
         free = self._free.pop(buffer.data_ptr(), None)
-        if free is None:  # its first use: after whatever the memory held before
+        if free is None:  # first use: wait for earlier uses of the memory
             channel.stream.wait_stream(self._device.current())
         else:
             channel.stream.wait_event(free)  # 2
@@ -121,7 +121,7 @@ class NcclTransport(GroupTransport):
             return NcclHandle(channel.group.recv([buffer], channel.peer, 0), buffer)
 
     def releasing(self, buffer: Tensor) -> Callable[[], None]:
-        self._free.pop(buffer.data_ptr(), None)  # of another buffer, which was there before
+        self._free.pop(buffer.data_ptr(), None)  # of an earlier buffer at this address
         return partial(self._release, buffer.data_ptr(), self._device.event())
 
     def _release(self, pointer: int, event: torch.Event) -> None:

@@ -1,4 +1,4 @@
-"""A message that is sent again in every step, over any transport that posts one at a time.
+"""A message that is sent in every step, over any transport.
 
 A transport may have another one as ``first``, which carries each message the first time.
 """
@@ -14,7 +14,7 @@ from .base import Handle, Transport
 
 
 class RepeatedMessage:
-    """One message of every step, between its post and its wait."""
+    """A message of every step, with a post and a wait."""
 
     __slots__ = ("_handle", "_start", "_then")
 
@@ -23,19 +23,19 @@ class RepeatedMessage:
         self._handle: Handle | None = None
 
     def post(self) -> None:
-        """Posts the message, in every step in the order of the program's instructions."""
+        """Posts the message; called in every step in the order of the instructions."""
         self._handle = self._start()
         self._start = self._then
 
     def wait(self) -> None:
-        """Returns once a received message is there, or a sent one has left."""
+        """Waits until the message is received, or sent."""
         assert self._handle is not None
         self._handle.wait()
         self._handle = None
 
 
 def sending(transport: Transport, take: Callable[[], Tensor], peer: int) -> RepeatedMessage:
-    """Sends ``take()`` at each post, without its graph: contiguous, unchanged until the wait."""
+    """Sends ``take()`` at each post, detached: contiguous, and unchanged until the wait."""
     return RepeatedMessage(*(partial(_send, one, take, peer) for one in _in_turn(transport)))
 
 

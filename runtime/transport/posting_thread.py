@@ -1,4 +1,4 @@
-"""Messages posted by a thread of their own, as posting may take as long as a copy of them."""
+"""Posts messages in a thread, as posting may take as long as copying the message."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ class PostedLater:
         self._posted, self._timeout = posted, timeout
 
     def wait(self) -> None:
-        """Raises what posting raised or the message's own wait does, and TimeoutError where the
-        send has not been posted in time."""
+        """Waits until the message is sent.
+
+        Raises the error of posting or of the message's own wait, and TimeoutError if the send has
+        not been posted in time.
+        """
         seconds = self._timeout.total_seconds()
         if wait([self._posted], seconds).not_done:
             raise timed_out("send operation to begin", seconds)
@@ -27,7 +30,7 @@ class PostedLater:
 
 
 class PostingThread:
-    """Runs in turn what posts messages; begins with the first of them."""
+    """Posts messages one after the other in a thread, which starts with the first message."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
@@ -35,8 +38,10 @@ class PostingThread:
     def send(
         self, post: Callable[[], Handle], ready: Callable[[], object] | None, timeout: timedelta
     ) -> Handle:
-        """A send that ``post`` posts in this thread, once ``ready`` has returned; what they raise,
-        the handle's wait raises."""
+        """Posts a send by ``post`` in the thread, once ``ready`` has returned.
+
+        Errors of both are raised by the handle's ``wait``.
+        """
 
         def run() -> Handle:
             if ready is not None:
@@ -46,5 +51,5 @@ class PostingThread:
         return PostedLater(self._thread.submit(run), timeout)
 
     def close(self) -> None:
-        """Returns once everything is posted."""
+        """Waits until everything is posted."""
         self._thread.shutdown()

@@ -1,4 +1,4 @@
-"""Parts that transports over ``torch.distributed`` share: communicators, collectives, the end."""
+"""Common parts of transports over ``torch.distributed``: communicators, collectives, failure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _Other = TypeVar("_Other", bound="GroupTransport")
 
 
 class GroupTransport:
-    """Collectives over communicators of its own, so that nobody else's messages mix with ours.
+    """Collectives over communicators of its own, which no other messages use.
 
-    All processes of ``torch.distributed`` make their transports at the same time, those of another
-    ``group`` too (replicas of a pipeline, say): torch numbers communicators by the order in which
-    each process makes them, so every process takes part in making every one.
+    All processes of ``torch.distributed``, including those of another ``group`` (such as replicas
+    of a pipeline), create their transports at the same time. torch numbers communicators in the
+    order in which a process creates them, so all processes participate in creating each.
     """
 
     backend: str
@@ -44,7 +44,7 @@ class GroupTransport:
         self._groups = {r: self.communicator("sum", r) for _, r in summed if self.rank in r}
 
     def labels(self, routes: Routes) -> Iterable[tuple[str, tuple[int, ...]]]:
-        """Name and ranks of the communicators that a backend wants beyond the collectives'."""
+        """Returns name and ranks of the communicators that a backend needs besides collectives'."""
         return ()
 
     def communicator(self, label: str, ranks: tuple[int, ...]) -> dist.ProcessGroup:
@@ -55,7 +55,7 @@ class GroupTransport:
             dist.destroy_process_group(group)
         self._made.clear()
         self._groups.clear()
-        del self.group  # a backend's threads end with the last reference to it
+        del self.group  # a backend's threads end with the last reference
 
     def beside(self, routes: Routes) -> Self:
         return self.attached(type(self)(routes, self.place, self.outer))
@@ -66,7 +66,7 @@ class GroupTransport:
     def _make(
         self, wanted: Sequence[tuple[str, tuple[int, ...]]]
     ) -> dict[tuple[str, tuple[int, ...]], dist.ProcessGroup]:
-        """This rank's groups, by name and ranks; all processes make all of them, in one order."""
+        """Returns this rank's groups by name and ranks; all processes create all, in one order."""
         own = [(label, self._globally(ranks)) for label, ranks in wanted]
         lists = gather_early(own, None, self.timeout.total_seconds())
         made, gpu = {}, None if self.device.type == "cpu" else self.device
@@ -105,12 +105,12 @@ class GroupTransport:
         return replace(first, text=first.text + lost, guess=False)
 
     def attached(self, other: _Other) -> _Other:
-        """A transport whose waits end with those of this one."""
+        """Makes the waits of ``other`` end with those of this transport; returns ``other``."""
         self._attached = [*(one for one in self._attached if one._made), other]  # not closed ones
         return other
 
     def disconnect(self) -> None:
-        """Ends the waits of all ranks for this one, and its own."""
+        """Ends all waits between this rank and others."""
 
     def barrier(self) -> None:
         # a reduction whose result is read: unlike dist.barrier, the same on every backend

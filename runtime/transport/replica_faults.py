@@ -1,11 +1,11 @@
-"""The first error of any replica, where the replicas look while they wait for each other.
+"""The first error of any replica, which replicas check while they wait for each other.
 
 ::
 
-    replica 0   rank 1 raises; its ranks end together, each tells the store of its data group
-    replica 1   rank 1 waits for an average, longer than SLICE: finds it there, ends its replica
+    replica 0   rank 1 raises; its ranks end together, each publishes the error to its data group
+    replica 1   rank 1 waits for an average, longer than SLICE: finds the error, ends its replica
 
-A wait that is over sooner asks nothing of anyone.
+A shorter wait makes no request.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ SLICE = timedelta(milliseconds=50)
 
 
 class ReplicaFaults:
-    """Errors that the processes of ``group``, one rank's place in all replicas, tell each other.
+    """Publishes errors between the processes of ``group``, which are one rank in all replicas.
 
-    All of them make theirs at the same time, within ``seconds``.
+    All of them create theirs at the same time, within ``seconds``.
     """
 
     def __init__(self, group: dist.ProcessGroup, seconds: float) -> None:
-        own = f"fault of {uuid4().hex}"  # other pipelines of the group have others
+        own = f"fault of {uuid4().hex}"  # unique among the pipelines of the group
         self._key = gather_early(own, group, seconds)[0]
         self._store, self._replica = Store(group.get_group_store(), seconds), group.rank()
 
     def publish(self, fault: Fault) -> None:
-        """Tells the other replicas, unless another fault was told before."""
+        """Publishes a fault to the other replicas, unless another one was published before."""
         own = self._replica if fault.replica is None else fault.replica
         self._store.allow(PATIENCE)
         with suppress(StoreLostError):
             self._store.told(self._key, replace(fault, replica=own))
 
     def found(self, seconds: float = PATIENCE) -> Fault | None:
-        """The fault that was told first, if there is one and the store says so in time."""
+        """Returns the first published fault; None if there is none or the store does not answer."""
         self._store.allow(seconds)
         with suppress(StoreLostError):
             if self._store.has(self._key):
@@ -53,8 +53,11 @@ class ReplicaFaults:
         return None
 
     def wait(self, work: dist.Work, timeout: timedelta) -> None:
-        """Waits for a collective on a CPU. Raises RuntimeError as ``work.wait(timeout)`` does,
-        ConnectionError with a fault that is told meanwhile."""
+        """Waits for a collective on a CPU.
+
+        Raises RuntimeError like ``work.wait(timeout)``, and ConnectionError if a fault is published
+        meanwhile.
+        """
         end = time.monotonic() + timeout.total_seconds()
         while True:
             left = timedelta(seconds=max(end - time.monotonic(), 1e-3))
@@ -64,7 +67,7 @@ class ReplicaFaults:
             except RuntimeError:
                 if left <= SLICE:
                     raise
-            if work.is_completed():  # meanwhile, or with an error, which it raises again
+            if work.is_completed():  # completed meanwhile, or failed: then wait raises its error
                 work.wait()
                 return
             fault = self.found(left.total_seconds())
@@ -75,8 +78,11 @@ class ReplicaFaults:
 def wait_for(
     work: dist.Work, timeout: timedelta | None, what: str, faults: ReplicaFaults | None = None
 ) -> None:
-    """Waits for ``work`` on a CPU. Raises ConnectionError where it takes longer, or fails, and with
-    what is found of ``faults``. ``timeout``: None on a GPU, where the current stream waits."""
+    """Waits for ``work``.
+
+    ``timeout``: the limit on a CPU. None on a GPU, where only the current stream waits. Raises
+    ConnectionError after the limit, for an error of ``work``, and for a fault found in ``faults``.
+    """
     if timeout is None:
         work.wait()
         return

@@ -1,4 +1,4 @@
-"""The transport of a program of one rank, in one process: there is nobody to send to."""
+"""The transport of a program with one rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SingleTransport:
-    """Collectives over one rank; it has no other to exchange messages with."""
+    """Collectives over one rank; sends and receives are impossible."""
 
     rank, size = 0, 1
     replicas: ReplicaFaults | None = None

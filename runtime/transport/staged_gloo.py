@@ -1,4 +1,4 @@
-"""Gloo for tensors of a device: each message is copied to the host's memory, sent, and copied back.
+"""Gloo for device tensors: each message is copied to host memory, sent, and copied back.
 
 ::
 
@@ -8,8 +8,8 @@
     rank 1   host            ── receive posted ── wait for it ─┐ 2
              compute stream                                    └─ copy to device ── F ──
 
-Ranks may share a device, and there need be no NCCL. The host waits for each message, so it is
-slower than NCCL where each rank has a device of its own.
+Ranks may share a device, and NCCL is not required. The host waits for each message, so it is slower
+than NCCL if each rank has its own device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 
 class StagedReceive:
-    """A message that comes to the host's memory."""
+    """A message that is received into host memory."""
 
     __slots__ = ("_buffer", "_handle", "_place")
 
@@ -36,14 +36,14 @@ class StagedReceive:
         self._handle, self._place, self._buffer = handle, place, buffer
 
     def wait(self) -> None:
-        """Raises as :meth:`GlooHandle.wait` does. Kernels launched afterwards see the message."""
+        """Raises as :meth:`GlooHandle.wait`. Kernels launched afterwards see the message."""
         self._handle.wait()  # 2
         with torch.no_grad():
             self._buffer.copy_(self._place, non_blocking=True)
 
 
 class StagedGlooTransport(GlooTransport):
-    """Gloo through the host's memory, which is pinned where the device is a GPU."""
+    """Gloo through host memory, which is pinned if the device is a GPU."""
 
     def __init__(self, routes: Routes, device: torch.device, group: dist.ProcessGroup) -> None:
         super().__init__(routes, CPU, group)
@@ -66,11 +66,11 @@ class StagedGlooTransport(GlooTransport):
             tensor.copy_(place)
 
     def _host_memory(self, tensor: Tensor) -> Tensor:
-        """Torch keeps pinned memory and uses it again once copies from and to it are done."""
+        """Allocates host memory; torch reuses pinned memory once copies from and to it are done."""
         return torch.empty_like(tensor, device=CPU, pin_memory=not self._accelerator.is_host)
 
     def _copied(self, tensor: Tensor, place: Tensor) -> Callable[[], object]:
-        """Begins the copy; what it returns waits for its end, and keeps ``tensor`` until then."""
+        """Starts the copy; returns a function that waits for it and keeps ``tensor`` until then."""
         self._copies.wait_stream(self._accelerator.current())
         with self._accelerator.use(self._copies):
             place.copy_(tensor, non_blocking=True)

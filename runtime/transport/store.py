@@ -1,8 +1,8 @@
-"""Calls to the store of ``torch.distributed``, each over in time, and the roll call held there.
+"""Calls to the store of ``torch.distributed`` with a time limit, and the roll call through it.
 
-Torch waits without end for a process that serves the store and is stopped: its own timeout is over
-and it asks the store to forget the question, then waits for that answer. So each call is made by a
-thread of its own, which is left behind where it takes too long.
+If the process that serves the store is stopped, torch waits forever: after its own timeout, it
+asks the store to cancel the request and waits for the answer. So each call runs in a separate
+thread, which is abandoned if it takes too long.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from torch.distributed.rendezvous import rendezvous as torchs_rendezvous
 from ..errors import ExecutionError
 from .base import Fault, in_short, timed_out
 
-PATIENCE = 1.0  # seconds in which a rank that waited says that its wait has ended
-LINGER = 1.0  # seconds that the rank which serves the store stays for the others at most
-THREAD = "rank asks the store"  # by its prefix the command line knows one that is left behind
-SLACK = 0.25  # seconds that torch's calls with a timeout may take beyond it
-LATE = PATIENCE - SLACK  # seconds in which the store takes the news that these are over
+PATIENCE = 1.0  # seconds in which a rank reports that its wait has ended
+LINGER = 1.0  # most seconds that the rank which serves the store stays for the others
+THREAD = "rank asks the store"  # prefix by which the command line recognizes an abandoned thread
+SLACK = 0.25  # seconds by which torch's calls may exceed their timeout
+LATE = PATIENCE - SLACK  # seconds for publishing an error after such a call
 GROUP = "a process group to be made"
-SHORTEST_PAUSE, LONGEST_PAUSE = 1e-3, 0.05  # seconds between two looks
+SHORTEST_PAUSE, LONGEST_PAUSE = 1e-3, 0.05  # seconds between two checks
 _Found = TypeVar("_Found")
-_left: list[Thread] = []  # the last call that was left behind: until it ends torch makes no other
+_left: list[Thread] = []  # the last abandoned thread: until it ends, torch blocks other calls
 
 
 class StoreLostError(ExecutionError, ConnectionError):
-    """The store does not answer: the process that serves it has ended, or is stopped."""
+    """The store does not answer: the process that serves it has ended or is stopped."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -53,11 +53,11 @@ def within(
     what: str = "",
     look: Callable[[], object] | None = None,
 ) -> _Found:
-    """Returns or raises what ``call``, which asks the store, does; or what ``look`` raises, which
-    is called now and then meanwhile.
+    """Returns or raises what ``call``, a request to the store, does within ``seconds``.
 
-    Raises StoreLostError once so many seconds are over, and at once where an earlier call still
-    waits.
+    ``look`` is called repeatedly in the meantime, and may raise. After the limit, raises
+    TimeoutError if ``what`` names the awaited object, otherwise StoreLostError; the latter also at
+    once if an earlier call is still waiting.
     """
     if _left and _left[0].is_alive():
         raise StoreLostError
@@ -85,8 +85,10 @@ def _answer(future: Future[_Found], call: Callable[[], _Found]) -> None:
 
 
 def rendezvous(rank: int, size: int, seconds: float) -> TorchStore:
-    """The store that torchrun's variables tell of, served by rank 0 where nobody else does; torch's
-    own call waits there for all ranks, without a word of who is missing."""
+    """Returns the store described by torchrun's variables; rank 0 serves it if nobody else does.
+
+    torch's own function would wait for all ranks, without naming the missing ones.
+    """
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     patience = timedelta(seconds=seconds)
 
@@ -106,9 +108,9 @@ def rendezvous(rank: int, size: int, seconds: float) -> TorchStore:
 
 
 class Store:
-    """A store, ``whole``, whose calls raise StoreLostError at the end of the time allowed.
+    """A store, ``whole``, whose calls raise StoreLostError after a time limit.
 
-    They have a connection of their own: torch keeps others waiting while it waits for a group.
+    It uses its own connection, as torch blocks others while it waits for a group.
     """
 
     def __init__(self, store: TorchStore, seconds: float) -> None:
@@ -117,7 +119,7 @@ class Store:
         self._own: TorchStore = self._ask(store.clone)  # type: ignore[attr-defined]
 
     def allow(self, seconds: float) -> None:
-        """All calls from now on are over within so many seconds."""
+        """Sets the time limit of all calls from now on."""
         self._end = time.monotonic() + seconds
 
     def set(self, key: str, value: str = "") -> None:
@@ -134,7 +136,7 @@ class Store:
         return self._ask(self._own.check, list(keys))
 
     def told(self, key: str, fault: Fault | None = None) -> Fault:
-        """The first fault that any process told under ``key``, which may be this one."""
+        """Returns the first fault that any process published under ``key``, possibly ``fault``."""
         if fault is None:
             return Fault(*json.loads(self.get(key)))
         own = json.dumps(astuple(fault))
@@ -143,15 +145,18 @@ class Store:
     def _ask(self, call: Callable[..., _Found], *args: Any) -> _Found:
         try:
             return within(self._end - time.monotonic(), partial(call, *args))
-        except RuntimeError as error:  # torch's: the connection is lost
+        except RuntimeError as error:  # torch's error for a lost connection
             raise StoreLostError from error
 
     def silent(
         self, key: str, rank: int, ranks: Sequence[int], names: Callable[[Sequence[int]], str]
     ) -> tuple[list[int], str]:
-        """The ranks, of ``ranks``, that do not call this too within a second, or, of several, two
-        seconds more: one hangs, and others may be late for its sake. Each has its ``rank``. With
-        them the end of a line that names them, or says that the store is lost."""
+        """Returns the ranks that do not answer, and the end of a message that names them.
+
+        All ``ranks`` call it with their ``rank``. The limit is one second. If more than one is
+        missing, it is extended by two: some may be late because one hangs. If the store is lost,
+        the message says so.
+        """
         self.allow(4 * PATIENCE)
         try:
             self.set(f"{key}/{rank}")
@@ -162,8 +167,8 @@ class Store:
         return missing, f"; no answer from {names(missing)}" if missing else ""
 
     def leave(self, key: str, rank: int, ranks: Sequence[int]) -> None:
-        """The end of what this rank asks. If it serves the store it stays for others' questions."""
-        self.allow(LINGER + SLACK)  # no call is under way when it ends
+        """Ends this rank's requests. If it serves the store, it stays for requests of others."""
+        self.allow(LINGER + SLACK)  # no call is pending when the rank ends
         with suppress(StoreLostError):
             self.set(f"{key}/left/{rank}")
             if _a_rank_serves() and _number() == 0:
@@ -178,8 +183,10 @@ class Store:
         most: int = 0,
         look: Callable[[], object] | None = None,
     ) -> list[int]:
-        """The ranks that have not set their part of the key within so many seconds, or as soon as
-        no more than ``most`` are left; ``look`` is called meanwhile."""
+        """Returns the ranks that have not set their key ``{key}/{rank}`` within ``seconds``.
+
+        Returns earlier once at most ``most`` are left. ``look`` is called meanwhile.
+        """
         end, pause, left = time.monotonic() + seconds, SHORTEST_PAUSE, list(ranks)
         while left and not self.has(*(f"{key}/{r}" for r in left)):
             left = [r for r in left if not self.has(f"{key}/{r}")]
@@ -193,7 +200,7 @@ class Store:
 
 
 def _a_rank_serves() -> bool:
-    """Whether rank 0 serves the store, not what started the ranks, as torchrun says of itself."""
+    """Whether rank 0 serves the store, not the process that started the ranks (torchrun)."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
 
 
@@ -206,5 +213,5 @@ def _server() -> str:
 
 
 def names_of(ranks: Sequence[int], kind: str = "rank") -> str:
-    """``rank 1, 2``."""
+    """Returns, for example, ``rank 1, 2``."""
     return f"{kind} {', '.join(map(str, ranks))}"

@@ -1,5 +1,4 @@
-"""The private parts of torch that stages as graphs use.
+"""The private parts of torch that graphs use, collected in this folder.
 
-Tried on torch 2.13; the joint export and its descriptors are there since 2.10. All of it is in this
-folder, so that another version is looked at in one place.
+Tested with torch 2.13; the joint export and its descriptors exist since 2.10.
 """

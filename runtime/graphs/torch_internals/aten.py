@@ -1,4 +1,4 @@
-"""Calls of ATen in a graph: what they give, and what runs them."""
+"""Properties of ATen calls in a graph, and the functions that run them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _aten = torch.ops.aten
 _LIFTS = {_aten.lift_fresh_copy.default, _aten.lift_fresh.default}
 _VIEWS = {_aten._unsafe_view.default, _aten._reshape_alias.default}
 _BINDINGS = (types.BuiltinFunctionType, types.MethodDescriptorType)
-_OTHERWISE = {"reduction", "indices"}  # another default; no None in a list
+_OTHERWISE = {"reduction", "indices"}  # arguments that the bindings take otherwise
 
-below_autograd = torch._C._AutoDispatchBelowAutograd  # a context that records nothing
+below_autograd = torch._C._AutoDispatchBelowAutograd  # a context in which autograd records nothing
 
 
 def draws(node: fx.Node) -> bool:
-    """Whether the call may take random numbers, as attention does, for dropout."""
+    """Whether the call may draw random numbers, as attention does for dropout."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def value_of(node: fx.Node) -> Any:
-    """The shape and dtype that the node gives: a fake tensor, or a tuple of them."""
+    """Returns the fake tensor, or tuple of them, with the shape and dtype of the node's value."""
     return node.meta.get("val")
 
 
 def views(node: fx.Node) -> bool:
-    """Whether the node gives tensors that share the memory of its first argument."""
+    """Whether the node's value shares memory with its first argument."""
     if node.op != "call_function":
         return False
     if node.target is operator.getitem:
@@ -46,7 +46,7 @@ def views(node: fx.Node) -> bool:
 
 
 def root_of(node: fx.Node) -> fx.Node:
-    """The node whose memory this one's value is in."""
+    """Returns the node that allocates the memory of this one's value."""
     while views(node):
         source = node.args[0]
         assert isinstance(source, fx.Node)
@@ -55,15 +55,19 @@ def root_of(node: fx.Node) -> fx.Node:
 
 
 def as_output(tensor: Tensor) -> Tensor:
-    """An output of a computation that is to be traced, by itself: one that is a view of something
-    else would be handed out as that."""
+    """Returns an output of a traced computation as an independent tensor.
+
+    A view of another tensor would be returned as a view of that tensor.
+    """
     found: Tensor = _aten._unsafe_view.default(tensor, tensor.shape)
     return found
 
 
 def direct(target: Any) -> Any:
-    """The function of torch's Python bindings that runs the same call of ATen, as it reads its
-    arguments faster; ``target`` itself where there is none, or one that reads them otherwise."""
+    """Returns the Python binding for an ATen call, which parses its arguments faster.
+
+    Returns ``target`` itself if there is none or if it takes its arguments in another form.
+    """
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return target
     if not _OTHERWISE.isdisjoint(argument.name for argument in target._schema.arguments):
@@ -74,8 +78,11 @@ def direct(target: Any) -> Any:
 
 
 def check_constants(graph: fx.Graph, module: nn.Module, known: Iterable[Tensor]) -> None:
-    """Raises TraceError where a graph holds tensors that its forward did not make, other than
-    those ``known``, or any that needs a gradient: nothing would tell when they change."""
+    """Raises TraceError if a graph contains a constant tensor that may change unnoticed.
+
+    Allowed are constants that the forward itself creates and those ``known``, if they require no
+    gradient.
+    """
     places = {_place(x) for x in known}
     for node in graph.nodes:
         value = getattr(module, str(node.target), None) if node.op == "get_attr" else None
@@ -84,7 +91,7 @@ def check_constants(graph: fx.Graph, module: nn.Module, known: Iterable[Tensor])
         what = f"it computes with a tensor of shape {[*value.shape]} that is"
         if value.requires_grad:
             raise TraceError(f"{what} no parameter of a module")
-        made = all(user.target in _LIFTS for user in node.users)  # of numbers, by the forward
+        made = all(user.target in _LIFTS for user in node.users)  # from numbers, by the forward
         if not made and _place(value) not in places:
             raise TraceError(f"{what} not of the stage's modules")
 

@@ -1,4 +1,4 @@
-"""Why a computation cannot be a graph."""
+"""Reasons why a computation cannot be traced."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _DATA = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 class TraceError(Exception):
-    """A computation that cannot be a graph; the text says why, and where the model does it."""
+    """A computation that cannot be traced; the text has the reason and the line of the model."""
 
 
 def why(error: BaseException) -> str:
-    """The reason why it cannot be traced, with the line of the model that does it."""
+    """Returns the reason why it cannot be traced, with the line of the model."""
     if isinstance(error, _DATA):
         what = f"what it computes depends on values in tensors ({error})"
     else:

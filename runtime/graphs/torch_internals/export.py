@@ -1,6 +1,7 @@
-"""A stage traced once into its joint graph, without computing anything.
+"""Traces a stage into its joint graph without computing anything.
 
-What loads torch.compile's parts is imported where it is used: runs of no graphs start without it.
+Modules that load parts of torch.compile are imported on use, so that runs without graphs start
+faster.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ Function = Callable[..., Sequence[Tensor]]
 
 
 def trace_joint(module: nn.Module, inputs: Sequence[Tensor], forward: Forward) -> Joint:
-    """The joint graph of ``forward(module, inputs)``, a tuple of tensors.
+    """Returns the joint graph of ``forward(module, inputs)``, which returns a tuple of tensors.
 
-    Nothing is computed: only shapes, dtypes and ``requires_grad`` of ``inputs`` and of the module's
-    parameters are read. Raises TraceError, with the line of the model, for what cannot be a graph.
+    Nothing is computed: only shape, dtype and ``requires_grad`` of ``inputs`` and of the module's
+    tensors are used. Raises TraceError, with the line of the model, if it cannot be traced.
     """
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     own: dict[str, Tensor] = {**parameters, **buffers}
@@ -56,8 +57,11 @@ def trace_joint(module: nn.Module, inputs: Sequence[Tensor], forward: Forward) -
 
 
 def _places(module: nn.Module) -> dict[str, Tensor]:
-    """The places of all parameters and buffers, each once although its module has several names:
-    one that is set twice would not be put back."""
+    """Returns the paths of all parameters and buffers, one path per registration.
+
+    A module that is reachable by several names counts once: a tensor that is replaced twice would
+    not be restored.
+    """
     return {
         f"{path}.{name}" if path else name: tensor
         for path, part in module.named_modules()
@@ -67,14 +71,14 @@ def _places(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _leaf(tensor: Tensor) -> Tensor:
-    """This process's part of a DTensor, as an argument with a gradient; any other tensor itself."""
+    """Returns the local part of a DTensor as a leaf tensor; other tensors unchanged."""
     if not is_dtensor(tensor):
         return tensor
     return local(tensor).detach().requires_grad_(tensor.requires_grad)
 
 
 class _Computation(nn.Module):
-    """A function as a module without parameters: all that it computes with are arguments."""
+    """A function as a module without parameters; all its tensors are arguments."""
 
     def __init__(self, function: Function) -> None:
         super().__init__()
@@ -83,7 +87,7 @@ class _Computation(nn.Module):
     def forward(self, *arguments: Tensor) -> Sequence[Tensor]:
         before = torch.initial_seed()
         found = self._function(*arguments)
-        if torch.initial_seed() != before:  # checked here: torch puts its state back after a trace
+        if torch.initial_seed() != before:  # checked here: torch restores its state after a trace
             raise TraceError(DRAWN)
         return found
 
@@ -94,16 +98,16 @@ def _exported(
     values: Sequence[Value],
     generators: Iterable[torch.Generator],
 ) -> Joint:
-    """The joint graph of ``function``, which takes tensors and returns a tuple of them, for
-    arguments of these shapes, which are ``values``; nothing is computed. It may draw from torch's
-    generator and from these ``generators``.
+    """Returns the joint graph of ``function`` for arguments of these shapes.
 
-    Gradients are those of all arguments that require one; operations in place become others.
-    Raises TraceError.
+    ``function`` takes tensors and returns a tuple of tensors. ``values``: the meaning of the
+    arguments. Nothing is computed. Random numbers may come from torch's generator and from
+    ``generators``. The graph returns gradients of all arguments that require one; in-place
+    operations are replaced. Raises TraceError.
     """
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
-    mode = FakeTensorMode(allow_non_fake_inputs=True)  # tensors that are mere attributes
+    mode = FakeTensorMode(allow_non_fake_inputs=True)  # for tensors that are plain attributes
     tracing = torch._guards.tracing(torch._guards.TracingContext(mode))
     with undrawn(generators), ExitStack() as held, tracing, _as_traced():
         try:
@@ -132,7 +136,7 @@ _GRADIENTS = {Role.PARAMETER: Role.PARAMETER_GRADIENT, Role.INPUT: Role.INPUT_GR
 
 
 def _value(found: Any, values: Sequence[Value]) -> Value:
-    """The meaning of a graph's input or output that torch describes so."""
+    """Returns the meaning of a graph's input or output from torch's description."""
     from torch._functorch._aot_autograd import descriptors as desc
 
     match found:
@@ -157,8 +161,10 @@ def _of(value: Value, roles: dict[Role, Role]) -> Value:
 
 @contextmanager
 def _with_tensors(module: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
-    """A context in which the module's parameters and buffers are these, by name. Its forward may
-    change buffers in place. Raises TraceError if it replaces one."""
+    """A context that replaces the module's parameters and buffers by ``tensors``, by name.
+
+    The forward may modify buffers in place. Raises TraceError if it replaces one.
+    """
     found = dict(tensors)
     with _reparametrize_module(module, found):
         yield
@@ -178,16 +184,18 @@ def _restored(*_: Any, **__: Any) -> NoReturn:
 _REFUSED: list[tuple[Any, str, Any]] = [
     (checkpoint, "_checkpoint_without_reentrant_generator", _checkpointed),
     (checkpoint, "CheckpointFunction", SimpleNamespace(apply=_checkpointed)),
-    *((place, "set_rng_state", _restored) for place in (torch, torch.random)),  # as fork_rng does
+    *((place, "set_rng_state", _restored) for place in (torch, torch.random)),  # used by fork_rng
 ]
 _SEEDING = ("manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all")
-"""Functions of an accelerator's module, whose seeds are not looked at."""
+"""Functions of an accelerator's module; its seeds are not checked otherwise."""
 
 
 @contextmanager
 def _as_traced() -> Iterator[None]:
-    """A context in which what a graph does not do is refused, and what torch.compile has made runs
-    as it was written."""
+    """A context that refuses what a graph cannot represent.
+
+    Functions compiled by torch.compile run uncompiled.
+    """
     from torch._dynamo import config
 
     with ExitStack() as within:

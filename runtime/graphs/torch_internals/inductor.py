@@ -1,4 +1,4 @@
-"""A graph compiled by Inductor."""
+"""Compiles a graph by Inductor."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .errors import TraceError, why
 def compiled(
     module: fx.GraphModule, inputs: Sequence[Tensor]
 ) -> Callable[[list[Tensor]], Sequence[Tensor]]:
-    """``module`` compiled by Inductor for ``inputs``, which are fake tensors; it takes them in a
-    list that it empties. Random numbers are torch's own. Inductor keeps what it made on disk.
+    """Returns ``module`` compiled by Inductor for ``inputs``, which are fake tensors.
 
-    Raises TraceError.
+    The function takes its inputs as a list, which it empties. Random numbers are torch's. Inductor
+    caches the result on disk. Raises TraceError.
     """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
@@ -29,7 +29,7 @@ def compiled(
 
     mode = torch._guards.detect_fake_mode(inputs)
     fixed: AbstractContextManager[object] = nullcontext()
-    if mode is not None:  # without an environment of shapes Inductor keeps nothing on disk
+    if mode is not None:  # without a shape environment, Inductor does not cache on disk
         fixed = patch.object(mode, "shape_env", mode.shape_env or ShapeEnv())
     settings = config.patch(fallback_random=True)
     try:

@@ -1,4 +1,4 @@
-"""Random numbers while a stage is traced: draws are calls of its graph, and nothing else may be."""
+"""Random numbers in traced stages: only draws that are calls in the graph are allowed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ DRAWN = "its forward draws or seeds random numbers other than by operations on t
 
 @contextmanager
 def undrawn(own: Iterable[torch.Generator]) -> Iterator[None]:
-    """A context after which all generators of random numbers, and a stage's ``own``, are as before.
+    """A context that restores the random state of all generators, including a stage's ``own``.
 
     Raises TraceError if one of Python's or NumPy's was used, or one of torch's was seeded: a graph
-    would have done so once, for all.
+    would repeat none of that.
     """
     generators = [torch.default_generator, *own]
     before = random.getstate(), np.random.get_state(), [x.get_state() for x in generators]
     try:
-        random.seed(_SEED)  # another than any that a model would set again
+        random.seed(_SEED)  # a seed that models are unlikely to use
         np.random.seed(_SEED)
         for generator in generators:
             generator.manual_seed(_SEED)

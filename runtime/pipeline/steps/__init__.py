@@ -1,1 +1,1 @@
-"""Steps of a pipeline on one rank, trained or evaluated: made ready, given inputs, read out."""
+"""Steps of a pipeline on one rank, in training or evaluation: preparation, inputs, results."""

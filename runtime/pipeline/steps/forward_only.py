@@ -1,24 +1,25 @@
-"""Forward only: of a program's instructions, those that its F's need.
+"""Forward only: the subset of a program's instructions that its F's need.
 
 ::
 
     1F1B, rank 1  recv x1.0  wait x1.0  1F0  send x2.0  recv dy1.0  ...  1BW0  send dy0.0  free x1.0
     forwards      recv x1.0  wait x1.0  1F0  send x2.0                                     free x1.0
 
-Kept are F's, the messages of their inputs, and the weight transfers that bring the weights of some
-F, hop by hop from the owner. A message is kept or left out whole: its send, its receive, both waits
-and its free.
+The subset consists of the F's, the messages of their inputs, and the weight transfers that bring
+the weights of an F, hop by hop from the owner. A message is kept or removed as a whole: send,
+receive, both waits and free.
 
-**It cannot deadlock where the program cannot.** A program deadlocks only by a cycle in the graph of
-its instructions, with an edge from each to the next one of its rank and from each send and receive
-to both waits of its message (``compiler/passes/deadlock_check.py``). What is kept of a rank stands
-in the program's order, so that an edge along a rank stands for a path in the program's graph, and
-the edges of a kept message are the program's own: a cycle here would be one there. The receives of
-a channel stay in the order of its sends, as both have lost the same messages. Rounds one after the
-other add edges from each to the next one only.
+**It does not deadlock if the program does not.** A program deadlocks only if there is a cycle in
+the graph of its instructions. The graph has an edge from each instruction to the next one on its
+rank, and from each send and receive to both waits of the message
+(``compiler/passes/deadlock_check.py``). The kept instructions of a rank are in the program's order,
+so an edge along a rank corresponds to a path in the program's graph; the edges of a kept message
+are in that graph as well. So a cycle here would be a cycle there. The receives of a channel remain
+in the order of its sends, as the same messages are removed from both. Consecutive rounds only add
+edges from one round to the next.
 
-**Buffers.** A buffer is received into once the free of what it held has come before in the
-program's order; that free is kept with its message. So no more is live than in the program.
+**Buffers.** Before a buffer is received into, the program frees its previous content; that free is
+kept with its message. So no more buffers are live at a time than in the program.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pipeloom.ir.model.transfers import previous
 
 
 def forward_only(program: Program, microbatches: int) -> Program:
-    """``program`` cut down to the forwards of its first ``microbatches``, with their buffers."""
+    """Returns the forwards of the first ``microbatches`` of ``program``, with their buffers."""
     wanted = _weights(program, microbatches)
     rows = [
         [item for item in row if _kept(item, microbatches, wanted)] for row in program.instructions
@@ -58,7 +59,7 @@ def _kept(item: ir.Instruction, microbatches: int, wanted: set[int]) -> bool:
 
 
 def _weights(program: Program, microbatches: int) -> set[int]:
-    """The transfers that bring weights to some F: the last that came before it, and its way."""
+    """Returns the transfers that bring weights to an F: the last one before it and earlier hops."""
     earlier = previous(program.schedule.transfers)
     wanted: set[int] = set()
     for row in program.instructions:
@@ -71,8 +72,8 @@ def _weights(program: Program, microbatches: int) -> set[int]:
 
 
 def _used(row: Sequence[ir.Instruction], microbatches: int) -> Iterator[int]:
-    """The weight transfers of one rank whose copies F's compute with."""
-    came: dict[int, int] = {}  # by stage
+    """Yields the weight transfers of one rank whose weights its F's use."""
+    came: dict[int, int] = {}  # stage -> transfer
     for item in row:
         if isinstance(item, ir.WaitReceive) and item.tensor.kind is ir.TensorKind.WEIGHT:
             came[item.tensor.stage] = item.tensor.index
@@ -83,7 +84,7 @@ def _used(row: Sequence[ir.Instruction], microbatches: int) -> Iterator[int]:
 def _packed(
     row: Sequence[ir.Instruction], buffers: Sequence[ir.Buffer]
 ) -> tuple[tuple[ir.Instruction, ...], tuple[ir.Buffer, ...]]:
-    """The row and its buffers, without those that nothing is received into."""
+    """Returns the row and its buffers, without unused buffers."""
     used = sorted({item.buffer for item in row if isinstance(item, ir.Receive)})
     at = {buffer: i for i, buffer in enumerate(used)}
     renumbered = tuple(

@@ -1,13 +1,13 @@
-"""Evaluation: a program's forwards alone, on any number of microbatches, in rounds of M.
+"""Evaluation: a program's forwards on any number of microbatches, in rounds of M.
 
 ::
 
     M = 4, ten microbatches    F0 F1 F2 F3 │ F4 F5 F6 F7 │ F8 F9
                                   round        round       round of the first two
 
-What runs is :mod:`.forward_only`. Ranks tell each other first how many microbatches there are and
-what shapes they have, so an error in what one was given is raised on all of them before anything
-runs, and the pipeline can go on, unless there are replicas, which end with it.
+The program of a round is that of :mod:`.forward_only`. Before it runs, ranks exchange the number of
+microbatches and their shapes. So an error in the arguments of one rank is raised on all ranks, and
+the pipeline remains usable, unless there are replicas, which fail as well.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from .setup import StepSetup, make_cells
 from .shape_inference import Interfaces, ShapeInference
 
 LABEL = "eval "
-"""The texts of evaluations in the profiler's trace begin with it: none is an op of a step."""
+"""Prefix of the instructions' texts in the profiler's trace, to tell them from ops of a step."""
 
 
 class ForwardRunner(StageRunner):
-    """Runs forwards of which nothing is kept for a backward, and losses where there are targets."""
+    """Runs forwards that keep nothing for a backward; computes losses if there are targets."""
 
     def _forward(self, cell: Cell) -> None:
         super()._forward(cell)
@@ -57,7 +57,7 @@ class ForwardRunner(StageRunner):
 
 
 class ForwardRounds:
-    """One rank's forwards of what it trains; all ranks make theirs and call it alike."""
+    """One rank's evaluations of the stages that it trains; all ranks create and call it alike."""
 
     def __init__(self, context: RankContext, setup: StepSetup, step_end: StepEnd) -> None:
         problem = context.program.schedule.problem
@@ -78,8 +78,10 @@ class ForwardRounds:
     def run(
         self, data: StepData, asked: int | None, *, wants_losses: bool, keep_outputs: bool
     ) -> list[Result]:
-        """Forwards of all microbatches, as many as ``asked`` where not None. Raises on all ranks
-        what one raises for its inputs."""
+        """Runs the forwards of all microbatches; ``asked`` is their number if not None.
+
+        Raises an error in the inputs of one rank on all ranks.
+        """
         transport, store = self._context.transport, self._context.store
         count = self._count(data, asked)
         cells = {
@@ -108,7 +110,7 @@ class ForwardRounds:
             size = min(self._microbatches, count - first)
             handed_on = [row[first : first + size] for row in interfaces]
             if executor is None or served != (size, handed_on):
-                executor = None  # its buffers go first
+                executor = None  # frees its buffers first
                 context, served = self._of(size), (size, handed_on)
                 cells = make_cells(context, handed_on)
                 executor = Executor(
@@ -123,12 +125,11 @@ class ForwardRounds:
         return results
 
     def _of(self, size: int) -> RankContext:
-        """The context of a round of so many microbatches."""
+        """Returns the context of a round of ``size`` microbatches."""
         return replace(self._context, program=self._program(size))
 
     def _count(self, data: StepData, asked: int | None) -> int:
-        """The number of microbatches: as the lists of any rank say, or some were ``asked``, else
-        M."""
+        """Returns the number of microbatches: the length of a rank's lists, or ``asked``, or M."""
         rows = gathered(self._context.transport, partial(self._counts, data, asked))
         found = sorted(set[int]().union(*rows))
         if len(found) > 1:
@@ -139,7 +140,7 @@ class ForwardRounds:
         return found[0] if found else self._microbatches
 
     def _counts(self, data: StepData, asked: int | None) -> set[int]:
-        """The numbers of microbatches that this rank was given. Raises InputError for none."""
+        """Returns the numbers of microbatches in the arguments. Raises InputError for zero."""
         named = {f"input {i}": x for i, x in enumerate(data.inputs)} | {"target": data.target}
         counts = {name: len(x) for name, x in named.items() if is_cut(x)}
         counts |= option_counts(data.options)
@@ -155,8 +156,10 @@ class ForwardRounds:
 
 @contextmanager
 def _evaluating(modules: Sequence[nn.Module], device: torch.device) -> Iterator[None]:
-    """A context without gradients and in evaluation mode; after it modes, buffers and random
-    numbers are as before."""
+    """A context without gradients and in evaluation mode.
+
+    It restores modes, buffers and random states.
+    """
     modes = [(part, part.training) for module in modules for part in module.modules()]
     try:
         for module in modules:

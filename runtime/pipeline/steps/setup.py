@@ -1,4 +1,4 @@
-"""A program made ready to run on one rank, before its first step and where shapes change."""
+"""Prepares a program to run on one rank, before its first step and if shapes change."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ from .shape_inference import Interfaces, ShapeInference, made_up
 
 
 class StepSetup:
-    """The ``cells`` of a rank's steps, the ``runners`` of its stages, the ``interfaces`` between
-    stages, the ``shapes`` that they follow from, and the ``executor`` made of them; all ranks make
-    theirs and call it alike.
+    """All objects that the steps of a rank use; all ranks create theirs and call it alike.
 
-    ``modules``: the stages here; ``fixed``: the executor serves every later step. ``never``:
-    the stages that are run as they are, with why if they were to be graphs; ``coverage``: which
-    weight gradients W computed in the first step, of the stages that have W's.
+    ``cells``: the tensors by stage and microbatch. ``runners``: of this rank's stages.
+    ``interfaces``: the outputs between stages, inferred by ``shapes``. ``executor``: made from
+    these. ``modules``: the stages on this rank. ``fixed``: whether the executor serves all later
+    steps. ``never``: the stages that always run as modules, with the reason if graphs were
+    requested. ``coverage``: which weight gradients W computed in the first step, for stages with
+    W's.
     """
 
     def __init__(self, context: RankContext, step_end: StepEnd) -> None:
@@ -66,7 +67,7 @@ class StepSetup:
                 check_order(context.program, role.rank, s)
 
     def _without_graphs(self) -> dict[int, str | None]:
-        """The stages that are run as they are, with why where they were to be graphs."""
+        """Returns the stages that run as modules, with the reason if graphs were requested."""
         stages = self._context.role.run
         if self._context.options.stages_as == "eager":
             return dict.fromkeys(stages)
@@ -75,19 +76,22 @@ class StepSetup:
         return dict.fromkeys(self._step_end.stashes, "its optimizer steps after each microbatch")
 
     def follow(self, other: StepSetup) -> None:
-        """Knows the shapes that stages of another program, the same stages, were seen to give."""
+        """Reuses the inferred shapes of another program for the same stages."""
         self.shapes.known = other.shapes.known
 
     def gather(self) -> None:
-        """Gathers the weights of sharded stages. Raises ExecutionError where that fails."""
+        """Gathers the weights of sharded stages. Raises ExecutionError if that fails."""
         try:
             self._context.store.gather()
         except ConnectionError as error:
             raise ExecutionError(f"rank {self._context.role.rank}: {error}") from error
 
     def prepared(self) -> Executor:
-        """The executor for the cells' contents, made in the first step, and where shapes may vary
-        for each other ones. Raises ShapeError, alike on all ranks."""
+        """Returns the executor for the contents of the cells.
+
+        It is created in the first step, and again whenever shapes change. Raises ShapeError on all
+        ranks.
+        """
         context = self._context
         for stage, runner in self.graphed.items():
             runner.refresh(cell for (s, _), cell in self.cells.items() if s == stage)
@@ -97,7 +101,7 @@ class StepSetup:
             self._trace()
             if self.executor is None or self.interfaces != before:
                 if context.buffers is not None:
-                    Device(context.device).synchronize()  # what was received there has been read
+                    Device(context.device).synchronize()  # until the old buffers have been read
                 self.executor = Executor(
                     context, self._step_end, self.cells, self.runners, self.interfaces
                 )
@@ -105,7 +109,7 @@ class StepSetup:
         return self.executor
 
     def _trace(self) -> None:
-        """Makes the graphs of the cells' contents, where stages are run as graphs."""
+        """Traces the graphs for the contents of the cells, for stages that run as graphs."""
         for (stage, j), cell in self.cells.items():
             if (runner := self.graphed.get(stage)) is not None:
                 given = cell.inputs
@@ -114,7 +118,7 @@ class StepSetup:
                 runner.prepare(cell, given, partial(self._context.store.trying, stage))
 
     def settle(self) -> None:
-        """After the first step: it is known what W computed, and all graphs are made."""
+        """Records after the first step what W computed, and that all graphs exist."""
         self.settled = True
         for graphed in self.graphed.values():
             graphed.settled = True
@@ -124,7 +128,7 @@ class StepSetup:
                 self.coverage[s] = found
 
     def clear(self) -> None:
-        """Drops all that a step which is to be run again has left so far."""
+        """Drops everything that an unfinished step has left, before the step is repeated."""
         for cell in self.cells.values():
             self._context.memory.release(cell.held)
             cell.clear()
@@ -137,8 +141,11 @@ class StepSetup:
         stashing: bool = True,
         kind: type[StageRunner] = StageRunner,
     ) -> StageRunner:
-        """A runner of the stage that counts in ``memory``; not ``stashing``, one of this ``kind``
-        that never stashes weights."""
+        """Returns a runner of the stage that counts in ``memory``.
+
+        ``kind`` is its class, unless the stage runs as graphs or, with ``stashing``, stashes
+        weights.
+        """
         context, store = self._context, self._context.store
         stash = self._step_end.stashes.get(stage) if stashing else None
         make: Callable[..., StageRunner] = kind if stash is None else StashingRunner
@@ -161,7 +168,7 @@ class StepSetup:
         )
 
     def _master(self) -> torch.dtype | None:
-        """The dtype in which losses are computed, if stages compute in another."""
+        """Returns the dtype in which losses are computed; None: that of the stages."""
         if self._context.options.param_dtype is None:
             return None
         assert isinstance(self._context.store, StreamedStages)
@@ -169,7 +176,7 @@ class StepSetup:
 
 
 def hand_on(cells: Cells, interfaces: Interfaces) -> None:
-    """Tells the cells what their stages hand on, by stage and microbatch; the last one nothing."""
+    """Sets the interface of each cell; None on the last stage."""
     for (s, j), cell in cells.items():
         cell.interface = interfaces[s][j] if s < len(interfaces) else None
 
@@ -177,8 +184,10 @@ def hand_on(cells: Cells, interfaces: Interfaces) -> None:
 def make_cells(
     context: RankContext, interfaces: Interfaces | None = None
 ) -> dict[tuple[int, int], Cell]:
-    """The cells of the rank, one for each (stage, microbatch); those with a W get a queue.
-    ``interfaces``: what stages hand on, where that is known."""
+    """Creates the rank's cells, one per (stage, microbatch); cells with a W get a queue.
+
+    ``interfaces``: the outputs between stages, if known.
+    """
     memory, host = context.memory, Host(context.device)
     pairs: dict[tuple[int, int], set[OpKind]] = {}
     for item in context.program.instructions[context.role.rank]:

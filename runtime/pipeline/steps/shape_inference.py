@@ -1,7 +1,8 @@
-"""Shape inference: each stage is run once before a step that needs to know its outputs.
+"""Shape inference: runs each stage once before a step that needs to know its outputs.
 
-Microbatches whose arguments have the same shapes on all ranks are of one kind: a stage is run once
-for each kind, wherever the first microbatch of that kind runs, and all ranks learn what came out.
+Microbatches whose arguments have the same shapes on all ranks are of one kind. For each kind, a
+stage is run once, on the rank that runs its first microbatch of that kind; the result is sent to
+all ranks.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from ...transport import Transport, agreed
 from ..step_arguments import given
 from ..step_inputs import Cells
 
-Kind: TypeAlias = tuple[object, ...]  # the shapes of a microbatch's arguments, on all stages
-Interfaces: TypeAlias = list[list[StageInterface]]  # of each stage but the last, of each microbatch
+Kind: TypeAlias = tuple[object, ...]  # shapes of a microbatch's arguments, on all stages
+Interfaces: TypeAlias = list[list[StageInterface]]  # [stage, except the last][microbatch]
 
 
 class ShapeInference:
-    """The interface of each stage for every kind of microbatch seen so far; the same on all ranks.
+    """The interfaces of stages for every kind of microbatch so far; the same on all ranks.
 
-    ``placed``: the rank that runs each stage on each microbatch, shape (S, M); of more microbatches
-    it is said again. ``grad``: stages run with gradients, so that it is seen what wants one.
+    ``placed``: the rank that runs each stage on each microbatch, shape (S, M), repeated for further
+    microbatches. ``grad``: run stages with gradients, to find outputs that require one.
     """
 
     def __init__(
@@ -54,10 +55,10 @@ class ShapeInference:
         self.known: dict[Kind, list[StageInterface]] = {}
 
     def interfaces(self, cells: Cells, count: int | None = None) -> Interfaces:
-        """The interfaces for the arguments in the cells of ``count`` microbatches, by default M;
-        every rank calls it. Raises ShapeError, alike on all.
+        """Returns the interfaces for the arguments in the cells of ``count`` microbatches.
 
-        Random numbers, the modules' buffers and the arguments are as before afterwards.
+        By default, ``count`` is M. All ranks call it. Raises ShapeError on all ranks. Random
+        states, buffers of modules and the arguments are restored.
         """
         if len(self._placed) == 1:
             return []
@@ -73,7 +74,7 @@ class ShapeInference:
         ]
 
     def _kinds(self, cells: Cells, count: int) -> list[Kind]:
-        """The kind of each microbatch, from what every rank has of it."""
+        """Returns the kind of each microbatch, from the arguments on all ranks."""
         mine = {(s, j): given(s, cell) for (s, j), cell in cells.items()}
         rows = self._transport.gather({key: value for key, value in mine.items() if value})
         kinds: list[list[object]] = [[] for _ in range(count)]
@@ -90,7 +91,7 @@ class ShapeInference:
         cells: Cells,
         before: Mapping[Kind, Sequence[StageInterface]],
     ) -> dict[Kind, StageInterface]:
-        """The interface of the stage for each ``new`` kind; ``before``: those of earlier stages."""
+        """Returns the stage's interface for each ``new`` kind; ``before``: of earlier stages."""
         mine: dict[Kind, StageInterface | ShapeError] = {}
         for kind, j in new.items():
             if self._placed[stage, j % self._placed.shape[1]] == self._transport.rank:
@@ -109,12 +110,12 @@ class ShapeInference:
     def _try(
         self, stage: int, cell: Cell, before: Sequence[StageInterface]
     ) -> StageInterface | ShapeError:
-        """The interface of the stage, or the error that every rank is to raise."""
+        """Returns the stage's interface, or the error that every rank is to raise."""
         inputs = made_up(before[-1], self._device) if stage > 0 else cell.inputs
         module = self._store.module(stage)
         try:
             with undisturbed([module], devices_of(inputs)):
-                # clones, as a forward may change what the caller has given
+                # clones, as a forward may modify the caller's tensors
                 args, options = tuple(inputs), mapped(torch.clone, dict(cell.options))
                 args = args if stage > 0 else mapped(torch.clone, args)
                 return self._run(stage, module, args, options)
@@ -138,7 +139,7 @@ class ShapeInference:
 
 
 def made_up(interface: StageInterface, device: torch.device) -> tuple[Tensor, ...]:
-    """Inputs, of zeros, as the stage behind ``interface`` gets them."""
+    """Returns zeros as the inputs that the stage after ``interface`` receives."""
     return tuple(
         torch.zeros(spec.shape, dtype=spec.dtype, device=device, requires_grad=needs_grad)
         for spec, needs_grad in zip(interface.specs, interface.needs_grad, strict=True)
