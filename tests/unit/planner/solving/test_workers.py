@@ -152,6 +152,7 @@ def fails(error: Exception) -> None:
     ("task", "kind", "line"),
     [
         (ImportError("x"), InputError, r"scheduler: expected pipeloom .* to be importable .*: x$"),
+        (RuntimeError("Error during deserialization"), InputError, "importable .*: Error during"),
         (type("KilledWorker", (Exception,), {})(), LostWorkersError, "its workers are lost: "),
         (InfeasibleError("no"), InfeasibleError, "^no$"),
         (None, LostWorkersError, "^scheduler: lost; expected it to answer"),

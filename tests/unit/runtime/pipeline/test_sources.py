@@ -154,6 +154,8 @@ def test_tied_layers_are_one_parameter_in_a_stage_and_a_group_across_stages() ->
     assert alone.get_parameter("0.symbols.weight") is alone.get_parameter("5.symbols.weight")
     assert cut(model, 0).tied(1) == ()
     assert cut(model, 0, 1, 4).tied(3) == (((0, "0.symbols.weight"), (2, "1.symbols.weight")),)
+    first, _, last = modules(cut(model, 0, 1, 4), 3)
+    assert torch.equal(first[0].symbols.weight, last[1].symbols.weight)
     assert cut(small(), 0, 1).tied(2) == ()
     assert cut(model, 0, 3).tied(2) == tuple(model.tied(2))  # as the model itself says
 

@@ -69,7 +69,6 @@ def test_stages_of_unlike_work_are_shared_out_evenly() -> None:
     work = (9.0, 1.0, 5.0, 5.0, 4.0, 4.0)
     profile = Profile(tuple(StageProfile(w / 2, w / 4, w / 4, 0.1, 0.1) for w in work), 3)
     chosen = best_placement(profile, 7, search)
-    assert chosen.best is not None
     assert chosen.best.problem.placement.owners == (0, 0, 1, 2, 1, 2)
     assert entry(chosen, "custom").bound == pytest.approx(7 * 10.0)
     assert chosen.tried[0].note == "stages on ranks 0,0,1,2,1,2"
@@ -141,7 +140,6 @@ def entry(chosen: Chosen, name: str) -> TriedPlacement:
 def test_two_copies_of_the_weights_leave_less_for_activations() -> None:
     """Both ranks have both stages, 3 each: 2.5 of 8.5 are left."""
     found = entry(best_placement(TWO_WAYS, 4, search, copies=2), "bidirectional")
-    assert found.schedule is not None
     assert found.schedule.problem.memory_limit == (2.5, 2.5)
     assert max(found.schedule.known_timing.peak_memory) <= 2.5
     assert verify_schedule(dump_schedule(found.schedule)) == []
