@@ -1,4 +1,4 @@
-"""``plan``: from a model and a cluster to the best configurations, with a bound over all of them."""
+"""``plan``: from a model and a cluster to the best configurations, with a bound over all."""
 
 from __future__ import annotations
 

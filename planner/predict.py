@@ -41,7 +41,7 @@ ClusterLike: TypeAlias = Cluster | Document
 
 
 def cautions(model: Model, run: TrainingRun) -> Iterator[str]:
-    """Lines on assumptions about the run, and on aspects for which predictions are not validated."""
+    """Lines on assumptions about the run, and on aspects that predictions are not validated for."""
     if model.positions and run.attention is AttentionKernel.UNFUSED:
         yield (
             "attention: unfused, as by default of models with learned positions; --attention flash "
@@ -209,7 +209,7 @@ class Prediction:
 
 
 def _ranges(numbers: Sequence[int]) -> Iterator[str]:
-    """Runs of consecutive numbers as ``0 to 3``, single ones as ``7``; the numbers are ascending."""
+    """Runs of consecutive numbers as ``0 to 3``, single ones as ``7``; numbers must be ascending."""
     for _, found in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         run = [number for _, number in found]
         yield f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run))

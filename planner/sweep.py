@@ -374,7 +374,7 @@ def _listed(folder: Path) -> Iterator[str]:
 
 
 def _changed(file: Path) -> float:
-    """The later of the file's modification and status-change times, in nanoseconds; inf if absent."""
+    """The latest of a file's modification and status-change times, in ns; inf if it is absent."""
     with suppress(OSError):
         found = file.lstat()
         return max(found.st_mtime_ns, found.st_ctime_ns)
