@@ -209,7 +209,7 @@ class Prediction:
 
 
 def _ranges(numbers: Sequence[int]) -> Iterator[str]:
-    """Runs of consecutive numbers as ``0 to 3``, single ones as ``7``; numbers must be ascending."""
+    """Runs of consecutive numbers as ``0 to 3``, single ones as ``7``, for ascending numbers."""
     for _, found in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         run = [number for _, number in found]
         yield f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run))

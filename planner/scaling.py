@@ -204,10 +204,7 @@ def _point(job: dict[str, Any], should_stop: StoppingCriterion = stop_asked) -> 
     gpus, batch = job["gpus"], job["global_batch"]
     try:
         found = plan(**job, should_stop=should_stop).best
-    except (
-        InfeasibleError,
-        InputError,
-    ) as error:  # for this number of GPUs only
+    except (InfeasibleError, InputError) as error:  # for this number of GPUs
         return ScalePoint(gpus, batch, why_not=str(error))
     return ScalePoint(gpus, batch, found.to_dict(), losses_of(found.step))
 

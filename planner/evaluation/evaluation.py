@@ -280,7 +280,7 @@ class Evaluation:
 
     @cached_property
     def fullness(self) -> float:
-        """The largest ratio of a rank's memory to its limit; above 1 if the schedule does not fit."""
+        """The largest ratio of a rank's memory to its limit; above 1 if it does not fit."""
         devices = self.profile.device_memory
         limits = self.schedule.problem.memory_limit
         held = [*zip(self.timing.peak_memory, limits, strict=True)]

@@ -86,7 +86,7 @@ def _answer(schedule: Schedule, choice: dict[str, Any], search: CachedSearch) ->
 
 
 def _nothing_fits(chosen: Chosen, words: str, facts: dict[str, Any]) -> NothingFits:
-    """The error with the smallest sufficient memory limit, or with the reason for each placement."""
+    """The error with the smallest sufficient memory limit, or each placement's reason."""
     lacking = [(each.lacks.smallest or 0.0, each) for each in chosen.tried if each.lacks]
     if not lacking:
         return NothingFits("no placement fits", words, facts)
@@ -176,7 +176,7 @@ def _bubble_rate(schedule: Schedule) -> float:
 
 
 def _little_searched(tried: TriedPlacement, best: float | None) -> str | None:
-    """Why the placement was not searched, or that it was barely searched; None if it was searched."""
+    """Why the placement was not searched, or was barely searched; None if it was searched."""
     beaten = best is not None and tried.bound is not None and tried.bound >= best * (1 - CLOSED)
     if tried.schedule is None:
         return f"not searched: {'cannot be shorter' if beaten else 'the search ended before'}"

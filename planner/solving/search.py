@@ -116,12 +116,12 @@ class CachedSearch:
 
 
 def memory_held(schedule: Schedule) -> Sequence[float]:
-    """Peak memory of each rank of the compiled schedule, including weights, in the profile's unit."""
+    """Peak memory of each rank of the compiled schedule, with weights, in the profile's unit."""
     return footprint(schedule).total
 
 
 def too_full(schedule: Schedule) -> str | None:
-    """The rank that exceeds the profile's ``device_memory`` by the most, in words; None if all fit."""
+    """The rank that exceeds its ``device_memory`` by the most, in words; None if all fit."""
     devices = schedule.problem.profile.device_memory
     if devices is None:
         return None
