@@ -4,12 +4,12 @@ Nothing is simulated, so that thousands of configurations are bounded in seconds
 of ``predict``, every schedule satisfies:
 
 * A rank's first op is an F of its first stage s, after the F's of all stages before s. The rank
- then runs all of its work, and waits for its exposed averaging.
+  then runs all of its work, and waits for its exposed averaging.
 * A rank's last op other than W is a B of s. After it, one microbatch returns to the first stage,
- whose W ends the step at the earliest.
+  whose W ends the step at the earliest.
 * When the last stage has a microbatch, each rank holds the activations of it that its stages keep.
 * A stage keeps a microbatch at least while it passes all later stages and comes back. Hence, for
- each rank, memory x span >= sum of the memory-time of its stages; M_W is held while W runs.
+  each rank, memory x span >= sum of the memory-time of its stages; M_W is held while W runs.
 
 If B and W are one op, the way back takes the time of both. If weights are passed, only this holds:
 the busiest rank runs all stages of its microbatches, and holds one microbatch of all of them.

@@ -2,8 +2,8 @@
 
 ::
 
-   stage,microbatch,op,ms      stage,microbatch,F,B,W      stage,microbatch,F,BW
-   0,0,F,29.7                  0,0,29.7,29.4,19.9          0,0,29.7,49.3
+    stage,microbatch,op,ms      stage,microbatch,F,B,W      stage,microbatch,F,BW
+    0,0,F,29.7                  0,0,29.7,29.4,19.9          0,0,29.7,49.3
 
 ``op`` is F, B, W, BW or R; times are in milliseconds, and empty cells are skipped. A column
 ``step`` numbers steps; without it, an op's n-th line belongs to step n. Other columns are ignored.

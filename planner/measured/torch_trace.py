@@ -3,10 +3,10 @@ torch.distributed.pipelining.
 
 ::
 
-   2F0 2B0 2W0 2BW0 2R0        pipeloom: the op
-   PP:2F0 PP:2I0 PP:2W0 PP:2B0 torch with several stages per rank; its B is our BW, its I our B
-   Forward 0, Backward 0       torch's GPipe, one stage per rank; its other schedules with one
-                               stage per rank (such as Schedule1F1B) name no ops
+    2F0 2B0 2W0 2BW0 2R0        pipeloom: the op
+    PP:2F0 PP:2I0 PP:2W0 PP:2B0 torch with several stages per rank; its B is our BW, its I our B
+    Forward 0, Backward 0       torch's GPipe, one stage per rank; its other schedules with one
+                                stage per rank (such as Schedule1F1B) name no ops
 
 These ranges of torch include waiting for messages. There, an op lasts from the first operator in
 its range to the end of the last one, not counting those that communicate. On a GPU, an op lasts as

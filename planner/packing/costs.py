@@ -4,7 +4,7 @@ The profile was measured on a microbatch of n sequences of L tokens each. A shar
 time for an op (attention) is proportional to the square of the sequence length, the rest to
 tokens::
 
-   time of a sequence of l tokens = t * ((1 - a) l / (n L) + a l^2 / (n L^2))
+    time of a sequence of l tokens = t * ((1 - a) l / (n L) + a l^2 / (n L^2))
 
 Memory and messages are proportional to tokens. In B, attention takes twice its time in F, and
 matrix products take the same time as in F. A share a in F is hence 2 a / (1 + a) in B; W has no

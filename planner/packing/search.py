@@ -2,10 +2,10 @@
 
 ::
 
-   a balanced and a sorted packing -> an order of ops for each
-     -> for each order: local search over packings, then a short search for a schedule
-     -> for the better result: a longer search for a schedule
-     -> local search and schedule once more with its order
+    a balanced and a sorted packing -> an order of ops for each
+      -> for each order: local search over packings, then a short search for a schedule
+      -> for the better result: a longer search for a schedule
+      -> local search and schedule once more with its order
 
 The local search moves sequences and exchanges sequences or whole microbatches; each packing is
 simulated with a known order of ops.

@@ -1,10 +1,10 @@
 """The best cut of a profile's layers for one family.
 
 1. Start with the even cut, the balanced one, the one with the lowest memory utilization, and the
-  one of the least lower bound.
+   one of the least lower bound.
 2. Hill climbing: from the cheapest of them to its cheapest neighbour, while the cost decreases.
 3. List the cuts whose per-rank lower bounds are below the best cost. If they are few, time all
-  of them, so that the cheapest is optimal. Otherwise the bound is the one over all cuts.
+   of them, so that the cheapest is optimal. Otherwise the bound is the one over all cuts.
 
 The order of ops is that of the even cut, so this is for families whose order does not depend on the
 cut, such as 1F1B, GPipe and interleaved 1F1B.

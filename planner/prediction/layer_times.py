@@ -4,17 +4,17 @@ Overlap of messages with computation, apart from the averaging of gradients (:mo
 
 * Messages of tensor and expert parallelism are exposed: the next kernel waits for them.
 * Context parallel messages in a ring (sends) overlap with the attention of the same op, except
- in its last round.
+  in its last round.
 
 The time of a kernel on a GPU is a roofline with a share of the peaks:
 
 * A matrix product reaches the share ``gemm`` of the peak. A short inner dimension k reduces this by
- k / (k + ``gemm_depth``), and a small result leaves multiprocessors idle: it is distributed in
- tiles of 128 x 128 (NVIDIA, "Matrix multiplication background", 2023).
+  k / (k + ``gemm_depth``), and a small result leaves multiprocessors idle: it is distributed in
+  tiles of 128 x 128 (NVIDIA, "Matrix multiplication background", 2023).
 * Fused attention reaches the share ``attention`` of the peak; a multiprocessor takes 128 queries of
- a head at a time (Dao, 2023, section 3.2). In a ring, each round is a separate kernel.
+  a head at a time (Dao, 2023, section 3.2). In a ring, each round is a separate kernel.
 * All else, and products with a short inner dimension, are limited by the share ``memory`` of the
- bandwidth.
+  bandwidth.
 * No kernel takes less than the launch time on the host, ``kernel_ms``.
 
 The time of a collective is latency plus size over bandwidth, by the ranks that take part. Ranks are

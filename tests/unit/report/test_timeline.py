@@ -2,8 +2,8 @@
 
 Two ranks, T_F = T_B = T_W = 1, no delay, two microbatches, separate B and W::
 
-   rank 0 | F0 F1 .  B0 W0 B1 W1
-   rank 1 |    F0 B0 F1 B1 W0 W1
+    rank 0 | F0 F1 .  B0 W0 B1 W1
+    rank 1 |    F0 B0 F1 B1 W0 W1
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def offloaded() -> Schedule:
     """A copy takes half a unit in each direction; F1 waits for the first::
 
     rank 0 | F0F0  F1F1B1B1W1W1B0B0W0W0
-    host   |     O0    L0
+      host |     O0    L0
     """
     stage = StageProfile(1, 1, 1, 1.0, 0.5, m_o=0.0, offload_bytes=5e5)
     profile = Profile((stage,), ranks=1, name="out", host_link=Link(0.0, 1.0))
@@ -132,8 +132,8 @@ def test_the_terminal_says_that_iterations_overlap() -> None:
     """Without delays, rank 0 spans the period. If stage 1 has a long W, rank 1 begins and ends
     later::
 
-       rank 0 | F0 .  .  B0 W0
-       rank 1 |    F0 B0    W0
+    rank 0 | F0 .  .  B0 W0
+    rank 1 |    F0 B0 W0
     """
     order = "0F0 0B0 0W0", "1F0 1B0 1W0"
     assert "iteration" not in str(show(by_hand(*order)))
