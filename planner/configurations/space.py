@@ -228,8 +228,8 @@ class Space:
         return tuple(self._options("sharding", (Sharding.ZERO1, Sharding.FSDP)))
 
     def _passing_weights(self, run: TrainingRun) -> Iterator[Configuration]:
-        """With one stage per rank, and larger stages last, since the step begins and ends with the
-        first."""
+        """Configurations with one stage per rank and larger stages last, since the step begins and
+        ends with the first."""
         counts = self.fixed.get("layers_per_stage", run.layers_by_stage[::-1])
         cut = None if counts == run.layers_by_stage else counts
         own = replace(run, schedule=PLACED_BY["linear"], layers_per_stage=cut)
@@ -245,7 +245,7 @@ class Space:
                     yield from self._scheduled(run, placement)
 
     def _scheduled(self, run: TrainingRun, placement: str) -> Iterator[Configuration]:
-        """With B and W as one op, and as separate ops; if a family is given, only with that."""
+        """The run with B and W as one op, and as separate ops; only with the given family, if any."""
         if self.family is not None:
             own = replace(run, schedule=self.family)
             with suppress(InputError):

@@ -59,8 +59,8 @@ class LostWorkersError(PipeloomError):
 
 
 def processes_here() -> int:
-    """The number of processes that use the cores of this machine, given the minimum threads of a
-    solve."""
+    """The number of processes that fill the cores of this machine, each with the minimum number of
+    threads of a solve."""
     return max(1, cores() // LEAST_WORKERS)
 
 
