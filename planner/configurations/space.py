@@ -245,7 +245,7 @@ class Space:
                     yield from self._scheduled(run, placement)
 
     def _scheduled(self, run: TrainingRun, placement: str) -> Iterator[Configuration]:
-        """The run with B and W as one op, and as separate ops; only with the given family, if any."""
+        """The run with B and W as one op, and as separate ops; only with a given family, if any."""
         if self.family is not None:
             own = replace(run, schedule=self.family)
             with suppress(InputError):
