@@ -1,1 +1,1 @@
-"""The pipeloom command, one file a subcommand."""
+"""The ``pipeloom`` command, with one file per subcommand."""

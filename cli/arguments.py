@@ -10,9 +10,10 @@ from pipeloom.ir.errors import InputError
 from pipeloom.planner.requests.fields import Option, Request, docstrings, option, options_of
 
 PLACES = ("family", "files")
-"""Arguments without dashes whose faults name them; those of others name the file."""
+"""Positional arguments that are named in messages about them; messages about others name the
+file."""
 LAST = ("quiet", "output", "json")
-"""Options at the end of each help."""
+"""Options at the end of every help text."""
 MICROBATCHES = {"microbatches": "-m/--microbatches"}
 
 
@@ -24,7 +25,7 @@ class Command(Request):
     """print only one JSON object on standard output"""
 
     def run(self) -> int:
-        """Answers; the exit code."""
+        """Run the command; returns the exit code."""
         raise NotImplementedError
 
 
@@ -38,14 +39,14 @@ class WritingCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Quiet(Request):
-    """Whether a command tells how far it is."""
+    """The option that turns progress off."""
 
     quiet: bool = option(default=False, names=("-q", "--quiet"))
     """print no progress"""
 
 
 class Together(argparse.Action):
-    """Takes what an option brings each time that it is given: a list, or a table by rank."""
+    """An argparse action for an option that can be repeated: merges lists, or tables by rank."""
 
     def __call__(
         self,
@@ -66,7 +67,7 @@ class Together(argparse.Action):
 
 
 def add_options(parser: argparse.ArgumentParser, request: type[Request]) -> None:
-    """Adds what is on the command line of a request, each with the docstring of its field."""
+    """Add a request's command-line arguments, with the docstrings of its fields as help."""
     parser.register("action", "merge", Together)
     words, (titled, below) = docstrings(request), request.described
     parts: dict[object, argparse._ActionsContainer] = {"": parser}
@@ -94,19 +95,19 @@ def _add(part: argparse._ActionsContainer, name: str, made: Option, words: str |
 
 
 def as_typed(error: InputError, request: type[Request]) -> InputError:
-    """The error with options as they are typed in place of fields that begin its lines:
-    ``--solver`` for solver."""
+    """The error with option names, such as ``--solver``, instead of the fields' names at the
+    beginning of lines."""
     made = options_of(request).items()
     typed = {name: each.names[-1] for name, each in made if not each.is_place or name in PLACES}
     return renamed(error, typed | MICROBATCHES)
 
 
 def renamed(error: InputError, names: dict[str, str]) -> InputError:
-    """The error with other ``names`` of what begins its lines."""
+    """The error with the keys at the beginning of its lines replaced by ``names``."""
     return InputError(*(_line(each, names) for each in error.errors))
 
 
 def _line(line: str, names: dict[str, str]) -> str:
     key, _, words = line.partition(": ")
-    name = key.partition("[")[0]  # tied[0]: which of several times it was given
+    name = key.partition("[")[0]  # tied[0]: the index of a repeated option
     return f"{names[name]}: {words}" if name in names else line

@@ -1,4 +1,4 @@
-"""Lines and exit codes of failures: the one place that decides them for commands."""
+"""Messages and exit codes for errors in all commands."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ MOST_LINES, MOST_CHARACTERS = 20, 400
 TRACEBACK = "PIPELOOM_TRACEBACK"
 STANDARD_INPUT = "standard input"
 _VARIABLE = re.compile(r"[A-Z]+(_[A-Z]+)*: ")
-"""Faults of the environment begin with its variable."""
+"""Faults of the environment begin with the name of the variable."""
 INPUTS = ("profile", "schedule", "file", "files", "program")
-"""Arguments that are files to read; the first that a command has is what its faults are about."""
+"""Arguments that are input files. Faults are about the first of them that a command has."""
 
 
 def tell(error: BaseException, *, as_json: bool) -> int:
-    """Prints the lines of a failure to standard error, of hundreds the first, and with ``as_json``
-    one object with all of them to standard output as well; its exit code."""
+    """Print the lines of an error to standard error, at most MOST_LINES of them; returns the exit
+    code.
+
+    With ``as_json``, an object with all lines is also printed to standard output.
+    """
     lines, code = _lines(error)
     if isinstance(error, errors.OutputError):
         _forget(sys.stdout)
@@ -65,13 +68,13 @@ def _answer(error: BaseException, lines: list[str]) -> dict[str, Any]:
 
 
 def say(line: str) -> None:
-    """:func:`one_line` on standard error."""
+    """Print ``line`` to standard error, formatted by :func:`one_line`."""
     with suppress(OSError):
         print(one_line(line), file=sys.stderr)
 
 
 def one_line(text: str) -> str:
-    """``text`` as a line of ours, whose end is left out where it is very long."""
+    """``text`` with the prefix ``pipeloom:``, truncated if it is very long."""
     shown = errors.printable(text)
     more = len(shown) - MOST_CHARACTERS
     if more > 0:
@@ -82,8 +85,11 @@ def one_line(text: str) -> str:
 def with_file(
     error: errors.InputError, given: Mapping[str, Any], words: Sequence[str]
 ) -> errors.InputError:
-    """The error with the command's file, one of the arguments ``given``, before each line that
-    names neither a file nor an option of its ``words``."""
+    """The error with the command's input file before each line that names neither a file nor an
+    option.
+
+    ``given``: the command's arguments; ``words``: its command line.
+    """
     files = next((given[key] for key in INPUTS if given.get(key)), None)
     if files is None:
         return error
@@ -111,7 +117,7 @@ def _names(line: str, files: Sequence[str]) -> bool:
 
 
 def delivered(code: int) -> int:
-    """``code``, or 1 where standard output does not take all that was printed."""
+    """``code``, or at least 1 if standard output cannot be flushed."""
     try:
         with errors.standard_output():
             sys.stdout.flush()
@@ -125,13 +131,14 @@ def delivered(code: int) -> int:
 
 
 def _forget(stream: TextIO) -> None:
-    """Keeps Python from writing at its end what could not be written."""
+    """Redirect the stream to the null device, so that Python does not fail to flush it at exit."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def closed_streams() -> bool:
-    """Whether standard output is closed, which is said; other closed streams are made up for."""
+    """Whether standard output is closed, which is reported. A closed standard error is replaced by
+    the null device."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for all of the process
     if sys.stdout is None:

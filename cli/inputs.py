@@ -1,4 +1,4 @@
-"""From a command's options to the functions of the library, with progress and interrupts."""
+"""From a command's options to calls of the library, with progress and interrupts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Found = TypeVar("Found")
 def searched(
     command: SearchRequest, plan: Callable[..., Found], request: type[SearchRequest], quiet: bool
 ) -> Found:
-    """The answer of ``plan`` to the fields of ``request``; Ctrl-C keeps the best so far."""
+    """The result of ``plan`` for the fields of ``request``; on Ctrl-C, the best result so far."""
     asked = command.arguments(request) | {"cache": command.cache or os.environ.get(CACHE)}
     try:
         with watched(quiet) as display:
@@ -36,8 +36,10 @@ def searched(
 
 
 def read_profile(profile: Any, tell: Listener) -> ProfileSource:
-    """The profile, checked; compiling kernels is announced even with ``--quiet``: it may take a
-    minute, once."""
+    """The validated profile.
+
+    Compilation of kernels, which may take a minute once, is announced even with ``--quiet``.
+    """
     from pipeloom.planner.inputs.problem_setup import ProfileSource
 
     source = ProfileSource(profile, tell)

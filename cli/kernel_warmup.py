@@ -1,4 +1,4 @@
-"""Tells the user of a first command on a machine why it waits: kernels are compiled then."""
+"""Announces the compilation of kernels, for which the first command on a machine waits."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import threading
 from .failures import say
 
 PATIENCE = 1.0
-"""Seconds of compiling before it is announced."""
+"""Seconds of compilation after which it is announced."""
 LOOKING = 0.1
-"""Seconds between two looks at how long kernels have been compiled."""
+"""Polling interval, in seconds."""
 
 
 def announce_compiling() -> None:
-    """Has kernels ready. Says on standard error that they are compiled, where that takes long."""
+    """Compile the kernels if necessary; if that takes long, say so on standard error."""
     from pipeloom.ir.cost.simulator import warm_up
 
     done = threading.Event()

@@ -1,4 +1,4 @@
-"""The ``pipeloom`` command: one file a subcommand, imported only when it is called."""
+"""The ``pipeloom`` command. Each subcommand is a file, which is imported only when it is called."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipeloom.ir.removed import replaced
 from .arguments import Command, add_options, as_typed
 from .failures import FAILED, TRACEBACK, closed_streams, delivered, tell, with_file
 
-# command: its module in `commands/`, which has a class named for it, and what it does in one line
+# command: its module in `commands/`, which has its class, and a one-line description
 COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("training.profile", "measure a model's stages and links"),
     "optimize": ("planning.optimize", "find the best schedule for a profile, with a lower bound"),
@@ -38,18 +38,22 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 CBC = "pipeloom.solver.exact.milp.cbc_process"
 LEFT = ("solve_", "rank ")
-"""Prefixes of the names of threads that may be left: those of
-:func:`pipeloom.solver.core.worker_threads.in_thread`, and what a rank asks the store or waits for
-(:data:`pipeloom.runtime.transport.store.THREAD`); these modules take too long to import for this.
-One that computes in C++ while Python ends would abort the process."""
+"""Prefixes of the names of threads that may still be running at exit: those of
+:func:`pipeloom.solver.core.worker_threads.in_thread`, and a rank's requests to the store
+(:data:`pipeloom.runtime.transport.store.THREAD`).
+
+A thread that computes in C++ while Python exits would abort the process. The names are repeated
+here because importing these modules takes too long.
+"""
 
 
 class Answered(SystemExit):
-    """The end of ``--help`` and ``--version``; any other SystemExit is a model's, say."""
+    """Exit of ``--help`` and ``--version``, as opposed to a SystemExit raised by a model."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Wrong usage is an InputError: one readable line, like every other wrong input."""
+    """A parser that raises InputError for wrong usage, so that it is reported like all invalid
+    input."""
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         raise Answered(status)
@@ -59,18 +63,19 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def options(self) -> Collection[str]:
-        """All options, as they are typed."""
+        """All option names."""
         return self._option_string_actions
 
     def refuse_removed(self, words: Sequence[str]) -> None:
-        """Raises InputError for an option that was removed, before others are asked for."""
+        """Raises InputError for a removed option, before missing options are reported."""
         for name in (word.partition("=")[0] for word in words if word.startswith("--")):
             line = replaced(name)
             if line is not None and name not in self.options:
                 raise InputError(f"{name}: {line}")
 
     def _meant(self, message: str) -> str:
-        """A hint at what took the place of a value, or at the option nearest to an unknown one."""
+        """A hint: the replacement of a removed value, or the option most similar to an unknown
+        one."""
         value = re.match(r"argument (?:\S+/)?(--\S+): invalid choice: '(\S+)' \((.*)\)", message)
         if value:
             line = replaced(f"{value[1]} {value[2]}")
@@ -88,7 +93,7 @@ class Parser(argparse.ArgumentParser):
         return "; several values of an option are one word, with commas: 8,10" if several else ""
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Reads a value by a function of the library; reports its fault as argparse does."""
+        """Convert a value, and report an InputError of the conversion as argparse does."""
         try:
             return super()._get_value(action, arg_string)
         except InputError as error:
@@ -96,7 +101,7 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, words) from None
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Prints help, and says where it cannot be written, which argparse does not."""
+        """Print help. Unlike in argparse, failure to write it is an error."""
         if message:
             with standard_output():
                 (file or sys.stderr).write(message)
@@ -106,8 +111,10 @@ def main(
     argv: Sequence[str] | None = None,
     told: tuple[type[BaseException], ...] = (Exception, KeyboardInterrupt, SystemExit),
 ) -> int:
-    """Runs one command; returns its exit code and lets nothing of the kinds ``told`` escape as a
-    traceback."""
+    """Run one command and return its exit code.
+
+    Exceptions of the types ``told`` are printed as messages without a traceback.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     if closed_streams():
         return FAILED
@@ -123,9 +130,9 @@ def main(
 
 
 def command() -> NoReturn:
-    """The process's end: :func:`main`, and no waiting for the threads that a command has left."""
-    code = main(told=(BaseException,))  # a panic of Rust's, too
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said: one more changes no exit code
+    """Run :func:`main` and exit the process, without waiting for threads that are still running."""
+    code = main(told=(BaseException,))  # including panics from Rust
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exit code is final
     if any(thread.name.startswith(LEFT) for thread in threading.enumerate()):
         if (cbc := sys.modules.get(CBC)) is not None:
             cbc.end_all()
@@ -137,7 +144,7 @@ def command() -> NoReturn:
 
 
 def _run(words: list[str]) -> int:
-    for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode gets ? instead of a crash
+    for stream in (sys.stdout, sys.stderr):  # without Unicode, print ? instead of failing
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     if not words or words[0] in ("-h", "--help", "--version"):
@@ -156,8 +163,8 @@ def _run(words: list[str]) -> int:
 
 
 def parser_of(name: str) -> tuple[Parser, type[Command]]:
-    """The parser of the command ``name``, whose help is the docstring of its module, and its
-    class."""
+    """The parser of the command ``name`` (its help is the docstring of the command's module), and
+    its class."""
     module = importlib.import_module(f"pipeloom.cli.commands.{COMMANDS[name][0]}")
     description, _, examples = (module.__doc__ or "").partition("\nexample:\n")
     parser = Parser(
@@ -174,7 +181,7 @@ def parser_of(name: str) -> tuple[Parser, type[Command]]:
 
 
 def _check_dashes(words: list[str]) -> None:
-    """Raises InputError for ``--option=--``, of which argparse makes an empty list."""
+    """Raises InputError for ``--option=--``, which argparse would parse as an empty list."""
     for word in words:
         if (found := re.fullmatch(r"(--[a-z-]+)=--|(-[a-z])--", word)) is not None:
             raise InputError(f"{found[1] or found[2]}: expected a value, got '--'")
@@ -190,7 +197,7 @@ def _unknown(name: str) -> str:
 
 
 def _overview() -> Parser:
-    """The parser that lists the commands; it never runs one."""
+    """The parser that lists the commands; it does not run them."""
     width = max(map(len, COMMANDS)) + 2
     lines = "\n".join(f"  {name:<{width}}{words}" for name, (_, words) in COMMANDS.items())
     parser = Parser(

@@ -1,4 +1,4 @@
-"""Arguments of the commands that need a model, and PyTorch with it."""
+"""Arguments of the commands that need a model, and hence PyTorch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pipeloom.runtime.train.loop import StepRecord
 
 BEGIN = 400
-"""Bytes of a program in which it says what it is."""
+"""Number of bytes at the beginning of a program file that contain its format."""
 DTYPE = choice("float32", "float64", "bfloat16", "float16")
 
 
@@ -46,15 +46,18 @@ class ModelRequest(Quiet):
     (aten) or compiled (inductor)"""
 
     def load_torch(self) -> None:
-        """Says on a terminal that torch and the model are loaded, which takes seconds; under
-        torchrun the first rank does. Raises PipeloomError where PyTorch is not installed."""
+        """Announce on a terminal that torch and the model are being loaded; under torchrun, only on
+        rank 0.
+
+        Raises PipeloomError if PyTorch is not installed.
+        """
         need_torch()
         if not self.quiet and sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
             say(f"loading torch and {self.model}")
 
 
 def need_torch() -> None:
-    """Raises PipeloomError where PyTorch is not installed: no file is to blame."""
+    """Raises PipeloomError if PyTorch is not installed."""
     if find_spec("torch") is None:
         raise PipeloomError(
             "this command needs PyTorch: pip install 'pipeloom[runtime]' "
@@ -63,8 +66,8 @@ def need_torch() -> None:
 
 
 def need_program(path: str) -> None:
-    """Raises InputError, before torch takes its seconds, where there is no such file or it is of
-    another kind."""
+    """Raises InputError if the file does not exist or has another format, before torch is
+    loaded."""
     if path == "-":
         return
     try:
@@ -73,7 +76,7 @@ def need_program(path: str) -> None:
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except OSError:
-        return  # the reader says what else is wrong
+        return  # reported when the file is read
     if re.search(rb'"format":\s*"pipeloom\.(?!program")', begin):
         from pipeloom.ir.formats import load_program
 
@@ -82,8 +85,8 @@ def need_program(path: str) -> None:
 
 @contextmanager
 def interrupted(folder: str | None) -> Iterator[Callable[[StepRecord], None]]:
-    """Ctrl-C, and SIGTERM where torchrun does not send it, end the run by a line that says how far
-    it came; the function is told of steps."""
+    """On Ctrl-C (and on SIGTERM, except under torchrun), end the run with a message on the number
+    of finished steps. Yields a function that must be called after each step."""
     done: list[int] = []
     alone = "RANK" not in os.environ and current_thread() is main_thread()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler) if alone else None

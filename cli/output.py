@@ -1,4 +1,4 @@
-"""Output of a command's answer: documents, summaries for people, and ``--json``."""
+"""Output of a command: documents, summaries as text, and ``--json``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
 
 MOST_DRAWN = 16
-"""Ranks in the picture of a schedule that is not written."""
+"""Maximum number of ranks for which a schedule that is not written is drawn."""
 READ = ("model", "start", "cluster", "partition", "measured")
-"""Other arguments that may be files to read, beside the file of a placement."""
+"""Other arguments that may be input files, besides the placement's."""
 
 
 def check_output(command: WritingCommand) -> None:
-    """Fails before the work where its result could not be written."""
+    """Raises InputError if the output cannot be written, before any work is done."""
     from pipeloom.ir.formats import check_writable
 
     if command.output == "-" and command.json:
@@ -35,7 +35,7 @@ def check_output(command: WritingCommand) -> None:
 
 
 def check_apart(command: Command, option: str, path: str) -> None:
-    """Raises InputError where the option's file is one that the command reads: it would be lost."""
+    """Raises InputError if the option's file is an input file, which would be overwritten."""
     given = [getattr(command, key, None) for key in (*INPUTS, *READ)]
     for read in (*given, getattr(getattr(command, "placement", None), "name", None)):
         for file in [read] if isinstance(read, str) else read or ():
@@ -51,7 +51,8 @@ def _is_one_file(one: str, other: str) -> bool:
 
 
 def check_folder(path: str | None, file: str) -> None:
-    """Fails where ``file`` could not be written in the folder of ``--output``, and leaves none."""
+    """Raises InputError if ``file`` cannot be written in the folder ``path``. Leaves no new
+    folder."""
     from pipeloom.ir.formats import check_writable
     from pipeloom.planner.folders import made
 
@@ -63,7 +64,7 @@ def check_folder(path: str | None, file: str) -> None:
         check_writable(str(made(folder) / file))
     finally:
         for place in absent:
-            with suppress(OSError):  # others have put something there
+            with suppress(OSError):  # no longer empty
                 place.rmdir()
 
 
@@ -73,9 +74,9 @@ def print_json(answer: dict[str, Any]) -> None:
 
 
 def say_words(words: object, *, aside: bool = False) -> None:
-    """Prints words for people; ``aside``: to standard error, where nothing depends on it.
+    """Print text; with ``aside`` to standard error, ignoring failure.
 
-    Of what names of files hold a terminal gets no control characters.
+    Control characters, for example in file names, are escaped.
     """
     shown = printable(str(words), keep="\n")
     with suppress(OSError) if aside else standard_output():
@@ -83,7 +84,7 @@ def say_words(words: object, *, aside: bool = False) -> None:
 
 
 def answer(command: Command, facts: dict[str, Any], words: object) -> None:
-    """Prints ``facts`` with ``--json``, else ``words``."""
+    """Print ``facts`` with ``--json``, otherwise ``words``."""
     if command.json:
         print_json(facts)
     else:
@@ -97,11 +98,11 @@ def finish(
     words: str,
     schedule: Schedule | None = None,
 ) -> None:
-    """Writes the document, then answers: ``facts`` with ``--json``, else ``words``.
+    """Write the document, then print ``facts`` with ``--json``, otherwise ``words``.
 
-    Without ``-o`` the document goes to standard output and the words to standard error; with
-    ``--json`` and without ``-o`` it is not written. Nor is it on a terminal, for which it is too
-    long: there the words, a picture of the ``schedule`` and how to write the document are printed.
+    Without ``-o``, the document goes to standard output and the words to standard error; with
+    ``--json`` it is not written. If standard output is a terminal, the document is not written
+    either; instead the words, a picture of the ``schedule`` and a hint on ``-o`` are printed.
     """
     from pipeloom.ir.formats import write_json
 
@@ -130,7 +131,7 @@ def finish_schedule(command: WritingCommand, schedule: Schedule) -> None:
 
 
 def _small_picture(schedule: Schedule | None) -> list[str]:
-    """A picture in the terminal; none of many ranks."""
+    """A picture for the terminal; none if there are many ranks."""
     from pipeloom.report.timeline_text import bare_timeline
 
     if schedule is None or schedule.problem.ranks > MOST_DRAWN:

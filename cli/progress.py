@@ -1,4 +1,4 @@
-"""Progress of a solve on standard error, and Ctrl-C or SIGTERM as "that is good enough"."""
+"""Progress of a solve on standard error; Ctrl-C or SIGTERM ends it with the best result so far."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 STDERR = 2
 LEAST_SECONDS = 0.5
-"""In a log: a line for a change, but not too many; the last one comes in any case."""
+"""Minimum seconds between lines in a log, except before the last line."""
 PROVEN = 1e-6
 
 
 @dataclass(slots=True)
 class _LastLine:
-    """The last line of a search; ``figures``: its cost and bound, shown ``at`` so many seconds."""
+    """The last line of a search; ``figures``: the cost and bound in it, printed ``at`` that time in
+    seconds."""
 
     now: Progress | None = None
     figures: tuple[float | None, float] | None = None
@@ -38,17 +39,17 @@ class _LastLine:
 
 @dataclass
 class ProgressDisplay:
-    """Shows the events of a plan: notes, and of each search a line that is written over on a
-    terminal, a line a change elsewhere.
+    """A listener that shows the events of a plan: notes, and progress of searches.
 
-    ``quiet``: only notes that are no routine.
+    On a terminal, each search has a line that is overwritten; elsewhere, a new line is printed for
+    each change. ``quiet``: print only notes that are not routine.
     """
 
     quiet: bool = False
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     _searches: dict[str, _LastLine] = field(default_factory=dict)
     _open: str | None = None
-    """The search whose line is open on a terminal."""
+    """The search whose line is being overwritten on a terminal."""
 
     def __call__(self, event: Event) -> None:
         from pipeloom.planner.solving.progress import Finished, Note, Searching
@@ -73,14 +74,14 @@ class ProgressDisplay:
             self._write_over(event.name, _line_of(event))
             return
         figures = (now.incumbent, now.bound)
-        # once it is proven the end's line comes next
+        # if it is proven, the final line follows
         news = now.built and now.gap is not None and now.gap > PROVEN
         if news and figures != shown.figures and now.seconds - shown.at >= LEAST_SECONDS:
             self._write(printable(_line_of(event)) + "\n")
             shown.figures, shown.at = figures, now.seconds
 
     def _searched(self, event: Searched, shown: _LastLine) -> None:
-        """The last line: what came out, and why it ends where it is not proven optimal."""
+        """Show the final line: the result, and why the search ended if it is not proven optimal."""
         line = _end_of(event, shown.now)
         if line is not None and self.stream.isatty():
             self._write_over(event.name, line)
@@ -97,17 +98,17 @@ class ProgressDisplay:
     def _write_over(self, name: str, text: str) -> None:
         if name != self._open:
             self.close()
-        columns = shutil.get_terminal_size().columns - 1  # a wrapped line cannot be written over
+        columns = shutil.get_terminal_size().columns - 1  # a wrapped line cannot be overwritten
         self._write(f"\r\x1b[2K{printable(text)[:columns]}")
         self._open = name
 
     def _write(self, text: str) -> None:
-        with suppress(OSError):  # of a full disk: what is told here is not the answer
+        with suppress(OSError):  # progress is not essential
             self.stream.write(text)
             self.stream.flush()
 
     def close(self) -> None:
-        """Ends the line that a terminal shows."""
+        """End the line that is being overwritten."""
         if self._open is not None:
             self._write("\n")
             self._open = None
@@ -122,7 +123,10 @@ def _line_of(event: Searching) -> str:
 
 
 def _end_of(event: Searched, now: Progress | None) -> str | None:
-    """By step the figures are those that it was told last; None where nothing is proven at all."""
+    """The final line of a search; None if nothing is proven.
+
+    If schedules are compared by step, its values are those of the last progress event.
+    """
     from pipeloom.ir.model.schedule import Status
     from pipeloom.report.summaries import gap
 
@@ -157,7 +161,7 @@ def _label(event: Searching | Searched) -> str:
 
 @contextmanager
 def watched(quiet: bool = False) -> Iterator[ProgressDisplay]:
-    """A display that leaves no line open on the terminal."""
+    """A display whose line on the terminal is ended on exit."""
     display = ProgressDisplay(quiet)
     try:
         yield display
@@ -167,7 +171,7 @@ def watched(quiet: bool = False) -> Iterator[ProgressDisplay]:
 
 @dataclass
 class SignalFlag:
-    """Whether Ctrl-C was pressed, or the process told to end (SIGTERM)."""
+    """Whether Ctrl-C was pressed or SIGTERM was received."""
 
     pressed: bool = False
 
@@ -177,7 +181,8 @@ class SignalFlag:
 
 @contextmanager
 def interruptible() -> Iterator[SignalFlag]:
-    """The first Ctrl-C or SIGTERM sets the flag, so that the best is kept; the second ends all."""
+    """The first Ctrl-C or SIGTERM sets the flag, so that the search stops with the best result so
+    far; the second one ends the process."""
     interrupt = SignalFlag()
 
     def press(number: int, frame: FrameType | None) -> None:
@@ -186,7 +191,7 @@ def interruptible() -> Iterator[SignalFlag]:
         interrupt.pressed = True
         line = "pipeloom: stopping: keeping the best so far\n"
         over = "\r\x1b[2K" if os.isatty(STDERR) else ""
-        with suppress(OSError):  # past Python's buffer, in which the signal may have come
+        with suppress(OSError):  # bypasses Python's buffer, which the signal may have interrupted
             os.write(STDERR, (over + line).encode())
 
     before = {number: signal.signal(number, press) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -1,11 +1,11 @@
-"""The library above solver and compiler: what the command line can, Python can. No torch.
+"""The library above solver and compiler: everything that the command line can do. Needs no torch.
 
-Its functions are public as ``pipeloom.optimize`` and so on: one a module that is named for it, but
-``export`` and ``import_`` in :mod:`.exchange`, ``calibrate`` in
-:mod:`.prediction.calibration` and ``explain`` in :mod:`.explain.explanation`. Modules import no
-command line; what they have to say while they work goes to a listener (:mod:`.progress`).
+Its functions are public as ``pipeloom.optimize`` and so on. Each is in the module of the same name,
+except ``export`` and ``import_`` in :mod:`.exchange`, ``calibrate`` in
+:mod:`.prediction.calibration` and ``explain`` in :mod:`.explain.explanation`. No module imports the
+command line; progress is reported to a listener (:mod:`.progress`).
 
-The public names stand in ``__init__.pyi``; each is loaded when it is first used.
+The public names are listed in ``__init__.pyi``; each is loaded when it is first used.
 """
 
 from lazy_loader import attach_stub

@@ -1,4 +1,4 @@
-"""``build``: a named schedule, a family's fixed shape filled in for a profile."""
+"""``build``: the schedule of a family, with the times of a profile."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .solving.search import too_full
 
 @takes(BuildRequest)
 def build(request: BuildRequest) -> Schedule:
-    """The schedule of a family with the times that the profile gives it.
+    """Build the schedule of a family for a profile.
 
-    The arguments are the fields of :class:`.BuildRequest`; ``progress`` is told what is worth a
-    note. Raises InputError for wrong input, InfeasibleError where the family does not keep the
+    The arguments are the fields of :class:`.BuildRequest`; ``progress`` receives notes. Raises
+    InputError for invalid input, and InfeasibleError if the family's schedule exceeds the memory
     limit.
     """
     find_family(request.family)
@@ -43,5 +43,5 @@ def build(request: BuildRequest) -> Schedule:
 
 
 def families() -> dict[str, str]:
-    """The names that ``build`` knows, each with a line of what it is."""
+    """The names that ``build`` accepts, each with a one-line description."""
     return {name: family.summary for name, family in FAMILIES.items()}

@@ -26,17 +26,18 @@ from .requests.fields import takes
 from .requests.search import CompareRequest, SearchRequest
 
 WIDTH = 100
-"""Columns of the table and of the lines below it."""
+"""Width, in characters, of the table and of the lines below it."""
 OPTIMIZER = "optimize"
 """The name of the optimizer's row."""
 
 
 @dataclass(frozen=True)
 class Comparison(EvaluationTable):
-    """A row for each family, or why it cannot be built, and one for the optimizer, the last.
+    """One row per family, with its schedule or the reason why it cannot be built; the last row is
+    the optimizer's.
 
-    ``all_cuts``: the optimizer's bound covers all cuts of the profile's layers. ``interrupted``:
-    its search was stopped.
+    ``all_cuts``: the optimizer's lower bound holds for all cuts of the profile's layers.
+    ``interrupted``: the optimizer's search was stopped.
     """
 
     all_cuts: bool = False
@@ -67,7 +68,7 @@ class Comparison(EvaluationTable):
         return "\n\n".join(filter(None, [self._table(), "\n".join(map(_wrapped, lines))]))
 
     def _table(self) -> str:
-        """The fastest first, averaging counted; last those whose transfers have no real cost."""
+        """The table, sorted by iteration time. Rows whose transfers are not costed come last."""
         if not self.built:
             return ""
         of = columns
@@ -91,7 +92,8 @@ class Comparison(EvaluationTable):
         ]
 
     def _of_rows(self) -> list[str]:
-        """A line for each note on schedules, and for each reason why others cannot be built."""
+        """One line per distinct note on schedules or reason for a missing one, with the rows'
+        names."""
         names: dict[str, list[str]] = {}
         for row in self.rows:
             note = row.refusal if row.planned is None else transfer_note(row.schedule)
@@ -134,14 +136,15 @@ class Comparison(EvaluationTable):
         return lines
 
     def _of_other_work(self) -> list[str]:
-        """Pairs take another time than F and B, and what is recomputed is run twice."""
+        """A line on rows whose total op time differs from the plain F, B and W: fused pairs or
+        recomputation."""
         other = [r.name for r in self.built if not math.isclose(r.work_ratio, 1.0, rel_tol=1e-6)]
         line = "their ops take another time in total, so that bubbles are not comparable"
         return [f"{', '.join(other)}: {line}"] if other else []
 
 
 def _known(best: Evaluation) -> str:
-    """How good the best of all placements that were tried is known to be."""
+    """The gap or status of the best schedule, relative to all placements that were searched."""
     least = best.least_bound
     if least is None:
         return "no bound is known"
@@ -154,11 +157,11 @@ def _wrapped(line: str) -> str:
 
 @takes(CompareRequest)
 def compare(request: CompareRequest) -> Comparison:
-    """All families and the optimizer side by side.
+    """Compare all families and the optimizer.
 
-    The arguments are the fields of :class:`.CompareRequest`. Of a profile by layers each family
-    has a cut of its own into as many stages as it runs: balanced unless ``partition`` is ``even``.
-    Raises InputError for wrong input.
+    The arguments are the fields of :class:`.CompareRequest`. A profile by layers is cut for each
+    family into the number of stages that the family runs: balanced, unless ``partition`` is
+    ``even``. Raises InputError for invalid input.
     """
     refuse(COMPARE, **vars(request))
     source = ProfileSource.of(request.profile, request.progress)
@@ -180,7 +183,7 @@ def compare(request: CompareRequest) -> Comparison:
 
 
 def evaluate_families(names: Iterable[str], profile_of: Profiles, terms: Terms) -> list[Evaluation]:
-    """Each family's schedule for its profile, or why it cannot be built."""
+    """One row per family: its schedule, or the reason why it cannot be built."""
 
     def evaluate(name: str) -> Evaluation:
         try:
@@ -195,10 +198,12 @@ def evaluate_families(names: Iterable[str], profile_of: Profiles, terms: Terms) 
 
 
 def evaluate_optimum(asked: Mapping[str, Any]) -> tuple[Evaluation, bool]:
-    """The optimizer's schedule, or what memory it would need; whether its search was stopped.
+    """The optimizer's row (its schedule, or the memory it would need), and whether its search was
+    stopped.
 
-    ``asked``: the arguments of :func:`.optimize`. Where they say how layers are cut, its bound is
-    on all cuts, which holds for the one found too. Raises InputError for wrong input.
+    ``asked``: the arguments of :func:`.optimize`. If they let it choose the cut of the layers, its
+    lower bound holds for all cuts, hence also for the chosen one. Raises InputError for invalid
+    input.
     """
     try:
         answer = optimize(**asked)

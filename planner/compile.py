@@ -1,4 +1,4 @@
-"""``compile``: from a schedule to a program, what each rank does in turn."""
+"""``compile``: from a schedule to a program, the list of instructions of each rank."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MOST_VIOLATIONS = 3
 
 @takes(CompileRequest)
 def compile(request: CompileRequest) -> Program:  # noqa: A001 - what the command is called
-    """The program that runs a schedule, an object, a JSON object or a file of one.
+    """Compile a schedule, given as an object, a JSON object or a file.
 
-    The arguments are the fields of :class:`.CompileRequest`; ``progress`` is told what is worth a
-    note. Raises InputError for wrong input, InvalidScheduleError for a schedule that can never run,
-    and for a file or a JSON object that :func:`.verify.verify` finds invalid.
+    The arguments are the fields of :class:`.CompileRequest`; ``progress`` receives notes. Raises
+    InputError for invalid input, and InvalidScheduleError for a schedule that deadlocks, or for a
+    file or JSON object in which :func:`.verify.verify` finds violations.
     """
     for i, group in enumerate(request.tied):
         if not isinstance(group, Sequence) or not all(map(is_count, group)):
@@ -63,7 +63,8 @@ def _refuse_invalid(violations: Sequence[str]) -> None:
 
 
 def program_facts(program: Program) -> dict[str, Any]:
-    """The object that ``compile --json`` prints: ranks; instructions and buffers on each."""
+    """The object that ``compile --json`` prints: ranks, and each rank's number of instructions and
+    buffers."""
     return {
         "ranks": len(program.instructions),
         "instructions": [len(instructions) for instructions in program.instructions],

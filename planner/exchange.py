@@ -32,8 +32,8 @@ MEGATRON = "megatron-layout"
 class Exported:
     """A schedule as ``text`` in another system's ``format``, which ``summary`` describes.
 
-    ``flags``: those of the system's command line that go with it, where ``FILE`` stands for the
-    file that the text is written to; ``notes``: what no flag says.
+    ``flags``: command-line flags of that system, in which ``FILE`` stands for the file that holds
+    the text; ``notes``: what no flag can express.
     """
 
     text: str
@@ -43,21 +43,21 @@ class Exported:
     notes: tuple[str, ...] = ()
 
     def launch(self, file: str) -> str:
-        """Flags and notes as lines, for a text that is in ``file``."""
+        """The flags and notes, one per line, if the text is in ``file``."""
         notes = (f"note: {note}" for note in self.notes_of(file))
         return "\n".join([*self.flags_of(file), *notes])
 
     def flags_of(self, file: str) -> list[str]:
-        """Flags, for a text that is in ``file``."""
+        """The flags, if the text is in ``file``."""
         name = self.text.strip() if self.format == MEGATRON else file
         return [flag.replace(FILE, name) for flag in self.flags]
 
     def notes_of(self, file: str) -> list[str]:
-        """The same of notes."""
+        """The notes, if the text is in ``file``."""
         return [note.replace(FILE, file) for note in self.notes]
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``export --json`` prints, but for the file's name."""
+        """The object that ``export --json`` prints, without the file's name."""
         return {
             "format": self.format,
             "lines": len(self.text.splitlines()),
@@ -71,15 +71,15 @@ class Exported:
 
 @takes(ExportRequest)
 def export(request: ExportRequest) -> Exported:
-    """The schedule, an object, a JSON object or a file of one, in the format ``to``: ``torch-csv``,
+    """Export a schedule (an object, a JSON object or a file) in the format ``to``: ``torch-csv``,
     ``torchtitan``, ``torchtitan-toml`` or ``megatron-layout``.
 
-    The arguments are the fields of :class:`.ExportRequest`. ``micro_batch_size`` is 1 where neither
-    it nor the profile's ``micro_batch`` is given, which a note says. ``model``: what has the
-    modules that ``torchtitan`` names: a module, a model source with ``named_layers``, or names.
+    The arguments are the fields of :class:`.ExportRequest`. If neither ``micro_batch_size`` nor the
+    profile's ``micro_batch`` is given, it is 1, and a note says this. ``model`` provides the module
+    names that ``torchtitan`` needs: a module, a model source with ``named_layers``, or names.
 
-    Raises InputError for what the format cannot express, for a size that no flag has, for modules
-    that the model has not, and for parameters of a module, or layers of a source, in no stage.
+    Raises InputError if the format or its flags cannot express the schedule, if the model lacks a
+    module of a stage, or if a parameter of the module (or a layer of the source) is in no stage.
     """
     found, where = read_schedule(request.schedule)
     to, model, given = request.to, request.model, request.micro_batch_size
@@ -109,7 +109,7 @@ def export(request: ExportRequest) -> Exported:
 
 
 def _size_notes(given: int | None, measured: int | None) -> tuple[str, ...]:
-    """Notes where the sequences in a microbatch are assumed, or not those that were measured."""
+    """Notes if the microbatch size is assumed, or differs from the profile's."""
     if given is None and measured is None:
         return (
             "one sequence per microbatch is assumed, as the profile has no micro_batch: "
@@ -124,7 +124,10 @@ def _size_notes(given: int | None, measured: int | None) -> tuple[str, ...]:
 
 
 def _check_modules(profile: Profile, model: Any) -> None:
-    """Raises InputError, a line for each fault: torchtitan says nothing and leaves modules out."""
+    """Check that the stages' modules cover the model. Raises InputError with one line per fault.
+
+    Torchtitan omits missing modules silently.
+    """
     known, needed = _names_of(model)
     errors, seen = list[str](), set[str]()
     for number, stage in enumerate(profile.stages):
@@ -144,7 +147,8 @@ def _check_modules(profile: Profile, model: Any) -> None:
 
 
 def _names_of(model: Any) -> tuple[set[str], list[str]]:
-    """The names of modules, and of what has to be in some stage: parameters, or layers' modules."""
+    """The names of all modules, and the names that must be in some stage: parameters or layers'
+    modules."""
     if hasattr(model, "named_modules"):
         return {name for name, _ in model.named_modules()}, [n for n, _ in model.named_parameters()]
     if hasattr(model, "named_layers"):
@@ -160,12 +164,12 @@ def _names_of(model: Any) -> tuple[set[str], list[str]]:
 
 @takes(ImportRequest)
 def import_(request: ImportRequest) -> Schedule:
-    """The schedule in ``file``, in the format ``source``, timed by ``profile``.
+    """Import the schedule in ``file``, in the format ``source``, with the times of ``profile``.
 
-    ``torch-csv``: an order of ops; ``partition`` says how a profile by layers is cut, ``balanced``
-    (the default), ``even`` or a schedule whose cut is taken. ``megatron-layout``: a cut of a
-    profile by layers, with the schedule that Megatron runs on it, 1F1B or interleaved 1F1B of so
-    many ``microbatches``. Raises InputError where the file or the profile is wrong.
+    ``torch-csv``: an order of ops. ``partition`` chooses the cut of a profile by layers:
+    ``balanced`` (the default), ``even``, or a schedule whose cut is used. ``megatron-layout``: a
+    cut of a profile by layers, with the schedule that Megatron runs on it: 1F1B or interleaved 1F1B
+    with ``microbatches`` microbatches. Raises InputError if the file or the profile is invalid.
     """
     source, microbatches, where = request.source, request.microbatches, named(request.file)
     if source not in IMPORTED:
@@ -192,7 +196,8 @@ IMPORTED = (*(name for name, each in EXPORTERS.items() if each.read is not None)
 
 
 def _split(profile: Profile, stages: int) -> Profile:
-    """One stage per rank cut evenly into the chunks of a schedule of more, as families cut it."""
+    """The profile with each rank's single stage split evenly into chunks, to have ``stages``
+    stages."""
     chunks, rest = divmod(stages, profile.ranks)
     one_each = profile.num_stages == profile.ranks
     return profile.split(chunks) if one_each and chunks > 1 and not rest else profile
@@ -201,8 +206,8 @@ def _split(profile: Profile, stages: int) -> Profile:
 def _from_layout(
     text: str, where: str, source: ProfileSource, microbatches: int | None
 ) -> Schedule:
-    """The schedule that Megatron runs on a layout, held to no memory limit, as Megatron's is
-    not."""
+    """The schedule that Megatron runs on a layout. Megatron enforces no memory limit, so none is
+    applied."""
     if not source.has_layers:
         raise InputError(
             f"{source.where}: layers: missing; expected a list for --from megatron-layout"

@@ -1,4 +1,4 @@
-"""Folders that are written to."""
+"""Output folders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipeloom.ir.errors import InputError
 
 
 def made(folder: str | os.PathLike[str], option: str = "output") -> Path:
-    """The folder, made if absent. Raises InputError, naming the option, where that fails."""
+    """The folder, created if absent. Raises InputError with the option's name if that fails."""
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -39,18 +39,18 @@ from .solving.progress import Note
 from .solving.search import CachedSearch, memory_held, too_full
 
 TIME_LIMIT = 20.0
-"""Seconds, where none are given."""
+"""Default time limit, in seconds."""
 
 
 @takes(OptimizeRequest)
 def optimize(request: OptimizeRequest) -> Answer:
-    """The best schedule found for a profile, and how good it is known to be.
+    """Find the best schedule for a profile, with a lower bound on the optimum.
 
-    ``profile``: stages or layers, as an object, a JSON object or a file of one. The other arguments
-    are the fields of :class:`.OptimizeRequest`, which are the options of the command.
+    ``profile``: stages or layers, as an object, a JSON object or a file. The other arguments are
+    the fields of :class:`.OptimizeRequest`, which are the options of the command.
 
-    Raises InputError for wrong input, where ``--max-layers`` means ``max_layers``, and
-    InfeasibleError where nothing fits.
+    Raises InputError for invalid input (its message names options: ``--max-layers`` is
+    ``max_layers`` here) and InfeasibleError if no schedule fits.
     """
     if isinstance(request.profile, Problem):
         raise TypeError("profile: expected a profile, got a Problem: pipeloom.solve takes one")
@@ -81,7 +81,7 @@ def optimize(request: OptimizeRequest) -> Answer:
 
 
 def _check_alike(request: OptimizeRequest, source: ProfileSource, cut: bool) -> None:
-    """Raises InputError where microbatches are unlike, and the question is for those alike."""
+    """Raises InputError if microbatches differ and the request requires them to be identical."""
     for_, copies = request.for_ is not None, request.copies == 2
     asked = {f"--for {request.for_}": for_, "a cut chosen by optimize": cut, "--copies 2": copies}
     what = next((words for words, there in asked.items() if there), None)
@@ -93,7 +93,8 @@ def _check_alike(request: OptimizeRequest, source: ProfileSource, cut: bool) -> 
 def _of_layers(
     layers: LayeredProfile, terms: Terms, search: CachedSearch, spec: PlacementSpec, way: Way
 ) -> Answer:
-    """The best cut and schedule of layers, with the line on other placements where one is given."""
+    """The best cut of the layers, with its schedule. If a placement is given, adds the bounds of
+    the others."""
     answer = plan_partition(layers, terms, search, spec, way)
     if spec.name == AUTO:
         return answer
@@ -109,7 +110,7 @@ def _one_placement(
     passing: str = "activations",
     start: Schedule | Planned | Document | None = None,
 ) -> Answer:
-    """The best schedule of one placement, begun with ``start``, or of weights that are passed."""
+    """The best schedule of one placement; ``start`` is the initial order of ops."""
     problem = make_problem(stages, terms, spec, passing)
     order = None if start is None else order_of(start, problem)
     schedule = search.solve(problem, start=order)
@@ -129,7 +130,7 @@ def _one_placement(
 
 
 def _placement(request: OptimizeRequest) -> PlacementSpec:
-    """The placement that is asked for: by itself, or by the schedule that is begun with."""
+    """The requested placement: given by name, or taken from the schedule ``start``."""
     if request.placement is not None:
         return PlacementSpec.of(request.placement)
     if request.passing == "weights":
@@ -146,8 +147,8 @@ def _for_system(
     *,
     cut: bool,
 ) -> Answer:
-    """The system's own schedules, and where it runs any order what the optimizer finds for its
-    placements."""
+    """The best of the system's own schedules; if the system runs any order, also the optimizer's
+    for its placements."""
     given: Profile | LayeredProfile
     if cut:
         given = system.cuttable(layers_of(source, "none", "none"), source.where)

@@ -1,4 +1,4 @@
-"""``pack``: from the lengths of a batch's sequences to microbatches and their schedules."""
+"""``pack``: from the sequence lengths of a batch to microbatches and their schedules."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from .requests.fields import takes
 from .requests.search import PackRequest
 
 TIME_LIMIT = 10.0
-"""Seconds, where none are given."""
+"""Default time limit, in seconds."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Which sequences are in which microbatch of which replica, and each replica's schedule.
+    """The sequences in each microbatch of each replica, and each replica's schedule.
 
-    ``lengths``: tokens of each sequence. ``replicas``: of each its microbatches, and of these the
-    sequences by their places in ``lengths``. ``lower_bound``: milliseconds; no packing into as many
-    microbatches has a cheaper slowest replica, whatever its schedules.
+    ``lengths``: tokens of each sequence. ``replicas``: for each replica its microbatches, each a
+    list of indices into ``lengths``. ``lower_bound``: lower bound, in milliseconds, on the slowest
+    replica's cost over all packings into this number of microbatches and all schedules.
     """
 
     lengths: tuple[int, ...]
@@ -52,7 +52,7 @@ class Packing:
 
     @property
     def cost(self) -> float:
-        """Milliseconds of the slowest replica, by the objective."""
+        """Cost of the slowest replica, by the objective, in milliseconds."""
         return max(map(iteration_time, self.schedules))
 
     @property
@@ -72,17 +72,17 @@ class Packing:
 
 @takes(PackRequest)
 def pack(request: PackRequest) -> Packing:
-    """Packs sequences into microbatches so that the planned step is shortest, and schedules these.
+    """Pack sequences into microbatches to minimize the planned step, and schedule the microbatches.
 
-    ``lengths``: a lengths file or its object: tokens of each sequence, and what the profile's
-    microbatch was (``docs/packing.md``). ``profile``: by stages, measured on one microbatch.
-    ``microbatches``: of each replica. ``max_tokens``: of a microbatch at most. ``data_parallel``:
-    replicas of the pipeline, as many as the profile says by default, else one. ``start``: an
-    earlier schedule of as many microbatches, whose order of ops is begun with. ``time_limit``:
-    seconds for packing and schedules together, 10 by default; other options as of ``optimize``.
-    Recomputation, offload and ops at once are not planned, and BW takes as long as B and W.
+    ``lengths``: a lengths file or its object: the tokens of each sequence, and the microbatch on
+    which the profile was measured (``docs/packing.md``). ``profile``: by stages. ``microbatches``:
+    number per replica. ``max_tokens``: maximum tokens of a microbatch. ``data_parallel``: number of
+    replicas; by default the profile's, else one. ``start``: a schedule with the same number of
+    microbatches, whose order of ops is the initial one. ``time_limit``: seconds for packing and
+    schedules together, 10 by default. The other options are the same as in ``optimize``.
 
-    Raises InputError for wrong input, and InfeasibleError where nothing fits.
+    Recomputation, offload and fused pairs are not planned, and BW takes the time of B plus W.
+    Raises InputError for invalid input, and InfeasibleError if no packing fits.
     """
     if isinstance(request.lengths, list | tuple):
         keys = "lengths, reference_length and attention"
@@ -108,7 +108,7 @@ def pack(request: PackRequest) -> Packing:
 
 
 def _problem(request: PackRequest) -> Problem:
-    """The problem of microbatches that are all as the profile's. Raises InputError."""
+    """The problem whose microbatches all equal the profile's. Raises InputError."""
     source = ProfileSource.of(request.profile, request.progress)
     check_alike(source.stages, f"{source.where}: stages", "pack, which makes the lists")
     terms = Terms.of(request, source)
@@ -121,7 +121,7 @@ def _problem(request: PackRequest) -> Problem:
 
 
 def _check_room(lengths: IntArray, number: int, most: int, limit: str) -> None:
-    """Raises InfeasibleError where no packing keeps the ``most`` tokens per microbatch."""
+    """Raises InfeasibleError if no packing has at most ``most`` tokens in each microbatch."""
     longest, total = int(lengths.max()), int(lengths.sum())
     why = ""
     if longest > most:
@@ -134,7 +134,7 @@ def _check_room(lengths: IntArray, number: int, most: int, limit: str) -> None:
 
 
 def tokens_that_fit(costs: SequenceCosts) -> float:
-    """The most tokens of a microbatch that memory holds."""
+    """The largest number of tokens in a microbatch that fits in every rank's memory limit."""
     problem = costs.problem
     held = np.bincount(problem.owner[:, 0], costs.held[0], problem.ranks)
     with np.errstate(divide="ignore"):

@@ -1,4 +1,4 @@
-"""``plan``: from a model and a cluster to the best configurations, with a bound on all of them."""
+"""``plan``: from a model and a cluster to the best configurations, with a bound over all."""
 
 from __future__ import annotations
 
@@ -37,20 +37,21 @@ from .solving.progress import Listener, unheard
 from .solving.workers import KeptWorkers
 
 TIME_LIMIT = 45.0
-"""Seconds, where none are given."""
+"""Default time limit, in seconds."""
 WIDTH = 100
-"""Columns of the lines below the table."""
+"""Width, in characters, of the lines below the table."""
 SHOWN = 8
-"""Plans that a table has, besides FSDP over all GPUs."""
+"""Number of plans in the table, not counting FSDP over all GPUs."""
 UNSURE = 0.01
-"""Share of a device's memory by which predictions are off (docs/predict.md)."""
+"""Relative error of predicted memory, as a share of a device's memory (docs/predict.md)."""
 
 
 @dataclass(frozen=True)
 class PlannedConfiguration:
-    """A configuration with its schedule. ``lower_bound``: milliseconds of a step that no schedule
-    of this configuration is below. ``same_step``: others of the table's that take exactly as long,
-    which it leaves out."""
+    """A configuration with its schedule.
+
+    ``same_step``: number of configurations with exactly the same step time that the table omits.
+    """
 
     space: Space
     found: Evaluated
@@ -70,7 +71,7 @@ class PlannedConfiguration:
 
     @cached_property
     def step(self) -> StepTimes:
-        """The times of its step, with this schedule."""
+        """The times of its step with this schedule."""
         return planned_step(self.space.model, self.space.cluster, self.found)
 
     @cached_property
@@ -79,21 +80,22 @@ class PlannedConfiguration:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule, within the memory of its devices, its makespan's bound in its report."""
+        """The schedule, within the memory of its devices; its report holds the lower bound on the
+        makespan."""
         return certified(self.step)
 
     @property
     def free_gib(self) -> float:
-        """Memory that the fullest device has left."""
+        """Free memory of the fullest device, in GiB."""
         return self.space.device_gib - self.prediction.memory_gib
 
     @cached_property
     def parts(self) -> dict[str, float]:
-        """Milliseconds of the step by what they go to."""
+        """The step time in milliseconds, divided by what it is spent on."""
         return parts_of(self.step)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object of ``plan --json``."""
+        """This plan's object in the output of ``plan --json``."""
         run, shown = self.found.configuration.run, self.prediction
         keys = ("gpus", "tp", "pp", "vp", "dp", "cp", "ep", "etp", "micro_batch", "global_batch")
         steps = ("step_ms", "step_ms_low", "step_ms_high")
@@ -120,21 +122,17 @@ class PlannedConfiguration:
 
 @dataclass(frozen=True)
 class Plan:
-    """The best configurations of a model on so many GPUs, the best first.
-
-    ``lower_bound``: milliseconds of a step that no plan of the space is below, by ``predict``'s
-    model. ``stopped``: whether the time, or the caller, ended the search before its end.
-    """
+    """The best configurations of a model on a number of GPUs, sorted by step time."""
 
     space: Space
     ranking: Ranking
     where: str
-    """The word or the file of the cluster."""
+    """The cluster as it was given: the preset's name or the file."""
 
     @cached_property
     def plans(self) -> tuple[PlannedConfiguration, ...]:
-        """The best, and the best of each other set of degrees, as far as they were simulated; of
-        those that take exactly as long the first."""
+        """The best configuration of each set of parallel degrees that was simulated, sorted by step
+        time; of those with equal step times, only the first."""
         seen = dict[tuple[object, ...], Evaluated]()
         for each in self.ranking.evaluated:
             run = each.configuration.run
@@ -153,7 +151,8 @@ class Plan:
 
     @property
     def lower_bound(self) -> float:
-        """Milliseconds of a step that no plan of the space is below."""
+        """Lower bound on the step time of every configuration in the space, by ``predict``'s model,
+        in milliseconds."""
         return self.ranking.lower_bound
 
     @property
@@ -163,7 +162,7 @@ class Plan:
 
     @property
     def stopped(self) -> bool:
-        """Whether the search ended before it was done."""
+        """Whether a limit, or the caller, ended the search before it was complete."""
         return self.ranking.stopped
 
     def to_dict(self) -> dict[str, Any]:
@@ -188,15 +187,15 @@ class Plan:
 
     @cached_property
     def _reasons(self) -> tuple[str | None, ...]:
-        """Why each plan is not the best."""
+        """For each plan the reason why it is slower than the best; None for the best."""
         parts = [each.parts for each in self.plans]
         return (None, *(reason(each, parts[0]) for each in parts[1:]))
 
     def write(self, folder: str | os.PathLike[str]) -> tuple[str, ...]:
-        """Writes ``plan.json``, ``plan.svg`` and what runs the best plan into ``folder``.
+        """Write ``plan.json``, ``plan.svg`` and the files that run the best plan into ``folder``.
 
-        Returns notes on what other systems do otherwise, or cannot run. Raises InputError where it
-        cannot be written.
+        Returns notes on what other systems do differently or cannot run. Raises InputError if the
+        files cannot be written.
         """
         path = made(folder)
         notes = write_files(path, self.best.step, self.best.schedule)
@@ -284,7 +283,7 @@ class Plan:
         return "\n".join([table(header, rows), *shown])
 
     def _short(self) -> Iterator[str]:
-        """A line on what needs a little more memory than there is."""
+        """A line on the configuration that exceeds the memory by the least."""
         if self.ranking.too_large:
             size, name = self.ranking.too_large[0]
             short = size - self.space.cluster.gpu.memory_gib
@@ -292,7 +291,8 @@ class Plan:
             yield f"nearest plan that does not fit: {name} lacks at least {least}"
 
     def _other_passing(self) -> Iterator[str]:
-        """Why the other passing lost, where either was asked for and the table does not say it."""
+        """With ``passing="auto"``, a line on each kind of passing that is not in the table: why it
+        lost."""
         shown = {each.found.configuration.passing for each in self.plans}
         other = [each for each in (Passing.ACTIVATIONS, Passing.WEIGHTS) if each not in shown]
         for passing in other if self.space.passing == "auto" else ():
@@ -309,7 +309,10 @@ class Plan:
             yield f"passing {passing.value}: {words}"
 
     def _predicted(self) -> Iterator[str]:
-        """The command that predicts the best plan; :meth:`write` has that of what no family is."""
+        """The command that predicts the best plan, if its schedule is a family's.
+
+        For other schedules, :meth:`write` returns the command, with the file of the schedule.
+        """
         found = self.best.found
         if found.order is None:
             line = predict_line(self.space, self.where, found, found.schedule)
@@ -336,25 +339,29 @@ def plan(
     should_stop: Callable[[], bool] | None = None,
     **run: Any,
 ) -> Plan:
-    """The best configurations of ``model`` on ``cluster``, by ``predict``'s model.
+    """Find the best configurations of ``model`` on ``cluster``, by ``predict``'s model.
 
-    ``model``: a preset's name, or a mapping or file in the words of Hugging Face's ``config.json``.
-    ``cluster``: a preset's name, a file or an object; None: the usual one of ``gpu``. ``run``:
-    ``gpus`` and ``global_batch``, and whatever else is fixed, in the words of ``predict``: ``seq``,
+    ``model``: a preset's name, or a mapping or file with the keys of Hugging Face's
+    ``config.json``. ``cluster``: a preset's name, a file or an object; None: the default cluster of
+    ``gpu``.
+
+    ``run``: ``gpus`` and ``global_batch``, and every other argument of ``predict`` that is fixed.
     ``tp``, ``pp``, ``vp``, ``dp``, ``cp``, ``ep``, ``etp``, ``micro_batch``, ``recompute``,
-    ``sharding``, ``layers_per_stage``, ``schedule`` are chosen where they are not given;
-    ``recompute="auto"``: schedules may recompute whole stages, too, for some microbatches;
-    ``offload="auto"``: they may move them to the host and back, over the cluster's ``host`` link.
-    ``headroom``: memory that plans leave free on each device, in bytes or as ``"4GB"``.
-    ``passing``: what pipelines send, ``activations`` by default, ``weights``, or ``auto``: either.
-    ``time_limit``: seconds, 45 by default; ``work_limit``: instead, millions of simulated ops of
-    all that is tried: the answer is then the same on every machine. ``workers`` and ``scheduler``
-    as of :func:`pipeloom.sweep`: schedules of several configurations are searched at a time.
-    ``progress`` is told each event, a line of text as ``str``. Once ``should_stop`` turns true the
-    best so far is returned.
+    ``sharding``, ``layers_per_stage`` and ``schedule`` are chosen if they are not given.
+    ``recompute="auto"`` also lets schedules recompute whole stages for some microbatches;
+    ``offload="auto"`` lets them move activations to the host and back, over the cluster's ``host``
+    link. ``headroom``: memory that plans leave free on each device, in bytes or as ``"4GB"``.
+    ``passing``: what pipelines send: ``activations`` (the default), ``weights``, or ``auto`` for
+    either.
 
-    Raises InputError for wrong input, a line for each fault, and InfeasibleError where nothing
-    fits, which says by how much.
+    ``time_limit``: seconds, 45 by default. ``work_limit``: instead, millions of simulated ops in
+    total, so that the answer is the same on every machine. ``workers`` and ``scheduler``: as in
+    :func:`pipeloom.sweep`; schedules of several configurations are searched in parallel.
+    ``progress`` is called with each event; its ``str`` is a line of text. When ``should_stop``
+    returns true, the best result so far is returned.
+
+    Raises InputError for invalid input, with one line per fault, and InfeasibleError if nothing
+    fits, with the amount of memory that is lacking.
     """
     limits = Limited(time_limit=time_limit, work_limit=work_limit, should_stop=should_stop)
     options = limits.search(TIME_LIMIT).options
@@ -370,7 +377,7 @@ def plan(
 
 
 def _nothing(space: Space, ranking: Ranking, *, interrupted: bool) -> str:
-    """How far the configuration that needs least memory is from fitting."""
+    """The message if no plan was found, with the configuration that needs the least memory."""
     device = space.cluster.gpu
     where = f"{space.model.name} on {_devices(space)}"
     tried = [each for each in ranking.evaluated if each.tightest_gib < inf]
@@ -386,7 +393,7 @@ def _nothing(space: Space, ranking: Ranking, *, interrupted: bool) -> str:
     size, name = min(least)
     family = f", {space.family}," if space.family else ""
     nothing, needs = ("nothing fits", "needs at least")
-    if ranking.lower_bound < inf:  # some schedule might
+    if ranking.lower_bound < inf:  # another schedule might fit
         nothing, needs = ("nothing that was tried fits", "takes")
     return (
         f"{where}: {nothing}: memory: {name}{family} {needs} {size:.1f} GiB on the fullest "

@@ -1,4 +1,4 @@
-"""``predict``: what a step of a known configuration takes and holds, before anything runs."""
+"""``predict``: time and memory of a training step of a given configuration, without running it."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from .prediction.setup import OpOrder, Setup, placement_of
 from .prediction.step import StepTimes
 
 LIKELY = 1.2816
-"""Standard deviations on both sides of the middle 80 % of a normal distribution."""
+"""Half-width, in standard deviations, of the central 80 % interval of a normal distribution."""
 OPTIMIZING = 100.0
-"""Work limit of the search for the optimal schedule, in millions of simulated ops, so that a
-prediction is the same on every machine."""
+"""Work limit of the search for the optimal schedule, in millions of simulated ops. A time limit
+would make predictions depend on the machine."""
 ClusterLike: TypeAlias = Cluster | Document
 
 
 def cautions(model: Model, run: TrainingRun) -> Iterator[str]:
-    """Lines on what was assumed of a run, or what its prediction has not been compared with."""
+    """Lines on assumptions about the run, and on aspects that predictions are not validated for."""
     if model.positions and run.attention is AttentionKernel.UNFUSED:
         yield (
             "attention: unfused, as by default of models with learned positions; --attention flash "
@@ -58,12 +58,12 @@ def cautions(model: Model, run: TrainingRun) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A step of a configuration, predicted.
+    """The predicted step of a configuration.
 
-    ``step_ms`` milliseconds, most likely between ``step_ms_low`` and ``step_ms_high`` (four of five
-    measured runs of the cluster's GPU are, as far as its calibration goes). ``memory``: of each
-    rank of the pipeline. ``communication``: of the rank that a kind takes longest on.
-    ``schedule``: what was simulated.
+    ``step_ms``: milliseconds; 80 % of runs are expected between ``step_ms_low`` and
+    ``step_ms_high``, judging by the calibration of the cluster's GPU. ``memory``: of each pipeline
+    rank. ``communication``: for each kind, the traffic of the rank on which it takes longest.
+    ``schedule``: the simulated schedule.
     """
 
     step: StepTimes
@@ -72,57 +72,56 @@ class Prediction:
 
     @classmethod
     def of(cls, step: StepTimes) -> Prediction:
-        """The prediction that a step's times make."""
+        """The prediction for the times of a step."""
         return cls(step, memory_of(step), step.communication())
 
     @property
     def step_ms(self) -> float:
-        """Milliseconds of a step."""
+        """Step time, in milliseconds."""
         return self.step.time
 
     @property
     def step_ms_low(self) -> float:
-        """A tenth of such runs should take less."""
+        """The 10th percentile of the step time, in milliseconds."""
         return self.step_ms * exp(-LIKELY * self.step.spread)
 
     @property
     def step_ms_high(self) -> float:
-        """A tenth of such runs should take more."""
+        """The 90th percentile of the step time, in milliseconds."""
         return self.step_ms * exp(LIKELY * self.step.spread)
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
-        """Tokens a second, on each GPU."""
+        """Tokens per second on each GPU."""
         run = self.step.setup.run
         return run.global_batch * run.seq / run.gpus / self.step_ms * 1e3
 
     @property
     def model_tflops_per_gpu(self) -> float:
-        """Teraflops a second on each GPU, without what is computed again."""
+        """TFLOP/s of the model on each GPU, excluding recomputation."""
         return self.step.setup.model_flops / self.step.setup.run.gpus / self.step_ms / 1e9
 
     @property
     def mfu(self) -> float:
-        """Share of the published dense peak in the run's precision."""
+        """Model FLOPs utilization: share of the published dense peak in the run's precision."""
         return self.model_tflops_per_gpu / self.step.kernels.peak
 
     @property
     def memory_gib(self) -> float:
-        """Memory of the fullest device."""
+        """Memory of the fullest device, in GiB."""
         return max(rank.total for rank in self.memory) / GIB
 
     @property
     def profile(self) -> Profile:
-        """The pipeline profile that was simulated: of each stage, on one rank of its group.
+        """The simulated pipeline profile: for each stage, the values of one rank of its group.
 
-        M_B is no less than M_W, so that memory holds in schedules that split B and W too.
+        M_B is at least M_W, so that the memory limit also holds for schedules that split B and W.
         """
         return self.step.safe_profile
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines on where the profile is more careful than the layers, and on what no calibration
-        has seen."""
+        """Lines on where the profile is conservative, and on what no calibration covers."""
         return tuple(self._notes())
 
     def _notes(self) -> Iterator[str]:
@@ -133,7 +132,7 @@ class Prediction:
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule that was simulated."""
+        """The simulated schedule."""
         return self.step.schedule
 
     def to_dict(self) -> dict[str, Any]:
@@ -171,7 +170,7 @@ class Prediction:
         return "\n".join([*lines, *(["", self._messages()] if self.communication else [])])
 
     def _scheduled(self) -> str:
-        """The schedule that was simulated, and where it has its stages."""
+        """The name of the simulated schedule, and its placement."""
         family = self.schedule.known_report.family
         name = "the best schedule found" if family == OPTIMIZED else family
         return f"{name}, {self.schedule.problem.placement.name}"
@@ -210,7 +209,7 @@ class Prediction:
 
 
 def _ranges(numbers: Sequence[int]) -> Iterator[str]:
-    """``0 to 3``, ``7``: what ascending numbers run through."""
+    """Runs of consecutive numbers as ``0 to 3``, single ones as ``7``, for ascending numbers."""
     for _, found in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         run = [number for _, number in found]
         yield f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run))
@@ -224,18 +223,19 @@ def predict(
     should_stop: StoppingCriterion = NEVER,
     **run: Any,
 ) -> Prediction:
-    """Time and memory of a step of ``model`` in the configuration that ``run`` says.
+    """Predict time and memory of a training step of ``model`` in the configuration ``run``.
 
-    ``model``: a preset's name, or a mapping or file in the words of Hugging Face's ``config.json``.
-    ``run``: ``gpu``, ``gpus``, ``tp``, ``pp``, ``vp``, ``dp``, ``cp``, ``ep``, ``micro_batch``,
-    ``global_batch``, ``seq``, ``precision``, ``recompute``, ``sequence_parallel``, ``sharding``,
-    ``layers``, ``layers_per_stage``, ``schedule`` and more; docs/predict.md has their values and
-    defaults. ``schedule`` is a family, such as ``zb-h1``, ``optimal``, or a schedule or its
-    file, such as ``plan`` writes. ``cluster``: a preset's name, a file or an object; None: the
-    usual one of ``gpu``. ``measured``: a profile by layers, whose times and memory take the place
-    of calculated ones. Once ``should_stop`` turns true the best schedule so far is taken.
+    ``model``: a preset's name, or a mapping or file with the keys of Hugging Face's
+    ``config.json``. ``run``: ``gpu``, ``gpus``, ``tp``, ``pp``, ``vp``, ``dp``, ``cp``, ``ep``,
+    ``micro_batch``, ``global_batch``, ``seq``, ``precision``, ``recompute``, ``sequence_parallel``,
+    ``sharding``, ``layers``, ``layers_per_stage``, ``schedule`` and more; docs/predict.md lists
+    their values and defaults. ``schedule`` is a family such as ``zb-h1``, or ``optimal``, or a
+    schedule or its file (``plan`` writes one). ``cluster``: a preset's name, a file or an object;
+    None: the default cluster of ``gpu``. ``measured``: a profile by layers, whose times and memory
+    replace the calculated ones. When ``should_stop`` returns true, the best schedule so far is
+    used.
 
-    Raises InputError with a line for each fault.
+    Raises InputError with one line per fault.
     """
     where = cluster_of(cluster, run.get("gpu"))
     schedule: Any = run.get("schedule")
@@ -253,7 +253,7 @@ def predict(
 
 
 def cluster_of(given: ClusterLike | None, gpu: Any) -> Cluster:
-    """The cluster, or the usual one of a GPU. Raises InputError where there is neither."""
+    """The given cluster, or the default cluster of a GPU. Raises InputError if neither is given."""
     if given is None and gpu is None:
         raise InputError(
             "gpu: expected a GPU's name, or a cluster, such as H100; pipeloom.arithmetic tells a "
@@ -265,14 +265,15 @@ def cluster_of(given: ClusterLike | None, gpu: Any) -> Cluster:
         return read_cluster(gpu if given is None else given)
     except InputError as error:
         key, lines = "gpu" if given is None else "cluster", error.errors
-        if given is None and lines[0].startswith("expected one of"):  # a name like no other one
+        if given is None and lines[0].startswith("expected one of"):  # no known name is similar
             lines = (f"expected one of {', '.join(GPUS)}, got {os.fspath(gpu)!r}",)
         named = (f"{key}: {x}" if x.startswith("expected ") else x for x in lines)
         raise InputError(*named) from None
 
 
 def _layers(given: ProfileLike, step: StepTimes) -> tuple[StageProfile, ...]:
-    """Layers, as many as the model has, embedding and head included. Raises InputError."""
+    """The measured layers, including embedding and head. Raises InputError if their number is not
+    the model's."""
     source = ProfileSource(given)
     layers, expected = source.layers.layers, len(step.setup.work.layers)
     if len(layers) != expected:
@@ -284,14 +285,16 @@ def _layers(given: ProfileLike, step: StepTimes) -> tuple[StageProfile, ...]:
 
 
 def _optimized(step: StepTimes, stop: StoppingCriterion) -> StepTimes:
-    """With the best schedule for the profile, over the placements of as many stages per rank; with
-    a family's where no other is known to fit, or none that does is faster."""
+    """The step with the best schedule for the profile, over all placements with its number of
+    stages per rank. A family's schedule is kept if no other is known to fit, or none that fits is
+    faster."""
     tried = (found for each in placed_steps(step) for found in _tried(each, stop))
     return min(tried, key=itemgetter(0, 1))[2]
 
 
 def _tried(step: StepTimes, stop: StoppingCriterion) -> Iterator[tuple[bool, float, StepTimes]]:
-    """Whether it needs too much memory and how long it takes, with the family and optimized."""
+    """Candidates with the family's schedule and with the optimized one: whether memory is exceeded,
+    the time, and the step."""
     rooms = rooms_of(step)
     yield not (step.activation_bytes <= rooms).all(), step.time, step
     with suppress(InfeasibleError):
@@ -300,7 +303,7 @@ def _tried(step: StepTimes, stop: StoppingCriterion) -> Iterator[tuple[bool, flo
 
 
 def _within(step: StepTimes, rooms: tuple[float, ...], stop: StoppingCriterion) -> StepTimes:
-    """With the best schedule whose activations take at most so many bytes on each rank."""
+    """The step with the best schedule whose activations fit in ``rooms``, in bytes on each rank."""
     from .optimize import optimize
 
     run = step.setup.run

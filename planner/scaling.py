@@ -1,4 +1,5 @@
-"""``plan --scale``: the best plan on each of several numbers of GPUs, and what its steps lose."""
+"""``plan --scale``: the best plan for each of several numbers of GPUs, and where its step time
+goes."""
 
 from __future__ import annotations
 
@@ -32,9 +33,9 @@ from .solving.workers import Workers, in_order, stop_asked
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """The best plan on so many GPUs, as ``plan --json`` has it, or why there is none.
+    """The best plan on ``gpus`` GPUs, as in ``plan --json``, or the reason why there is none.
 
-    ``parts``: milliseconds of a step by what they go to; they sum up to it.
+    ``parts``: the step time in milliseconds, divided by what it is spent on.
     """
 
     gpus: int
@@ -45,11 +46,11 @@ class ScalePoint:
 
     @property
     def tokens(self) -> float:
-        """Tokens a second and GPU, 0 without a plan."""
+        """Tokens per second on each GPU; 0 without a plan."""
         return float(self.plan["tokens_per_s_per_gpu"]) if self.plan else 0.0
 
     def bar(self) -> ScaleBar:
-        """The cost of a token here."""
+        """The time per token, divided by what it is spent on, as a bar of the picture."""
         total = sum(self.parts.values())
         shares = {key: 1e6 / self.tokens * part / total for key, part in self.parts.items()}
         return ScaleBar(self.gpus, self.tokens, shares)
@@ -57,7 +58,8 @@ class ScalePoint:
 
 @dataclass(frozen=True)
 class Scaling:
-    """Weak scaling, where the batch grows with the GPUs, or strong, where it stays."""
+    """A scaling study: weak (the batch grows with the number of GPUs) or strong (the batch is
+    constant)."""
 
     model: str
     cluster: str
@@ -70,7 +72,7 @@ class Scaling:
         return [point for point in self.points if point.plan is not None]
 
     def efficiency(self, point: ScalePoint) -> float | None:
-        """Tokens a second and GPU, as a share of those of the fewest GPUs with a plan."""
+        """Tokens per second and GPU, relative to the smallest number of GPUs that has a plan."""
         return point.tokens / self.planned[0].tokens if point.plan else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,12 +92,13 @@ class Scaling:
         return head | {"points": rows}
 
     def picture(self) -> str:
-        """An SVG: a bar for each number of GPUs, by what a token's time goes to."""
+        """An SVG with one bar per number of GPUs: the time per token, divided by what it is spent
+        on."""
         title = f"{self.scaling} scaling of {self.model} on {self.cluster}"
         return scaling_svg(title, [point.bar() for point in self.points])
 
     def write(self, folder: str | os.PathLike[str]) -> None:
-        """Writes scaling.json and scaling.svg. Raises InputError where that fails."""
+        """Write scaling.json and scaling.svg. Raises InputError if that fails."""
         path = made(folder)
         write_json(self.to_dict(), str(path / "scaling.json"))
         write_text(self.picture(), str(path / "scaling.svg"))
@@ -145,15 +148,15 @@ def scaling(
     should_stop: Callable[[], bool] | None = None,
     **run: Any,
 ) -> Scaling:
-    """The best plan of ``model`` on each number of ``gpus``, and what its step loses.
+    """Find the best plan of ``model`` for each number of ``gpus``, and where its step time goes.
 
-    ``scaling``: ``weak``, where ``global_batch`` is that of the fewest GPUs and grows with them, or
-    ``strong``, where it is that of all. ``time_limit``: seconds for each number, 45 by default;
-    ``work_limit``: instead, as of :func:`pipeloom.plan`. ``workers`` and ``scheduler`` as of
-    :func:`pipeloom.sweep`, the rest as of :func:`pipeloom.plan`. Once ``should_stop`` turns true
-    numbers not begun are left out.
+    ``scaling``: ``weak``: ``global_batch`` is for the smallest number of GPUs and grows with them;
+    ``strong``: it is the same for all. ``time_limit``: seconds for each number of GPUs, 45 by
+    default; ``work_limit``: instead, as in :func:`pipeloom.plan`. ``workers`` and ``scheduler``: as
+    in :func:`pipeloom.sweep`; the other arguments are those of :func:`pipeloom.plan`. When
+    ``should_stop`` returns true, the remaining numbers are omitted.
 
-    Raises InputError for wrong input, InfeasibleError where no number of GPUs has a plan.
+    Raises InputError for invalid input, and InfeasibleError if no number of GPUs has a plan.
     """
     check_choice("scaling", scaling, "weak", "strong")
     Limited(time_limit=time_limit, work_limit=work_limit)
@@ -178,7 +181,7 @@ def scaling(
 
 
 def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
-    """The batch on each number of GPUs, few ones first. Raises InputError."""
+    """The global batch for each number of GPUs, in ascending order. Raises InputError."""
     numbers = sorted(set(gpus))
     if not numbers:
         raise InputError("scale: expected at least one number of GPUs, got none")
@@ -197,20 +200,22 @@ def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
 
 
 def _point(job: dict[str, Any], should_stop: StoppingCriterion = stop_asked) -> ScalePoint:
-    """The best plan on one number of GPUs, with the arguments of :func:`.plan`."""
+    """The best plan for one number of GPUs; ``job`` holds the arguments of :func:`.plan`."""
     gpus, batch = job["gpus"], job["global_batch"]
     try:
         found = plan(**job, should_stop=should_stop).best
-    except (InfeasibleError, InputError) as error:  # so many GPUs are too few, or too many
+    except (InfeasibleError, InputError) as error:  # for this number of GPUs
         return ScalePoint(gpus, batch, why_not=str(error))
     return ScalePoint(gpus, batch, found.to_dict(), losses_of(found.step))
 
 
 def losses_of(step: StepTimes) -> dict[str, float]:
-    """Milliseconds of a step by what they go to, as :func:`.configurations.reasons.parts_of` has
-    them, and apart from these: ``memory``, what is computed again to save it; ``uneven``, what the
-    busiest rank computes more than the average one; ``links``, the messages between stages that the
-    schedule waits for."""
+    """The step time in milliseconds, divided by what it is spent on.
+
+    The parts are those of :func:`.configurations.reasons.parts_of`, with three more taken out of
+    them: ``memory``, recomputation that saves memory; ``uneven``, the busiest rank's excess over
+    the average compute time; ``links``, exposed messages between stages.
+    """
     parts = parts_of(step)
     run = replace(step.setup.run, recompute=frozenset())
     setup = Setup(step.setup.model, run, step.cluster)

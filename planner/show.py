@@ -1,4 +1,4 @@
-"""``show``: schedules as pictures, and what a run took beyond its plan."""
+"""``show``: schedules as pictures, and the difference between a run and its plan."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from .solving.progress import Listener, Note, unheard
 from .verify import bound_is_checked, schedule_in
 
 STUCK = "can never run: "
-"""How the verifier's line about ops that wait for each other begins."""
-# programs that turn an SVG on standard input into a PNG on standard output
+"""Prefix of the verifier's line on a deadlock."""
+# programs that read an SVG from standard input and write a PNG to standard output
 CONVERTERS = (
     ("rsvg-convert", "--format=png", "--zoom=2"),
     ("inkscape", "--pipe", "--export-type=png", "--export-filename=-"),
@@ -43,11 +43,11 @@ Drawable = Schedule | Planned | Document
 
 @dataclass(frozen=True)
 class Picture:
-    """Schedules under each other on one time scale, each with its name if it has one, as a picture
-    of ``kind``.
+    """Schedules on one time scale, one below the other, each with an optional name, as a picture of
+    ``kind``.
 
-    ``attribution``: where a measured one's time went; None where none was measured. ``memory``:
-    with the memory held over time. ``columns`` and ``colours`` are of pictures of text.
+    ``attribution``: where the time of a measured schedule went; None if none was measured.
+    ``memory``: also show memory over time. ``columns`` and ``colours`` apply to text only.
     """
 
     kind: str
@@ -59,7 +59,7 @@ class Picture:
 
     @cached_property
     def data(self) -> bytes:
-        """The content of the picture's file. Raises InputError where it cannot be drawn."""
+        """The content of the picture's file. Raises InputError if it cannot be drawn."""
         if self.kind == "text":
             return self._text().encode()
         if self.kind == "html":
@@ -79,7 +79,7 @@ class Picture:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``show --json`` prints, but for the file's name."""
+        """The object that ``show --json`` prints, without the file's name."""
         shown = [
             {"title": caption(name, each)} | describe(dump_schedule(each))
             for name, each in self.schedules
@@ -103,14 +103,15 @@ def show(
     colours: bool = False,
     progress: Listener | None = None,
 ) -> Picture:
-    """A picture of schedules or of programs' schedules: objects, JSON objects or files.
+    """Draw schedules, or the schedules of programs, given as objects, JSON objects or files.
 
-    It is written to ``output``, if that is given, as the ``kind`` that its name ends in: ``.svg``,
-    ``.html``, ``.png``, ``.trace.json``, ``.txt``; text by default. ``measured``: what
-    ``run --trace`` wrote of the one schedule drawn. ``memory``: with the memory held over time.
-    ``titles``: one for each. ``progress`` is told of files that are not valid.
+    If ``output`` is given, the picture is written there. ``kind`` is by default that of the name's
+    ending: ``.svg``, ``.html``, ``.png``, ``.trace.json`` or ``.txt``; text if there is no output.
+    ``measured``: the trace that ``run --trace`` wrote for the one schedule drawn. ``memory``: also
+    show memory over time. ``titles``: one for each schedule. ``progress`` receives notes on files
+    that are not valid.
 
-    Raises InputError for wrong input.
+    Raises InputError for invalid input.
     """
     kind = kind or _kind(output)
     check_choice("kind", kind, *PICTURES.values())
@@ -130,8 +131,7 @@ def _named(
     titles: Sequence[str] | None,
     tell: Listener,
 ) -> tuple[tuple[str | None, Schedule], ...]:
-    """The schedules of all files, each with its name: a title, or whether it is the plan or what
-    was measured."""
+    """All schedules with their names: the given titles, or "planned" and "measured", or None."""
     if measured is not None and len(drawn) != 1:
         raise InputError(f"files: expected one with --measured, got {len(drawn)}")
     given = [*drawn, *([] if measured is None else [measured])]
@@ -148,7 +148,7 @@ def _named(
 
 
 def _read(given: Drawable, tell: Listener) -> Schedule:
-    """The schedule; of a file the first fault is noted."""
+    """The schedule; the first fault of a file is reported as a note."""
     if isinstance(given, Schedule | Planned):
         return read_schedule(given)[0]
     document, where = read_document(given, "schedule")
@@ -160,14 +160,14 @@ def _read(given: Drawable, tell: Listener) -> Schedule:
 
 
 def _fault(document: dict[str, Any], schedule: Schedule) -> str | None:
-    """The first violation of a document, or that its bound is only claimed; None if neither."""
+    """The first violation, or that the bound is only claimed; None if there is neither."""
     try:
         violations = verify_schedule(document)
     except InputError as error:
         return f"not valid: {error.lines[0]}"
     bound = None if schedule.report is None else schedule.report.lower_bound
     stuck = [line for line in violations if line.startswith(STUCK)]
-    measured = bound is None and not is_plan(schedule)  # its times are others than its profile's
+    measured = bound is None and not is_plan(schedule)  # op times differ from the profile's
     if stuck:
         return f"{stuck[0]}; drawn by the times in the file"
     if violations and not measured:

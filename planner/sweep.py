@@ -1,4 +1,4 @@
-"""``sweep``: the memory limit against the bubble rate, and a picture of it."""
+"""``sweep``: the bubble rate as a function of the memory limit, and a picture of it."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ COLUMNS = (
 
 
 Rate: TypeAlias = Callable[[float], float]
-"""The bubble rate at a cost, in a picture."""
+"""Converts a cost in milliseconds to the bubble rate that a picture shows."""
 
 
 @dataclass(frozen=True)
 class Swept:
-    """The best schedule under one limit. ``words``: the limit as it was typed; ``file``: where the
-    schedule was written, in the sweep's folder."""
+    """The best schedule under one limit. ``words``: the limit as given; ``file``: the name of the
+    schedule's file in the output folder."""
 
     words: str
     limit: float
@@ -70,8 +70,8 @@ class Swept:
         return {key: known.get(key) for key in COLUMNS}
 
     def point(self, rate: Rate) -> FrontierPoint:
-        """The best schedule of all placements that were tried, and the bound on all of them;
-        ``rate``: the bubble rate at a cost."""
+        """The limit with the bubble rate of the best schedule over all placements searched, and of
+        the bound over them."""
         row, least = self.row, self.row.least_bound
         bound = None if least is None else rate(least)
         return FrontierPoint(
@@ -81,8 +81,8 @@ class Swept:
 
 @dataclass(frozen=True)
 class Sweep(EvaluationTable):
-    """The best schedule for each of ``limits``, from small ones to large ones, and the families
-    without a limit. ``output``: the folder that all was written to."""
+    """The best schedule for each of ``limits``, in ascending order, and the families' schedules
+    without a limit. ``output``: the folder that the files were written to."""
 
     limits: tuple[Swept, ...]
     families: tuple[Evaluation, ...]
@@ -105,7 +105,7 @@ class Sweep(EvaluationTable):
         return "\n".join([shown, *self.notes, *self._assumed()])
 
     def _assumed(self) -> list[str]:
-        """A line for each way of cutting stages, with the limits where it was chosen."""
+        """One line per assumed cut into stages, with the limits at which it was chosen."""
         limits: dict[str, list[str]] = {}
         for swept in self.limits:
             if swept.row.assumed is not None:
@@ -113,7 +113,7 @@ class Sweep(EvaluationTable):
         return [f"assumed at {', '.join(words)}: {line}" for line, words in limits.items()]
 
     def csv(self) -> str:
-        """The limits, one a line, under :data:`COLUMNS`."""
+        """The limits as CSV, one per line, with the columns :data:`COLUMNS`."""
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
@@ -123,8 +123,8 @@ class Sweep(EvaluationTable):
     def picture(self) -> str:
         """An SVG of the bubble rate over the memory limit, with bounds and families.
 
-        All rates count the same work, so that a lower one is a shorter iteration: what is
-        recomputed, and averaging that is left after ops, counts as idle.
+        All rates are relative to the same work, so that a lower rate means a shorter iteration:
+        recomputation, and averaging that does not overlap with ops, count as idle time.
         """
         sizes = counted(self.profile.ranks, "rank"), counted(self.microbatches, "microbatch")
         title = ", ".join([self.profile.name or "sweep", *sizes])
@@ -147,8 +147,8 @@ class Sweep(EvaluationTable):
         )
 
     def write(self, folder: Path, *, complete: bool = True) -> None:
-        """Writes results.json, results.csv and frontier.svg, and, once ``complete``, removes the
-        schedules of a sweep that was written there before, unless they were changed since."""
+        """Write results.json, results.csv and frontier.svg. If ``complete``, also remove the
+        schedules of an earlier sweep from the folder, unless they were changed since."""
         listed = {*_listed(folder)} if complete else set()
         stale = listed - {swept.file for swept in self.limits}
         document = {key: value for key, value in self.to_dict().items() if key != "output"}
@@ -159,14 +159,17 @@ class Sweep(EvaluationTable):
             (folder / file).unlink(missing_ok=True)
 
     def strangers(self, folder: Path) -> list[str]:
-        """Files there that are named as schedules of a sweep are, and are not of this one."""
+        """Schedule files in the folder that do not belong to this sweep."""
         own = {swept.file for swept in self.limits}
         return sorted(path.name for path in folder.glob("schedule-*.json") if path.name not in own)
 
 
 def _rates(rows: Sequence[Evaluation]) -> tuple[Rate, str]:
-    """The share of a cost that is not the work of every F, B and W, or, where pairs take less, the
-    least work; and what else ``rows`` do."""
+    """A function from cost to bubble rate, and the extra work that counts as idle, in words.
+
+    The rate is the share of the cost not spent on the work of every F, B and W (or on the least
+    work of any row, if fused pairs take less).
+    """
     costs = [cost for row in rows for cost in (row.iteration_time, row.least_bound) if cost]
     ranks = rows[0].profile.ranks if rows else 1
     work = min([*(row.plain_work for row in rows), *(ranks * cost for cost in costs)], default=0.0)
@@ -180,9 +183,12 @@ def _rates(rows: Sequence[Evaluation]) -> tuple[Rate, str]:
 
 
 def _lines(fits: Sequence[Swept], rate: Rate) -> dict[str, list[list[tuple[float, float]]]]:
-    """The least bubble rate of each placement by limit, a list for each run of limits at which it
-    was searched: a schedule fits under every larger limit, too. A sweep's row without a limit is
-    left out, as it has no position."""
+    """For each placement, points (limit, least bubble rate up to this limit), as polylines.
+
+    A schedule that fits under one limit fits under every larger one, so the rate never increases. A
+    polyline is interrupted at limits at which the placement was not searched. An infinite limit is
+    omitted, as it has no position.
+    """
     lines: dict[str, list[list[tuple[float, float]]]] = {}
     least: dict[str, float] = {}
     before: set[str] = set()
@@ -200,14 +206,15 @@ def _lines(fits: Sequence[Swept], rate: Rate) -> dict[str, list[list[tuple[float
 
 @takes(SweepRequest)
 def sweep(request: SweepRequest) -> Sweep:
-    """The best schedule for each memory limit.
+    """Find the best schedule for each memory limit.
 
-    The arguments are the fields of :class:`.SweepRequest`. ``memory_limits``: a mapping has what
-    each is called, in file names too. ``output``: a schedule of each limit is written there when it
-    is found, then tables and a picture. A script with more than one of ``workers``, of which there
-    is one by default, has its calls below ``if __name__ == "__main__"``. Once ``should_stop`` turns
-    true limits that are not begun are left out. Raises InputError for wrong input,
-    LostWorkersError.
+    The arguments are the fields of :class:`.SweepRequest`. ``memory_limits``: numbers, or a mapping
+    from names, which are used in file names too. ``output``: each schedule is written there as soon
+    as it is found; then tables and a picture are written. A script that sets ``workers`` above 1
+    (the default) must guard its calls with ``if __name__ == "__main__"``. When ``should_stop``
+    returns true, the remaining limits are omitted.
+
+    Raises InputError for invalid input, and LostWorkersError.
     """
     away = Workers(1 if request.workers is None else request.workers, request.scheduler)
     source = ProfileSource.of(request.profile, request.progress)
@@ -267,7 +274,7 @@ def _spread(
     stop: StoppingCriterion,
     workers: Workers,
 ) -> Iterator[tuple[int, Evaluation]]:
-    """Workers solve what the cache lacks; it keeps each answer as soon as there is one."""
+    """Solve in worker processes the limits that the cache lacks; each answer is cached at once."""
     folder = jobs[0]["cache"]
     cache = ScheduleCache(folder, lambda line: tell(Note(line))) if folder else None
     rows = [_kept(job, labelled(label, tell)) for job, label in zip(jobs, labels, strict=True)]
@@ -287,7 +294,7 @@ def _spread(
 
 
 def _kept(job: dict[str, Any], tell: Listener) -> Evaluation | None:
-    """The cache's answer; None where there is none, or no cache."""
+    """The cached answer; None without a cache or an entry."""
     if not job["cache"]:
         return None
     cache = KeptAnswers(job["cache"], lambda line: tell(Note(line)))
@@ -298,7 +305,7 @@ def _kept(job: dict[str, Any], tell: Listener) -> Evaluation | None:
 
 
 def _solve(job: dict[str, Any]) -> tuple[Evaluation, dict[str, dict[str, Any]]]:
-    """Within a worker: the best schedule, and what a cache keeps of it."""
+    """Runs in a worker: the best schedule, and its new cache entries."""
     new = NewAnswers()
     row, _ = evaluate_optimum(job | {"cache": new, "should_stop": stop_asked})
     return row, new.entries
@@ -310,7 +317,11 @@ def _no_worse(
     labels: Sequence[str],
     tell: Listener,
 ) -> Iterator[Swept]:
-    """A schedule that fits under one limit fits under the next: each is at least as good."""
+    """The best schedule for each limit, in ascending order.
+
+    A schedule that fits under one limit fits under the next, so that each is at least as good as
+    the one before.
+    """
     before: Evaluation | None = None
     typed = list(limits.items())
     for number, row in solved:
@@ -326,7 +337,7 @@ def _no_worse(
 def _limits(
     given: Mapping[str, float | str] | Iterable[float | str], source: ProfileSource
 ) -> dict[str, float]:
-    """From small to large, each with what it is called. Raises InputError for what is no limit."""
+    """The limits by name, in ascending order. Raises InputError for values that are not limits."""
     if not isinstance(given, Iterable) or isinstance(given, str):
         raise InputError(f"memory_limits: expected several numbers, got {given!r}")
     limits = list(given.values()) if isinstance(given, Mapping) else list(given)
@@ -351,7 +362,7 @@ def _each(request: SweepRequest) -> str:
 
 
 def _listed(folder: Path) -> Iterator[str]:
-    """The schedules of the sweep whose results.json is there, but for those changed since."""
+    """The schedule files that results.json in the folder lists, except those changed since."""
     results = folder / "results.json"
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         written = results.stat().st_mtime_ns
@@ -363,7 +374,7 @@ def _listed(folder: Path) -> Iterator[str]:
 
 
 def _changed(file: Path) -> float:
-    """When it was written, or put where it is, in nanoseconds; inf where it is not there."""
+    """The latest of a file's modification and status-change times, in ns; inf if it is absent."""
     with suppress(OSError):
         found = file.lstat()
         return max(found.st_mtime_ns, found.st_ctime_ns)
@@ -371,7 +382,7 @@ def _changed(file: Path) -> float:
 
 
 def _written(swept: Swept, folder: Path | None) -> Swept:
-    """Writes its schedule to the folder, if there are both."""
+    """Write the schedule into the folder, if both exist; returns ``swept`` with the file's name."""
     if folder is None or swept.row.planned is None:
         return swept
     file = f"schedule-{swept.words}.json"
@@ -380,8 +391,8 @@ def _written(swept: Swept, folder: Path | None) -> Swept:
 
 
 def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluation:
-    """``row``, or the one known of a smaller limit, under this limit, where that costs less, or as
-    much in less memory."""
+    """The cheaper of ``row`` and ``known``, the best under a smaller limit; ties are broken by
+    memory. ``known`` is returned as a schedule under this limit."""
     report = row.schedule.report
     if not (known and report) or cost_and_memory(row.schedule) <= cost_and_memory(known.schedule):
         return row
@@ -395,14 +406,14 @@ def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluati
 
 
 def _bounded(problem: Problem, cost: float) -> dict[str, Any]:
-    """The bound and status of a schedule of this cost under the problem."""
+    """The report's fields ``lower_bound``, ``bound`` and ``status`` for a schedule of this cost."""
     bound = lower_bound(problem)
     status = status_under(bound.value, cost)
     return {"lower_bound": bound.value, "bound": bound.name, "status": status}
 
 
 def _under(limit: float, problem: Problem, solved: Problem) -> Problem:
-    """``problem`` of another limit, and maybe cut, under this limit as ``solved`` has it."""
+    """``problem`` under another limit: ``solved`` itself if profile and placement are the same."""
     if (problem.profile, problem.placement) == (solved.profile, solved.placement):
         return solved
     given = problem.profile.limit_from(limit)

@@ -1,4 +1,4 @@
-"""``verify``: whether a schedule or a program is valid, whoever made it."""
+"""``verify``: whether a schedule or program is valid, independently of its origin."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .inputs.documents import Document, Planned, naming, read_document, read_sch
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The faults of a ``schedule`` or ``program``, a line each; none where it is valid.
+    """The violations of a ``schedule`` or ``program``, one line each; empty if it is valid.
 
-    ``averaging``: time that averaging over replicas adds to its cost, in milliseconds; None where
-    it has none, or is not valid. ``where`` is how messages call it. ``bound``: whether a bound in
-    closed form is as large as the lower bound that it claims; None where it claims none.
+    ``averaging``: time that averaging over replicas adds to the cost, in milliseconds; None without
+    replicas or if invalid. ``where``: the input's name in messages. ``bound``: whether a
+    closed-form bound confirms the claimed lower bound; None if none is claimed.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class Verification:
         return not self.violations
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``verify --json`` prints, but for the file's name."""
+        """The object that ``verify --json`` prints, without the file's name."""
         answer = {"kind": self.kind, "ok": self.ok, "violations": self.violations}
         bound = {} if self.bound is None else {"lower_bound": _CHECKED[self.bound]}
         return answer | bound | ({} if self.averaging is None else {"averaging": self.averaging})
@@ -68,13 +68,13 @@ _VERIFIERS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
 def verify(
     given: Schedule | Planned | Document, *, certificate: Document | None = None
 ) -> Verification:
-    """Checks a schedule, a program, or a file or JSON object of one, independently of who made it.
+    """Verify a schedule or program, or a file or JSON object of one, independently of its origin.
 
-    A lower bound is a claim, which a file may make without right: it is checked as far as bounds in
-    closed form go, or by its ``certificate`` (:meth:`.answer.Answer.certificate`), with code that
-    shares nothing with the solver; what a certificate does not prove is a violation.
+    The file's lower bound is only a claim. It is checked against closed-form bounds, or by means of
+    its ``certificate`` (:meth:`.answer.Answer.certificate`), with code that shares nothing with the
+    solver; whatever a certificate does not prove is a violation.
 
-    Raises InputError where it is neither, or has not the keys of one.
+    Raises InputError if the input is neither a schedule nor a program, or lacks a required key.
     """
     document, where = _document(given)
     format_name = document.get("format")
@@ -99,7 +99,7 @@ def verify(
 
 
 def _unproven(document: dict[str, Any], certificate: Document) -> list[str]:
-    """A line for each thing that the certificate does not prove."""
+    """One line per claim that the certificate does not prove."""
     found, where = read_document(certificate, "certificate")
     lines = verify_certificate(schedule_in(document), found, where)
     return [f"{where}: {line}" for line in lines]
@@ -111,15 +111,15 @@ def schedule_in(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def bound_is_checked(schedule: Schedule) -> bool | None:
-    """Whether a bound in closed form is as large as the one that the schedule's report claims.
+    """Whether a closed-form bound confirms the lower bound in the schedule's report.
 
-    It takes a fraction of a second, while a bound by search may have taken minutes; None where none
-    is claimed.
+    None if the report claims no bound. It takes a fraction of a second, although the claimed bound
+    may have taken minutes of search.
     """
     claimed = None if schedule.report is None else schedule.report.lower_bound
     if claimed is None:
         return None
-    with suppress(InfeasibleError):  # a schedule that was measured, say
+    with suppress(InfeasibleError):  # for example a measured schedule
         least = claimed * (1 - CLOSED)
         return any(bound.value >= least for bound in lower_bounds(schedule.problem))
     return False
@@ -134,7 +134,8 @@ def _document(given: Schedule | Planned | Document) -> tuple[dict[str, Any], str
 
 
 def _averaging(document: dict[str, Any]) -> float | None:
-    """Time that averaging over replicas adds to the cost of a valid file; None without replicas."""
+    """Time that averaging over replicas adds to the cost of a valid file, in milliseconds; None
+    without replicas."""
     report = schedule_in(document)["report"]
     iteration = report.get("iteration_time", report.get("step"))
     return None if iteration is None else float(iteration - report[report["objective"]])

@@ -1,1 +1,2 @@
-"""The commands, one file each: parse, call, print. Rooms: to plan, for files, to train."""
+"""The commands, one file each, which parse options, call the library and print. Folders: planning,
+files, training."""

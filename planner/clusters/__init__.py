@@ -1,5 +1,5 @@
-"""Clusters: published peaks of GPUs and links, and how much of them real kernels reach.
+"""Clusters: published peaks of GPUs and links, and the share of them that real kernels reach.
 
 ``gpus.json`` and ``presets.json`` hold the presets, :mod:`.cluster` declares the file format, and
-:mod:`.efficiency` the curves that are calibrated on measurements.
+:mod:`.efficiency` the curves that are calibrated with measurements.
 """

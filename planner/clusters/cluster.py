@@ -1,12 +1,11 @@
-"""Clusters: nodes of equal GPUs, a link inside and one between; presets by name.
+"""Clusters: nodes of equal GPUs, with a link within nodes and one between them; presets by name.
 
-The link of a GPU is what it sends in one direction: half of the sum of both that is published for
-NVLink. Latencies are those of one message between two GPUs, software included.
+The bandwidth of a GPU's link is for one direction: half of the bidirectional value that is
+published for NVLink. Latencies are for a message between two GPUs, including software.
 
-Cluster files: ``"format": "pipeloom.cluster"``; ``docs/formats.md`` describes all keys.
-
-Presets may stand for the GPU and for links. What a file does not say of efficiency is the recorded
-calibration of its GPU, or what is usual.
+Cluster files have ``"format": "pipeloom.cluster"``; ``docs/formats.md`` describes all keys. The GPU
+and links may be names of presets. Missing keys of the efficiency are taken from the recorded
+calibration of the GPU, or else are priors.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _ALSO = {bare(name): gpu for name, gpu in PRESETS["also"].items()}
 
 
 def _preset(known: Mapping[str, Any]) -> BeforeValidator:
-    """Annotates a field that may hold the name of a preset, in place of its object."""
+    """Annotates a field whose value may be the name of a preset instead of an object."""
 
     def named(value: Any) -> Any:
         if not isinstance(value, str):
@@ -56,12 +55,13 @@ def _preset(known: Mapping[str, Any]) -> BeforeValidator:
 
 
 def _meant(name: str) -> str:
-    """The GPU's own name for another word for it; any other name as it is."""
+    """The GPU's own name for an alias; any other name unchanged."""
     return str(_ALSO.get(bare(name), name))
 
 
 class ClusterLink(Document):
-    """A link in one direction: latency in milliseconds, gigabytes (10^9 bytes) a second."""
+    """A link in one direction: latency in milliseconds, bandwidth in gigabytes (10^9 bytes) per
+    second."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -70,9 +70,11 @@ class ClusterLink(Document):
 
 
 class Cluster(Document):
-    """Nodes of ``gpus_per_node`` equal GPUs. ``inside``: the link between two of a node;
-    ``between``: a GPU's share of the network. ``efficiency``: what kernels and messages reach.
-    ``host``: the link of each GPU to its host, None where it is not known.
+    """Nodes of ``gpus_per_node`` equal GPUs.
+
+    ``inside``: the link between two GPUs of a node; ``between``: a GPU's share of the network.
+    ``efficiency``: the rates that kernels and messages reach. ``host``: the link of each GPU to its
+    host, None if it is unknown.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -89,12 +91,12 @@ class Cluster(Document):
     links: Annotated[None, _ALIKE] = None
     pairs: Annotated[None, _ALIKE] = None
     shared: Annotated[None, _ALIKE] = None
-    """Keys of a profile, whose links may differ from pair to pair."""
+    """Keys of a profile, whose links may differ between pairs; they are invalid here."""
 
     @field_validator("efficiency", mode="before")
     @classmethod
     def _calibrated(cls, given: Any, info: ValidationInfo) -> Any:
-        """Fill in the GPU's calibration for the rates that are not given."""
+        """Fill in the rates that are not given from the GPU's calibration."""
         if not isinstance(given, dict) or "gpu" not in info.data:
             return given
         return calibrated(info.data["gpu"].name).model_dump() | given
@@ -115,7 +117,8 @@ class Cluster(Document):
 
 
 def preset(name: str) -> Cluster:
-    """The cluster of that name, case, hyphens and spaces aside, or the usual one of a GPU.
+    """The cluster with this name (ignoring case, hyphens and spaces), or the default cluster of a
+    GPU.
 
     Raises InputError.
     """
@@ -130,8 +133,8 @@ def preset(name: str) -> Cluster:
 
 
 def parse_cluster(data: Mapping[str, Any], where: str) -> Cluster:
-    """The cluster that a document describes. Raises InputError with a line for each fault; a key
-    that is much like a known one is one."""
+    """The cluster that a document describes. Raises InputError with one line per fault; an unknown
+    key that is similar to a known one is a fault."""
     found = validated(Cluster, dict(data), where)
     if unsure := keys_in_doubt(Cluster, data, where):
         raise InputError(*(line.replace(", not used", "") for line in unsure.values()))
@@ -142,7 +145,7 @@ def parse_cluster(data: Mapping[str, Any], where: str) -> Cluster:
 
 
 def read_cluster(given: Cluster | Mapping[str, Any] | str | os.PathLike[str]) -> Cluster:
-    """The cluster of that name, of that file (its name has a dot or a slash), or object.
+    """The cluster given by name, by file (if the name has a dot or a slash), or as an object.
 
     Raises InputError.
     """

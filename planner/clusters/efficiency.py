@@ -1,7 +1,7 @@
-"""How much of the published peaks kernels and messages reach: curves of few parameters.
+"""The share of the published peaks that kernels and messages reach: curves with few parameters.
 
-Each has a physical meaning and a prior, the median of what is measured elsewhere and how far GPUs
-and software differ in it; ``calibrate`` moves them as far as measurements ask
+Each parameter has a physical meaning and a prior: the median of other measurements, and its
+variation between GPUs and software. ``calibrate`` fits them to measurements
 (:mod:`..prediction.fit`).
 """
 
@@ -21,13 +21,13 @@ from pipeloom.ir.formats.validation import Document
 from ..packaged import packaged
 
 PRESETS: dict[str, dict[str, Any]] = packaged(__package__, "presets.json")
-"""Links and clusters by name, other words for GPUs, and which GPUs have another one's chip."""
+"""Links and clusters by name, aliases of GPUs, and GPUs that have the same chip as another."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Annotates a number > 0: the most that it can be, and how far it varies from its default
-    (standard deviation of its logarithm; None: it is not fitted)."""
+    """Annotates a number > 0: its maximum, and the standard deviation of its logarithm in the prior
+    (None: it is not fitted)."""
 
     most: float = inf
     spread: float | None = None
@@ -39,21 +39,22 @@ class Rate:
 
 
 class Efficiency(Document):
-    """Rates that kernels and messages reach on one kind of GPU; the defaults are usual ones.
+    """Rates that kernels and messages reach on one kind of GPU. The defaults are the priors'
+    medians.
 
-    ``gemm``: share of the peak of a deep product that fills all multiprocessors, in 16 bits or
-    more; ``gemm_narrow``: in 8 or 4 bits. ``gemm_depth``: the inner dimension k at which half of
-    it is reached (k / (k + depth)). ``attention``: share of the peak of fused attention's forward;
-    ``attention_backward``: its backward's, of the forward's; ``attention_ring``: what of both is
-    left where ranks share out a sequence, whose causal half no cut divides evenly. ``memory``:
-    share of the bandwidth. ``kernel_ms``: the least time of a kernel, what the host takes to
-    launch it. ``link``: share of a link's bandwidth that messages reach; ``collective_ms``: the
-    least time of one. ``exposed``: share of the averaging of gradients that computation cannot
-    hide. ``step_ms``: of each step beside kernels. ``fragmentation``: memory that the allocator has
-    beyond what tensors take, as a share of it; ``context_gib``: what libraries take. ``spread``:
-    standard deviation of the logarithm of measured over predicted step times where the layer's
-    shape is one of ``shapes``, measured over calculated time of layers that were measured;
-    ``spread_elsewhere``: where it is not.
+    ``gemm``: share of the peak for a deep product that fills all multiprocessors, in 16 bits or
+    more; ``gemm_narrow``: in 8 or 4 bits. ``gemm_depth``: the inner dimension k at which half of it
+    is reached (k / (k + depth)). ``attention``: share of the peak for the forward of fused
+    attention; ``attention_backward``: the backward's rate relative to the forward's;
+    ``attention_ring``: factor on both in a ring, over which the causal half cannot be divided
+    evenly. ``memory``: share of the bandwidth. ``kernel_ms``: minimum time of a kernel, due to its
+    launch. ``link``: share of a link's bandwidth; ``collective_ms``: minimum time of a message.
+    ``exposed``: share of the averaging of gradients that does not overlap with computation.
+    ``step_ms``: time per step besides kernels. ``fragmentation``: memory overhead of the allocator,
+    as a share of the tensors; ``context_gib``: memory of libraries. ``spread``: standard deviation
+    of the logarithm of measured over predicted step times, if the layers' shapes are in ``shapes``,
+    the ratios of measured to calculated time of measured layers; ``spread_elsewhere``: if they are
+    not.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -78,11 +79,11 @@ class Efficiency(Document):
 
 
 MEMORY_RATES = ("fragmentation", "context_gib")
-"""The parameters of :class:`Efficiency` that only memory depends on."""
+"""The parameters of :class:`Efficiency` that affect only memory."""
 
 
 def priors(*, memory: bool) -> dict[str, tuple[float, float, float]]:
-    """The usual value, the spread and the most of each parameter that is fitted to times, or to
+    """The prior median, spread and maximum of each parameter that is fitted to times, or to
     ``memory``."""
     return {
         name: (field.default, rate.spread, rate.most)
@@ -99,8 +100,8 @@ def _records() -> dict[str, dict[str, Any]]:
 
 
 def calibrated(gpu: str) -> Efficiency:
-    """The recorded calibration of a GPU, or of one with the same chip; the priors where neither has
-    one."""
+    """The recorded calibration of a GPU, or of one with the same chip; the priors if there is
+    none."""
     if gpu in _records():
         return Efficiency(**_records()[gpu])
     found = Efficiency(**_records().get(PRESETS["calibrated like"].get(gpu, ""), {}))

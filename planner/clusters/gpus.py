@@ -1,6 +1,6 @@
-"""GPUs by name, with the peaks that their makers publish.
+"""GPUs by name, with published peaks.
 
-Dense rates, with accumulation in float32 for consumer cards; memory is what a process can
+Rates are dense, for consumer cards with accumulation in float32; memory is what a process can
 allocate. A gigabyte is 10^9 bytes, a GiB 2^30.
 """
 
@@ -17,17 +17,16 @@ from ..packaged import packaged
 from .efficiency import Rate
 
 WIDER = {"fp4": "fp8", "fp8": "bf16", "fp32": "bf16", "bf16": "fp16", "fp16": "bf16"}
-"""The precisions of a GPU, each with the one whose rate counts where it has no units for it."""
+"""For each precision, the one whose rate is used if the GPU has no units for it."""
 GPUS = {words["name"]: words for words in packaged(__package__, "gpus.json")}
-"""Presets by name, as in a cluster file."""
+"""Presets by name, with the keys of a cluster file."""
 
 
 class Gpu(Document):
-    """One device. ``teraflops``: dense peak by precision (``fp32``, ``bf16``, ``fp8``, ``fp4``;
-    where ``fp16`` is not named it is as fast as bf16); ``memory_gib``: what a process can allocate;
-    ``gigabytes_per_second``: of its memory; ``multiprocessors``: what blocks of a kernel are dealt
-    to. ``source``: where that is published.
-    """
+    """A device. ``teraflops``: dense peak by precision (``fp32``, ``bf16``, ``fp8``, ``fp4``;
+    ``fp16`` defaults to bf16); ``memory_gib``: what a process can allocate;
+    ``gigabytes_per_second``: of its memory; ``multiprocessors``: their number. ``source``: where
+    this is published."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -46,10 +45,11 @@ class Gpu(Document):
         return rates
 
     def peak(self, precision: str) -> float:
-        """Dense peak in teraflops; of the next wider precision where it has none of its own."""
+        """The dense peak in TFLOP/s; without units for the precision, that of the next wider
+        one."""
         found = self.teraflops.get(precision)
         return self.peak(WIDER[precision]) if found is None else found
 
     def has(self, precision: str) -> bool:
-        """Whether it has units for a precision: fp16 where it has bf16."""
+        """Whether it has units for a precision. A GPU with bf16 also has fp16."""
         return precision in self.teraflops or (precision == "fp16" and "bf16" in self.teraflops)

@@ -1,18 +1,18 @@
-"""Least time and memory of every schedule of a configuration, from sums over its layers.
+"""Lower bounds on the step time and memory of a configuration, from sums over its layers.
 
-Nothing is simulated, so that thousands of configurations are bounded in seconds. Of the cost model
-of ``predict`` every schedule keeps:
+Nothing is simulated, so that thousands of configurations are bounded in seconds. In the cost model
+of ``predict``, every schedule satisfies:
 
-* a rank's first op is an F of its first stage s, after the F's of all stages before s; then it
-  runs all of its work, and waits for what its averaging leaves exposed;
-* the last op of a rank but W's is a B of s, after which one microbatch goes back to the first
-  stage, whose W ends the step at the earliest;
-* when the last stage has a microbatch, each rank holds what all of its stages keep of it;
-* a stage keeps a microbatch at least while it passes all later stages and comes back, so that a
-  rank's room times the span is at least what its stages keep times how long; M_W while W runs.
+* A rank's first op is an F of its first stage s, after the F's of all stages before s. The rank
+  then runs all of its work, and waits for its exposed averaging.
+* A rank's last op other than W is a B of s. After it, one microbatch returns to the first stage,
+  whose W ends the step at the earliest.
+* When the last stage has a microbatch, each rank holds the activations of it that its stages keep.
+* A stage keeps a microbatch at least while it passes all later stages and comes back. Hence, for
+  each rank, memory x span >= sum of the memory-time of its stages; M_W is held while W runs.
 
-Where B and W are one op, the way back takes both. Where weights are passed, of all this: the
-busiest rank runs all stages of its microbatches, and holds one microbatch of all of them.
+If B and W are one op, the way back takes the time of both. If weights are passed, only this holds:
+the busiest rank runs all stages of its microbatches, and holds one microbatch of all of them.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from .configuration import Configuration, passes_weights
 from .space import Space
 
 Bound: TypeAlias = tuple[float, float]
-"""Milliseconds of a step that no schedule is below, and GiB that each needs on the fullest device.
-"""
+"""Lower bounds on the step time, in milliseconds, and on the memory of the fullest device, in
+GiB."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds on configurations of a space."""
+    """Lower bounds for the configurations of a space."""
 
     space: Space
     _memo: Memo = field(default_factory=dict)
@@ -55,8 +55,8 @@ class Bounds:
     _ends_of: dict[tuple[Hashable, ...], EndArrays] = field(default_factory=dict)
 
     def of_degrees(self, run: TrainingRun, shardings: Iterable[Sharding]) -> Bound:
-        """A bound on all configurations with these degrees: means over ranks, with the best of
-        ``shardings`` for each."""
+        """Lower bounds for all configurations with these degrees: means over ranks, and for each
+        value the best of ``shardings``."""
         found = [self._of_sharding(replace(run, sharding=sharding)) for sharding in shardings]
         steps, sizes = zip(*found, strict=True)
         return min(steps), min(sizes)
@@ -80,7 +80,7 @@ class Bounds:
         return float(step + reached.step_ms), float(_gib(kept + held, reached))
 
     def cut(self, run: TrainingRun) -> tuple[int, ...]:
-        """Decoder layers of each stage such that ranks have about the same work."""
+        """Decoder layers of each stage, such that ranks have about equal work."""
         work = self._times(run).work
         each = float(work[1:-1].mean())
         after = float(work[run.layers + 1 :].sum())
@@ -95,8 +95,11 @@ class Bounds:
         return layers.step_ms(*how), layers.memory(*how)
 
     def _times(self, run: TrainingRun) -> LayerArrays:
-        """Times and sizes of layers. With FSDP these are of whole layers, whose loss needs less
-        memory, unless torch selects what is recomputed."""
+        """Times and sizes of layers.
+
+        With FSDP these are values without sharding, which need less memory for the loss, unless
+        torch selects what is recomputed.
+        """
         space, selects = self.space, run.sharding is Sharding.FSDP and run.recompute == SELECTIVE
         key = (*_groups(run), run.micro_batch, run.recompute, selects)
         if key not in self._times_of:
@@ -109,7 +112,7 @@ class Bounds:
         return found.dropped if given_up and run.pp > 1 else found
 
     def _ends(self, run: TrainingRun) -> EndArrays:
-        """With FSDP of one microbatch."""
+        """States of layers and the end of the step; with FSDP, per microbatch."""
         key = (*_groups(run), run.dp, run.sharding)
         if key not in self._ends_of:
             one = replace(run, global_batch=run.dp * run.micro_batch)
@@ -124,9 +127,10 @@ def _groups(run: TrainingRun) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class LayerArrays:
-    """Arrays over layers, (L,): milliseconds for one microbatch, and bytes that are held of one.
+    """Arrays over layers, (L,): milliseconds for one microbatch, and bytes held per microbatch.
 
-    ``back`` is B with what is computed again before it. ``beside``: while the layer runs.
+    ``back``: B including the recomputation before it. ``beside``: additional bytes while the layer
+    runs.
     """
 
     forward: FloatArray
@@ -142,12 +146,12 @@ class LayerArrays:
 
     @cached_property
     def sums(self) -> FloatArray:
-        """Forward, back, weight, held and waiting of all layers before each, (5, L + 1)."""
+        """Prefix sums over layers of forward, back, weight, held and waiting, (5, L + 1)."""
         return _before(self.forward, self.back, self.weight, self.held, self.waiting)
 
     @cached_property
     def dropped(self) -> LayerArrays:
-        """The same of which nothing is held for certain: all of it may be computed again."""
+        """The same with nothing held: all of it may be recomputed or offloaded."""
         return replace(self, held=0.0 * self.held, waiting=0.0 * self.waiting)
 
     @classmethod
@@ -162,8 +166,8 @@ class LayerArrays:
 
 @dataclass(frozen=True)
 class EndArrays:
-    """Arrays over layers, (L,): bytes of states ``kept`` and ``gathered``, and milliseconds of
-    ``averaging`` and ``optimizer`` in a step."""
+    """Arrays over layers, (L,): bytes of states that are ``kept`` and ``gathered``, and
+    milliseconds of ``averaging`` and ``optimizer`` per step."""
 
     kept: FloatArray
     gathered: FloatArray
@@ -172,7 +176,7 @@ class EndArrays:
 
     @cached_property
     def sums(self) -> FloatArray:
-        """Kept, averaging and optimizer of all layers before each, (3, L + 1)."""
+        """Prefix sums over layers of kept, averaging and optimizer, (3, L + 1)."""
         return _before(self.kept, self.averaging, self.optimizer)
 
     @classmethod
@@ -192,7 +196,7 @@ class EndArrays:
 def _columns(
     works: Sequence[LayerWork], figures: Callable[[LayerWork], tuple[float, ...]]
 ) -> list[FloatArray]:
-    """An array over layers, (L,), of each of the figures."""
+    """One array over layers, (L,), for each of the values that ``figures`` returns."""
     known = {id(work): figures(work) for work, _ in different(works)}
     table = np.array([known[id(work)] for work in works])
     return [np.ascontiguousarray(column) for column in table.T]
@@ -214,7 +218,7 @@ class _LayerSums:
             self._kept += 2 * self._most(ends.gathered)
 
     def step_ms(self, cluster: Cluster, splits: bool) -> float:
-        """Milliseconds."""
+        """Lower bound on the step time, in milliseconds."""
         run, f, b, w = self._run, self._f, self._b, self._w
         if not splits:
             b, w = b + w, np.zeros_like(w)
@@ -234,7 +238,8 @@ class _LayerSums:
         return max(own, way_back, full) + stepping + cluster.efficiency.step_ms
 
     def passing_weights(self, cluster: Cluster) -> Bound:
-        """The bound where each rank runs all stages of its microbatches, beside its own states."""
+        """The bounds if each rank runs all stages of its microbatches, and also holds its own
+        states."""
         run, reached = self._run, cluster.efficiency
         count = np.array([len(range(rank, run.microbatches, run.pp)) for rank in range(run.pp)])
         work = count * float((self._f + self._b + self._w).sum())
@@ -244,7 +249,7 @@ class _LayerSums:
         return step, _gib(float(kept), reached)
 
     def memory(self, cluster: Cluster, splits: bool) -> float:
-        """GiB of the fullest device, at least."""
+        """Lower bound on the memory of the fullest device, in GiB."""
         total = self._kept + self._ranks(self._held(splits))
         return _gib(float(total.max()), cluster.efficiency)
 
@@ -257,30 +262,31 @@ class _LayerSums:
         return np.bincount(self._owners, stages, self._run.pp).astype(np.float64)
 
     def _most(self, layers: FloatArray) -> FloatArray:
-        """The most that a layer of each rank has."""
+        """The maximum over each rank's layers, (P,)."""
         found = np.zeros(self._run.pp)
         np.maximum.at(found, self._owners, np.maximum.reduceat(layers, self._starts))
         return found
 
 
 def _rounds(run: TrainingRun, sharding: Sharding) -> int:
-    """How often a step exchanges weights and gradients with replicas."""
+    """The number of times per step that weights and gradients are exchanged with replicas."""
     return run.microbatches if sharding is Sharding.FSDP else 1
 
 
 def _before(*rows: FloatArray) -> FloatArray:
-    """The sum of each row before each place, and of all of it at the end."""
+    """Prefix sums of each row, starting with 0 and ending with the total."""
     sums: FloatArray = np.pad(np.cumsum(rows, axis=1), ((0, 0), (1, 0)))
     return sums
 
 
 def _from_here(times: FloatArray) -> FloatArray:
-    """The sums from each layer or stage to the last."""
+    """Suffix sums: from each layer or stage to the last."""
     return np.cumsum(times[::-1])[::-1]
 
 
 def _gib(size: float, reached: Efficiency) -> float:
-    """GiB of so many bytes of tensors, with what the allocator and libraries take."""
+    """GiB of device memory for ``size`` bytes of tensors, including the overhead of allocator and
+    libraries."""
     return size * (1 + reached.fragmentation) / GIB + reached.context_gib
 
 
@@ -297,9 +303,12 @@ def _owner_array(owners: tuple[int, ...]) -> IntArray:
 def balanced_cut(
     layers: int, before: float, after: float, owners: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Decoder layers of each stage, one at least: the others one by one to the rank with the least
-    work, on its stage with the fewest, the last of these, which holds microbatches for the least
-    time. ``before``, ``after``: on the first and last stage, in layers."""
+    """Decoder layers of each stage, at least one.
+
+    The other layers are assigned one by one to the rank with the least work, on its stage with the
+    fewest layers; ties go to the last stage, which holds microbatches for the shortest time.
+    ``before``, ``after``: other work on the first and last stage, in units of a decoder layer.
+    """
     ranks = max(owners) + 1
     loads = [0.0] * ranks
     loads[owners[0]] += before

@@ -1,11 +1,12 @@
 """The best configurations of a space: bounded first, then evaluated while they can still win.
 
-Degrees wait to have their configurations bounded, configurations to have their families simulated,
-and those to have the optimizer look for a better schedule, the least bound first. The least of all
-these bounds is that of the space; what is not below the best step found waits in vain.
+There are three queues, each ordered by lower bound: degrees whose configurations are to be bounded,
+configurations whose families are to be simulated, and configurations for which the optimizer is to
+search a better schedule. The least of all these bounds is the bound of the space. Entries whose
+bound is not below the best step found are never processed.
 
-Schedules are looked for in several configurations at a time, on whatever processes there are: how
-many these are changes nothing.
+Schedules are searched for several configurations in parallel. The number of processes does not
+change the result.
 """
 
 from __future__ import annotations
@@ -33,35 +34,36 @@ from .space import Space
 
 T = TypeVar("T")
 Queue: TypeAlias = list[tuple[float, int, T]]
-"""A heap of bounds, numbers that tell equal ones apart, and what they are of."""
+"""A heap of (lower bound, number that breaks ties, entry)."""
 TOGETHER = 8
-"""Configurations that are evaluated at a time."""
+"""Number of configurations that are evaluated in parallel."""
 SEARCHED = 4
-"""Configurations whose schedules are searched at a time."""
+"""Number of configurations whose schedules are searched in parallel."""
 ROUNDS = ((0.7, 0.9), (0.95, 1.0))
-"""Shares of the budget until which configurations are evaluated, and then schedules searched."""
+"""For each round, the shares of the budget at which evaluation and then the search of schedules
+end."""
 SHARES = (1 / 64, 1 / 16, 1 / 4)
-"""Of the budget, for the first search of a configuration's schedules and for those after it."""
+"""Shares of the budget for the first, second and third search of a configuration's schedules."""
 LEAST_SHARE = 0.01
 HOPE = 0.6
-"""Share of the gap to its bound that a schedule may still lose; half of it after each search."""
+"""Estimate of the share of the gap to its bound that a search closes; halved after each search."""
 UNKNOWN = 1 / 3
-"""Share of its bound that the first schedule of a configuration may be above it; half of it after
-each search."""
+"""Estimate, relative to its bound, by which the first schedule of a configuration exceeds it;
+halved after each search."""
 BOUNDING, EVALUATING = 2e4, 1e6
-"""Simulated ops that take about as long as bounding a configuration, and as the bounds of its
+"""Work equivalents, in simulated ops, of bounding a configuration, and of bounding its
 schedules."""
 
 
 @dataclass
 class Ranking:
-    """The configurations of a space, as far as they are known.
+    """The configurations of a space and the results on them.
 
-    ``evaluated``: best first; those without a schedule last.
-    ``lower_bound``: milliseconds that no plan of the space is below. ``spreads``: sets of degrees,
-    microbatch and level, all of which were bounded; ``bounded``: configurations that were.
-    ``too_large``: the nearest to fitting that do not, with GiB that they need at least.
-    ``stopped``: before its end.
+    ``evaluated``: sorted by step time; those without a schedule last. ``lower_bound``: bound on the
+    step time of all plans in the space, in milliseconds. ``spreads``: number of sets of degrees,
+    microbatch and level whose configurations were bounded; ``bounded``: number of these
+    configurations. ``too_large``: the configurations nearest to fitting, with the GiB that they
+    need at least. ``stopped``: whether the search ended early.
     """
 
     evaluated: list[Evaluated]
@@ -74,7 +76,7 @@ class Ranking:
 
 @dataclass
 class SpaceSearch:
-    """A search of ``space`` within the time, or the work, of ``options``."""
+    """A search of ``space`` within the time or work limit of ``options``."""
 
     space: Space
     options: SolveOptions
@@ -95,7 +97,7 @@ class SpaceSearch:
         self._best = inf
 
     def choose(self) -> Ranking:
-        """The best configurations found, and the bound of all."""
+        """The best configurations found, and the lower bound over all."""
         self._degrees = sorted(self._spreads(), key=lambda each: each[:2])
         self._evaluate_alone()
         self._evaluate_fsdp()
@@ -108,13 +110,13 @@ class SpaceSearch:
 
     @property
     def _least(self) -> float:
-        """The bound of the space."""
+        """The lower bound over the space."""
         waiting = (queue[0][0] for queue in (self._degrees, self._questions) if queue)
         known = (each.lower_bound for each in self._found.values())
         return min([self._best, *waiting, *known])
 
     def _spreads(self) -> Iterator[tuple[float, int, TrainingRun]]:
-        full = set[TrainingRun]()  # of which larger microbatches do not fit either
+        full = set[TrainingRun]()  # larger microbatches do not fit either
         for run in self.space.degrees():
             self._spread += 1
             smallest = replace(run, micro_batch=1)
@@ -128,7 +130,7 @@ class SpaceSearch:
                 full.add(smallest)
 
     def _evaluate_alone(self) -> None:
-        """The best of those without a pipeline, whose bounds are their times."""
+        """Evaluate the best configuration without a pipeline; its bound is its step time."""
         for entry in [entry for entry in self._degrees if entry[2].pp == 1]:
             if self._questions and self._questions[0][0] <= entry[0]:
                 break
@@ -139,7 +141,7 @@ class SpaceSearch:
             self._take(evaluate(self._asked(heappop(self._questions)[2])))
 
     def _evaluate_fsdp(self) -> None:
-        """The best of FSDP over all GPUs, the usual baseline, whether or not it may win."""
+        """Evaluate the best FSDP over all GPUs as a baseline, even if it cannot win."""
         space = self.space
         runs = (run for run in space.degrees() if run.dp == run.gpus > 1)
         each = (one for run in runs for one in space.configurations(run, self.bounds.cut))
@@ -150,17 +152,18 @@ class SpaceSearch:
             self._take(evaluate(self._asked(min(fitting, key=lambda each: each.lower_bound))))
 
     def _evaluate(self, share: float) -> None:
-        """Until nothing that waits can win, or this share of the time is over."""
+        """Evaluate configurations until none can win, or until this share of the budget is used."""
         while asked := [*islice(self._next(share), TOGETHER)]:
             for each in asked:
                 self._budget.work.spend(EVALUATING + simulated_ops(each.configuration))
             self._take_all(evaluate, [*map(self._asked, asked)])
             for each in asked:
-                if each.configuration not in self._found:  # there was a stop
+                if each.configuration not in self._found:  # stopped early
                     self._ask(each)
 
     def _next(self, share: float) -> Iterator[Evaluated]:
-        """Yields those that may win by their bounds; degrees are bounded once theirs is least."""
+        """Yield configurations that may win by their bounds. Degrees are bounded when theirs is the
+        least."""
         while not self._over(share):
             first = self._questions[0][0] if self._questions else inf
             if self._waits(self._degrees) and self._degrees[0][0] < first:
@@ -198,7 +201,7 @@ class SpaceSearch:
             self.progress(Note(f"{name}, {found.schedule}: {self._best:.1f} ms", routine=True))
 
     def _improve(self, share: float) -> None:
-        """Schedules of those that may still win, the most promising first."""
+        """Search schedules for configurations that may still win, the most promising first."""
         while not self._over(share):
             waiting = [each for each in self._found.values() if self._may_improve(each)]
             if not waiting:
@@ -209,7 +212,8 @@ class SpaceSearch:
     def _searches_of(
         self, chosen: list[Evaluated], left: float
     ) -> list[tuple[Asked, SolveOptions]]:
-        """Asks for schedules, of as many as ``left``, a share of the budget, is enough for."""
+        """The arguments of :func:`improve` for as many of ``chosen`` as the share ``left`` of the
+        budget allows."""
         spread, work = self.workers.spread(len(chosen)), self._budget.work
         asked: list[tuple[Asked, SolveOptions]] = []
         options = replace(self.options, should_stop=stop_asked) if spread else self.options
@@ -226,7 +230,8 @@ class SpaceSearch:
         return asked
 
     def _take_all(self, solve: Callable[[T], Evaluated], asked: list[T]) -> None:
-        """In order; fewer after a stop, or once time is up."""
+        """Run ``solve`` for each and record the results in order; stops when the caller does, or
+        when time is up."""
         stop = FirstOf(self.options.should_stop, self._budget.time)
         for _, found in in_order(self.workers.run(solve, asked, tell=self._note, should_stop=stop)):
             self._take(found)
@@ -250,18 +255,18 @@ class SpaceSearch:
         return bound < self._best * (1 - CLOSED)
 
     def _over(self, share: float) -> bool:
-        """Whether the share of the budget is spent."""
+        """Whether this share of the budget is used, or the caller has stopped."""
         return self.options.should_stop() or self._spent >= share
 
     @property
     def _spent(self) -> float:
-        """Share of the budget."""
+        """The used share of the budget."""
         time, work = self._budget.time, self._budget.work
         return work.used / work.ops if work.ops < inf else 1 - time.share_left
 
 
 def summary(chosen: Ranking) -> str:
-    """How much of the space was looked at."""
+    """How much of the space was examined."""
     return (
         f"{counted(chosen.spreads, 'set')} of degrees bounded, {chosen.bounded} of their "
         f"configurations bounded, {len(chosen.evaluated)} simulated"

@@ -1,4 +1,4 @@
-"""One configuration of a model on so many GPUs, and the schedules that are tried of it."""
+"""A configuration of a model on a number of GPUs, and the schedules that are tried for it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pipeloom.ir.model.placement import Passing, PlacementKind
 from ..models.run import FULL, SELECTIVE, Sharding, TrainingRun
 
 AUTO = "auto"
-"""Recomputation as the schedule finds best."""
+"""The word for recomputation that the schedule decides."""
 LEVELS = (frozenset[str](), SELECTIVE, FULL)
-"""What is recomputed, where it is not fixed."""
+"""Levels of recomputation to try if it is not fixed."""
 SCHEDULES: Mapping[tuple[str, bool], tuple[str, ...]] = {
     ("linear", False): ("1f1b",),
     ("linear", True): ("zb-h1", "zb-h2"),
@@ -22,24 +22,24 @@ SCHEDULES: Mapping[tuple[str, bool], tuple[str, ...]] = {
     ("v", False): ("wave",),
     ("v", True): ("v-half", "v-min"),
 }
-"""The families that are tried, by placement and by whether B and W are apart."""
+"""Families to try, by placement and by whether B and W are separate ops."""
 PLACED_BY = {"linear": "1f1b", "interleaved": "interleaved-1f1b", "v": "wave"}
-"""A family with the placement."""
+"""For each placement, a family that has it."""
 MOST_STREAMED = 16_384
-"""Pairs of a stage and a microbatch, at most, where weights are passed."""
+"""Maximum number of pairs of stage and microbatch for passing weights."""
 ROUND_ROBIN = PlacementKind.ROUND_ROBIN.value
-"""The placement of microbatches on ranks that pass weights."""
+"""The placement for passing weights: microbatches are distributed over ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One point of the space: a run whose ``schedule`` says where stages lie, and whose ranks pass
-    weights where ``placement`` is ``round-robin``.
+    """A point of the space.
 
-    ``splits``: B and W are ops of their own. ``families``: the schedules that are tried; where the
-    schedule is not given, the optimizer looks for others. ``remat``, ``offload``: which may
-    recompute whole stages, or move what they hold to the host and back, each for the microbatches
-    that it pays for.
+    ``run``: its ``schedule`` determines the placement of stages. ``placement``: with
+    ``round-robin``, ranks pass weights. ``splits``: whether B and W are separate ops. ``families``:
+    the schedules to try; if no schedule is given, the optimizer searches for others. ``remat``,
+    ``offload``: whether schedules may recompute whole stages, or move their activations to the host
+    and back, for some microbatches.
     """
 
     run: TrainingRun
@@ -51,12 +51,12 @@ class Configuration:
 
     @property
     def is_fsdp(self) -> bool:
-        """Whether it is FSDP over all GPUs, without another degree."""
+        """Whether it is FSDP over all GPUs, without any other parallelism."""
         return self.run.sharding is Sharding.FSDP and self.run.dp == self.run.gpus
 
     @property
     def name(self) -> str:
-        """``tp8 pp4 dp2 vp2 b1 full zero1``; what is 1 or none is left out."""
+        """``tp8 pp4 dp2 vp2 b1 full zero1``; degrees of 1 and options ``none`` are omitted."""
         run = self.run
         degrees = [(key, getattr(run, key)) for key in ("tp", "pp", "dp", "cp", "ep", "vp")]
         words = [f"{key}{count}" for key, count in degrees if count > 1]
@@ -69,12 +69,12 @@ class Configuration:
 
     @property
     def passing(self) -> Passing:
-        """The kind of tensors that ranks of the pipeline send each other."""
+        """The kind of tensors that pipeline ranks send each other."""
         return Passing.WEIGHTS if self.placement == ROUND_ROBIN else Passing.ACTIVATIONS
 
     @property
     def recompute(self) -> str:
-        """The word for what is computed again."""
+        """The word for the level of recomputation."""
         again = self.run.recompute
         if self.remat:
             return AUTO
@@ -82,21 +82,21 @@ class Configuration:
 
 
 def in_words(value: Any) -> str:
-    """A value of a run's key as on the command line: ``12,14``, ``core_attn,mlp``."""
+    """A value of a run's key in command-line syntax: ``12,14``, ``core_attn,mlp``."""
     if isinstance(value, frozenset):
         return ",".join(sorted(value)) or "none"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def has_placement(placement: str, run: TrainingRun) -> bool:
-    """Whether the placement has as many stages per rank as the run."""
+    """Whether the placement has the run's number of stages per rank."""
     if placement == "linear":
         return run.vp == 1
     return run.vp == 2 if placement == "v" else run.vp > 1
 
 
 def passes_weights(run: TrainingRun) -> bool:
-    """Whether ranks may pass weights: each has a microbatch, replicas hold whole stages, and one
-    schedule with all its transfers is built within seconds."""
+    """Whether ranks may pass weights: each rank has a microbatch, replicas hold whole stages, and a
+    schedule with all its transfers can be built within seconds."""
     few = run.pp * run.microbatches <= MOST_STREAMED
     return few and 1 < run.pp <= run.microbatches and run.sharding is not Sharding.FSDP

@@ -1,6 +1,6 @@
-"""One configuration: its schedules simulated, its bound, and a better schedule where there is one.
+"""The evaluation of one configuration: simulated schedules, lower bound, and a better schedule.
 
-:func:`evaluate` is a function of values that can be sent to another process.
+:func:`evaluate` takes and returns values that can be sent to another process.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from .configuration import Configuration
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A configuration, and what is known of it. ``step_ms``: infinite where no schedule was found
-    that fits.
+    """A configuration with the results on it.
 
-    ``lower_bound``: milliseconds that no schedule of the configuration is below, infinite where
-    none can fit. ``memory_gib``: of the fullest device. ``schedule``: a family's name, or
-    ``optimized``, whose packed ops of each rank are ``order``, and whose weights and gradients that
-    are passed ``transfers``. ``tightest_gib``: the least memory of the schedules that were tried.
+    ``lower_bound``: bound on the step time of all its schedules, in milliseconds; infinite if none
+    can fit. ``step_ms``: infinite if no schedule that fits was found. ``memory_gib``: of the
+    fullest device. ``schedule``: a family's name, or ``optimized``; then ``order`` holds the packed
+    ops of each rank, and ``transfers`` the transfers of weights and gradients. ``tightest_gib``:
+    the least memory of the schedules that were tried.
     """
 
     configuration: Configuration
@@ -57,7 +57,7 @@ class Evaluated:
 
     @property
     def rank(self) -> tuple[float, float, float]:
-        """The shortest step is first; of those equal to nine digits the one in less memory."""
+        """The sort key: step time to nine digits, then memory, then lower bound."""
         return float(f"{self.step_ms:.9g}"), self.memory_gib, self.lower_bound
 
 
@@ -65,9 +65,10 @@ Asked: TypeAlias = tuple[Model, Cluster, Evaluated]
 
 
 def evaluate(asked: Asked) -> Evaluated:
-    """The best of the configuration's families, and its bound with messages and memory counted.
+    """The best of the configuration's families, and a lower bound that includes messages and
+    memory.
 
-    Where weights are passed there is no family: :func:`improve` finds the first schedule, too.
+    No family passes weights: for such configurations :func:`improve` finds the first schedule.
     """
     model, cluster, known = asked
     step = step_of(model, cluster, known.configuration)
@@ -84,14 +85,14 @@ def evaluate(asked: Asked) -> Evaluated:
 
 
 def simulated_ops(configuration: Configuration) -> int:
-    """Ops of the schedules that :func:`evaluate` simulates."""
+    """The number of ops that :func:`evaluate` simulates."""
     run = configuration.run
     ops = 3 if configuration.splits else 2
     return ops * run.stages * run.microbatches * len(configuration.families)
 
 
 def improve(asked: tuple[Asked, SolveOptions]) -> Evaluated:
-    """The configuration with the best schedule that the optimizer finds, and its bound."""
+    """The configuration with the optimizer's best schedule, and its lower bound."""
     (model, cluster, known), options = asked
     own = known.configuration
     step = step_of(model, cluster, own)
@@ -122,8 +123,8 @@ def improve(asked: tuple[Asked, SolveOptions]) -> Evaluated:
 
 
 def _needed(step: StepTimes, problem: Problem, error: InfeasibleError) -> float:
-    """GiB of the device that lacks most of what was tried. Raises the error where that is not
-    why."""
+    """Memory that the schedule would need, in GiB of the device that lacks the most. Raises
+    ``error`` again if device memory is not the cause."""
     devices, smallest, rank = problem.profile.device_memory, error.smallest, error.rank
     if not error.device or devices is None or smallest is None or rank is None:
         raise error
@@ -132,14 +133,14 @@ def _needed(step: StepTimes, problem: Problem, error: InfeasibleError) -> float:
 
 
 def step_of(model: Model, cluster: Cluster, configuration: Configuration) -> StepTimes:
-    """The times of the configuration's step, with its placement's own family."""
+    """The times of the configuration's step, with the family that has its placement."""
     setup = Setup(model, configuration.run, cluster)
     remat, offload, passing = configuration.remat, configuration.offload, configuration.passing
     return StepTimes(setup, cluster, _memo(cluster), remat=remat, offload=offload, passing=passing)
 
 
 def planned_step(model: Model, cluster: Cluster, found: Evaluated) -> StepTimes:
-    """The same with the schedule that was found."""
+    """The times of the configuration's step, with the schedule that was found."""
     step = step_of(model, cluster, found.configuration)
     if found.order is None:
         return step.scheduled(found.schedule)
@@ -147,7 +148,8 @@ def planned_step(model: Model, cluster: Cluster, found: Evaluated) -> StepTimes:
 
 
 def certified(step: StepTimes) -> Schedule:
-    """The step's schedule within the memory of its devices, with a bound on its makespan."""
+    """The step's schedule with its devices' memory as limit, and a lower bound on its makespan in
+    its report."""
     made = step.schedule
     rooms = rooms_of(step)
     profile = replace(made.problem.profile, memory_limit=rooms)
@@ -168,8 +170,8 @@ def certified(step: StepTimes) -> Schedule:
 
 
 def problem_of(step: StepTimes, configuration: Configuration) -> Problem:
-    """The configuration's schedules: where B and W are one op, B takes both and W nothing; where
-    weights are passed they may be either."""
+    """The problem for the optimizer. If B and W are one op, B takes the time of both and W none. If
+    weights are passed, schedules may do either."""
     rooms, microbatches = rooms_of(step), configuration.run.microbatches
     if configuration.passing is Passing.WEIGHTS:
         pairs = zip(rooms, step.setup.states, strict=True)
@@ -197,22 +199,22 @@ def _bound(step: StepTimes, known: Evaluated) -> float:
 
 
 def _with_ends(step: StepTimes, makespan: float) -> float:
-    """Milliseconds of a step whose ops take no less than ``makespan``."""
+    """Lower bound on the step time, in milliseconds, from a lower bound ``makespan`` on its ops."""
     exposed = min(end.averaging.exposed for end in step.ends)
     stepping = max(end.optimizer for end in step.ends)
     return makespan + exposed + stepping + step.cluster.efficiency.step_ms
 
 
 def _tried(step: StepTimes, configuration: Configuration) -> Iterator[tuple[float, float, str]]:
-    """Milliseconds of a step and GiB of the fullest device with each family."""
+    """Step time in milliseconds, memory of the fullest device in GiB, and name for each family."""
     for family in configuration.families:
         own = step.scheduled(family)
-        with suppress(InputError):  # of families that cannot do with so few microbatches
+        with suppress(InputError):  # the family needs more microbatches
             yield own.time, fullest(own), family
 
 
 def order_of(step: StepTimes, known: Evaluated) -> OpOrder:
-    """The order of ops that was found."""
+    """The order of ops of the schedule that was found."""
     if known.order is None:
         return step.scheduled(known.schedule).setup.order_for(step.profile)
     run = known.configuration.run
@@ -223,7 +225,7 @@ def order_of(step: StepTimes, known: Evaluated) -> OpOrder:
 
 
 def _joined(order: IntArray) -> IntArray:
-    """The order with each B and its W as one op."""
+    """The order with each B and its W merged into a BW."""
     kinds, _, _ = fields_of(order)
     backward = np.where(kinds == OpKind.B, order - OpKind.B + OpKind.BW, order)
     joined: IntArray = backward[kinds != OpKind.W]

@@ -1,4 +1,4 @@
-"""Files that run a plan: profile, schedule and program, other systems' flags and layouts."""
+"""Files that run a plan: profile, schedule and program, and other systems' flags and layouts."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _ENDS = {
     ),
     WorkKind.HEAD: Layer("head", LayerKind.HEAD, ("model.norm", "lm_head")),
 }
-"""The names of ``transformers`` in Llama and its kin, which ``run`` looks for."""
+"""Module names of ``transformers`` in Llama and similar models, which ``run`` expects."""
 SYSTEMS: dict[str, list[list[str]]] = packaged(__package__, "systems.json")
-"""Flags of other systems, and notes on what they do not say, each with words of a run of which one
-has to hold."""
+"""Flags of other systems, and notes on what flags cannot express, each with properties of a run,
+one of which must hold."""
 TO_MEGATRON = "--schedule 1f1b or --schedule interleaved-1f1b plans for what Megatron runs"
 
 
 def write_files(folder: Path, step: StepTimes, schedule: Schedule) -> list[str]:
-    """Writes ``profile.json``, ``schedule.json`` and ``program.json``, and for torchtitan and
-    Megatron what they read, each with its flags beside it. The program averages over replicas.
+    """Write ``profile.json``, ``schedule.json`` and ``program.json``, and input files for
+    torchtitan and Megatron, each with its flags.
 
-    Returns notes: what the flags do not say, and each file that the schedule does not go into.
-    Raises OSError.
+    The program averages gradients over replicas. Returns notes: what flags cannot express, and each
+    file that cannot express the schedule. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     run = step.setup.run
@@ -75,14 +75,13 @@ def write_files(folder: Path, step: StepTimes, schedule: Schedule) -> list[str]:
 
 
 def _with_layers(step: StepTimes, schedule: Schedule) -> Schedule:
-    """The schedule, whose stages say which layers they have, and which share a matrix; with the
-    replicas there are."""
+    """The schedule with the layers of each stage, tied weights and replicas in its profile."""
     numbers, setup = count(), step.setup
     layers = tuple(tuple(_layer(work, numbers) for work in works) for works in setup.work.stages)
     profile = schedule.problem.profile
     stages = tuple(replace(s, layers=own) for s, own in zip(profile.stages, layers, strict=True))
     ends = ((0, len(stages) - 1),) if setup.model.tied and len(stages) > 1 else ()
-    # all ranks of the planned step end before their optimizers step
+    # the step is planned with a barrier before the optimizer
     named = replace(
         profile, stages=stages, micro_batch=setup.run.micro_batch, tied=ends, barrier=True
     )
@@ -90,8 +89,8 @@ def _with_layers(step: StepTimes, schedule: Schedule) -> Schedule:
 
 
 def _with_replicas(step: StepTimes, schedule: Schedule) -> Schedule:
-    """The schedule with the replicas there are, whose averaging is exposed so far that an iteration
-    takes what the step does before the optimizer."""
+    """The schedule with its replicas. The exposed share of averaging is chosen such that an
+    iteration takes the time of the predicted step without the optimizer."""
     if step.setup.run.dp == 1:
         return schedule
     replicas = DataParallel(step.setup.run.dp, step.replica_link)
@@ -114,7 +113,8 @@ def _layer(work: LayerWork, numbers: Iterator[int]) -> Layer:
 
 
 def _lines(table: str, run: TrainingRun) -> list[str]:
-    """The lines of a table of ``systems.json`` whose words hold for the run, any of several."""
+    """The lines of a table in ``systems.json`` for which one of the properties holds for the
+    run."""
     again, fsdp = sorted(run.recompute), run.sharding is Sharding.FSDP
     sharded, some = run.sharding is not Sharding.NONE, run.recompute not in {frozenset(), FULL}
     holds = {

@@ -1,4 +1,4 @@
-"""A step with the order of ops of a schedule that is given, such as the one that a plan wrote."""
+"""A step with the order of ops of a given schedule, such as one that ``plan`` wrote."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from .configuration import PLACED_BY, has_placement
 
 
 def is_schedule(given: Any) -> bool:
-    """Whether it is a schedule or its file (``-``, a name with a dot or a slash), not a family."""
+    """Whether it is a schedule or its file (``-``, a name with a dot or a slash) instead of a
+    family's name."""
     if isinstance(given, str):
         return given == "-" or "." in given or "/" in given
     return isinstance(given, Schedule | Planned | Mapping | os.PathLike)
 
 
 def placed_steps(step: StepTimes) -> Iterator[StepTimes]:
-    """The step with each placement of as many stages per rank, by a family that has it."""
+    """The step with each placement that has its number of stages per rank, by a family with it."""
     run = step.setup.run
     for placement, family in PLACED_BY.items():
         if has_placement(placement, run):
@@ -35,10 +36,9 @@ def placed_steps(step: StepTimes) -> Iterator[StepTimes]:
 
 
 def with_schedule(step: StepTimes, given: Schedule | Planned | Document) -> StepTimes:
-    """``step`` with this order of ops in place of a family's.
+    """``step`` with the order of ops of a given schedule.
 
-    Raises InputError where the run has its stages elsewhere, or other numbers of them or of
-    microbatches.
+    Raises InputError if the run has other numbers of stages or microbatches, or another placement.
     """
     schedule, where = read_schedule(given)
     kinds, _, _ = fields_of(np.concatenate(schedule.order))

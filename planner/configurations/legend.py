@@ -1,4 +1,4 @@
-"""A legend of the words in a table of plans: only those that it has."""
+"""A legend of the words in a table of plans, limited to those that occur."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from ..packaged import packaged
 
 MEANINGS: dict[str, dict[str, str]] = packaged(__package__, "legend.json")
-"""Words of plans' names, and parts of a step in which plans are slower than the best one."""
+"""Meanings of the words in plans' names, and of the parts of a step."""
 
 
 def legend(names: Iterable[str], reasons: Iterable[str | None]) -> list[str]:
-    """One line on the words of these plans' ``names``, one on the parts that ``reasons`` name."""
+    """One line on the words in the plans' ``names``, and one on the parts in ``reasons``."""
     (plan, known), (slower, parts) = MEANINGS.items()
     found = {word for name in names for word in name.split()}
     words = {word if word in known else re.sub(r"\d+$", "", word) for word in found}

@@ -1,4 +1,4 @@
-"""The ``predict`` command of a plan, which predicts the same configuration by itself."""
+"""The ``predict`` command of a plan, which predicts the same configuration."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _FLAGS = ("sequence_parallel", "fused_cross_entropy")
 
 
 def predict_line(space: Space, where: str, found: Evaluated, schedule: str) -> str:
-    """The command; ``where``: the cluster's name or file; ``schedule``: a family's name,
-    or the file of an optimized schedule. A model read from standard input is read there again."""
+    """The command. ``where``: the cluster's name or file; ``schedule``: a family's name, or the
+    file of an optimized schedule. A model from standard input is read from there again."""
     model = "-" if space.model.name == named("-") else space.model.name
     cluster = [] if space.base.gpu is not None else ["--cluster", where]
     return shlex.join(["pipeloom", "predict", model, *cluster, *_options(space, found, schedule)])
 
 
 def _options(space: Space, found: Evaluated, schedule: str) -> Iterator[str]:
-    """Options for all keys of the run that are not the defaults of ``predict``."""
+    """Options for all keys of the run that differ from the defaults of ``predict``."""
     run = found.configuration.run
     usually: dict[str, Any] = {field.name: field.default for field in fields(TrainingRun)}
     usually |= {"layers": space.model.layers, "etp": run.tp, "sequence_parallel": run.tp > 1}

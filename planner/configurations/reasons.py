@@ -1,4 +1,4 @@
-"""Why configurations lose: where their steps go."""
+"""Why configurations lose: the parts of their step times."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from ..prediction.step import StepTimes
 
 
 def parts_of(step: StepTimes) -> dict[str, float]:
-    """Milliseconds of a step by what they go to; they sum up to it.
+    """The parts of a step time, in milliseconds; they sum to it.
 
-    ``compute``: kernels of the busiest rank, what is computed again included; ``tp``, ``cp``,
-    ``ep``, ``etp``: messages that it waits for; ``bubble``: what it idles before the last op of
-    all ranks ends and gradients that are passed are home, messages between stages included; ``dp``:
-    exposed averaging of gradients; ``step``: the optimizer and what is beside kernels.
+    ``compute``: kernels of the busiest rank, including recomputation; ``tp``, ``cp``, ``ep``,
+    ``etp``: its exposed messages; ``bubble``: its idle time until all ranks' ops have ended and
+    passed gradients have arrived, including messages between stages; ``dp``: exposed averaging of
+    gradients; ``step``: the optimizer and the host's fixed overhead.
     """
     busiest = float((step.work + step.again).max())
     exposed = {kind: each.exposed for kind, each in step.communication().items()}
@@ -27,7 +27,7 @@ def parts_of(step: StepTimes) -> dict[str, float]:
 
 
 def reason(parts: dict[str, float], best: dict[str, float]) -> str:
-    """The part that grows most against the best plan."""
+    """The part that exceeds the best plan's by the most, in words."""
     more = {key: parts.get(key, 0.0) - best.get(key, 0.0) for key in {*parts, *best}}
     key = max(sorted(more), key=lambda each: more[each])
     others = sum(more.values()) - more[key]

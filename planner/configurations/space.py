@@ -1,13 +1,13 @@
-"""The configurations of a model on so many GPUs: what may be chosen, and what is fixed.
+"""The configurations of a model on a number of GPUs: what is chosen, and what is fixed.
 
-Chosen are the degrees (tp, pp, cp, ep and etp; dp is what is left), the microbatch, what is
-recomputed, how states are sharded, the stages of a rank and where they lie, the cut, and whether
-B and W are one op. A key of the run that is given is fixed. Left out is what cannot win by
-``predict``'s own arithmetic: no sharding, where ``zero1`` sends and holds no more; more stages a
-rank where the largest stage has as many layers with fewer. Left out too is ``zero2``, which
-predictions do not charge for scattering gradients after each microbatch.
+Chosen are the degrees (tp, pp, cp, ep and etp; dp follows from them), the microbatch, the level of
+recomputation, the sharding of states, the stages per rank and their placement, the cut, and whether
+B and W are one op. Keys of the run that are given are fixed. Omitted are options that cannot win by
+``predict``'s model: no sharding, as ``zero1`` sends and holds no more; and more stages per rank
+than needed for the same number of layers in the largest stage. ``zero2`` is omitted too, as
+predictions do not charge for its reduce-scatter after each microbatch.
 
-All faults of what is given are told at once, whatever else is chosen.
+All faults of the given keys that hold for every choice are reported at once.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from .configuration import (
 
 @lru_cache(maxsize=1024)
 def divisors(number: int) -> tuple[int, ...]:
-    """In rising order."""
+    """The divisors of ``number`` in ascending order."""
     return tuple(each for each in range(1, number + 1) if number % each == 0)
 
 
 Cut: TypeAlias = Callable[[TrainingRun], tuple[int, ...]]
-"""Decoder layers of each stage of a run."""
+"""Returns the decoder layers of each stage of a run."""
 Values: TypeAlias = Callable[[Model, TrainingRun], Collection[Any]]
 Axes: TypeAlias = Mapping[str, Values]
 DEGREES: Axes = {
@@ -65,24 +65,24 @@ DEGREES: Axes = {
     "etp": lambda model, run: dict.fromkeys((run.tp, 1)) if model.experts else (run.tp,),
     "ep": lambda model, _: divisors(model.experts.count) if model.experts else (1,),
 }
-"""The values of each key that are tried for a run that has those before it."""
+"""Values to try for each key, given a run with the keys before it."""
 SIZES: Axes = {
     "micro_batch": lambda _, run: divisors(run.global_batch // run.dp),
     "recompute": lambda *_: LEVELS,
 }
 FIXED = (*DEGREES, *SIZES, "vp", "sharding", "layers_per_stage", "sequence_parallel")
-"""Keys that are chosen where they are not given."""
+"""Keys that are chosen if they are not given."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """The configurations of the run ``base``, of which degrees, batch and levels are chosen.
+    """The configurations of the run ``base``, with all combinations of the keys that are not fixed.
 
-    ``fixed``: the keys that are given, checked; ``family``: the schedule that is, None: any.
-    ``remat``: schedules of configurations that recompute nothing else may recompute whole stages;
-    ``offload``: schedules of pipelines may offload them. ``passing``: what pipelines send,
-    ``activations``, ``weights`` or, ``auto``, either. ``headroom``: GiB that plans leave free on
-    each device, which the ``cluster``'s memory is without.
+    ``fixed``: the given keys, validated. ``family``: the given schedule, or None for any.
+    ``remat``: schedules of configurations without other recomputation may recompute whole stages.
+    ``offload``: schedules of pipelines may offload stages. ``passing``: what pipelines send:
+    ``activations``, ``weights`` or, with ``auto``, either. ``headroom``: GiB that plans leave free
+    on each device, already subtracted from ``cluster``'s memory.
     """
 
     model: Model
@@ -97,8 +97,8 @@ class Space:
 
     @classmethod
     def of(cls, model: ModelLike, cluster: Cluster, given: Mapping[str, Any]) -> Self:
-        """Raises InputError, with a line for each fault of what is given, or where nothing is
-        left."""
+        """The space for the given keys. Raises InputError, with one line per fault, or if the space
+        is empty."""
         known, headroom = read_model(model), _headroom(given.get("headroom"), cluster)
         remat, offload = given.get("recompute") == AUTO, given.get("offload") or "none"
         passing, family = given.get("passing") or "activations", _family(given.get("schedule"))
@@ -125,7 +125,7 @@ class Space:
 
     @property
     def device_gib(self) -> float:
-        """The memory of a device, GiB."""
+        """The memory of a device, including headroom, in GiB."""
         return self.cluster.gpu.memory_gib + self.headroom
 
     @property
@@ -139,7 +139,7 @@ class Space:
         return self.passing != Passing.ACTIVATIONS.value
 
     def _nothing(self) -> str:
-        """The fault of a space without a configuration, with all that is fixed."""
+        """The message for an empty space, with everything that is fixed."""
         words = [f"{key} {in_words(value)}" for key, value in self.fixed.items()]
         words += [] if self.family is None else [f"schedule {self.family}"]
         if not self.activations:
@@ -151,12 +151,12 @@ class Space:
         )
 
     def _is_any(self, run: TrainingRun) -> bool:
-        """Whether the run of :meth:`degrees` has a configuration."""
+        """Whether a run of :meth:`degrees` has a configuration."""
         found = self.configurations(run, lambda own: own.layers_by_stage)
         return next(found, None) is not None
 
     def _faults(self) -> Iterator[str]:
-        """Faults of what is fixed, whatever else is chosen."""
+        """Faults of the fixed keys that hold for every choice of the others."""
         if self.family is not None:
             yield from _faults_of_family(self.family)
         spread = {key: self.fixed[key] for key in ("tp", "pp", "cp", "dp") if key in self.fixed}
@@ -172,7 +172,7 @@ class Space:
         yield from faults_of(self._alone(), self.model)
 
     def _alone(self) -> TrainingRun:
-        """A run of the degrees that are fixed, on as many GPUs as make them fit each other."""
+        """A run with the fixed degrees, and a number of GPUs and replicas that matches them."""
         fixed = {
             key: self.fixed[key] for key in ("tp", "pp", "vp", "cp", "ep") if key in self.fixed
         }
@@ -192,8 +192,8 @@ class Space:
         return replace(run, sequence_parallel=wanted and run.tp > 1)
 
     def degrees(self) -> Iterator[TrainingRun]:
-        """Runs of all degrees, microbatches and levels, one stage per rank, states unsharded; where
-        activations are not passed, those that can pass weights alone."""
+        """Runs with all combinations of degrees, microbatches and levels, with one stage per rank
+        and without sharding. If activations are not passed, only those that can pass weights."""
         for spread in map(self._parallel, self._along(tuple(DEGREES.items()), self.base)):
             if next(faults_of(spread, self.model), None) is None:
                 for run in self._along(tuple(SIZES.items()), spread):
@@ -201,7 +201,7 @@ class Space:
                         yield run
 
     def _along(self, axes: Sequence[tuple[str, Values]], run: TrainingRun) -> Iterator[TrainingRun]:
-        """The run with all values of these keys, one key after the other."""
+        """The run with all combinations of values of these keys, recursively."""
         if not axes:
             yield run
             return
@@ -212,7 +212,8 @@ class Space:
                 yield from self._along(others, replace(run, **{key: value}))
 
     def configurations(self, run: TrainingRun, cut: Cut) -> Iterator[Configuration]:
-        """The configurations of a run of :meth:`degrees`; ``cut`` makes up for unequal layers."""
+        """The configurations of a run of :meth:`degrees`; ``cut`` returns a cut for unequal
+        layers."""
         for sharding in self.shardings(run):
             own = replace(run, sharding=sharding)
             for vp in self._options("vp", chunks(run.layers, run.pp)) if self.activations else ():
@@ -221,14 +222,14 @@ class Space:
                 yield from self._passing_weights(own)
 
     def shardings(self, run: TrainingRun) -> tuple[Sharding, ...]:
-        """How replicas may divide the states of a run; one alone, whatever is given, not at all."""
+        """How replicas may shard the states of a run; with a single replica, not at all."""
         if run.dense_replicas == 1:
             return (Sharding.NONE,)
         return tuple(self._options("sharding", (Sharding.ZERO1, Sharding.FSDP)))
 
     def _passing_weights(self, run: TrainingRun) -> Iterator[Configuration]:
-        """With one stage per rank, the larger ones last: the step begins and ends with
-        the first's."""
+        """Configurations with one stage per rank and larger stages last, since the step begins and
+        ends with the first."""
         counts = self.fixed.get("layers_per_stage", run.layers_by_stage[::-1])
         cut = None if counts == run.layers_by_stage else counts
         own = replace(run, schedule=PLACED_BY["linear"], layers_per_stage=cut)
@@ -244,7 +245,7 @@ class Space:
                     yield from self._scheduled(run, placement)
 
     def _scheduled(self, run: TrainingRun, placement: str) -> Iterator[Configuration]:
-        """With B and W as one op, and apart; with the family that is given alone."""
+        """The run with B and W as one op, and as separate ops; only with a given family, if any."""
         if self.family is not None:
             own = replace(run, schedule=self.family)
             with suppress(InputError):
@@ -259,7 +260,7 @@ class Space:
             yield Configuration(run, placement, splits, families, remat, offload)
 
     def _cuts(self, run: TrainingRun, cut: Cut) -> Iterator[TrainingRun]:
-        """Dealt evenly, and so that embedding and head are made up for."""
+        """The equal cut, and one that compensates for embedding and head."""
         if "layers_per_stage" in self.fixed:
             yield replace(run, layers_per_stage=self.fixed["layers_per_stage"])
             return
@@ -274,7 +275,7 @@ class Space:
 def _excluded(
     offload: Any, passing: Any, remat: bool, family: str | None, cluster: Cluster
 ) -> Iterator[str]:
-    """Faults of the keys that only a plan has, and of what does not go with them."""
+    """Faults of the keys that only ``plan`` has, and of their combinations."""
     given = "with a schedule that is given" if family is not None else ""
     beside = [f"with recompute {AUTO}" * remat, f"with offload {AUTO}" * (offload == AUTO), given]
     beside = [words for words in beside if words]
@@ -292,9 +293,10 @@ def _excluded(
 
 
 def _headroom(given: float | str | None, cluster: Cluster) -> float:
-    """GiB that plans leave free. Raises InputError for what is no size, or all of a device."""
+    """GiB that plans leave free. Raises InputError if it is not a size, or at least a device's
+    memory."""
     size = (memory_limit_of(given, name="headroom") or 0.0) / GIB
-    if size == inf:  # none
+    if size == inf:  # the word "none"
         return 0.0
     if 0 < size < 1e-3:
         raise InputError(f"headroom: expected a size such as 4GB, got {given:g} bytes")
@@ -305,7 +307,8 @@ def _headroom(given: float | str | None, cluster: Cluster) -> float:
 
 
 def _faults_of_family(family: str) -> list[str]:
-    """Whether its stages wander, or are updated more than once a step."""
+    """The faults of a family if its stages change ranks, or if it updates weights several times per
+    step."""
     try:
         order_of(family, 2, 1, 4)
     except InputError as error:
@@ -314,14 +317,15 @@ def _faults_of_family(family: str) -> list[str]:
 
 
 def _family(name: Any) -> str | None:
-    """The family that is given, None where any schedule is meant."""
+    """The given family; None if any schedule is allowed."""
     check_schedule(name)
     known = isinstance(name, str) and name.lower().partition(":")[0] in FAMILIES
     return name.lower() if known else None
 
 
 def chunks(layers: int, ranks: int) -> tuple[int, ...]:
-    """Stages a rank: of those whose largest stage has as many layers, the fewest."""
+    """The numbers of stages per rank to try: for each number of layers in the largest stage, the
+    fewest."""
     if ranks == 1:
         return (1,)
     largest = {-(-layers // (ranks * vp)): vp for vp in range(layers // ranks, 0, -1)}

@@ -1,4 +1,4 @@
-"""The columns of tables of evaluations: one set, of which each table shows its own."""
+"""The columns of tables of evaluations; each table selects some of them."""
 
 from __future__ import annotations
 

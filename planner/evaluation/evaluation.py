@@ -1,4 +1,4 @@
-"""The evaluation of a schedule of any kind: one description for all tables of schedules."""
+"""The evaluation of a schedule of any kind, as a row of every table of schedules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..explain.candidates import Candidate, least_bound
 
 STRAIN = 1.1
 GROWING = ("t_f", "t_b", "t_w", "activation_bytes")
-"""Figures of a stage that grow with its microbatch."""
+"""The fields of a stage that grow with the microbatch size."""
 SENT = ("activation_bytes", "weight_bytes", "grad_bytes")
 FIGURES = (
     "averaging", "iteration_time", "bubble_rate", "work_ratio", "peak_memory", "lower_bound_rate",
@@ -37,8 +37,8 @@ ON_CLUSTER = ("step_bubble_rate", "wire_use")
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """The busiest wire: bytes of a step over it, those of weights and their gradients among
-    them, and the milliseconds that it is busy with them."""
+    """The busiest wire: bytes per step, the part of them that are weights and their gradients, and
+    the time it is busy, in milliseconds per step."""
 
     name: str
     bytes: float
@@ -48,18 +48,18 @@ class Wire:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A schedule with all that it costs, or why a scheme has none. Figures are computed when asked.
+    """A schedule and its costs, or the reason why there is none. Values are computed on demand.
 
-    ``name``: the family, or what the schedule is called. ``planned``: the schedule; None where
-    there is none. ``why_not``: why it cannot be used, in words; None where it can.
-    ``infeasible``: the memory that it would need. ``scheme``: what it is a candidate for, the
-    ``name`` by default. ``candidates``: the placements that it was chosen from. ``assumed``: how
-    stages were cut for the chosen one, in words; None where they were not.
+    ``name``: the family, or the schedule's name. ``planned``: the schedule, or None. ``why_not``:
+    the reason why it cannot be used; None if it can. ``infeasible``: the memory that it would need.
+    ``scheme``: the scheme of which it is a candidate; by default ``name``. ``candidates``: the
+    placements from which its placement was chosen. ``assumed``: how stages were cut for it, in
+    words; None if they were not.
 
-    Two times are kept apart. :attr:`iteration_time` is one iteration by itself: the objective's
-    cost, then what is left of averaging gradients over replicas. :attr:`step_time` is the interval
-    between iterations that follow each other without a barrier while all messages wait for their
-    wires: it alone compares schedules that pass different things.
+    There are two times. :attr:`iteration_time` is the time of a single iteration: the objective's
+    cost plus the exposed averaging of gradients over replicas. :attr:`step_time` is the interval
+    between consecutive iterations without a barrier, with all messages waiting for their wires.
+    Only the latter compares schedules that send different kinds of tensors.
     """
 
     name: str
@@ -75,93 +75,95 @@ class Evaluation:
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule; there is one where :attr:`planned` is not None."""
+        """The schedule. :attr:`planned` must not be None."""
         assert self.planned is not None, f"{self.name}: {self.why_not}"
         return self.planned
 
     @property
     def profile(self) -> Profile:
-        """The profile that it was planned for."""
+        """The profile of the schedule."""
         return self.schedule.problem.profile
 
     @property
     def objective(self) -> Objective:
-        """Which cost counts."""
+        """The objective of the schedule."""
         return self.schedule.problem.objective
 
     @cached_property
     def timing(self) -> Timing:
-        """When its ops run, and what they cost."""
+        """The times of its ops, and their costs."""
         return self.schedule.timing or simulate(self.schedule)
 
     @property
     def cost(self) -> float:
-        """The period or the makespan in ms, whichever is the objective."""
+        """The objective's value (period or makespan), in milliseconds."""
         return self.timing.cost(self.objective)
 
     @property
     def bubble_rate(self) -> float:
-        """Idle time of the objective's cost, as a share."""
+        """The idle share of the objective's cost."""
         return self.timing.bubble_rate(self.objective)
 
     @property
     def iteration_time(self) -> float:
-        """Milliseconds of one iteration by itself, until gradients are averaged over replicas."""
+        """The time of a single iteration, including the averaging of gradients over replicas, in
+        milliseconds."""
         return self.timing.iteration_time(self.objective)
 
     @property
     def averaging(self) -> float | None:
-        """The time that averaging over replicas adds to the cost; None without replicas."""
+        """The time that averaging over replicas adds to the cost, in milliseconds; None without
+        replicas."""
         return self.timing.exposed(self.objective) if any(self.timing.averages) else None
 
     @cached_property
     def step_time(self) -> float:
-        """Milliseconds from one iteration to the next once they follow each other steadily."""
+        """The interval between consecutive iterations in steady state, in milliseconds."""
         return step_between_ops(self.schedule)
 
     @property
     def step_bubble_rate(self) -> float:
-        """The share of the step time that the ranks do not compute."""
+        """The share of the step time in which ranks do not compute."""
         total = self.profile.ranks * self.step_time
         return 1.0 - self.timing.work / total if total > 0 else 0.0
 
     @property
     def work_ratio(self) -> float:
-        """The ranks' busy time in all, over the time of every F, B and W."""
+        """The total busy time of all ranks, divided by that of every F, B and W run once."""
         return self.timing.work / self.plain_work if self.plain_work > 0 else 1.0
 
     @property
     def plain_work(self) -> float:
-        """The time of every F, B and W, by itself and once."""
+        """The total time of every F, B and W run once, in milliseconds."""
         stages = self.profile.stages
         return self.schedule.problem.microbatches * sum(s.t_f + s.t_b + s.t_w for s in stages)
 
     @property
     def peak_memory(self) -> float:
-        """Activations that the fullest rank holds at most."""
+        """Peak memory of activations on the fullest rank."""
         return max(self.timing.peak_memory)
 
     @property
     def lower_bound_rate(self) -> float | None:
-        """The bubble rate at the lower bound."""
+        """The bubble rate of a schedule whose cost is the lower bound; None without a bound."""
         bound = self.schedule.report.lower_bound if self.schedule.report else None
         return 1 - self.timing.work / (self.profile.ranks * bound) if bound else None
 
     @property
     def least_bound(self) -> float | None:
-        """The least lower bound of the placements that it was chosen from."""
+        """The smallest lower bound over the placements from which its own was chosen."""
         report = self.schedule.report
         return least_bound(report.lower_bound if report else None, self.candidates)
 
     @property
     def least_status(self) -> Status:
-        """Optimal where no schedule of any of the placements costs less."""
+        """Optimal if no schedule with any of these placements costs less."""
         least = self.least_bound
         return Status.FEASIBLE if least is None else status_under(least, self.cost)
 
     @property
     def gap(self) -> float | None:
-        """(cost - lower bound) / cost; None where no bound is known."""
+        """(cost - lower bound) / cost; None without a lower bound."""
         return gap(self.schedule)
 
     @property
@@ -173,7 +175,7 @@ class Evaluation:
 
     @property
     def refusal(self) -> str:
-        """Why there is no schedule, or why it cannot be used; empty where it can."""
+        """Why there is no schedule, or why it cannot be used; empty if it can."""
         if self.infeasible is None:
             return self.why_not or ""
         error = self.infeasible
@@ -186,12 +188,12 @@ class Evaluation:
 
     @property
     def uncosted(self) -> str | None:
-        """Why its transfers of weights have no real cost; None where they have, or are none."""
+        """Why its transfers of weights are not costed; None if they are, or if there are none."""
         return None if self.planned is None else uncosted(self.planned)
 
     @property
     def scope(self) -> str:
-        """Which schedules the bound is about."""
+        """The set of schedules for which the lower bound holds."""
         return scope(self.schedule.problem, paired=any(self.schedule.pairs))
 
     @property
@@ -201,13 +203,13 @@ class Evaluation:
 
     @cached_property
     def traffic(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Bytes from rank (row) to rank in an iteration, shape (P, P)."""
+        """Bytes sent from rank (row) to rank (column) per iteration, shape (P, P)."""
         return traffic(self.schedule)
 
     @property
     def link_bytes(self) -> float | None:
-        """Bytes of an iteration over the busiest link, both directions together; None where a size
-        is unknown."""
+        """Bytes per iteration over the busiest link, both directions together; None if a size is
+        unknown."""
         sizes: list[float | None] = []
         if self.passing is not Passing.WEIGHTS:
             sizes += [stage.activation_bytes for stage in self.profile.stages[:-1]]
@@ -217,7 +219,7 @@ class Evaluation:
 
     @cached_property
     def wire(self) -> Wire | None:
-        """None without links, or where nothing is sent."""
+        """The busiest wire; None without links, or if nothing is sent."""
         links, profile = self.profile.links, self.profile
         if links is None:
             return None
@@ -232,36 +234,36 @@ class Evaluation:
 
     @property
     def wire_use(self) -> float | None:
-        """The share of the step time that the busiest wire is busy; None without links."""
+        """The share of the step time in which the busiest wire is busy; None without links."""
         if self.profile.links is None or self.step_time <= 0:
             return None
         return self.wire.time / self.step_time if self.wire else 0.0
 
     @cached_property
     def memory(self) -> Footprint:
-        """Memory that each rank of the compiled program holds at most, by kind."""
+        """Peak memory of each rank of the compiled program, by kind."""
         return footprint(self.schedule)
 
     @property
     def device_memory(self) -> float:
-        """Memory of the fullest rank: activations, and what sizes are known of the rest."""
+        """Memory of the fullest rank: activations, and all other memory whose size is known."""
         return max(self.memory.total)
 
     @property
     def balance(self) -> float | None:
-        """The smallest peak memory of a rank over the largest; None where nothing is held."""
+        """The smallest peak memory of a rank, divided by the largest; None if nothing is held."""
         return min(self.timing.peak_memory) / self.peak_memory if self.peak_memory > 0 else None
 
     @property
     def over_device_memory(self) -> list[int]:
-        """The ranks that hold more than the profile's ``device_memory``."""
-        if self.profile.device_memory is None:  # the schedule is compiled for what ranks hold
+        """The ranks whose memory exceeds the profile's ``device_memory``."""
+        if self.profile.device_memory is None:  # self.memory compiles the schedule
             return []
         pairs = zip(self.memory.total, self.profile.device_memory, strict=True)
         return [r for r, (held, size) in enumerate(pairs) if held > size * (1 + ROUNDING)]
 
     def excess(self) -> str | None:
-        """Which memory it exceeds on which rank; None where it fits."""
+        """The memory that is exceeded, and on which rank; None if the schedule fits."""
         limits = self.schedule.problem.memory_limit
         for rank, (held, limit) in enumerate(zip(self.timing.peak_memory, limits, strict=True)):
             if held > limit * (1 + ROUNDING):
@@ -278,7 +280,7 @@ class Evaluation:
 
     @cached_property
     def fullness(self) -> float:
-        """The most that a rank holds, as a share of what it may: above 1 where it does not fit."""
+        """The largest ratio of a rank's memory to its limit; above 1 if it does not fit."""
         devices = self.profile.device_memory
         limits = self.schedule.problem.memory_limit
         held = [*zip(self.timing.peak_memory, limits, strict=True)]
@@ -286,7 +288,7 @@ class Evaluation:
         return max(_share(*each) for each in held)
 
     def room(self) -> tuple[float, ...]:
-        """Memory that each rank has for activations, by its limit and its device."""
+        """Memory that each rank has for activations, by its memory limit and its device memory."""
         limits, devices = self.schedule.problem.memory_limit, self.profile.device_memory
         if devices is None:
             return limits
@@ -297,13 +299,13 @@ class Evaluation:
         )
 
     def step_time_at(self, size: float) -> float:
-        """The step time of the same order with microbatches ``size`` times as large."""
+        """The step time of the same order of ops with microbatches ``size`` times as large."""
         grown = self.profile.changed(lambda stage: stage.scaled(size, GROWING))
-        return step_between_ops(self._on(replace(grown, t_comm=None)))  # by the links alone
+        return step_between_ops(self._on(replace(grown, t_comm=None)))  # times by links only
 
     @cached_property
     def strained(self) -> float:
-        """The step time where all messages take a tenth longer: the less it grows the better."""
+        """The step time if all messages are larger by 10 %; a robust schedule's grows little."""
         laden = self.profile.changed(lambda stage: stage.scaled(STRAIN, SENT))
         return step_between_ops(self._on(laden))
 
@@ -312,7 +314,7 @@ class Evaluation:
         return replace(self.schedule, problem=problem, timing=None)
 
     def to_dict(self, *, on_cluster: bool = False) -> dict[str, Any]:
-        """The figures, as ``--json`` has them; ``on_cluster``: with step time, traffic and device
+        """The values in ``--json`` output. ``on_cluster``: with step time, traffic and device
         memory, for which the schedule is compiled."""
         head = {"scheme": self.scheme, "schedule": self.name, "status": self.status}
         if self.planned is not None:
@@ -347,7 +349,7 @@ class Evaluation:
 
 
 def _share(held: float, limit: float) -> float:
-    """``held`` as a share of ``limit``, which may be 0 or none (inf)."""
+    """``held / limit``. ``limit`` may be 0 (the result is inf, or 0 if nothing is held) or inf."""
     if limit > 0:
         return held / limit
     return float("inf") if held > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Evaluations side by side: what all tables of them have in common."""
+"""Tables of evaluations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .evaluation import Evaluation
 
 
 def evaluations_table(rows: Sequence[Evaluation], columns: Sequence[Column]) -> str:
-    """One line a row; of what has no schedule the name, and in the last column why."""
+    """One line per row. If a row has no schedule: its name, and the reason in the last column."""
 
     def cells(row: Evaluation) -> list[Cell]:
         if row.planned is not None:
@@ -28,7 +28,7 @@ def evaluations_table(rows: Sequence[Evaluation], columns: Sequence[Column]) -> 
 
 @dataclass(frozen=True)
 class EvaluationTable:
-    """Schedules of one profile side by side."""
+    """A table of schedules for the same profile."""
 
     profile: Profile
     microbatches: int
@@ -42,12 +42,12 @@ class EvaluationTable:
 
     @property
     def notes(self) -> list[str]:
-        """The line on the objective where the profile asks for it."""
+        """A line on the objective, if the profile implies it."""
         asked = asked_by_profile(self.profile, self.objective)
         return [] if asked is None else [f"objective: {asked}"]
 
     def to_dict(self) -> dict[str, Any]:
-        """The keys that all tables begin with in ``--json``."""
+        """The keys with which the ``--json`` output of each table begins."""
         return {
             "profile": self.profile.name,
             "microbatches": self.microbatches,

@@ -1,1 +1,1 @@
-"""Why a schedule takes as long as it does, and what more memory or faster links buy."""
+"""Why a schedule takes as long as it does, and how much more memory or faster links would gain."""

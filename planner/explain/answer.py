@@ -1,4 +1,5 @@
-"""The answer of ``optimize``: the schedule, how good it is, and what it was compared with."""
+"""The answer of ``optimize``: the schedule, its lower bound, and the candidates it was compared
+with."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 class Answer:
     """The best schedule found for a profile under its limits.
 
-    ``cost``: of an iteration by the objective, in milliseconds, averaging over the profile's
-    replicas included (``gap`` and ``status``, as the schedule's report, do not count it).
-    ``lower_bound``: no schedule of the chosen candidate costs less, of all cuts where the profile
-    has layers; the other candidates have bounds of their own. ``step``: where passing was chosen,
-    the step time that schemes were compared by. ``stopped``: whether the caller ended the search.
-    ``facts`` and ``words``: what is known beyond the report.
+    ``cost``: time of an iteration by the objective, in milliseconds, including averaging over the
+    profile's replicas (which ``gap``, ``status`` and the schedule's report exclude).
+    ``lower_bound``: bound on the cost of all schedules of the chosen candidate; if the profile has
+    layers, over all cuts. The other candidates have their own bounds. ``step``: if passing was
+    chosen, the step time by which schemes were compared. ``stopped``: whether the caller ended the
+    search. ``facts`` and ``words``: results that are not in the report.
     """
 
     schedule: Schedule
@@ -50,45 +51,45 @@ class Answer:
         facts: dict[str, Any] | None = None,
         words: str = "",
     ) -> Answer:
-        """An answer whose cost and bound are those of the schedule's report."""
+        """An answer with the cost and the lower bound of the schedule's report."""
         cost = schedule.known_timing.iteration_time(schedule.problem.objective)
         bound = schedule.known_report.lower_bound or 0.0
         return cls(schedule, search, cost, bound, candidates, search.stopped, facts or {}, words)
 
     @property
     def least_bound(self) -> float:
-        """No schedule of any candidate costs less."""
+        """Lower bound on the cost of all schedules of all candidates."""
         return least_bound(self.lower_bound, self.candidates) or 0.0
 
     @property
     def gap(self) -> float:
-        """(cost - lower bound) / cost of the ops, without averaging."""
+        """(cost - lower bound) / cost, without averaging."""
         return gap_between(objective_cost(self.schedule), self.lower_bound)
 
     @property
     def method(self) -> str | None:
-        """The method that found the order of the schedule."""
+        """The method that found the schedule's order of ops."""
         return self.schedule.known_report.method
 
     @property
     def bound(self) -> str | None:
-        """The argument of the schedule's lower bound."""
+        """The name of the argument behind the schedule's lower bound."""
         return self.schedule.known_report.bound
 
     @property
     def status(self) -> Status:
-        """Optimal where the chosen candidate can have no cheaper schedule."""
+        """Optimal if no schedule of the chosen candidate costs less."""
         return status_under(self.lower_bound, objective_cost(self.schedule))
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The schedule as a JSON object: what ``optimize -o`` writes."""
+        """The schedule as a JSON object, as ``optimize -o`` writes it."""
         from pipeloom.ir.formats import dump_schedule
 
         return dump_schedule(self.schedule)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``optimize --json`` prints: the report, then what was compared."""
+        """The object that ``optimize --json`` prints: the report, then the candidates."""
         from pipeloom.report.summaries import describe
 
         return describe(self.document) | self.facts
@@ -96,10 +97,11 @@ class Answer:
     def explain(
         self, seconds: float | None = None, should_stop: StoppingCriterion = NEVER
     ) -> Explanation:
-        """Why no schedule is cheaper, where this one loses its time, and what would change that.
+        """Explain why no schedule is cheaper, where this one loses time, and what would change
+        that.
 
-        Each change of the problem gets ``seconds`` of the optimizer: by default two, or none where
-        the search was stopped.
+        The optimizer gets ``seconds`` for each change of the problem: two by default, none if the
+        search was stopped.
         """
         from .explanation import EXPLAIN_SECONDS, explain
 
@@ -118,11 +120,11 @@ class Answer:
         )
 
     def certificate(self, should_stop: StoppingCriterion = NEVER) -> dict[str, Any]:
-        """The certificate of a lower bound, as a JSON object that ``verify`` checks with code of
-        its own: of the schedule's own instance, and at most its report's bound, less where the
-        argument of that has no certificate yet. Takes up to ten seconds.
+        """The certificate of a lower bound, as a JSON object that ``verify`` checks independently.
 
-        Raises InputError where there is none: overlap, updates after each microbatch.
+        It certifies a bound for the schedule's own problem: the report's, or a lower one if that
+        one's argument has no certificate yet. Takes up to ten seconds. Raises InputError if there
+        is none (fused pairs, weight updates after each microbatch).
         """
         from .certificate import certificate
 
@@ -142,10 +144,10 @@ class Answer:
 
 
 class NothingFits(InfeasibleError):  # noqa: N818
-    """None of the candidates fits: ``what`` says of which kind they are, the message why each, or
-    without ``what`` why none.
+    """No candidate fits. ``what``: their kind; the message has the reason for each, or a single one
+    if ``what`` is empty.
 
-    ``facts``: what is known of each, as an answer has it.
+    ``facts``: the facts on each, as in an answer.
     """
 
     def __init__(self, what: str, words: str, facts: dict[str, Any], **least: Any) -> None:

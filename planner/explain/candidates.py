@@ -1,4 +1,4 @@
-"""Placements, or a system's schedules, that an answer was compared with, and a table of them."""
+"""The placements, or a system's schedules, with which an answer was compared; their table."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pipeloom.report.text_table import table
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One of those compared: a placement, or a scheme of passing.
+    """A placement, or a scheme of passing, that was compared.
 
-    ``cost``: of its best schedule, in milliseconds: the objective's, or the step where schemes are
-    compared. ``lower_bound``: of its schedules. ``reason``: why it is not the answer; None for the
-    answer. ``seconds``: how long it was searched. Figures are None where they are not known.
+    ``cost``: of its best schedule, in milliseconds: the objective's, or the step time if schemes
+    are compared. ``lower_bound``: of all its schedules. ``reason``: why it is not the answer; None
+    for the answer. ``seconds``: time of its search. Unknown values are None.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Candidate:
 
 
 def least_bound(own: float | None, candidates: Sequence[Candidate]) -> float | None:
-    """The least of an answer's ``own`` bound and those of its candidates; None where none is
+    """The minimum of an answer's ``own`` bound and its candidates' bounds; None if none is
     known."""
     bounds = [own, *(one.lower_bound for one in candidates)]
     return min((bound for bound in bounds if bound is not None), default=None)
@@ -37,8 +37,8 @@ def least_bound(own: float | None, candidates: Sequence[Candidate]) -> float | N
 def candidates_of(
     what: str, entries: Sequence[dict[str, Any]], chosen: str
 ) -> tuple[Candidate, ...]:
-    """The entries of a ``--json`` answer, whose names are at the key ``what``, ``chosen`` among
-    them."""
+    """The candidates in the ``--json`` output of an answer; key ``what`` holds their names. The one
+    named ``chosen`` has no reason."""
     return tuple(
         Candidate(
             each[what],
@@ -52,7 +52,7 @@ def candidates_of(
 
 
 def candidates_table(what: str, entries: Sequence[dict[str, Any]]) -> str:
-    """A table of such entries."""
+    """A table of the candidates in the ``--json`` output of an answer."""
 
     searched = any(_searched(each) for each in entries)
     rows = [
@@ -69,14 +69,14 @@ def candidates_table(what: str, entries: Sequence[dict[str, Any]]) -> str:
 
 
 def beyond_bounds(schedule: Schedule) -> str:
-    """``; costs include 27.4 ms of averaging, bounds do not``; empty if none is left after ops."""
+    """``; costs include 27.4 ms of averaging, bounds do not``; empty if no averaging is exposed."""
     timing, objective = schedule.known_timing, schedule.problem.objective
     left = timing.exposed(objective) if any(timing.averages) else 0.0
     return f"; costs include {duration(left)} of averaging, bounds do not" if left > 0 else ""
 
 
 def _searched(entry: dict[str, Any]) -> str | None:
-    """How long, or how many cuts; None where neither is known."""
+    """How long it was searched, or how many cuts; None if neither is known."""
     if entry.get("seconds") is not None:
         return f"{entry['seconds']:.1f} s"
     return counted(entry["cuts"], "cut") if entry.get("cuts") else None

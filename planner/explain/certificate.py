@@ -1,4 +1,4 @@
-"""Certificates: the argument for a schedule's lower bound, for others to check."""
+"""Certificates: the argument for a schedule's lower bound, for independent verification."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def certificate(schedule: Schedule, should_stop: StoppingCriterion = NEVER) -> d
 
 
 def check_certifiable(source: ProfileSource) -> None:
-    """Raises InputError where no schedule of the profile can have a certificate."""
+    """Raises InputError if no schedule of the profile can have a certificate."""
     if any(stage.t_fb is not None for stage in source.pieces):
         raise InputError(
             f"certificate: expected no t_fb in {source.where}: none yet where ops overlap"
@@ -44,7 +44,8 @@ def check_certifiable(source: ProfileSource) -> None:
 
 
 def shortfall(found: dict[str, Any], schedule: Schedule) -> str | None:
-    """How much less a certificate proves than the schedule's report claims, in words."""
+    """By how much a certificate's bound is below the one in the schedule's report, in words; None
+    if it is not."""
     claimed = schedule.report.lower_bound if schedule.report else None
     if claimed is None or found["lower_bound"] >= claimed / (1 + CLOSED):
         return None

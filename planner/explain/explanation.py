@@ -1,8 +1,7 @@
-"""``optimize --explain``: the bound's argument, the schedule's losses, and their remedies.
+"""``optimize --explain``: the argument of the lower bound, the schedule's losses, and their
+remedies.
 
-Why a schedule cannot be cheaper, in words and with numbers, and where it loses its time.
-
-The arguments are the bounds' own (:class:`pipeloom.solver.core.bound.Bound`).
+The arguments are those of the bounds (:class:`pipeloom.solver.core.bound.Bound`).
 """
 
 from __future__ import annotations
@@ -46,18 +45,19 @@ SEARCHED: Mapping[str, str] = {
     "cp-sat": "CP-SAT, which left no cheaper order",
     "milp": "the MILP, which left no cheaper order",
 }
-"""Bounds that a search has proven: there is no argument in closed form."""
+"""Lower bounds proven by search, which have no closed-form argument."""
 RELAXED: Mapping[str, Callable[[Problem, float, Budget], Bound | None]] = {
     "rank-moments": rank_relaxation,
     "remat-relaxation": remat_relaxation,
 }
-"""Bounds by a small MILP, whose solution says which rank binds."""
+"""Lower bounds by a small MILP, whose solution identifies the binding rank."""
 RELAXING = 3.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class BoundReason:
-    """Why no schedule costs less than ``value``. ``rank`` binds; None where it is no single one."""
+    """Why no schedule costs less than ``value``. ``rank``: the binding rank; None if there is no
+    single one."""
 
     name: str
     value: float
@@ -67,11 +67,11 @@ class BoundReason:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A rank's use of its time; the five figures sum up to the schedule's cost.
+    """The time of a rank, in milliseconds; the five parts sum to the schedule's cost.
 
-    ``head``: idle before its first B. ``tail``: idle after its last F started (or its first B,
-    where that is later). ``between``: idle between the two. ``spare``: what it spans less than the
-    cost; of a makespan, the time before its first op and after its last.
+    ``head``: idle before its first B. ``tail``: idle after the start of its last F (or of its first
+    B, if that is later). ``between``: idle between these. ``spare``: the cost minus the rank's
+    span; for a makespan, the time before its first op and after its last.
     """
 
     rank: int
@@ -101,7 +101,7 @@ def _loss(rank: int, cost: float, ops: IntArray, start: FloatArray, end: FloatAr
     if len(ops) == 0:
         return Loss(rank, 0.0, 0.0, 0.0, 0.0, cost)
     kinds = ops & KIND_MASK
-    # before each op; those of a pair begin at once
+    # idle time before each op; the second op of a pair starts with the first
     idle = np.append(0.0, np.maximum(0.0, start[1:] - end[:-1]))
     first_b = int(np.argmax(kinds != OpKind.F))
     last_f = len(kinds) - 1 - int(np.argmax(kinds[::-1] == OpKind.F))
@@ -112,11 +112,11 @@ def _loss(rank: int, cost: float, ops: IntArray, start: FloatArray, end: FloatAr
 
 
 def why(schedule: Schedule) -> BoundReason:
-    """The argument behind the schedule's certified bound.
+    """The argument behind the schedule's certified lower bound.
 
-    Where a search has proven the bound, also how far the best argument in closed form goes; where a
-    small MILP has, the rank that binds, and what more memory gives.
-    Raises InfeasibleError where no schedule keeps the problem's limit.
+    If a search has proven the bound, also the best closed-form bound; if a small MILP has, the
+    binding rank and the effect of more memory. Raises InfeasibleError if no schedule fits in the
+    problem's memory limit.
     """
     problem, report = schedule.problem, schedule.report
     check_feasible(problem)
@@ -141,7 +141,7 @@ def why(schedule: Schedule) -> BoundReason:
 
 
 def _simplest(problem: Problem) -> BoundReason:
-    """The first argument, from simple to intricate, that gives the best bound in closed form."""
+    """The simplest argument that gives the best closed-form bound."""
     found = list(lower_bounds(problem))
     best = max(bound.value for bound in found)
     first = next(bound for bound in found if bound.value >= best * (1 - ROUNDING))
@@ -149,7 +149,7 @@ def _simplest(problem: Problem) -> BoundReason:
 
 
 def _reason(problem: Problem, bound: Bound) -> BoundReason:
-    if overlap_saves(problem):  # the numbers would be those of ops that run alone
+    if overlap_saves(problem):  # the argument's numbers would be those of ops without pairs
         return BoundReason(bound.name, bound.value, None, (bound.words, PAIRED))
     free = bool((recomputable(problem) | offloadable(problem)).any())
     relaxed = free and bound.name != "work" and not bound.name.startswith("remat")
@@ -158,19 +158,20 @@ def _reason(problem: Problem, bound: Bound) -> BoundReason:
 
 
 EXPLAIN_SECONDS = 2.0
-"""Seconds of the optimizer for each change of the problem that is tried."""
+"""The optimizer's time for each change of the problem, in seconds."""
 SHOWN = 16
-"""Ranks in the table of losses: all, or else the first, the last and the worst of the others."""
+"""Maximum number of ranks in the table of losses. With more, the first, the last and the worst of
+the others are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Reasons for a schedule's cost; ``now`` is the schedule itself.
+    """The reasons for a schedule's cost; ``now`` is the schedule itself.
 
-    ``step``: where it was chosen for that, and the least that any step of its placement takes.
-    ``recomputes``: the schedule's own bubble rate counts what is recomputed as work, those of
-    ``now`` and ``changes`` as idle. ``placements``: those that it was chosen from, or a system's
-    schedules, as ``compared`` says.
+    ``step``: if the schedule was chosen by step time, its step time and the lower bound of its
+    placement. ``recomputes``: in the schedule's own bubble rate recomputation counts as work; in
+    ``now`` and ``changes`` it counts as idle. ``placements``: the candidates from which it was
+    chosen; ``compared``: whether these are placements or a system's schedules.
     """
 
     objective: str
@@ -211,7 +212,7 @@ class Explanation:
         ]
 
     def _placed(self) -> list[str]:
-        """Why another placement is not better, or how much better it may be."""
+        """Why no other placement is better, or how much better each may be."""
         others = [one for one in self.placements if one.reason is not None]
         if not others or self.step is not None:
             return []
@@ -261,13 +262,14 @@ def explain(
     placements: Sequence[Candidate] | None = None,
     compared: str = "placement",
 ) -> Explanation:
-    """Why a schedule, an object, a JSON object or a file of one, cannot be cheaper, where it loses
-    its time, and what more memory, faster links, even stages or more microbatches would buy.
+    """Explain why a schedule cannot be cheaper, where it loses time, and what more memory, faster
+    links, equal stages or more microbatches would gain.
 
-    Each change of the problem gets ``seconds`` of the optimizer, until ``should_stop`` turns true.
-    ``step``: what the schedule was chosen for, in milliseconds, if so. ``placements``: those that
-    it was chosen from, those of an answer by default, of the kind ``compared``. Raises InputError
-    where the file is wrong.
+    The schedule is an object, a JSON object or a file. The optimizer gets ``seconds`` for each
+    change of the problem, until ``should_stop`` returns true. ``step``: the step time, in
+    milliseconds, if the schedule was chosen by it. ``placements``: the candidates from which it was
+    chosen, of the kind ``compared``; by default those of an answer. Raises InputError if the file
+    is invalid.
     """
     if placements is None:
         placements = getattr(schedule, "candidates", ())
@@ -293,7 +295,7 @@ def explain(
 
 
 def _against(other: Candidate, cost: float) -> str:
-    """Why a placement is not the one of a schedule that costs ``cost``."""
+    """Why a placement is not better than a schedule that costs ``cost``."""
     if other.lower_bound is None:
         return other.reason or "does not fit"
     bound = f"none of its schedules is below {_duration(other.lower_bound)}"
@@ -322,7 +324,7 @@ def _enough_words(enough: Enough, ranks: int, now: Change) -> str:
     if enough.least is not None:
         less = f", {memory_size(enough.too_little)} is not" if enough.too_little else ""
         first = f"more memory cannot lower the bound: without any limit it is {rest} too"
-        if enough.bound < now.bound * (1 - CLOSED):  # that of the schedule is a search's
+        if enough.bound < now.bound * (1 - CLOSED):  # the schedule's bound is from a search
             first = f"without any memory limit the bound is {rest}"
         return f"{first}; for this cost {sufficient_size(enough.least)} per rank is enough{less}"
     more = counted(enough.microbatches, "more microbatch")

@@ -1,5 +1,5 @@
-"""The gain of more memory, faster links, balance or more microbatches: by the bound at once, by the
-optimizer in a moment."""
+"""The gain of more memory, faster links, balance or more microbatches: by the lower bound, and by a
+short run of the optimizer."""
 
 from __future__ import annotations
 
@@ -28,17 +28,19 @@ from pipeloom.solver.optimize import optimize
 from ..inputs.problem_setup import slowed
 
 MOST_OPS = 200_000
-"""Beyond, the bounds take too long to be asked some twenty times."""
+"""Number of ops above which computing the bounds some twenty times takes too long."""
 MOST_TRIED = 50_000
-"""Ops beyond which a moment of the optimizer finds nothing: the bounds alone answer."""
+"""Number of ops above which a short run of the optimizer finds nothing, so that only bounds are
+computed."""
 MOST_ALONE = 1_000_000
-"""Ranks times ops beyond which no rank is tried alone."""
+"""Number of ranks times ops above which the memory of single ranks is not varied."""
 SAME = 1 + 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The cost under the change ``what``: at least ``bound``; ``cost`` is of a schedule found."""
+    """The effect of the change ``what``: a lower bound on the cost, and the cost of a schedule
+    found."""
 
     what: str
     bound: float
@@ -47,20 +49,20 @@ class Change:
     bubble: float | None = None
 
     def gains(self, now: Change) -> bool:
-        """Whether a bubble rate falls: that of the bound, or of the schedule found."""
+        """Whether the bubble rate of the bound or of the schedule found is lower than ``now``'s."""
         found = self.bubble is not None and _less(self.bubble, now.bubble or 0.0)
         return found or _less(self.bound_bubble, now.bound_bubble)
 
 
 @dataclass(frozen=True, slots=True)
 class Enough:
-    """The memory from which on more memory does not lower the bound.
+    """The amount of memory above which more memory does not lower the bound.
 
-    It is room for ``microbatches`` more on each of ``ranks``, whose largest limit is then
-    ``limit``. ``ranks``: all ranks if the limits are equal, otherwise those that need more.
-    ``bound``: the bound without any limit.
-    ``least``, ``too_little``: where that is none more, limits, the same on all ranks: with the one
-    a schedule of the same cost is known, with the other none exists.
+    It is room for ``microbatches`` more on each of ``ranks``; ``limit`` is then their largest
+    limit. ``ranks``: all ranks if the limits are equal, otherwise those that need more. ``bound``:
+    the bound without any limit. If ``microbatches`` is 0, ``least`` and ``too_little`` are limits,
+    the same on all ranks: with the former, a schedule of the same cost is known; with the latter,
+    none exists.
     """
 
     microbatches: int
@@ -78,12 +80,13 @@ def changes(
     should_stop: StoppingCriterion = NEVER,
     memory: Memory | None = None,
 ) -> list[Change]:
-    """Changes and their gain: one more microbatch's M_B, on every rank and on the one where it
-    helps most; faster links; the same work on every rank; twice the microbatches.
+    """Changes of the problem with their gains: room for one more M_B on every rank, and on the rank
+    where it helps most; faster links; the same work on every rank; twice the microbatches.
 
-    Each gets ``seconds`` of the optimizer, none where that is 0 or both are passed; what is found
-    costs no more than ``schedule``, or what a lesser change found, does under it. Nothing is tried
-    on more than ``MOST_OPS``. ``memory`` is the optimizer's.
+    The optimizer gets ``seconds`` for each; it is not run if that is 0 or ``should_stop`` returns
+    true. The cost found is at most that of ``schedule``, or of the schedule for a smaller change,
+    under the change. Nothing is tried with more than ``MOST_OPS`` ops. ``memory`` is passed to the
+    optimizer.
     """
     found: list[Change] = []
     if schedule.num_ops > MOST_OPS:
@@ -92,7 +95,7 @@ def changes(
     seed = (report and report.seed) or 0
     options = SolveOptions(time_limit=seconds, seed=seed, should_stop=should_stop, memory=memory)
     if schedule.problem.placement.passing is Passing.MIXED:
-        seconds = 0.0  # only bounds are asked for
+        seconds = 0.0  # bounds only
     for what, problem, more in _variants(schedule.problem):
         bound = lower_bound(problem).value
         known, cost = known if more else schedule, None
@@ -114,9 +117,10 @@ def enough_memory(
     should_stop: StoppingCriterion = NEVER,
     memory: Memory | None = None,
 ) -> Enough | None:
-    """The memory from which on the bound stays; None without a limit, or beyond MOST_OPS.
+    """The amount of memory above which the bound stays the same; None without a limit, or above
+    MOST_OPS.
 
-    If more buys nothing, lower limits are tried, each for a fifth of ``seconds``.
+    If more memory gains nothing, lower limits are tried, each for a fifth of ``seconds``.
     """
     problem = schedule.problem
     if not problem.limited or _ops(problem) > MOST_OPS:
@@ -127,7 +131,7 @@ def enough_memory(
         return lower_bound(more_memory(problem, count)).value <= least * SAME
 
     most = max(map(len, _stages_run(problem)))
-    high = _least(-1, problem.microbatches * most, suffices)  # all microbatches fit at the most
+    high = _least(-1, problem.microbatches * most, suffices)  # with this, all microbatches fit
     ranks = _in_need(problem, high, least) if high else tuple(range(problem.ranks))
     raised = more_memory(problem, high).memory_limit
     limit = max(raised[rank] for rank in ranks if isfinite(raised[rank]))
@@ -137,8 +141,8 @@ def enough_memory(
 
 
 def _in_need(problem: Problem, microbatches: int, least: float) -> tuple[int, ...]:
-    """The ranks that need room for so many more microbatches for the bound ``least``: all ranks of
-    equal limits."""
+    """The ranks that need room for this many more microbatches to reach the bound ``least``. If all
+    limits are equal, all ranks."""
     everyone, now = tuple(range(problem.ranks)), problem.memory_limit
     if len(set(now)) == 1 or problem.ranks * _ops(problem) > MOST_ALONE:
         return everyone
@@ -151,8 +155,8 @@ def _in_need(problem: Problem, microbatches: int, least: float) -> tuple[int, ..
 
 
 def _least_memory(schedule: Schedule, options: SolveOptions) -> tuple[float, float]:
-    """How low the limit can be at which the optimizer still finds a schedule that costs no more
-    than ``schedule``, and a limit at which none does."""
+    """The lowest limit at which the optimizer still finds a schedule that costs no more than
+    ``schedule``, and a limit at which none exists."""
     problem, timing = schedule.problem, schedule.known_timing
     peak, cost = max(timing.peak_memory), timing.cost(problem.objective) * SAME
     step = 10.0 ** (floor(log10(peak)) - 2) if peak > 0 else 1.0
@@ -177,7 +181,7 @@ def _least_memory(schedule: Schedule, options: SolveOptions) -> tuple[float, flo
 
 
 def _least(low: int, high: int, suffices: Callable[[int], bool]) -> int:
-    """The least whole number above ``low`` that suffices, as ``high`` is known to."""
+    """Bisection: the smallest integer above ``low`` that suffices. ``high`` must suffice."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if suffices(middle) else (middle, high)
@@ -185,13 +189,14 @@ def _least(low: int, high: int, suffices: Callable[[int], bool]) -> int:
 
 
 def bubble(problem: Problem, cost: float) -> float:
-    """The bubble rate of a schedule of ``cost``; 0 where nothing takes any time."""
+    """The bubble rate of a schedule of ``cost``; 0 if the cost is 0."""
     work = float(busy(problem).sum())
     return 1.0 - work / (problem.ranks * cost) if cost > 0 else 0.0
 
 
 def more_memory(problem: Problem, microbatches: int, rank: int | None = None) -> Problem:
-    """Room for ``microbatches`` more of the rank's largest M_B: on ``rank``, or on every rank."""
+    """The problem with room for ``microbatches`` more of the rank's largest M_B, on ``rank`` or on
+    every rank."""
     size = _largest(problem)
     limits = [
         limit + microbatches * size[r] if rank in (None, r) else limit
@@ -201,12 +206,12 @@ def more_memory(problem: Problem, microbatches: int, rank: int | None = None) ->
 
 
 def faster_links(problem: Problem, share: float) -> Problem:
-    """Every delay between ranks times ``share``."""
+    """The problem with every delay between ranks multiplied by ``share``."""
     return replace(problem, profile=_scaled(problem.profile, share))
 
 
 def _variants(problem: Problem) -> Iterator[tuple[str, Problem, bool]]:
-    """Changes; the last says whether it is more of the one before."""
+    """Each change's description, its problem, and whether it extends the change before it."""
     if problem.limited:
         alone = _best_alone(problem)
         if alone is not None:
@@ -239,7 +244,8 @@ def _delayed(problem: Problem) -> bool:
 
 
 def _best_alone(problem: Problem) -> int | None:
-    """The rank whose memory alone brings the bound down most; None where no single one does."""
+    """The single rank for which more memory lowers the bound most; None if there is no such
+    rank."""
     if problem.ranks == 1 or problem.ranks * _ops(problem) > MOST_ALONE:
         return None
     bounds = [lower_bound(more_memory(problem, 1, r)).value for r in range(problem.ranks)]
@@ -254,10 +260,13 @@ def _ops(problem: Problem) -> int:
 def _found(
     schedule: Schedule, problem: Problem, options: SolveOptions, room: Sequence[float] | None
 ) -> Schedule:
-    """The best known under ``problem``: a new schedule, or ``schedule``'s order. A new one that
-    keeps the smaller limits ``room`` does not need the change, and is left out."""
+    """The best schedule known for ``problem``: a new one, or ``schedule``'s order.
+
+    A new one that also fits in the smaller limits ``room`` does not need the change, and is
+    ignored.
+    """
     kept = timed(replace(schedule, problem=problem, timing=None))
-    with suppress(InfeasibleError):  # a moment may be too short to find what fits on the devices
+    with suppress(InfeasibleError):  # too little time to fit device memory
         new = optimize(problem, options)
         cost, old = (each.known_timing.cost(problem.objective) for each in (new, kept))
         peaks = new.known_timing.peak_memory
@@ -267,19 +276,19 @@ def _found(
 
 
 def _cost(problem: Problem, options: SolveOptions) -> float | None:
-    """Cost of the schedule that the optimizer finds; None where it finds none."""
+    """The cost of the optimizer's schedule; None if it finds none."""
     with suppress(InfeasibleError):
         return optimize(problem, options).known_timing.cost(problem.objective)
     return None
 
 
 def _less(bubble: float, other: float) -> bool:
-    """Whether a bubble rate is less, rounding aside."""
+    """Whether ``bubble`` is less than ``other`` by more than rounding."""
     return (1 - other) * SAME < 1 - bubble
 
 
 def _largest(problem: Problem) -> list[float]:
-    """The largest M_B of each rank's stages; of a rank that runs all stages, their sum."""
+    """The largest M_B of each rank's stages; if ranks run all stages, the sum over stages."""
     columns = range(problem.microbatches if problem.profile.unlike else 1)
     most = [max(stage.at(j).m_b for j in columns) for stage in problem.profile.stages]
     if problem.placement.passing is Passing.WEIGHTS:
@@ -288,7 +297,7 @@ def _largest(problem: Problem) -> list[float]:
 
 
 def _stages_run(problem: Problem) -> list[list[int]]:
-    """The stages that each rank runs, of any microbatch."""
+    """The stages that each rank runs, for any microbatch."""
     owner = problem.owner
     return [np.flatnonzero((owner == rank).any(axis=1)).tolist() for rank in range(problem.ranks)]
 

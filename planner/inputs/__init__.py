@@ -1,1 +1,2 @@
-"""Inputs of users: profiles, schedules and programs, as files or objects, and their problem."""
+"""User input: profiles, schedules and programs, as files or objects, and the problems they
+define."""

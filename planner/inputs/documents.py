@@ -1,4 +1,4 @@
-"""Files or objects: what the functions of the library take, and how their messages call it."""
+"""Files and objects that the library's functions accept, and their names in messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Document", "FilePath", "named"]
 
 PICTURES = {".svg": "svg", ".html": "html", ".png": "png", ".trace.json": "trace", ".txt": "text"}
-"""Kinds of pictures by the end of a file's name."""
+"""The kind of picture by the ending of the file's name."""
 
 
 @runtime_checkable
@@ -28,9 +28,9 @@ class Planned(Protocol):
 
 
 def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
-    """The JSON object, and how messages call it: its file, or ``name`` where it comes from none.
+    """The JSON object, and its name in messages: its file, or ``name`` if it was not read from one.
 
-    Raises InputError where the file cannot be read.
+    Raises InputError if the file cannot be read.
     """
     from pipeloom.ir.formats import json_reader
 
@@ -40,10 +40,10 @@ def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
 def read_schedule(
     given: Schedule | Planned | Document, *, compiled: bool = False, where: str = "schedule"
 ) -> tuple[Schedule, str]:
-    """The schedule, or with ``compiled`` the one that a program was made from, and how messages
-    call it; ``where``: so an object is called.
+    """The schedule, and its name in messages; ``where`` is the name of an object.
 
-    Raises InputError where a file or a document is wrong.
+    With ``compiled``, a program is accepted for its schedule. Raises InputError if the input is
+    invalid.
     """
     from pipeloom.ir.formats import PROGRAM, parse_program, parse_schedule
     from pipeloom.ir.model.program import Program
@@ -60,7 +60,7 @@ def read_schedule(
 
 
 def read_program(given: Program | Document) -> tuple[Program, str]:
-    """The program, and how messages call it. Raises InputError where the file is wrong."""
+    """The program, and its name in messages. Raises InputError if the file is invalid."""
     from pipeloom.ir.formats import parse_program
     from pipeloom.ir.model.program import Program
 
@@ -72,8 +72,8 @@ def read_program(given: Program | Document) -> tuple[Program, str]:
 
 @contextmanager
 def naming(where: str, *options: str) -> Iterator[None]:
-    """Puts ``where``, a file's name, in front of each fault that is found in what was read from
-    it; not of a fault that begins with the name of one of ``options``, or with ``--``."""
+    """Put ``where``, the name of the input, before each fault raised in the block, except faults
+    that begin with the name of one of ``options`` or with ``--``."""
     try:
         yield
     except InputError as error:
@@ -84,5 +84,5 @@ def naming(where: str, *options: str) -> Iterator[None]:
 
 
 def _is_of(line: str, options: tuple[str, ...]) -> bool:
-    """Whether a fault is an option's: ``tied[0]: ...`` is of ``tied``."""
+    """Whether a fault is about one of ``options``: ``tied[0]: ...`` is about ``tied``."""
     return line.startswith("--") or line.partition(":")[0].partition("[")[0] in options

@@ -1,4 +1,4 @@
-"""Placements as they are asked for: by a word, by the rank of each stage, or by a file of these."""
+"""Requested placements: by name, by the rank of each stage, or by a file with the ranks."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ WORDS = (
     "a slash)"
 )
 AUTO = "auto"
-"""The optimizer chooses the placement."""
+"""Name for a placement chosen by the optimizer."""
 MOST_CHUNKS = 64
-"""Stages a rank."""
+"""Maximum number of stages per rank."""
 BIDIRECTIONAL = "bidirectional"
-"""Each stage on two ranks."""
+"""Name of the placement in which each stage is on two ranks."""
 ONE_EACH = ("linear", BIDIRECTIONAL)
-"""The placements of as many stages as ranks."""
+"""Placements with as many stages as ranks."""
 
 OF_FAMILIES = dict.fromkeys(("chimera", "dualpipe"), BIDIRECTIONAL) | dict.fromkeys(
     ("zb-v", "v-half", "v-min", "dualpipev"), "v"
 )
-"""The placements of families that may be typed for these."""
+"""The placements of families whose names may be given by mistake."""
 
 PlacementLike: TypeAlias = "str | os.PathLike[str] | Sequence[int] | PlacementSpec"
-"""A word, a file, or the rank of each stage."""
+"""A name, a file, or the rank of each stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementSpec:
-    """A placement as asked for. ``chunks``: the stages of each rank; None for auto, or where
-    ``owners``, or the file ``name``, has the rank of each stage."""
+    """A requested placement. ``chunks``: stages per rank; None for ``auto``, and if ``owners`` or
+    the file ``name`` has the rank of each stage."""
 
     name: str
     chunks: int | None
@@ -48,9 +48,10 @@ class PlacementSpec:
 
     @classmethod
     def of(cls, given: PlacementLike) -> PlacementSpec:
-        """``linear``, ``interleaved:2``, ``v``, ``wave:2``, ``owners.json``, ``[0, 1, 1, 0]``.
+        """Parse ``linear``, ``interleaved:2``, ``v``, ``wave:2``, ``owners.json`` or ``[0, 1, 1,
+        0]``.
 
-        Raises InputError for another word.
+        Raises InputError for other values.
         """
         if isinstance(given, PlacementSpec):
             return given
@@ -72,9 +73,11 @@ class PlacementSpec:
         )
 
     def place(self, profile: Profile, where: str) -> tuple[Profile, Placement]:
-        """The profile, cut where it has one stage per rank, and where each of its stages lives.
+        """The profile, cut into chunks if it has one stage per rank, and the placement of its
+        stages.
 
-        Raises InputError, naming the profile as ``where``, where the two do not go together.
+        Raises InputError, with ``where`` as the profile's name, if profile and placement do not
+        match.
         """
         if self.name == AUTO:
             raise InputError("placement: expected one placement here, got 'auto'")
@@ -117,7 +120,7 @@ class PlacementSpec:
         return profile, Placement.of_stages(owners, ranks=profile.ranks)
 
     def owners_on(self, ranks: int) -> tuple[int, ...]:
-        """The rank of each stage, of so many ranks. Raises InputError."""
+        """The rank of each stage; ``ranks``: the number of ranks. Raises InputError."""
         from pipeloom.ir.formats.json_reader import parse_json, read_text
 
         given: Any = self.owners
@@ -127,7 +130,7 @@ class PlacementSpec:
 
 
 def _hint(given: object) -> str:
-    """The placement of a family of that name, or the word that was nearly typed."""
+    """The placement of a family of that name, or a similar valid name."""
     word = given.lower() if isinstance(given, str) else ""
     if word in OF_FAMILIES:
         return f"; its placement is {OF_FAMILIES[word]}"
@@ -135,7 +138,8 @@ def _hint(given: object) -> str:
 
 
 def _owners(document: Any, where: str, ranks: int) -> Sequence[int]:
-    """The rank of each stage, from a list or from an object by stage. Raises InputError."""
+    """The rank of each stage, from a list or from an object with stages as keys. Raises
+    InputError."""
     from pipeloom.ir.formats.json_reader import show
 
     if isinstance(document, dict) and "format" not in document:
@@ -159,7 +163,7 @@ def _owners(document: Any, where: str, ranks: int) -> Sequence[int]:
 
 def _misplaced(where: str, profile: Profile, name: str, chunks: int) -> str:
     stages, ranks = profile.num_stages, profile.ranks
-    # one entry that stages share is one object
+    # an entry for several stages is a single object
     shared = stages > 1 and all(stage is profile.stages[0] for stage in profile.stages)
     key, unit = ("num_stages", "") if shared else ("stages", " entries")
     expected = f"{ranks}" if chunks == 1 else f"{ranks} (to be cut) or {chunks * ranks}"

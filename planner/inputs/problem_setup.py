@@ -1,6 +1,5 @@
-"""From a profile and options to the problem that is solved, maybe for ranks that take longer
-than the others (``--slow``), or with the order of an earlier schedule to begin with.
-"""
+"""From a profile and options to the problem, possibly with slow ranks (``--slow``) or with an
+earlier schedule's order to start from."""
 
 from __future__ import annotations
 
@@ -34,18 +33,19 @@ from .words import bytes_beside, check_whole, memory_limit_of
 
 Given = TypeVar("Given", bound=Profile | LayeredProfile)
 Slow: TypeAlias = Mapping[int, float] | None
-"""By rank, how many times as long it takes as its profile says."""
+"""Factor by which each slow rank's times are multiplied."""
 
 
 class ProfileSource:
-    """A profile as it is given: an object, a JSON object or the file of one, which is read once.
+    """A profile as it was given: an object, a JSON object or a file, which is read once.
 
-    ``where`` is how messages call it. Keys that look misspelt are told as notes, or warned of where
-    nobody listens. Objects are held to the rules of files.
+    ``where``: its name in messages. Possibly misspelt keys are reported as notes, or as warnings
+    without a listener. Objects must satisfy the rules for files.
     """
 
     def __init__(self, given: ProfileLike, progress: Listener | None = None) -> None:
-        """Raises InputError where a file cannot be read, TypeError for what is no profile."""
+        """Raises InputError if a file cannot be read, and TypeError if ``given`` is not a
+        profile."""
         self._object: Profile | LayeredProfile | None = None
         self._document: dict[str, Any] = {}
         self._tell, self.where = progress or _warn, "profile"
@@ -57,7 +57,7 @@ class ProfileSource:
             raise TypeError(f"profile: expected a profile or its file, got {given!r}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """In another process it tells nobody."""
+        """Without the listener, as other processes report nothing."""
         return self.__dict__ | {"_tell": unheard}
 
     @classmethod
@@ -77,8 +77,8 @@ class ProfileSource:
         return "stages" in self._document or not self.has_layers
 
     def is_cut(self, **options: Any) -> bool:
-        """Whether layers are to be cut into stages: where there are no others, or an option says so
-        by not being None. Raises InputError where there are no layers to cut."""
+        """Whether layers are to be cut into stages: if there are no stages, or if an option that
+        cuts them is not None. Raises InputError if there are no layers to cut."""
         asked = next((name for name, value in options.items() if value is not None), None)
         if asked is not None and not self.has_layers:
             raise InputError(
@@ -90,7 +90,7 @@ class ProfileSource:
 
     @cache  # noqa: B019 - one note
     def _tell_layers_left(self) -> None:
-        _ = self.stages  # its faults come first
+        _ = self.stages  # report its faults first
         words = "layers: not used beside stages without an option that cuts them, as --partition"
         self._tell(Note(f"note: {self.where}: {words}"))
 
@@ -114,32 +114,31 @@ class ProfileSource:
 
     @property
     def cluster(self) -> Profile:
-        """The profile by stages, or without any where there are layers alone."""
+        """The profile by stages; if there are only layers, the profile without stages."""
         return self.stages if self.has_stages else self.layers.cluster
 
     @property
     def objective(self) -> Objective:
-        """The objective, unless one is given: the makespan where the profile has a
-        barrier."""
+        """The default objective: the makespan if the profile has a barrier, else the period."""
         return Objective.MAKESPAN if self.cluster.barrier else Objective.PERIOD
 
     @property
     def pieces(self) -> Sequence[StageProfile]:
-        """The stages, or the layers where there are no stages."""
+        """The stages, or the layers if there are no stages."""
         return self.stages.stages if self.has_stages else self.layers.layers
 
     @property
     def in_place(self) -> Schedule | None:
-        """The schedule, or a program's, that is given in place of a profile."""
+        """The schedule (or a program's) that was given instead of a profile; None for a profile."""
         kind = self._document.get("format")
         if kind not in ("pipeloom.schedule", "pipeloom.program"):
             return None
         return read_schedule(self._document, compiled=True, where=self.where)[0]
 
     def number(self, microbatches: int | None) -> int:
-        """How many microbatches there are: as given, or as many as the profile has numbers for.
+        """The number of microbatches: the given one, or the length of the profile's lists.
 
-        Raises InputError where neither says so, or they differ.
+        Raises InputError if neither is known, or if they differ.
         """
         found = self.cluster.microbatches
         if found is None and microbatches is None:
@@ -171,8 +170,8 @@ class ProfileSource:
         return profile
 
     def _check_pieces(self, pieces: Sequence[StageProfile], cluster: Profile) -> None:
-        """Notes on what is not used of stages or layers. Raises InputError where none takes any
-        time, and where memory has two units."""
+        """Report unused parts of stages or layers as notes. Raises InputError if all times are 0,
+        or if memory is given in two units."""
         if not any(one.t_f + one.t_b + one.t_w + one.fused > 0 for one in pieces):
             words = "t_f, t_b, t_w: expected more than 0 ms somewhere, got 0 in all"
             raise InputError(f"{self.where}: {words}")
@@ -214,7 +213,7 @@ class ProfileSource:
 
 
 def _read(given: Document) -> tuple[dict[str, Any], str]:
-    """The document of a profile. Raises InputError, naming FAMILY where it is a family's name."""
+    """The document of a profile. Raises InputError, with a hint if the name is a family's."""
     try:
         return read_document(given, "profile")
     except InputError as error:
@@ -231,7 +230,7 @@ def _warn(event: Event) -> None:
 
 
 def _document_of(profile: Given, dump: Callable[[Given], dict[str, Any]]) -> dict[str, Any]:
-    """The object as a file has it. Raises InputError where it holds what no file can."""
+    """The object as a JSON object. Raises InputError if it has values that no file can have."""
     try:
         return dump(profile)
     except (AttributeError, TypeError, ValueError) as error:
@@ -242,8 +241,8 @@ ProfileLike: TypeAlias = Profile | LayeredProfile | Document
 
 
 def check_microbatches(microbatches: int, stages: int) -> None:
-    """Raises InputError where it is no whole number, or makes too many pairs of a stage and a
-    microbatch."""
+    """Raises InputError unless ``microbatches`` is an integer >= 1 with at most MOST_PAIRS pairs of
+    stage and microbatch."""
     check_whole("microbatches", microbatches)
     most = max(1, MOST_PAIRS // max(1, stages))
     if not 1 <= microbatches <= most:
@@ -254,10 +253,10 @@ def check_microbatches(microbatches: int, stages: int) -> None:
 
 
 def with_remat(profile: Profile, recompute: str, offload: str, missing: str) -> Profile:
-    """``profile`` without its costs of recomputation or offload where the option is ``none``.
+    """``profile``, without costs of recomputation or offload if the option is ``none``.
 
-    Raises InputError that begins with ``missing`` where ``recompute`` is ``all`` and no stage can
-    be recomputed.
+    Raises InputError with the prefix ``missing`` if ``recompute`` is ``all`` and no stage can be
+    recomputed.
     """
     from pipeloom.solver.core.relaxations import without_offloading, without_recomputing
 
@@ -269,8 +268,8 @@ def with_remat(profile: Profile, recompute: str, offload: str, missing: str) -> 
 
 
 def check_alike(profile: Profile, where: str, what: str) -> None:
-    """Raises InputError, naming the first list, where microbatches are unlike and ``what`` is for
-    those that are alike."""
+    """Raises InputError with the first list if microbatches differ, which ``what`` does not
+    support."""
     for s, stage in enumerate(profile.stages):
         for key in EACH:
             if len({getattr(one, key) for one in stage.each}) > 1:
@@ -280,7 +279,8 @@ def check_alike(profile: Profile, where: str, what: str) -> None:
 def stages_of(
     source: ProfileSource, microbatches: int, recompute: str = "auto", offload: str = "auto"
 ) -> Profile:
-    """The profile by stages for so many microbatches. Raises InputError where they do not fit."""
+    """The profile by stages for this number of microbatches. Raises InputError if that is too
+    large."""
     profile = source.stages
     check_microbatches(microbatches, profile.num_stages)
     return with_remat(profile, recompute, offload, f"{source.where}: stages")
@@ -297,11 +297,11 @@ def layers_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """The terms of a problem, beside its stages, or layers, and their placement.
+    """The terms of a problem other than its stages (or layers) and their placement.
 
-    ``memory_limit``: None: the profile's own. ``where``: what messages call the profile. ``slow``:
-    by rank, how many times as long it takes as the profile says. ``rules``: how layers may be cut.
-    ``kinds``: of the placements that are tried.
+    ``memory_limit``: None for the profile's own. ``where``: the profile's name in messages.
+    ``slow``: factor on the times of each slow rank. ``rules``: which cuts of layers are allowed.
+    ``kinds``: the kinds of placements to try.
     """
 
     microbatches: int
@@ -314,7 +314,7 @@ class Terms:
 
     @classmethod
     def of(cls, request: Any, source: ProfileSource, **more: Any) -> Terms:
-        """The terms that a request has for the profile. Raises InputError."""
+        """The terms of a request for the profile. Raises InputError."""
         return cls(
             microbatches=source.number(request.microbatches),
             memory_limit=memory_limit_of(getattr(request, "memory_limit", None), source),
@@ -325,16 +325,17 @@ class Terms:
 
     @property
     def limits(self) -> dict[str, Any]:
-        """Memory and objective, as functions that build and solve take them."""
+        """Memory limit and objective, as keyword arguments of the functions that build and
+        solve."""
         return {"memory_limit": self.memory_limit, "objective": self.objective}
 
 
 def make_problem(
     profile: Profile, terms: Terms, spec: PlacementSpec, passing: str = "activations"
 ) -> Problem:
-    """The problem that the optimizer solves.
+    """The problem for the optimizer.
 
-    Raises InputError where the profile, or the number of microbatches, does not fit the placement.
+    Raises InputError if the profile, or the number of microbatches, does not match the placement.
     """
     if passing == "weights":
         placed = _round_robin(profile, spec)
@@ -350,7 +351,7 @@ def make_problem(
 
 
 def _round_robin(profile: Profile, spec: PlacementSpec) -> Placement:
-    """Microbatch j on rank j mod P, which runs all stages of it."""
+    """The placement with microbatch j on rank j mod P, for all its stages."""
     if spec.name != "linear":
         raise InputError(
             "placement: expected none with --passing weights, where every rank runs all stages, "
@@ -360,10 +361,10 @@ def _round_robin(profile: Profile, spec: PlacementSpec) -> Placement:
 
 
 def order_of(start: Schedule | Planned | Document, problem: Problem) -> Order:
-    """The order of ``start``, an object or a file.
+    """The order of ops of ``start``, an object or a file.
 
-    Raises InputError that begins with ``start`` where it is of other stages, ranks or numbers of
-    microbatches than ``problem``, sends weights, or has ops at once.
+    Raises InputError with the prefix ``start`` if its stages, ranks or number of microbatches
+    differ from ``problem``'s, if it sends weights, or if it has fused pairs.
     """
     given, where = read_schedule(start)
     if Passing.ACTIVATIONS is not given.problem.placement.passing or any(given.pairs):
@@ -377,11 +378,11 @@ def order_of(start: Schedule | Planned | Document, problem: Problem) -> Order:
 
 
 def placement_of(start: Schedule | Planned | Document) -> PlacementSpec:
-    """The placement of ``start``. Raises InputError where it cannot be read."""
+    """The placement of ``start``. Raises InputError if it cannot be read."""
     placement = read_schedule(start)[0].problem.placement
     if placement.kind is PlacementKind.CUSTOM:
         return PlacementSpec.of(placement.owners)
-    sends_weights = placement.passing is Passing.WEIGHTS  # which :func:`order_of` refuses
+    sends_weights = placement.passing is Passing.WEIGHTS  # :func:`order_of` rejects these
     return PlacementSpec.of("linear" if sends_weights else placement.name)
 
 
@@ -394,10 +395,10 @@ _TIMES = ("t_f", "t_b", "t_w", "t_bw", "t_fb", "t_r")
 
 
 def slowed(problem: Problem, slow: Slow) -> Problem:
-    """The problem with the times of slow ranks in its profile, and these ranks in its name.
+    """The problem with the times of slow ranks in its profile, and these ranks in the profile's
+    name.
 
-    Raises InputError for a time that is none, for a rank that does not exist, and where a stage
-    runs on several ranks.
+    Raises InputError for an invalid factor or rank, or if a stage runs on several ranks.
     """
     if not slow:
         return problem

@@ -1,6 +1,6 @@
-"""Arguments in words, as on the command line: sizes of memory, slow ranks.
+"""Arguments as text, as on the command line: memory sizes, slow ranks.
 
-Imports nothing heavy: the command line reads its options with it.
+Imports nothing heavy, since the command line parses its options with it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ UNITS = {
     **{"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15},
     **{"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "PiB": 2.0**50},
 }
-"""Units of memory; kB, MB and so on are as k, M."""
+"""Units of memory; kB, MB and so on equal k, M and so on."""
 LEAST_BYTES = 1000.0
-"""Memory of a microbatch below which a profile counts in a larger unit than bytes."""
+"""A profile whose microbatches hold less memory than this counts in a larger unit than bytes."""
 
 
 class MemorySize(float):
-    """A size of memory that knows how it was written."""
+    """A memory size, with the text from which it was parsed."""
 
     words: str
 
     @property
     def in_bytes(self) -> bool:
-        """Whether it was written with a unit."""
+        """Whether the text has a unit."""
         return self.words[-1].isalpha() and math.isfinite(self)
 
 
 def number_in(text: str) -> float | None:
-    """The finite number that ``text`` is; None where it is none."""
+    """The finite number in ``text``; None if it is not one."""
     try:
         value = float(text)
     except ValueError:
@@ -46,7 +46,7 @@ def number_in(text: str) -> float | None:
 
 
 def size_in(text: str) -> MemorySize:
-    """``8``, ``20e9``, ``20G``, ``19.5 GiB``, ``none``. Raises InputError."""
+    """Parse ``8``, ``20e9``, ``20G``, ``19.5 GiB`` or ``none``. Raises InputError."""
     words = "".join(text.split())
     value = _size(words)
     if value is None:
@@ -60,12 +60,13 @@ def size_in(text: str) -> MemorySize:
 
 
 def sizes_in(text: str) -> list[MemorySize]:
-    """``A,B,...``, commas or spaces between, without doubles, from small to large."""
+    """Parse sizes separated by commas or spaces; returns them in ascending order without
+    duplicates."""
     return sorted(set(map(size_in, re.split(r"(?:,\s*|\s+)(?=[0-9n])", text.strip(", ")))))
 
 
 def _unit_meant(words: str) -> str:
-    """A hint at ``18GB`` for ``18Gb``, which is short for gigabits."""
+    """A hint such as ``18GB`` for ``18Gb``, which would be gigabits."""
     number = words.rstrip(ascii_letters)
     unit = words[len(number) :].removesuffix("s").lower()
     meant = (u if u.endswith("B") else f"{u}B" for u in UNITS)
@@ -82,7 +83,7 @@ def _size(words: str) -> float | None:
     unit = match[2]
     if not unit.endswith("iB"):
         unit = unit.removesuffix("B")
-        if unit.endswith("B"):  # GiBB
+        if unit.endswith("B"):  # such as GiBB
             return None
     size, value = UNITS.get("k" if unit == "K" else unit), number_in(match[1])
     if size is None or value is None or not math.isfinite(size * value):
@@ -91,21 +92,21 @@ def _size(words: str) -> float | None:
 
 
 def check_choice(name: str, value: object, *choices: object) -> None:
-    """Raises InputError, naming the option, where its value is none of ``choices``."""
+    """Raises InputError with the option's name if its value is not one of ``choices``."""
     if value not in choices:
         *others, last = map(str, choices)
         raise InputError(f"{name}: expected {', '.join(others)} or {last}, got {value!r}")
 
 
 def check_whole(name: str, value: object, least: int = 0) -> None:
-    """Raises InputError, naming the option, where its value is no whole number >= ``least``."""
+    """Raises InputError with the option's name if its value is not an integer >= ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         bound = f" >= {least}" if least else ""
         raise InputError(f"{name}: expected a whole number{bound}, got {value!r}")
 
 
 def slow_in(text: str) -> dict[int, float]:
-    """``3:1.2,5:1.1``. Raises InputError."""
+    """Parse ``3:1.2,5:1.1``, the factors of slow ranks. Raises InputError."""
     found: dict[int, float] = {}
     for part in text.split(","):
         first, _, rest = part.partition(":")
@@ -120,7 +121,7 @@ def slow_in(text: str) -> dict[int, float]:
 
 
 def slow_of(given: Mapping[int, float] | str | None) -> Mapping[int, float] | None:
-    """By rank, how many times as long it takes, as an argument ``slow`` says. Raises InputError."""
+    """The factors of slow ranks, from an argument ``slow``. Raises InputError."""
     try:
         return slow_in(given) if isinstance(given, str) else given
     except InputError as error:
@@ -128,15 +129,15 @@ def slow_of(given: Mapping[int, float] | str | None) -> Mapping[int, float] | No
 
 
 MOST_HELD = 1e9
-"""Microbatches that a limit has room for, at most: of more than are planned it is bytes."""
+"""A limit with room for more microbatches than this is taken to be in bytes."""
 
 
 def memory_limit_of(
     given: float | str | None, source: ProfileSource | None = None, name: str = "memory_limit"
 ) -> float | None:
-    """The limit, of activations on each rank, that an argument ``name`` says.
+    """The limit on each rank's activations, from an argument ``name``.
 
-    Raises InputError for what is no limit, and for bytes where the profile ``source`` counts in a
+    Raises InputError for an invalid limit, and for bytes if the profile ``source`` counts in a
     larger unit.
     """
     from pipeloom.ir.model.profile import check_limit
@@ -155,7 +156,7 @@ def memory_limit_of(
 
 
 def _check_unit(given: float, source: ProfileSource, name: str) -> None:
-    """Raises InputError for bytes, by their unit or size, where the profile counts in others."""
+    """Raises InputError for a limit in bytes if the profile counts in another unit."""
     most = max(stage.m_b for stage in source.pieces)
     if bytes_beside(most, given):
         raise InputError(
@@ -165,7 +166,7 @@ def _check_unit(given: float, source: ProfileSource, name: str) -> None:
 
 
 def bytes_beside(most: float, size: float) -> bool:
-    """Whether ``size`` is in bytes, by its unit or its number, where microbatches that hold up to
-    ``most`` are counted in a larger unit."""
+    """Whether ``size`` is in bytes, judging by its unit or value, while microbatches, which hold at
+    most ``most``, are counted in a larger unit."""
     in_bytes = isinstance(size, MemorySize) and size.in_bytes
     return 0 < most < LEAST_BYTES and (in_bytes or MOST_HELD * most < size < math.inf)

@@ -1,1 +1,2 @@
-"""Profiles of what others measured: traces and tables of timers, a reader for each kind of file."""
+"""Profiles from others' measurements: traces and tables of timers, with a reader for each kind of
+file."""

@@ -1,4 +1,4 @@
-"""Files of measured ops, told apart by what is in them."""
+"""Files of measured ops, recognized by their content."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ SUFFIXES = (".json", ".json.gz", ".csv")
 
 
 def read_recordings(files: Sequence[FilePath]) -> list[MeasuredOps]:
-    """The ops of each file, or of each one in a folder, by rank. Raises InputError for others."""
+    """The ops of each file, or of each file in a folder, by rank. Raises InputError for other
+    files."""
     paths = [path for file in files for path in _files(file)]
     known = [path if path == "-" else os.path.realpath(path) for path in paths]
     for at, path in enumerate(paths):
@@ -41,7 +42,7 @@ def read_recordings(files: Sequence[FilePath]) -> list[MeasuredOps]:
 
 
 def read_recording(path: FilePath) -> MeasuredOps:
-    """The ops in one file. Raises InputError naming what is expected of it."""
+    """The ops in one file. Raises InputError with what is expected."""
     where = named(path)
     text = read_text(os.fspath(path), expected=WANTED)
     if not text.lstrip().startswith(("{", "[")):
@@ -50,7 +51,7 @@ def read_recording(path: FilePath) -> MeasuredOps:
             raise InputError(f"{where}: expected {WANTED}, got {first!r}")
         return read_timers(text, where)
     document = parse_json(text, where, others=True)
-    if isinstance(document, list):  # events alone are a trace, too
+    if isinstance(document, list):  # a bare list of events is also a trace
         document = {"traceEvents": document}
     return _read_document(document, path, where)
 
@@ -85,11 +86,12 @@ def _measured_schedule(schedule: Schedule, where: str) -> MeasuredOps:
 
 
 def _files(given: FilePath) -> list[FilePath]:
-    """The file, or those of a folder that may be measured ops, by the numbers in their names."""
+    """The file itself, or the files in a folder that may hold measured ops, sorted by the numbers
+    in their names."""
     if given == "-" or not Path(given).is_dir():
         return [given]
     paths = [p for p in Path(given).iterdir() if p.name.endswith(SUFFIXES) and p.is_file()]
-    ranks = [p for p in paths if p.name.startswith("pp_rank_")]  # beside Primus's config.json
+    ranks = [p for p in paths if p.name.startswith("pp_rank_")]  # not Primus's config.json
     if not paths:
         raise InputError(f"{named(given)}: expected files of {', '.join(SUFFIXES)} in the folder")
     return sorted(ranks or paths, key=_numbers)

@@ -1,11 +1,12 @@
-"""Traces that Primus dumps for its pipeline pictures: of each rank and iteration the starts and
-ends of forwards, backwards and weight gradients.
+"""Traces that Primus writes for its pipeline pictures: for each rank and iteration, the start and
+end times of forwards, backwards and weight gradients.
 
-One file per rank, ``pp_rank_3.json``: ``{"7": {"total": .., "fwd_start": [..], "fwd_end": [..],
-"bwd_start": .., "bwd_end": .., "wgrad_start": .., "wgrad_end": ..}}``; or all ranks in one:
-``{"iterations": {"7": [rank 0's, rank 1's, ..]}}``. ``fwd_chunk`` and its like number the stages of
-a rank; without them it has one, and ``vp_size`` in the configuration (``config.json`` beside the
-files, or ``config``) is 1. A backward is a BW where weight gradients have no times.
+There is one file per rank, ``pp_rank_3.json``: ``{"7": {"total": .., "fwd_start": [..], "fwd_end":
+[..], "bwd_start": .., "bwd_end": .., "wgrad_start": .., "wgrad_end": ..}}``, or all ranks in one:
+``{"iterations": {"7": [rank 0's, rank 1's, ..]}}``. ``fwd_chunk`` and similar keys number the
+stages of a rank. Without them a rank has one stage, and ``vp_size`` in the configuration
+(``config.json`` in the same folder, or ``config``) is 1. Without times of weight gradients, a
+backward is a BW.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _FILE = re.compile(r"pp_rank_(\d+)\.json")
 
 
 def is_iteration(value: Any) -> bool:
-    """Whether it is what Primus tells of one rank in one iteration."""
+    """Whether it is Primus's record of one rank in one iteration."""
     return isinstance(value, dict) and "fwd_start" in value and "bwd_start" in value
 
 
 def read_primus(document: Mapping[str, Any], where: str, config: Any = None) -> MeasuredOps:
-    """The ops of one rank's file. Raises InputError where lists do not fit."""
+    """The ops of one rank's file. Raises InputError if its lists do not match."""
     match = _FILE.search(where)
     samples = [
         sample
@@ -42,7 +43,7 @@ def read_primus(document: Mapping[str, Any], where: str, config: Any = None) -> 
 
 
 def read_primus_ranks(document: Mapping[str, Any], where: str) -> MeasuredOps:
-    """The samples in a file of all ranks."""
+    """The samples in a file with all ranks."""
     iterations = document["iterations"]
     rows = list(iterations.values()) if isinstance(iterations, dict) else []
     counts = {len(row) if isinstance(row, list) else 0 for row in rows}
@@ -78,7 +79,8 @@ def _samples(row: Any, step: int, where: str, config: Any) -> list[Sample]:
 
 
 def _chunks(row: Mapping[str, Any], series: str, where: str, config: Any) -> Sequence[int]:
-    """The chunk of each op; none where a rank has one. Raises InputError where it is not told."""
+    """The chunk of each op; empty if ranks have one stage. Raises InputError if it is required but
+    missing."""
     key = f"{series}_chunk"
     if row.get(key):
         chunks = _list(row, key, where)

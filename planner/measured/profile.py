@@ -1,7 +1,5 @@
-"""A profile of measured ops: medians of each stage's, and what files do not tell from elsewhere.
-
-What is not measured has the times and links of a profile of the same stages.
-"""
+"""A profile from measured ops: medians for each stage; whatever files lack is taken from a profile
+of the same stages."""
 
 from __future__ import annotations
 
@@ -50,8 +48,8 @@ def profile_like(given: Like, progress: Listener | None = None) -> Profile:
 
 
 def with_times_of(found: Measurement, given: Like) -> Measurement:
-    """A measurement with the times and links of a profile of the same stages, or of a schedule or
-    program for one. Raises InputError where that has other stages."""
+    """A measurement, with missing times and links taken from a profile of the same stages, or from
+    that of a schedule or program. Raises InputError if the number of stages differs."""
     like, profile = profile_like(given), found.profile
     if like.num_stages != profile.num_stages:
         raise InputError(
@@ -70,25 +68,25 @@ def _timed(stage: StageProfile, like: StageProfile) -> StageProfile:
 
 
 FAR = 2.0
-"""Outliers take so many times the median of their stage and kind."""
+"""Factor on the median of their stage and kind above which ops are reported as outliers."""
 HALF = 0.5
 Times = Mapping[int, Mapping[OpKind, Figure]]
 
 
 @takes(ProfileFromRequest)
 def profile_from(request: ProfileFromRequest) -> Measurement:
-    """The profile of ops that were measured elsewhere; needs no torch.
+    """Make a profile from ops that were measured elsewhere; needs no torch.
 
-    ``files``: traces of torch's profiler, of pipeloom's runs or torch.distributed.pipelining's, one
-    a rank, or their folder; a measured schedule; a CSV table of timers; Primus's traces
-    (``docs/profiling.md``). Times are medians over all microbatches of all steps but the first
-    ``warmup`` (by default 1 where there are several). ``split``: which share of a BW B is, where it
-    was measured as one op. ``memory``: bytes of M_B, and of M_W if it is another. ``t_comm``:
-    milliseconds of a message. ``like``: a profile of the same stages, or a schedule or program
-    for one, which is asked for all that files do not tell. ``ranks``: their number, by default
-    that of ``like``, else of files. ``progress`` is told what was left out or assumed.
+    ``files``: traces of torch's profiler, from runs of pipeloom or torch.distributed.pipelining,
+    one per rank, or their folder; a measured schedule; a CSV table of timers; Primus's traces
+    (``docs/profiling.md``). Times are medians over all microbatches of all steps except the first
+    ``warmup`` (by default 1 if there are several). ``split``: B's share of a BW, if they were
+    measured as one op. ``memory``: bytes of M_B, and of M_W if it differs. ``t_comm``: milliseconds
+    per message. ``like``: a profile of the same stages, or a schedule or program for one, from
+    which missing values are taken. ``ranks``: their number; by default that of ``like``, or of
+    files. ``progress`` receives notes on what was omitted or assumed.
 
-    Raises InputError for files that are none of these, lack ops, or do not fit together.
+    Raises InputError for other files, for missing ops, and for files that do not match each other.
     """
     tell, files, ranks = request.progress or unheard, request.files, request.ranks
     given = [files] if isinstance(files, str) or not isinstance(files, Sequence) else list(files)
@@ -134,7 +132,7 @@ def _check(request: ProfileFromRequest) -> None:
 
 
 def _check_peers(recordings: Sequence[MeasuredOps]) -> None:
-    """Raises InputError where ops are missing of a stage that messages went to."""
+    """Raises InputError if ops are missing for a stage to which messages were sent."""
     found = {sample.stage for recording in recordings for sample in recording.samples}
     for recording in recordings:
         for stage, rank in sorted(recording.peers.items()):
@@ -150,14 +148,14 @@ def _ranks(recordings: Sequence[MeasuredOps]) -> int:
 
 
 def _over_all_ranks(recording: MeasuredOps, at: int, count: int) -> list[Sample]:
-    """The samples of the file ``at`` of ``count``, stages numbered over all ranks."""
+    """The samples of file ``at`` out of ``count``, with stages numbered over all ranks."""
     if not recording.chunks:
         return list(recording.samples)
     return [sample._replace(stage=sample.stage * count + at) for sample in recording.samples]
 
 
 def _after_warmup(samples: Sequence[Sample], warmup: int | None, tell: Listener) -> list[Sample]:
-    """The samples of the steps that count."""
+    """The samples of the steps after warm-up."""
     steps = 1 + max((sample.step for sample in samples), default=0)
     first = min(1, steps - 1) if warmup is None else warmup
     if first >= steps:
@@ -170,7 +168,7 @@ def _after_warmup(samples: Sequence[Sample], warmup: int | None, tell: Listener)
 
 
 def _figures(samples: Sequence[Sample], tell: Listener) -> Times:
-    """Medians by stage and kind; of copies to the host none."""
+    """Medians by stage and kind of op, except copies to the host."""
     apart: defaultdict[int, defaultdict[OpKind, list[float]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -191,7 +189,7 @@ def _figures(samples: Sequence[Sample], tell: Listener) -> Times:
 def _check_stages(
     times: Times, like: Profile | None, stages_of: Mapping[str, Collection[int]]
 ) -> None:
-    """Raises InputError, naming files by ``stages_of``, where stages or ops of them are missing."""
+    """Raises InputError, naming the files, if stages or ops of stages are missing."""
     count = 1 + max(times, default=-1)
     if not 0 < count <= MOST_STAGES:
         raise InputError(
@@ -215,7 +213,7 @@ def _check_stages(
 
 
 def _listed(files: Collection[str]) -> str:
-    """The file, or the first of several and their number."""
+    """The file, or the first file and the number of the others."""
     first, more = next(iter(files), "files"), len(files) - 1
     return first if more < 1 else f"{first} and {counted(more, 'other file')}"
 
@@ -223,7 +221,7 @@ def _listed(files: Collection[str]) -> str:
 def _profile(
     times: Times, request: ProfileFromRequest, told: Profile | None, tell: Listener
 ) -> Profile:
-    """The profile, but for its ranks; ``told``: one of the same stages."""
+    """The profile, except its number of ranks. ``told``: a profile of the same stages, if known."""
     like = told or Profile((), 1)
     old = like.stages or (None,) * len(times)
     stages = tuple(_stage(times[s], old[s], request) for s in range(len(times)))
@@ -257,7 +255,8 @@ def _stage(
 def _backward(
     times: Mapping[OpKind, Figure], old: StageProfile | None, split: float | None
 ) -> tuple[float, float]:
-    """T_B and T_W: as measured, or BW shared by ``split``, else as ``old`` does, else halved."""
+    """T_B and T_W: as measured, or a BW divided by ``split``, by the ratio in ``old``, or by
+    halves."""
     if OpKind.B in times and OpKind.W in times:
         return times[OpKind.B].median, times[OpKind.W].median
     both = times[OpKind.BW].median
@@ -268,7 +267,7 @@ def _backward(
 
 
 def _assumed(times: Times, request: ProfileFromRequest, told: Profile | None) -> list[str]:
-    """Notes on what the profile says and nobody has measured."""
+    """Notes on values of the profile that were not measured."""
     notes = []
     whole = [s for s, kinds in sorted(times.items()) if not {OpKind.B, OpKind.W} <= set(kinds)]
     if whole and request.split is None:

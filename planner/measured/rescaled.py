@@ -1,4 +1,4 @@
-"""Times that were not measured, in proportion to those that were."""
+"""Times that were not measured, scaled in proportion to measured ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pipeloom.ir.model.profile import StageProfile
 
 
 def with_times(old: StageProfile, t_f: float, t_b: float, t_w: float) -> StageProfile:
-    """The stage with these times; T_R, T_FB and T_BW are to them as they were."""
+    """The stage with these times; T_R, T_FB and T_BW are scaled in proportion."""
     return replace(
         old,
         t_f=t_f,
@@ -21,7 +21,7 @@ def with_times(old: StageProfile, t_f: float, t_b: float, t_w: float) -> StagePr
 
 
 def _scaled(time: float | None, old: float, new: float) -> float | None:
-    """``time`` as ``old`` became ``new``; ``new`` itself where ``old`` is 0."""
+    """``time * new / old``, or ``new`` if ``old`` is 0."""
     if time is None:
         return None
     return time * new / old if old > 0 else new

@@ -1,4 +1,4 @@
-"""Samples from files of measured ops, whoever wrote them."""
+"""Samples from files of measured ops, independent of the format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipeloom.ir.model.schedule import Schedule
 
 
 class Sample(NamedTuple):
-    """An op as it ran, for so many milliseconds; ``step`` is counted from 0 in each file."""
+    """The run of an op, with its time in milliseconds; ``step`` counts from 0 in each file."""
 
     kind: OpKind
     stage: int
@@ -33,11 +33,11 @@ class Sample(NamedTuple):
 class MeasuredOps:
     """The ops of one file.
 
-    ``ranks``: how many of them it tells of; ``rank``: which one, None where it does not say.
-    ``chunks``: its stages are numbered on their rank alone: chunk k of rank r is stage k P + r.
-    ``profile``: what it was planned for, where it says so. ``notes``: what a reader should know.
-    ``peers``: the ranks of other stages, as messages to and from them say.
-    ``where``: how messages call the file.
+    ``ranks``: number of ranks in the file; ``rank``: the file's rank, None if it is not known.
+    ``chunks``: whether stages are numbered within their rank: chunk k of rank r is stage k P + r.
+    ``profile``: the profile for which it was planned, if known. ``notes``: notes for the user.
+    ``peers``: the ranks of other stages, from messages to them. ``where``: the file's name in
+    messages.
     """
 
     samples: Sequence[Sample]
@@ -51,17 +51,18 @@ class MeasuredOps:
 
 
 def is_plan(schedule: Schedule) -> bool:
-    """Whether its times are to the last digit those that follow from its profile."""
+    """Whether its times are exactly those simulated from its profile."""
     times = schedule.timing
-    if schedule.transfers or schedule.pairs or times is None:  # no trace has transfers or pairs
+    if schedule.transfers or schedule.pairs or times is None:  # traces have neither
         return times is not None
-    with suppress(InvalidScheduleError):  # weights were sent, of which a trace has no transfers
+    with suppress(InvalidScheduleError):  # a trace of passed weights lacks transfers
         return all(map(np.array_equal, times.end, simulate(schedule).end))
     return False
 
 
 def numbered(ops: Iterable[tuple[Op, float]]) -> list[Sample]:
-    """Ops with their milliseconds, as they ran: the n-th time that one runs is in step n."""
+    """Ops with their times in milliseconds, in the order they ran: the n-th run of an op is in step
+    n."""
     seen: Counter[Op] = Counter()
     found = []
     for op, milliseconds in ops:
@@ -71,7 +72,7 @@ def numbered(ops: Iterable[tuple[Op, float]]) -> list[Sample]:
 
 
 def time_of(value: Any, where: str) -> float:
-    """A number of milliseconds. Raises InputError, which ``where`` begins."""
+    """A time in milliseconds. Raises InputError with the prefix ``where``."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

@@ -1,12 +1,12 @@
-"""Tables of timers, as CSV with a line of names above.
+"""Tables of timers, as CSV with a header.
 
 ::
 
     stage,microbatch,op,ms      stage,microbatch,F,B,W      stage,microbatch,F,BW
     0,0,F,29.7                  0,0,29.7,29.4,19.9          0,0,29.7,49.3
 
-``op`` is F, B, W, BW or R; times are milliseconds, an empty cell is none. A column ``step`` numbers
-steps; without it an op's n-th line is of step n. Other columns are not read.
+``op`` is F, B, W, BW or R; times are in milliseconds, and empty cells are skipped. A column
+``step`` numbers steps; without it, an op's n-th line belongs to step n. Other columns are ignored.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _Row = Mapping[str, str]
 
 
 def is_table(text: str) -> bool:
-    """Whether the first line names columns of a table of timers."""
+    """Whether the first line is the header of a table of timers."""
     names = {name.strip() for name in text.lstrip().partition("\n")[0].split(",")}
     timed = names >= {"op", "ms"} or bool(names & set(KINDS))
     return timed and names >= {"stage", "microbatch"}
 
 
 def read_timers(text: str, where: str) -> MeasuredOps:
-    """The ops of a table. Raises InputError naming the line."""
+    """The ops of a table. Raises InputError with the line's number."""
     rows = list(_rows(text, where))
     if not rows:
         raise InputError(f"{where}: expected a line a measured op, got the names of columns alone")
@@ -49,7 +49,7 @@ def read_timers(text: str, where: str) -> MeasuredOps:
 
 
 def _rows(text: str, where: str) -> Iterator[tuple[int, _Row]]:
-    """Each line's number and its cells by the names of their columns."""
+    """Each line's number and its cells by column name."""
     lines = csv.reader(io.StringIO(text.strip()))
     names = [name.strip() for name in next(lines)]
     for cells in filter(None, lines):
@@ -61,7 +61,7 @@ def _rows(text: str, where: str) -> Iterator[tuple[int, _Row]]:
 
 
 def _cells(row: _Row, where: str) -> Iterator[tuple[Op, int, float]]:
-    """Ops, their steps where there are any, and milliseconds."""
+    """Ops with their steps (0 without the column) and milliseconds."""
     stage = _whole(row, "stage", where)
     microbatch = _whole(row, "microbatch", where)
     step = _whole(row, "step", where) if "step" in row else 0
@@ -85,7 +85,7 @@ def _whole(row: _Row, key: str, where: str) -> int:
 
 
 def _ranks(rows: Sequence[tuple[int, _Row]], samples: Sequence[Sample], where: str) -> int:
-    """The number of ranks by the column of that name, else one per stage."""
+    """The number of ranks by the column ``rank``, else one per stage."""
     if "rank" not in rows[0][1]:
         return len({sample.stage for sample in samples})
     return len({_whole(row, "rank", f"{where}: line {line}") for line, row in rows})

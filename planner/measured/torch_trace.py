@@ -1,16 +1,16 @@
-"""Traces of torch's profiler (Kineto's JSON): of pipeloom's runs and of
-torch.distributed.pipelining's.
+"""Traces of torch's profiler (Kineto's JSON), from runs of pipeloom or
+torch.distributed.pipelining.
 
 ::
 
-    2F0 2B0 2W0 2BW0 2R0        ours: the op alone
-    PP:2F0 PP:2I0 PP:2W0 PP:2B0 torch's, where a rank may have several stages; B is our BW, I our B
-    Forward 0, Backward 0       torch's GPipe, one stage per rank; its other schedules of one stage
-                                per rank (Schedule1F1B, say) name nothing
+    2F0 2B0 2W0 2BW0 2R0        pipeloom: the op
+    PP:2F0 PP:2I0 PP:2W0 PP:2B0 torch with several stages per rank; its B is our BW, its I our B
+    Forward 0, Backward 0       torch's GPipe, one stage per rank; its other schedules with one
+                                stage per rank (such as Schedule1F1B) name no ops
 
-Torch waits for messages inside of these ranges: there an op is from the first operator in its range
-to the end of the last one, those that communicate left out. On a GPU an op is what its kernels
-took on the stream that has most of them.
+These ranges of torch include waiting for messages. There, an op lasts from the first operator in
+its range to the end of the last one, not counting those that communicate. On a GPU, an op lasts as
+long as its kernels on the stream that has most of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pipeloom.ir.units import counted
 
 from .samples import MeasuredOps, numbered, time_of
 
-MICROSECONDS = 1e3  # in a millisecond
+MICROSECONDS = 1e3  # per millisecond
 ON_HOST, ON_DEVICE, OPERATOR = "user_annotation", "gpu_user_annotation", "cpu_op"
 COMMUNICATES = re.compile(r"c10d::|gloo:|nccl:|record_param_comms")
 OURS = re.compile(r"([0-9]{1,6})(F|BW|B|W|R|O|L)([0-9]{1,6})(?:@[0-9]+)?")
@@ -44,7 +44,7 @@ WANTED = (
 
 
 class _Range(NamedTuple):
-    """An event: microseconds, and the stream or thread that it is on."""
+    """An event: start and end in microseconds, and its stream or thread."""
 
     name: str
     start: float
@@ -53,7 +53,7 @@ class _Range(NamedTuple):
 
 
 def read_torch_trace(document: Mapping[str, Any], where: str) -> MeasuredOps:
-    """The ops of one process's trace. Raises InputError where it has none."""
+    """The ops in one process's trace. Raises InputError if it has none."""
     events = document["traceEvents"]
     if not isinstance(events, list):
         raise InputError(f"{where}: traceEvents: expected a list")
@@ -80,8 +80,8 @@ def read_torch_trace(document: Mapping[str, Any], where: str) -> MeasuredOps:
 
 
 def _peers(named: Sequence[_Range]) -> dict[int, int]:
-    """The ranks of stages that something was sent to: an input x, or the gradient dy of what the
-    stage handed on."""
+    """The ranks of stages to which something was sent: an input x, or the gradient dy of a stage's
+    output."""
     sent = filter(None, (SENT.fullmatch(event.name) for event in named))
     return {int(match[1]): int(match[2]) for match in sent}
 
@@ -103,7 +103,7 @@ def _range(event: Mapping[str, Any], where: str) -> _Range:
 
 
 def _on_device(events: Sequence[_Range], form: re.Pattern[str]) -> list[_Range]:
-    """The ops of the stream on which they take longest: others copy and communicate."""
+    """The ops of the stream on which they take the longest; other streams copy and communicate."""
     streams: defaultdict[str, list[_Range]] = defaultdict(list)
     for event in events:
         if form.fullmatch(event.name):
@@ -112,7 +112,7 @@ def _on_device(events: Sequence[_Range], form: re.Pattern[str]) -> list[_Range]:
 
 
 def _computing(ops: Sequence[_Range], operators: Sequence[_Range]) -> list[_Range]:
-    """Ranges from the first operator that computes in each to the end of the last; no time where
+    """Ranges from the first computing operator in each to the end of the last; empty ranges if
     there is none."""
     inside = sorted(e for e in operators if not COMMUNICATES.match(e.name))
     inside.sort(key=lambda event: event.start)

@@ -22,10 +22,11 @@ _OPS = (OpKind.F, OpKind.R, OpKind.B, OpKind.W)
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """A model's figures in a run: bytes, FLOPs, layer by layer.
+    """A model's parameters, FLOPs and bytes in a run, by layer.
 
-    ``parameters``: of the whole model; ``active``: those that a token uses. ``totals``: bytes of
-    the whole model and one microbatch, divided over no ranks. ``work``: of one rank and microbatch.
+    ``parameters``: of the whole model; ``active``: those used for a token. ``totals``: bytes of the
+    whole model and one microbatch, without any parallelism. ``work``: of one rank and one
+    microbatch.
     """
 
     model: Model
@@ -37,7 +38,7 @@ class Arithmetic:
 
     @property
     def most_stages(self) -> int:
-        """Stages of at least one decoder layer each."""
+        """The maximum number of stages, with one decoder layer each."""
         return self.run.layers
 
     def to_dict(self) -> dict[str, Any]:
@@ -52,7 +53,7 @@ class Arithmetic:
         }
 
     def _layers(self) -> list[dict[str, Any]]:
-        """Each kind of layer, and how many there are."""
+        """Each kind of layer, and the number of such layers."""
         return [
             {
                 "layer": layer.name,
@@ -95,11 +96,11 @@ class Arithmetic:
 
 @telling_removed
 def arithmetic(model: ModelLike, **run: Any) -> Arithmetic:
-    """Parameters, FLOPs, bytes held and moved of a model in a run, by layer.
+    """Parameters, FLOPs, and bytes held and moved by a model in a run, by layer.
 
     ``model``: a preset's name, a ``config.json``, its folder or its mapping. ``run``: keys of
-    :class:`.models.run.TrainingRun`; gradients are in the run's precision unless ``gradients`` says
-    otherwise. Raises InputError, with a line for each fault.
+    :class:`.models.run.TrainingRun`; ``gradients`` is by default the run's precision. Raises
+    InputError with one line per fault.
     """
     found = read_model(model)
     checked = TrainingRun.of(usual(found) | dict(run), found)
@@ -107,7 +108,7 @@ def arithmetic(model: ModelLike, **run: Any) -> Arithmetic:
         checked = replace(checked, gradients=checked.precision)
     one = _alone(checked)
     alone = work_of(found, one).layers
-    # multi-token prediction aside, as it is counted
+    # multi-token prediction is not counted in a model's size
     count = sum(x.parameters.total for x in alone if x.kind is not WorkKind.MTP)
     active = count - _idle(found, alone)
     totals = _totals_of(alone, one)
@@ -115,7 +116,7 @@ def arithmetic(model: ModelLike, **run: Any) -> Arithmetic:
 
 
 def _alone(run: TrainingRun) -> TrainingRun:
-    """The same run, one microbatch of it, on one rank."""
+    """The same run with one microbatch on one rank."""
     degrees: dict[str, Any] = dict.fromkeys(("gpus", "tp", "pp", "vp", "dp", "cp", "ep", "etp"), 1)
     return replace(
         run,
@@ -128,7 +129,7 @@ def _alone(run: TrainingRun) -> TrainingRun:
 
 
 def _idle(model: Model, layers: tuple[LayerWork, ...]) -> int:
-    """The parameters of experts that a token does not choose."""
+    """The number of parameters of experts that are not chosen for a token."""
     if model.experts is None:
         return 0
     expert = sum(layer.parameters.expert for layer in layers if layer.kind is WorkKind.MOE)
@@ -136,7 +137,7 @@ def _idle(model: Model, layers: tuple[LayerWork, ...]) -> int:
 
 
 def _totals_of(layers: tuple[LayerWork, ...], run: TrainingRun) -> dict[str, float]:
-    """Summed over layers: all on one rank, tied parameters once."""
+    """Bytes summed over layers: everything on one rank, tied parameters once."""
     states = [states_of(layer.parameters, run) for layer in layers]
     found = {
         "parameters": sum(each.weights for each in states),

@@ -1,4 +1,4 @@
-"""The parts of a decoder-only transformer, in one set of words for all families of models."""
+"""The structure of a decoder-only transformer, in one vocabulary for all families of models."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A mixture of experts (Fedus et al., 2021): of ``count`` experts each token takes ``chosen``.
+    """A mixture of experts (Fedus et al., 2021): each token uses ``chosen`` of ``count`` experts.
 
-    ``width``: of an expert's intermediate activations. ``shared_width``: of the experts that every
-    token takes, together; 0: none. ``shared_gate``: those are weighted by a learned gate.
-    ``router_bias``: numbers a layer's router has beside its matrix. ``biases``: experts have them.
-    ``dense``: decoder layers, by index, that have an ordinary feed-forward part instead.
+    ``width``: of an expert's intermediate activations. ``shared_width``: total width of the experts
+    that every token uses; 0: none. ``shared_gate``: whether these are weighted by a learned gate.
+    ``router_bias``: number of a layer's router parameters besides its matrix. ``biases``: whether
+    experts have biases. ``dense``: indices of decoder layers with a dense feed-forward part
+    instead.
     """
 
     count: int
@@ -29,8 +30,8 @@ class Experts:
 class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2, 2024, section 2.1): low-rank q, k and v.
 
-    ``query_rank`` None: queries have one full matrix. ``rope_dim``: of the part of q and k that is
-    rotated, one key for all heads; ``nope_dim``: of the other part.
+    ``query_rank``: None if queries have a single full matrix. ``rope_dim``: width of the rotated
+    part of q and k, with one key for all heads; ``nope_dim``: width of the other part.
     """
 
     query_rank: int | None
@@ -43,20 +44,19 @@ class LatentAttention:
 class Model:
     """A decoder-only transformer.
 
-    ``hidden`` the width of its residual stream, ``heads`` of queries, ``kv_heads`` of keys and
-    values, ``head_dim`` and ``value_dim`` the widths of one. ``width``: of the feed-forward part,
-    ``gated`` where it has two matrices in (SwiGLU and its kin, Shazeer, 2020); ``relu``: of its
-    activation function the result alone is held, not the input.
-
-    ``norms``: on a layer's residual stream (2, Gemma 2 has 4), ``norm_parameters`` a width's count
-    of each (RMSNorm 1, LayerNorm 2), ``final_norm`` whether one is before the head. ``parallel``:
-    attention and feed-forward part read the same input (GPT-NeoX). ``qk_norm``: parameters of the
-    norms of q and k, 0: none. ``sinks``: one number a head. ``dropout``: masks are kept.
-
-    ``positions``: of learned embeddings, 0: rotary ones. ``embedding_width``: None: ``hidden``,
-    else both are joined by a projection (OPT-350M). ``window``: positions that a token of a
-    windowed layer looks at; ``windowed`` such layers, by index. ``mtp``: multi-token prediction
-    modules. ``longest``: positions the model was made for, None: not known.
+    ``hidden``: width of the residual stream; ``heads``: of queries; ``kv_heads``: of keys and
+    values; ``head_dim`` and ``value_dim``: widths of one head. ``width``: of the feed-forward part;
+    ``gated``: whether it has two input matrices (SwiGLU and similar, Shazeer, 2020); ``relu``:
+    whether only the output of its activation function is held. ``norms``: number of norms on a
+    layer's residual stream (2; Gemma 2 has 4); ``norm_parameters``: parameters per element of each
+    (RMSNorm 1, LayerNorm 2); ``final_norm``: whether there is one before the head. ``parallel``:
+    whether attention and feed-forward part read the same input (GPT-NeoX). ``qk_norm``: number of
+    parameters of the norms of q and k; 0: none. ``sinks``: one parameter per head. ``dropout``:
+    whether masks are held. ``positions``: number of learned position embeddings; 0: rotary ones.
+    ``embedding_width``: None if it is ``hidden``; otherwise a projection joins them (OPT-350M).
+    ``window``: positions that a token of a windowed layer attends to; ``windowed``: indices of
+    these layers. ``mtp``: number of multi-token prediction modules. ``longest``: maximum sequence
+    length; None if it is unknown.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Model:
         return self.experts is not None and layer not in self.experts.dense
 
     def window_of(self, layer: int) -> int | None:
-        """Positions that a token looks at in this layer, None: all before it."""
+        """The number of positions that a token attends to in this layer; None: all before it."""
         return self.window if layer in self.windowed else None
 
     @property
@@ -105,5 +105,5 @@ class Model:
 
     @property
     def attention_width(self) -> int:
-        """The width of what attention gives, before its output projection."""
+        """The width of attention's output, before its output projection."""
         return self.heads * self.value_dim

@@ -1,4 +1,4 @@
-"""Formats of numbers: how many bytes a held activation and an operand of a product take."""
+"""Number formats: bytes of a held activation and of a product's operand."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from enum import StrEnum
 
 
 class Precision(StrEnum):
-    """The format that the matrix products of a run compute in.
+    """The format in which a run computes matrix products.
 
-    ``fp8`` has one scale a tensor; ``mxfp8`` one byte of scale for 32 numbers (OCP Microscaling
-    Formats 1.0, 2023, table 1); ``nvfp4`` one byte for 16. With these, all but the operands of the
-    products of layers (embedding and head aside) is bf16.
+    ``fp8`` has one scale per tensor; ``mxfp8`` has one byte of scale per 32 numbers (OCP
+    Microscaling Formats 1.0, 2023, table 1); ``nvfp4`` one byte per 16. With these, everything
+    except the operands of the layers' products (embedding and head excluded) is bf16.
     """
 
     FP32 = "fp32"
@@ -22,12 +22,12 @@ class Precision(StrEnum):
 
     @property
     def element_bytes(self) -> float:
-        """Bytes of a number in an activation, a weight and a message."""
+        """Bytes per element of an activation, a weight or a message."""
         return 4.0 if self is Precision.FP32 else 2.0
 
     @property
     def operand_bytes(self) -> float:
-        """Bytes of a number that a product reads, its scale included."""
+        """Bytes per element of a product's operand, including its scale."""
         narrow = {Precision.FP8: 1.0, Precision.MXFP8: 1 + 1 / 32, Precision.NVFP4: 0.5 + 1 / 16}
         return narrow.get(self, self.element_bytes)
 
@@ -38,10 +38,11 @@ class Precision(StrEnum):
 
     @property
     def wide(self) -> Precision:
-        """The format of what is not narrow in such a run: bf16 for all below 16 bits."""
+        """The format of everything that is not narrow in such a run: bf16 if the run's has less
+        than 16 bits."""
         return Precision.BF16 if self.is_narrow else self
 
     @property
     def units(self) -> str:
-        """The word of a GPU's rates."""
+        """The key of the format in a GPU's rates."""
         return {Precision.MXFP8: "fp8", Precision.NVFP4: "fp4"}.get(self, self.value)

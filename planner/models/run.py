@@ -1,7 +1,7 @@
-"""A run: how a model is spread over GPUs, its batch and its memory savings, in checked words.
+"""A run: parallel degrees, batch and memory savings, validated.
 
 The keys are those of published measurements and of ``predict``. Values that are absent, null, ``?``
-or ``not stated`` take the defaults that :class:`TrainingRun` documents.
+or ``not stated`` have the defaults that :class:`TrainingRun` documents.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from .run_faults import faults_of
 from .words import RunValues
 
 MODULES = ("core_attn", "layernorm", "mlp", "moe", "moe_act", "mla_up_proj", "shared_experts")
-"""What can be computed again by itself; the words of Megatron's ``--recompute-modules``."""
+"""Modules that can be recomputed separately, named as in Megatron's ``--recompute-modules``."""
 FULL = frozenset({"full"})
 SELECTIVE = frozenset({"core_attn"})
-"""Megatron's; with ``fsdp`` torchtitan's (:mod:`.layers.every_second`)."""
+"""Selective recomputation as in Megatron; with ``fsdp`` it is torchtitan's
+(:mod:`.layers.every_second`)."""
 _RECOMPUTE = {"none": frozenset[str](), "selective": SELECTIVE, "full": FULL}
 
 
 class Sharding(StrEnum):
-    """The states that data parallel ranks divide among them (Rajbhandari et al., 2020, section 5).
+    """The states that data parallel ranks shard (Rajbhandari et al., 2020, section 5).
 
-    ``zero1``: optimizer states; ``zero2``: and gradients; ``fsdp``: and weights (ZeRO-3).
+    ``zero1``: optimizer states; ``zero2``: also gradients; ``fsdp``: also weights (ZeRO-3).
     """
 
     NONE = "none"
@@ -39,7 +40,7 @@ class Sharding(StrEnum):
 
 
 class AttentionKernel(StrEnum):
-    """``flash`` keeps no matrix of scores (Dao et al., 2022), ``unfused`` reads and writes it."""
+    """``flash`` stores no matrix of scores (Dao et al., 2022); ``unfused`` writes and reads it."""
 
     FLASH = "flash"
     UNFUSED = "unfused"
@@ -47,18 +48,19 @@ class AttentionKernel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
-    """A checked run; :meth:`of` makes it.
+    """A validated run; use :meth:`of` to make one.
 
-    ``gpu``: the cluster's word for it, not looked at here. ``gpus`` = tp x pp x dp x cp; ``dp`` is
-    what is left of it. ``etp``: tensor parallelism inside of an expert, as tp by default.
-    ``layers``: the model's, or fewer. ``layers_per_stage``: one per stage (pp x vp), embedding and
-    head not among them; None: dealt evenly. ``micro_batch`` 1, ``global_batch`` one microbatch,
-    with pp > 1 4 pp, a replica; ``seq`` 4096, or the model's positions where these are fewer.
-    ``precision`` bf16. ``recompute``: modules, ``{"full"}`` or none of them (the default).
-    ``sequence_parallel``: where tp > 1. ``sharding`` none. ``schedule`` 1f1b, with vp > 1
-    interleaved-1f1b. ``attention`` flash. ``gradients``: what they are summed in, fp32 as Megatron
-    and FSDP do. ``fused_cross_entropy``: false, so the logits are kept in float32. ``compile``:
-    whether a compiler fuses passes over memory, false; the work is counted alike.
+    ``gpu``: the cluster's name, not validated here. ``gpus`` = tp x pp x dp x cp; ``dp`` follows
+    from the others by default. ``etp``: tensor parallel degree within an expert, by default tp.
+    ``layers``: by default the model's; may be fewer. ``layers_per_stage``: one number per stage (pp
+    x vp), not counting embedding and head; None: evenly divided. ``micro_batch``: 1.
+    ``global_batch``: one microbatch per replica, or 4 pp if pp > 1. ``seq``: 4096, or the model's
+    maximum length if that is less. ``precision``: bf16. ``recompute``: a set of modules,
+    ``{"full"}``, or empty (the default). ``sequence_parallel``: by default if tp > 1. ``sharding``:
+    none. ``schedule``: 1f1b, or interleaved-1f1b if vp > 1. ``attention``: flash. ``gradients``:
+    the format in which they are summed, fp32 as in Megatron and FSDP. ``fused_cross_entropy``:
+    false, so that logits are kept in float32. ``compile``: whether a compiler fuses elementwise
+    kernels, false; the work is counted the same.
     """
 
     gpu: str | None = None
@@ -89,8 +91,8 @@ class TrainingRun:
     def of(cls, given: Mapping[str, Any], model: Model) -> TrainingRun:
         """The run that ``given`` describes for ``model``.
 
-        Raises InputError, with a line for each fault: an unknown key, a value of another kind,
-        degrees that do not divide each other, the GPUs, the model or the batch.
+        Raises InputError with one line per fault: an unknown key, an invalid value, or degrees that
+        do not divide each other, the GPUs, the model or the batch.
         """
         values = RunValues(given, (*KEYS, *ALSO))
         run = cls(**values_of(values, model))
@@ -103,7 +105,7 @@ class TrainingRun:
 
     @property
     def microbatches(self) -> int:
-        """Microbatches of one replica in one step."""
+        """Microbatches per replica and step."""
         return self.global_batch // (self.dp * self.micro_batch)
 
     @property
@@ -112,27 +114,28 @@ class TrainingRun:
 
     @property
     def tokens(self) -> float:
-        """Tokens of a microbatch on one rank, which context parallelism divides."""
+        """Tokens of a microbatch on one rank; context parallelism divides them."""
         return self.micro_batch * self.seq / self.cp
 
     @property
     def split(self) -> int:
-        """Ranks over which norms and residuals are divided: tp with sequence parallelism."""
+        """Number of ranks that divide norms and residuals: tp with sequence parallelism, else 1."""
         return self.tp if self.sequence_parallel else 1
 
     @property
     def dense_replicas(self) -> int:
-        """Ranks with the same parameters outside of experts: the size of the group DP."""
+        """Number of ranks with the same parameters, except experts: the size of group DP."""
         return self.dp * self.cp
 
     @property
     def expert_replicas(self) -> int:
-        """Ranks with the same experts: the size of the group EDP."""
+        """Number of ranks with the same experts: the size of group EDP."""
         return self.tp * self.cp * self.dp // (self.ep * self.etp)
 
     @property
     def layers_by_stage(self) -> tuple[int, ...]:
-        """Decoder layers of each stage, in forward order; one more in the first where uneven."""
+        """Decoder layers of each stage, in forward order. If uneven, the first stages have one
+        more."""
         if self.layers_per_stage is not None:
             return self.layers_per_stage
         each, more = divmod(self.layers, self.stages)
@@ -141,11 +144,11 @@ class TrainingRun:
 
 KEYS = tuple(field.name for field in fields(TrainingRun))
 ALSO = ("microbatches", "local_batch")
-"""Other words for the batch: microbatches of a replica, sequences of a replica."""
+"""Alternative keys for the batch: number of microbatches, and of sequences, per replica."""
 
 
 def values_of(values: RunValues, model: Model) -> dict[str, Any]:
-    """Each field as it is given, else with its default."""
+    """The value of each field: as given, or its default."""
     of_model = {"seq": min(4096, model.longest or 4096), "layers": model.layers}
     own = {"recompute": _recompute, "layers_per_stage": _by_stage}
     found: dict[str, Any] = {
@@ -172,7 +175,7 @@ def _recompute(values: RunValues) -> frozenset[str]:
 
 
 def _by_stage(values: RunValues) -> tuple[int, ...] | None:
-    """``12,14``, a list, or one number."""
+    """Parse ``12,14``, a list, or a single number."""
     given = values.value("layers_per_stage")
     if given is None:
         return None
@@ -188,7 +191,7 @@ def _by_stage(values: RunValues) -> tuple[int, ...] | None:
 
 
 def _with_degrees(run: TrainingRun, values: RunValues) -> TrainingRun:
-    """With what follows from other fields where it is not given."""
+    """The run, with the fields that follow from others if they are not given."""
     whole, inner = values.whole, run.tp * run.pp * run.cp
     dp, vp = whole("dp", default=max(1, run.gpus // inner)), _virtual(values, run)
     local = whole("local_batch", default=1)
@@ -210,7 +213,8 @@ def _with_degrees(run: TrainingRun, values: RunValues) -> TrainingRun:
 
 
 def _virtual(values: RunValues, run: TrainingRun) -> int:
-    """Stages a rank; of ``interleaved, not stated`` the fewest that divide a rank's layers."""
+    """Stages per rank. For ``interleaved, not stated``, the smallest number above 1 that divides a
+    rank's layers."""
     if values.has("vp") or "interleaved" not in str(values.stated.get("vp")):
         return run.vp
     each = run.layers // run.pp
@@ -218,8 +222,8 @@ def _virtual(values: RunValues, run: TrainingRun) -> int:
 
 
 def _without_ends(given: tuple[int, ...] | None, layers: int) -> tuple[int, ...] | None:
-    """``layers_per_stage`` of which the first counts the embedding and the last the head, as some
-    systems do, without them."""
+    """``layers_per_stage`` without embedding and head, which some systems count in the first and
+    last stage."""
     if given is None or sum(given) != layers + 2 or not (given[0] and given[-1]):
         return given
     counts = [*given]

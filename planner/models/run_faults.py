@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def faults_of(run: TrainingRun, model: Model) -> Iterator[str]:
-    """A line for each fault; what a wrong degree entails is not said."""
+    """One line per fault; faults that follow from another one are omitted."""
     widths = [*_faults_of_widths(run, model)]
     yield from widths or _faults_of_degrees(run)
     yield from _faults_of_layers(run, model)

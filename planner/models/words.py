@@ -1,6 +1,6 @@
-"""A description of a model, or of a run, as it was given: values by key, checked as they are read.
+"""The given keys of a model or a run, with values that are validated when they are read.
 
-Of a run absent, unknown and misspelt values are told apart.
+For a run, absent, unknown and misspelt values are distinguished.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from pipeloom.ir.formats.validation import misspelt
 
 T = TypeVar("T")
 MOST, MOST_LAYERS = 2**40, 10_000
-"""Larger numbers are mistakes."""
+"""Maximum values; larger numbers are errors."""
 
 
 def bare(name: str) -> str:
-    """The name in lower case, without hyphens and spaces."""
+    """The name in lower case, with only letters, digits and dots."""
     return re.sub(r"[^a-z0-9.]", "", name.lower())
 
 
 def find_name(name: str, known: Iterable[str]) -> str | None:
-    """The one of ``known`` that is meant, as :func:`bare` has it; None where none is."""
+    """The element of ``known`` that equals ``name`` under :func:`bare`; None if there is none."""
     return {bare(each): each for each in known}.get(bare(name))
 
 
 class Words:
-    """Values by key; ``defaults`` stand in for what is absent, though not for null.
+    """Values by key; ``defaults`` replace absent values, but not null.
 
-    Faults are collected until :meth:`raise_faults`. A key may have several spellings: the first
-    that is given counts.
+    Faults are collected until :meth:`raise_faults`. A key may have several spellings, of which the
+    first that is given counts.
     """
 
     def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
@@ -41,7 +41,7 @@ class Words:
         self._defaults = defaults
 
     def value(self, *keys: str) -> Any:
-        """None where none of the keys is given, or null is."""
+        """The value of the first key that is given; None if none is given, or if it is null."""
         for values in (self._given, self._defaults):
             for key in keys:
                 if key in values:
@@ -54,7 +54,7 @@ class Words:
     def whole(
         self, *keys: str, default: int | None = None, least: int = 1, most: int = MOST
     ) -> int:
-        """A whole number; a fault where there is neither one nor a default."""
+        """An integer; a fault if there is neither one nor a default."""
         value = self.value(*keys)
         if value is None:
             if default is None:
@@ -75,7 +75,7 @@ class Words:
         return value if isinstance(value, bool) else self.wrong(keys, "true or false", default)
 
     def number(self, key: str, least: float, most: float, expected: str) -> float | None:
-        """A number within these bounds; None where it is not given."""
+        """A number within these bounds; None if it is not given."""
         value = self.value(key)
         if value is None:
             return None
@@ -89,13 +89,14 @@ class Words:
         return default
 
     def conflict(self, keys: tuple[str, ...], expected: str, default: T) -> T:
-        """A value that does not go with others; nothing is said where one of those may be wrong."""
+        """Record a value that contradicts others. Nothing is recorded if there are faults, which
+        may be the cause."""
         return default if self.faults else self.wrong(keys, expected, default)
 
     def refuse_unknown(
         self, known: Iterable[str], otherwise: str = "nothing like it is known"
     ) -> None:
-        """A fault for each key that is not known, with the one that may be meant, or else
+        """Record a fault for each unknown key, with a similar known one as a hint, or else
         ``otherwise``."""
         known = {*known}
         hints = dict(misspelt(self._given, known))
@@ -116,7 +117,7 @@ _PRECISIONS = {
 
 
 class RunValues(Words):
-    """Values by key, of which those that are said not to be known are absent."""
+    """Values by key; values marked as unknown count as absent."""
 
     def __init__(self, given: Mapping[str, Any], known: Sequence[str]) -> None:
         super().__init__(given, {})
@@ -125,7 +126,7 @@ class RunValues(Words):
         self._given = {key: value for key, value in given.items() if not _is_unknown(value)}
 
     def read(self, key: str, default: Any) -> Any:
-        """The value of this key, which is of the kind of ``default``."""
+        """The value of this key, which must have the type of ``default``."""
         if isinstance(default, bool):
             return self.flag(key, default=default)
         if isinstance(default, StrEnum):

@@ -1,13 +1,13 @@
 """The work of one rank for one layer and one microbatch, as kernels and tensors.
 
-A layer's work is a list of kernels for each of F, B and W, and R where something is recomputed:
-products of matrices, attention, passes over memory, and collectives. Times are not here: they are
-what a cluster makes of these (its rates, its links).
+A layer's work is a list of kernels for each of F, B and W, and for R if something is recomputed:
+matrix products, attention, elementwise passes over memory, and collectives. Times follow from these
+and a cluster's rates and links.
 
-All figures are of **one rank** of a tensor, context and expert parallel group and of **one
-microbatch**; bytes are bytes, FLOPs count a multiplication and an addition as two.
-
-Bytes of weights, gradients and optimizer states on a rank, and what replicas exchange a step.
+All values are for **one rank** of a tensor, context and expert parallel group and for **one
+microbatch**. Sizes are in bytes; FLOPs count a multiplication and an addition as two. The module
+also has bytes of weights, gradients and optimizer states on a rank, and the exchanges between
+replicas per step.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .run import Sharding, TrainingRun
 
 
 class Group(StrEnum):
-    """Ranks that take part in a collective.
+    """The group of ranks that take part in a collective.
 
-    ``EP`` are the ranks that hold different experts, ``ETP`` those that hold parts of the same
-    experts; ``DP`` those that hold the same parameters outside of experts (data and context
-    parallel ranks), ``EDP`` those that hold the same experts.
+    ``EP``: ranks with different experts; ``ETP``: ranks with parts of the same experts; ``DP``:
+    ranks with the same parameters except experts (data and context parallel ranks); ``EDP``: ranks
+    with the same experts.
     """
 
     TP = "tp"
@@ -47,7 +47,7 @@ class CollectiveKind(StrEnum):
     REDUCE_SCATTER = "reduce-scatter"
     ALL_TO_ALL = "all-to-all"
     SEND = "send"
-    """To one other rank, while as much comes in from one."""
+    """To one other rank, while the same amount is received from another."""
 
 
 class WorkKind(StrEnum):
@@ -62,7 +62,7 @@ class WorkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel of ``op``. ``module``: the part of the layer that it belongs to."""
+    """A kernel of ``op``. ``module``: the part of the layer to which it belongs."""
 
     name: str
     module: str
@@ -73,7 +73,7 @@ class Kernel:
 class Gemm(Kernel):
     """``count`` products of (m x k) and (k x n), run as one kernel.
 
-    More than one are experts (a grouped product) or the batch and heads of unfused attention.
+    More than one are experts (a grouped product), or the batch and heads of unfused attention.
     ``precision``: of its operands; the result has the run's element size.
     """
 
@@ -89,18 +89,18 @@ class Gemm(Kernel):
 
     @property
     def bytes(self) -> float:
-        """Operands read once, the result written once."""
+        """Bytes moved: operands are read once, and the result is written once."""
         read = (self.m * self.k + self.k * self.n) * self.precision.operand_bytes
         return self.count * (read + self.m * self.n * self.precision.element_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Attention(Kernel):
-    """Fused attention: scores, softmax and weighted sum in one kernel that keeps no matrix.
+    """Fused attention: scores, softmax and weighted sum in one kernel that stores no matrix.
 
-    ``sequences`` of ``queries`` by ``keys`` positions; ``heads`` of queries. ``flops`` are those of
-    the pairs computed, ``bytes`` those read and written. Where a ring of ranks shares out a
-    sequence, as many kernels run one after the other, each with the keys of one.
+    ``sequences`` with ``queries`` by ``keys`` positions; ``heads`` of queries. ``flops``: of the
+    computed pairs; ``bytes``: read and written. If a ring of ranks divides a sequence, it stands
+    for one kernel per rank of the ring, run in sequence, each with the keys of one rank.
     """
 
     sequences: float
@@ -112,13 +112,13 @@ class Attention(Kernel):
 
     @property
     def rounds(self) -> int:
-        """Kernels, one for each rank of the ring."""
+        """The number of kernels: one per rank of the ring."""
         return round(self.keys / self.queries)
 
 
 @dataclass(frozen=True, slots=True)
 class Elementwise(Kernel):
-    """``kernels`` passes over memory that read and write ``bytes`` in all: norms, activation
+    """``kernels`` passes over memory that read and write ``bytes`` in total: norms, activation
     functions, rotations, additions, casts, softmax."""
 
     bytes: float
@@ -127,11 +127,11 @@ class Elementwise(Kernel):
 
 @dataclass(frozen=True, slots=True)
 class Collective(Kernel):
-    """``size`` ranks of ``group``; ``bytes`` as nccl-tests counts them, of one rank.
+    """A collective of ``size`` ranks in ``group``; ``bytes`` per rank as in nccl-tests.
 
-    All-reduce: the tensor. All-gather: what each rank has in the end. Reduce-scatter: what each
-    has at the start. All-to-all: what each sends, to itself included. Send: the message, ``count``
-    of them one after the other. What crosses a rank's link is :attr:`wire_bytes`.
+    All-reduce: the tensor. All-gather: each rank's result. Reduce-scatter: each rank's input.
+    All-to-all: what each rank sends, including to itself. Send: the message; ``count`` of them are
+    sent in sequence. :attr:`wire_bytes` is what crosses a rank's link.
     """
 
     kind: CollectiveKind
@@ -142,14 +142,14 @@ class Collective(Kernel):
 
     @property
     def wire_bytes(self) -> float:
-        """Bytes that leave a rank in the best algorithm without in-network reduction."""
+        """Bytes that leave a rank with the best algorithm without in-network reduction."""
         others = (self.size - 1) / self.size
         factor = {CollectiveKind.ALL_REDUCE: 2 * others, CollectiveKind.SEND: 1.0}
         return self.bytes * self.count * factor.get(self.kind, others)
 
     @property
     def steps(self) -> int:
-        """Messages one after the other, of which each has its latency."""
+        """The number of sequential messages, each with its latency."""
         others = self.size - 1
         if self.kind is CollectiveKind.ALL_REDUCE:
             return 2 * min(others, ceil(log2(self.size)))
@@ -159,10 +159,10 @@ class Collective(Kernel):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tensor kept after F: to the end of B (``until`` B) or of W (``until`` W).
+    """A tensor that is held after F, to the end of B or W (``until``).
 
-    ``module``: which one computes it again; ``dropped`` says that it does, so that it is held from
-    R on alone. ``made`` B: an output gradient that only B makes, and W alone needs.
+    ``module``: the module whose recomputation restores it; ``dropped``: it is recomputed, and hence
+    held only from R on. ``made``: B for an output gradient, which B computes and only W needs.
     """
 
     name: str
@@ -175,11 +175,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Numbers of a layer that a rank holds; those of experts have fewer replicas.
+    """Parameters of a layer on a rank. Those of experts have fewer replicas.
 
-    ``total``: of the layer in all, once. ``dense`` and ``expert``: on a rank of the tensor and
-    expert parallel groups, before any sharding over data parallel ranks. ``tied``: those that
-    another layer counts, of which a rank that has not that layer holds a copy.
+    ``total``: of the whole layer. ``dense`` and ``expert``: on a rank of the tensor and expert
+    parallel groups, before sharding over data parallel ranks. ``tied``: parameters counted in
+    another layer, copied on ranks that lack that layer.
     """
 
     total: int
@@ -196,10 +196,9 @@ class Parameters:
 class LayerWork:
     """One layer's work for one microbatch on one rank.
 
-    ``kernels`` in the order in which they run within each op; ``R`` ones precede B.
-    ``workspace``: bytes that F or B need while they run and give back (float32 logits).
-    ``message_bytes``: what goes to the next stage where the model is cut after this layer, and
-    comes back as its gradient; of one rank.
+    ``kernels``: in the order in which they run within each op; R precedes B. ``workspace``: bytes
+    that F or B need temporarily (float32 logits). ``message_bytes``: bytes per rank that are sent
+    to the next stage if the model is cut after this layer, and returned as its gradient.
     """
 
     kind: WorkKind
@@ -220,36 +219,36 @@ class LayerWork:
 
     @property
     def model_flops(self) -> float:
-        """F's, with all pairs that a token may look at: a window leaves fewer, the causal half is
-        undone."""
+        """FLOPs of F without causal masking: all pairs that a token may attend to, given its
+        window."""
         attention = sum(k.flops for k in self.of(OpKind.F) if isinstance(k, Attention))
         return self.flops(OpKind.F) + attention
 
     def bytes_moved(self, op: OpKind) -> float:
-        """Read from and written to the device's memory, collectives aside."""
+        """Bytes read from and written to device memory, without collectives."""
         return sum(k.bytes for k in self.of(op) if isinstance(k, Gemm | Attention | Elementwise))
 
     @property
     def m_b(self) -> float:
-        """M_B: held from F's start to B's end."""
+        """M_B: bytes held from F's start to B's end."""
         return sum(t.bytes for t in self.held if t.made is OpKind.F and not t.dropped)
 
     @property
     def m_w(self) -> float:
-        """M_W: held from B's end to W's; the inputs and the output gradients of products.
+        """M_W: bytes held from B's end to W's end: the inputs and output gradients of products.
 
-        What was recomputed for B is held on for W, so that this may be more than M_B.
+        Tensors recomputed for B are held for W, so that this may exceed M_B.
         """
         return sum(t.bytes for t in self.held if t.until is OpKind.W)
 
     @property
     def m_r(self) -> float:
-        """Held in addition to M_B from R's start to B's end: what recomputation brings back."""
+        """Bytes held in addition to M_B from R's start to B's end: the recomputed tensors."""
         return sum(t.bytes for t in self.held if t.dropped)
 
 
 def different(works: Sequence[LayerWork]) -> list[tuple[LayerWork, int]]:
-    """The different layers, by identity, and how many there are of each."""
+    """The distinct layers, by identity, with the number of each."""
     counts = Counter(map(id, works))
     return [(work, counts[id(work)]) for work in {id(work): work for work in works}.values()]
 
@@ -258,7 +257,7 @@ def different(works: Sequence[LayerWork]) -> list[tuple[LayerWork, int]]:
 class ModelWork:
     """All layers in forward order: embedding, decoder layers, multi-token prediction, head.
 
-    Like layers are the same object, so that what is derived of one can be kept by identity.
+    Equal layers are one object, so that derived values can be stored by identity.
     """
 
     layers: tuple[LayerWork, ...]
@@ -267,8 +266,8 @@ class ModelWork:
 
     @property
     def stages(self) -> tuple[tuple[LayerWork, ...], ...]:
-        """The layers of each stage: embedding with the first, what follows decoders with the
-        last."""
+        """The layers of each stage. The embedding is in the first stage; the layers after the
+        decoder are in the last."""
         starts = [1]
         for count in self.by_stage:
             starts.append(starts[-1] + count)
@@ -283,7 +282,7 @@ _MOMENTS, _MASTER = 8.0, 4.0
 class States:
     """Bytes on one rank: ``weights``, ``gradients``, ``optimizer`` states.
 
-    ``gathered``: of one layer's weights whole, in the run's format, while FSDP runs it.
+    ``gathered``: the unsharded weights of one layer in the run's format, while FSDP runs it.
     """
 
     weights: float
@@ -293,11 +292,11 @@ class States:
 
     @property
     def kept(self) -> float:
-        """All but what is gathered for use."""
+        """All except ``gathered``."""
         return self.weights + self.gradients + self.optimizer
 
     def __add__(self, other: States) -> States:
-        """The states of two layers on one rank, one of which runs at a time."""
+        """The states of two layers on one rank, which do not run at the same time."""
         return States(
             self.weights + other.weights,
             self.gradients + other.gradients,
@@ -307,14 +306,15 @@ class States:
 
 
 def states_of(parameters: Parameters, run: TrainingRun) -> States:
-    """With Adam in mixed precision: weights in the run's format, gradients in ``run.gradients``,
-    and 12 bytes a parameter, float32 weights and two moments (Micikevicius et al., 2018;
-    Rajbhandari et al., 2020, section 3.1: 2, 2 and K = 12).
+    """Bytes of states with Adam in mixed precision.
 
-    In float32 the weights are their own master: 8 bytes. Sharding divides the optimizer by the
-    replicas, with ``zero2`` gradients too, with ``fsdp`` weights too: float32 ones, as torch's
-    ``fully_shard`` keeps them, of which a layer at work is gathered in the run's format; one
-    replica alone has nothing to gather.
+    Weights are in the run's format, gradients in ``run.gradients``; the optimizer has 12 bytes per
+    parameter: float32 weights and two moments (Micikevicius et al., 2018; Rajbhandari et al., 2020,
+    section 3.1: 2, 2 and K = 12). In float32 the weights are their own master copy: 8 bytes.
+
+    Sharding divides the optimizer states by the number of replicas; ``zero2`` also gradients;
+    ``fsdp`` also weights. These are then float32, as in torch's ``fully_shard``, and a running
+    layer's are gathered in the run's format. With a single replica nothing is gathered.
     """
     dense = _states(parameters.dense + parameters.tied, run, run.dense_replicas)
     return dense + _states(parameters.expert, run, run.expert_replicas)
@@ -336,11 +336,12 @@ def _states(count: float, run: TrainingRun, replicas: int) -> States:
 
 
 def step_collectives(parameters: Parameters, run: TrainingRun) -> tuple[Collective, ...]:
-    """The collectives of a layer's replicas once a step; with ``fsdp`` at each of its ops.
+    """The collectives of a layer's replicas per step; with ``fsdp``, at each of its ops.
 
-    Without sharding an all-reduce of gradients; ``zero1`` and ``zero2`` a reduce-scatter of them
-    and an all-gather of weights; ``fsdp`` an all-gather for F and one for B, and a reduce-scatter
-    after W. In the format in which gradients are summed, and weights are computed with.
+    Without sharding: an all-reduce of gradients. ``zero1`` and ``zero2``: a reduce-scatter of
+    gradients and an all-gather of weights. ``fsdp``: an all-gather for F and one for B, and a
+    reduce-scatter after W. Gradients are sent in the format in which they are summed, weights in
+    the run's format.
     """
     parts = (
         (Group.DP, parameters.dense, run.dense_replicas),
@@ -355,7 +356,7 @@ def step_collectives(parameters: Parameters, run: TrainingRun) -> tuple[Collecti
 
 
 def _exchanges(run: TrainingRun) -> list[tuple[str, OpKind, CollectiveKind, float]]:
-    """Name, op, kind and bytes a parameter."""
+    """Name, op, kind and bytes per parameter of each collective."""
     weight, gradient = run.precision.element_bytes, run.gradients.element_bytes
     if run.sharding is Sharding.NONE:
         return [("gradients", OpKind.W, CollectiveKind.ALL_REDUCE, gradient)]

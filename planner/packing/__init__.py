@@ -1,1 +1,1 @@
-"""From the lengths of sequences to microbatches: cost model, constructors, search, bound."""
+"""From sequence lengths to microbatches: cost model, constructive heuristics, search, bound."""

@@ -1,7 +1,7 @@
-"""Packings from nothing: which sequences share a microbatch, before any schedule is known.
+"""Constructive heuristics for packings, which do not need a schedule.
 
-``costs`` are milliseconds of the busiest rank, (n,), ``lengths`` tokens, (n,), ``most`` the tokens
-of a microbatch at most. Each constructor returns None where it finds no packing within these.
+``costs``: milliseconds of the busiest rank, (n,). ``lengths``: tokens, (n,). ``most``: maximum
+tokens of a microbatch. Each heuristic returns None if it finds no packing.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from .costs import Microbatches, SequenceCosts
 
 
 def constructed(costs: SequenceCosts, replicas: int, most: float) -> list[Microbatches]:
-    """Packings of all replicas, one after the other: an even one, where there is one, and an uneven
-    one. Raises InputError for fewer sequences than microbatches, and InfeasibleError where neither
-    keeps the ``most`` tokens."""
+    """Packings of all replicas, one after the other: a balanced one, if found, and one of similar
+    lengths per microbatch.
+
+    Raises InputError if there are fewer sequences than microbatches, and InfeasibleError if no
+    packing with at most ``most`` tokens per microbatch is found.
+    """
     busiest, lengths = costs.busiest, costs.lengths
     number, none = costs.problem.microbatches * replicas, np.zeros(len(lengths))
     if len(lengths) < number:
@@ -41,8 +44,11 @@ def constructed(costs: SequenceCosts, replicas: int, most: float) -> list[Microb
 def greedy(
     costs: FloatArray, order: IntArray, lengths: IntArray, number: int, most: float
 ) -> Microbatches | None:
-    """Each sequence, in this order, to the microbatch of least cost that has room: the most
-    expensive first is LPT (Graham, 1969), and costs of 0 are first fit."""
+    """List scheduling: assign each sequence, in the given order, to the microbatch of least cost
+    that has room.
+
+    In descending order of cost this is LPT (Graham, 1969); with costs of 0 it is first fit.
+    """
     tokens, sums = np.zeros((2, number))
     found: Microbatches = [[] for _ in range(number)]
     for i in order.tolist():
@@ -58,8 +64,11 @@ def greedy(
 def sorted_runs(
     costs: FloatArray, lengths: IntArray, number: int, most: float
 ) -> Microbatches | None:
-    """Runs of the sequences sorted by length whose most expensive is as cheap as can be: dynamic
-    programming's answer (DynaPipe, Jiang et al., 2024), found by bisection of that cost."""
+    """Partition the sequences, sorted by length, into runs that minimize the cost of the most
+    expensive run.
+
+    The optimum is that of DynaPipe's dynamic program (Jiang et al., 2024), found by bisection.
+    """
     order = np.argsort(lengths, kind="stable")
     low, high = float(costs.max()), float(costs.sum())
     found = None
@@ -77,7 +86,7 @@ def sorted_runs(
 
 
 def _runs(costs: FloatArray, lengths: IntArray, dearest: float, most: float) -> Microbatches:
-    """Runs of at most this cost and these tokens, each as long as it can be."""
+    """Greedy runs, each as long as possible with at most this cost and these tokens."""
     found: Microbatches = []
     cost = tokens = inf
     for i in range(len(costs)):
@@ -90,7 +99,7 @@ def _runs(costs: FloatArray, lengths: IntArray, dearest: float, most: float) -> 
 
 
 def _filled(found: Sequence[Sequence[int]]) -> Microbatches:
-    """The same with a sequence of the fullest microbatch in each that is empty."""
+    """The microbatches; each empty one gets a sequence of the one with the most sequences."""
     full = [list(each) for each in found]
     for each in full:
         if not each:
@@ -99,7 +108,7 @@ def _filled(found: Sequence[Sequence[int]]) -> Microbatches:
 
 
 def dealt(packed: Microbatches, costs: FloatArray, replicas: int) -> Microbatches:
-    """The microbatches replica by replica, dealt in turn, the most expensive first."""
+    """The microbatches ordered by replica, dealt round-robin in descending order of cost."""
     if replicas == 1:
         return packed
     order = sorted(packed, key=lambda each: -costs[each].sum())

@@ -1,14 +1,16 @@
 """Times and sizes that a sequence adds to a microbatch, from a profile of one microbatch.
 
-The profile was measured on a microbatch of n sequences of L tokens each. Of a stage's time for an
-op the share a grows with the square of each sequence's length (attention), all else with tokens::
+The profile was measured on a microbatch of n sequences of L tokens each. A share a of a stage's
+time for an op (attention) is proportional to the square of the sequence length, the rest to
+tokens::
 
     time of a sequence of l tokens = t * ((1 - a) l / (n L) + a l^2 / (n L^2))
 
-Memory and what is sent grow with tokens. B's attention takes twice as long as F's, its products as
-long as F's, so that a share a of F is 2 a / (1 + a) of B; W has no attention.
+Memory and messages are proportional to tokens. In B, attention takes twice its time in F, and
+matrix products take the same time as in F. A share a in F is hence 2 a / (1 + a) in B; W has no
+attention.
 
-Costs of sequences, fitted again to steps that were measured.
+:func:`refit` fits the costs to measured steps.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from ..inputs.problem_setup import ProfileLike, ProfileSource, check_alike
 from ..measured.rescaled import with_times
 
 Microbatches: TypeAlias = list[list[int]]
-"""The sequences of each microbatch, by their places in the batch."""
+"""The sequences of each microbatch, as indices into the batch."""
 OP_TIMES = "t_f", "t_b", "t_w"
 BY_TOKENS = "m_b", "m_w", "m_r", "m_o", "activation_bytes", "offload_bytes"
 
@@ -46,9 +48,9 @@ BY_TOKENS = "m_b", "m_w", "m_r", "m_o", "activation_bytes", "offload_bytes"
 class SequenceCosts:
     """The costs of sequences of ``lengths``, (n,), in microbatches of ``problem``.
 
-    ``problem``: with the profile's own microbatch in place of each, which has ``tokens``.
-    ``linear``, ``square``: (3, S), of F, B and W: milliseconds a token, and a token squared;
-    ``held``: (2, S), M_B and M_W a token.
+    ``problem``: every microbatch is the profile's, with ``tokens`` tokens. ``linear``, ``square``:
+    milliseconds per token and per squared token of F, B and W, (3, S). ``held``: M_B and M_W per
+    token, (2, S).
     """
 
     problem: Problem
@@ -60,7 +62,8 @@ class SequenceCosts:
 
     @classmethod
     def of(cls, problem: Problem, document: LengthsDocument, where: str) -> SequenceCosts:
-        """Raises InputError where the share of attention is wrong."""
+        """The costs for a profile and a lengths file. Raises InputError for an invalid share of
+        attention."""
         profile, length = problem.profile, document.reference_length
         shares = attention_of(profile, document.attention, where)
         tokens = float(length * (profile.micro_batch or 1))
@@ -71,24 +74,24 @@ class SequenceCosts:
 
     @cached_property
     def times(self) -> FloatArray:
-        """(3, S, n): milliseconds of F, B and W that each sequence adds."""
+        """Milliseconds that each sequence adds to F, B and W, (3, S, n)."""
         tokens = self.lengths.astype(np.float64)
         return self.linear[:, :, None] * tokens + self.square[:, :, None] * tokens**2
 
     @cached_property
     def busiest(self) -> FloatArray:
-        """(n,): milliseconds that each sequence keeps the rank with most work."""
+        """Milliseconds that each sequence adds to the rank with the most work, (n,)."""
         of_ranks = np.zeros((self.problem.ranks, len(self.lengths)))
         np.add.at(of_ranks, self.problem.owner[:, 0], self.times.sum(axis=0))
         return np.asarray(of_ranks[of_ranks.sum(axis=1).argmax()])
 
     def sizes_of(self, microbatches: Microbatches) -> FloatArray:
-        """(M, 2): tokens of each microbatch, and the sum of their lengths' squares."""
+        """Tokens of each microbatch, and the sum of the squared lengths, (M, 2)."""
         parts = [self.lengths[each].astype(np.float64) for each in microbatches]
         return np.array([[part.sum(), (part**2).sum()] for part in parts])
 
     def problem_of(self, microbatches: Microbatches) -> Problem:
-        """The problem whose microbatches are these sequences."""
+        """The problem with these microbatches."""
         profile, count = self.problem.profile, len(microbatches)
         stages = tuple(
             StageProfile.of([self._part(s, each) for each in microbatches])
@@ -98,7 +101,7 @@ class SequenceCosts:
         return replace(self.problem, profile=found, microbatches=count)
 
     def _part(self, s: int, sequences: list[int]) -> StageProfile:
-        """The stage of a microbatch of these sequences."""
+        """Stage ``s`` for a microbatch of these sequences."""
         stage, share = self.problem.profile.stages[s], self.lengths[sequences].sum() / self.tokens
         times = self.times[:, s, sequences].sum(axis=1).tolist()
         sized = stage.scaled(float(share), BY_TOKENS)
@@ -106,15 +109,15 @@ class SequenceCosts:
 
 
 def packing_bound(costs: SequenceCosts, replicas: int) -> float:
-    """Milliseconds that the slowest of ``replicas`` takes at least in any packing, whatever its
-    schedules.
+    """Lower bound on the slowest replica's cost over all packings and schedules, in milliseconds.
 
-    Proof. In a schedule of any packing let each op be its sequences' ops, one after the other in
-    the same time. Inputs are there, as the packed op had all of them and a shorter message takes no
-    longer; a sequence's memory is taken no earlier and given back no later than its microbatch's
-    was. So it is a schedule, of the same cost, of **each sequence as a microbatch of its own**, and
-    every bound of these holds for all packings. Of several replicas one has at least an even share
-    of any rank's work, and one the longest sequence.
+    Proof. Given a schedule of any packing, replace each op by the ops of its sequences, one after
+    the other in the same time. Their inputs are available, since the packed op had all of them and
+    a shorter message takes no longer; a sequence's memory is allocated no earlier and released no
+    later than its microbatch's was. The result is a schedule, of the same cost, of the problem in
+    which **each sequence is a microbatch of its own**, so that lower bounds of that problem hold
+    for all packings. With several replicas, one replica has at least the average work of any rank,
+    and one has the longest sequence.
     """
     apart = costs.problem_of([[i] for i in range(len(costs.lengths))])
     bounds = [work(apart).value / replicas, critical_path(apart).value]
@@ -124,10 +127,10 @@ def packing_bound(costs: SequenceCosts, replicas: int) -> float:
 
 
 def attention_of(profile: Profile, given: Any, where: str) -> FloatArray:
-    """(3, S): the share of F, B and W that grows with the square of the length.
+    """The share of F, B and W that is proportional to the squared length, (3, S).
 
-    ``given``: that of F, one number or one per stage, or an object of such by t_f, t_b and t_w.
-    Raises InputError for anything else.
+    ``given``: the share of F, as one number or one per stage, or an object with such values for
+    t_f, t_b and t_w. Raises InputError for anything else.
     """
     if isinstance(given, Mapping) and set(given) == set(OP_TIMES):
         return np.stack([_shares(profile, given[k], f"{where}: attention: {k}") for k in OP_TIMES])
@@ -136,7 +139,7 @@ def attention_of(profile: Profile, given: Any, where: str) -> FloatArray:
 
 
 def _shares(profile: Profile, given: Any, where: str) -> FloatArray:
-    """(S,): the share of each stage. Raises InputError."""
+    """The share of each stage, (S,). Raises InputError."""
     each = list(given) if isinstance(given, Sequence) else [given] * profile.num_stages
     sound = (isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x <= 1 for x in each)
     if len(each) != profile.num_stages or not all(sound):
@@ -149,27 +152,28 @@ if TYPE_CHECKING:
     from ..pack import Packing
 
 ROUNDS, NEAR, FORMER = 20, 0.01, 0.01
-"""Of reweighting; errors below this share of the median time count by their squares; the weight of
-the former costs, where a time that is off by all of the median has 1."""
+"""Iterations of reweighting; errors below this share of the median time are squared instead of
+absolute; weight of the prior (the old costs) per sample."""
 
 Steps: TypeAlias = "Iterable[tuple[Packing, Schedule | Sequence[Schedule]]]"
 Samples: TypeAlias = defaultdict[tuple[OpKind, int], list[tuple[float, float, float]]]
-"""By kind and stage: tokens and squares of lengths, as shares of the reference's, and the time."""
+"""By kind and stage: tokens and squared lengths, relative to the reference's, and the time."""
 
 
 def refit(profile: ProfileLike, lengths: Document, steps: Steps) -> tuple[Profile, dict[str, Any]]:
-    """``profile`` and ``lengths``, as :func:`pack` takes them, by what measured steps took.
+    """Fit ``profile`` and ``lengths``, the arguments of :func:`pack`, to measured steps.
 
-    ``steps``: pairs of a packing and the trace of its step (``Pipeline.gather_trace``), or traces,
-    one per replica. The time of each op of a microbatch is fitted as the sum of one term that grows
-    with tokens and one with the squares of its sequences' lengths, neither below 0, by least
-    absolute errors: a step that was disturbed counts for little. Where microbatches do not tell the
-    two apart the former costs do. Times of stages of which only BWs ran are shared as before. T_R
-    is to T_F as it was; T_BW and T_FB are left out, as :func:`pack` plans without them.
+    ``steps``: pairs of a packing and the trace of its step (``Pipeline.gather_trace``), or one
+    trace per replica. The time of each op is modelled as the sum of a term proportional to tokens
+    and one proportional to the squared lengths, both nonnegative, and fitted by least absolute
+    errors, so that disturbed steps have little influence. If the microbatches do not determine both
+    terms, the old costs decide. If only BWs of a stage ran, their time is divided into B and W as
+    before. The ratio of T_R to T_F is kept; T_BW and T_FB are removed, as :func:`pack` does not use
+    them.
 
     Returns the profile with times of the reference's microbatch, and the lengths file's object with
-    these shares as ``attention``, one a stage of each op. Raises InputError where the steps are of
-    other stages, or not measured.
+    the fitted shares as ``attention``, one per stage and op. Raises InputError if the steps have
+    other stages or were not measured.
     """
     document, where = read_document(lengths, "lengths")
     given, source = parse_lengths(document, where), ProfileSource.of(profile, None)
@@ -210,7 +214,7 @@ def _samples(steps: Steps, profile: Profile, length: int) -> Samples:
 
 
 def _check(trace: Schedule, stages: int, microbatches: int) -> None:
-    """Raises InputError where the trace is of another packing or profile, or has no times."""
+    """Raises InputError if the trace has another shape than the packing, or has no times."""
     problem = trace.problem
     if (problem.stages, problem.microbatches) != (stages, microbatches) or trace.timing is None:
         wanted = f"{stages} stages and {microbatches} microbatches"
@@ -218,7 +222,8 @@ def _check(trace: Schedule, stages: int, microbatches: int) -> None:
 
 
 def _refit_stage(costs: FloatArray, samples: Samples, stage: int) -> None:
-    """``costs``: of F, B and W the terms by tokens and by squares, (3, 2), changed."""
+    """Fit the costs of one stage in place. ``costs``: terms of F, B and W by tokens and squared
+    lengths, (3, 2)."""
     for at, kind in enumerate((OpKind.F, OpKind.B, OpKind.W)):
         if rows := samples[kind, stage]:
             costs[at] = _fitted(np.array(rows), costs[at])
@@ -230,7 +235,8 @@ def _refit_stage(costs: FloatArray, samples: Samples, stage: int) -> None:
 
 
 def _fitted(rows: FloatArray, old: FloatArray) -> FloatArray:
-    """(2,): the terms of ``rows``, (N, 3), by least absolute errors: reweighted least squares."""
+    """The two terms, (2,), fitted to ``rows``, (N, 3), by least absolute errors (iteratively
+    reweighted least squares). ``old`` is the prior."""
     sizes, times = rows[:, :2], rows[:, 2]
     usual = float(np.median(times))
     if usual <= 0:
@@ -246,7 +252,7 @@ def _fitted(rows: FloatArray, old: FloatArray) -> FloatArray:
 
 
 def _not_negative(matrix: FloatArray, right: FloatArray) -> FloatArray:
-    """The least of x' A x / 2 - b' x over x >= 0, (2,)."""
+    """The minimizer, (2,), of x' A x / 2 - b' x over x >= 0."""
     found = np.asarray(np.linalg.solve(matrix, right))
     if (found >= 0).all():
         return found

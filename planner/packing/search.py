@@ -1,12 +1,14 @@
-"""A packing and its schedules: constructed, improved by the planned step, and scheduled.
+"""The search for a packing and its schedules.
 
 ::
 
-    an even and an uneven packing -> the order of ops of each -> by each order a local search on
-    packings, and a schedule for a moment -> of the better one, a schedule -> once more by that
+    a balanced and a sorted packing -> an order of ops for each
+      -> for each order: local search over packings, then a short search for a schedule
+      -> for the better result: a longer search for a schedule
+      -> local search and schedule once more with its order
 
-In the local search sequences and whole microbatches change places, and each packing is simulated by
-the order of ops that is known.
+The local search moves sequences and exchanges sequences or whole microbatches; each packing is
+simulated with a known order of ops.
 """
 
 from __future__ import annotations
@@ -32,21 +34,21 @@ from .constructors import constructed
 from .costs import Microbatches, SequenceCosts
 
 PATTERNS, SCHEDULES, AGAIN = 0.08, 0.6, 0.08
-"""Shares of time or work: of the first orders, and as much each of local search by them and of the
-schedules that it is judged by; of the schedules; of a last local search by these, and as much of
-its schedules."""
+"""Shares of the time or work: ``PATTERNS`` for the first orders, and again for each local search
+and each of its schedules; ``SCHEDULES`` for the longer search; ``AGAIN`` for the last local search,
+and again for its schedules."""
 EXCHANGED, MOVED = 0.25, 0.5
-"""Shares of the moves that exchange two microbatches, and up to here move a sequence; the others
-exchange two sequences."""
+"""Thresholds for a uniform random number: below the first a move exchanges two microbatches, below
+the second it moves a sequence, else it exchanges two sequences."""
 MEAN = 1e-3
-"""Weight of the replicas' mean beside the slowest one."""
+"""Weight of the replicas' mean cost in the local search, relative to the slowest replica's."""
 HEAT = 1e-3
-"""Share of the cost by which a move may make it worse at first; at the end none."""
+"""Initial temperature of simulated annealing, as a share of the cost; it decreases to 0."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The microbatches of all replicas, one after the other, and a schedule of each replica."""
+    """The microbatches of all replicas, one after the other, and a schedule for each replica."""
 
     packed: Microbatches
     schedules: list[Schedule]
@@ -57,7 +59,7 @@ class Found:
 
     @property
     def cost(self) -> float:
-        """Milliseconds of the slowest replica."""
+        """Cost of the slowest replica, in milliseconds."""
         return max(map(iteration_time, self.schedules))
 
 
@@ -68,8 +70,10 @@ def choose(
     search: CachedSearch,
     start: Order | None = None,
 ) -> Found:
-    """The best packing found of at most ``most`` tokens per microbatch; ``start``: an order of ops
-    to begin with. Raises InfeasibleError where nothing fits."""
+    """The best packing found with at most ``most`` tokens per microbatch.
+
+    ``start``: the initial order of ops. Raises InfeasibleError if nothing fits.
+    """
     starts = constructed(costs, replicas, most)
     share = search.share(PATTERNS / len(starts))
     tracks = []
@@ -86,7 +90,8 @@ def choose(
 def scheduled(
     costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order | None], search: CachedSearch
 ) -> Found:
-    """A schedule of each replica, from its order if there is one; they share time or work."""
+    """A schedule for each replica, starting from its order if there is one; time or work is shared
+    equally."""
     share = search.share(1 / len(orders))
     problems = map(costs.problem_of, by_replica(packed, costs.problem.microbatches))
     return Found(
@@ -96,7 +101,7 @@ def scheduled(
 
 
 def by_replica(packed: Microbatches, each: int) -> Iterator[Microbatches]:
-    """The microbatches of one replica after the other."""
+    """The microbatches of each replica; ``each``: their number per replica."""
     for first in range(0, len(packed), each):
         yield packed[first : first + each]
 
@@ -108,13 +113,15 @@ def _track(
     most: float,
     search: CachedSearch,
 ) -> Found:
-    """The local search by these orders from ``packed``, scheduled."""
+    """The schedules for the result of a local search from ``packed`` with these orders."""
     return scheduled(costs, improved(costs, packed, orders, most, search.options), orders, search)
 
 
 class PackingCost:
-    """The cost of each replica's microbatches in one order of ops per replica, with the delays that
-    messages of the microbatches ``packed`` have."""
+    """The cost of each replica's microbatches with a fixed order of ops per replica.
+
+    The delays of messages are those of the microbatches ``packed``.
+    """
 
     def __init__(self, costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order]) -> None:
         self._of, self._count = costs, costs.problem.microbatches
@@ -123,8 +130,10 @@ class PackingCost:
         self._offsets = list(map(offsets_of, orders))
 
     def __call__(self, r: int, sizes: FloatArray) -> float:
-        """The cost of replica ``r``, infinite where memory does not hold it; ``sizes``: tokens of
-        each microbatch and the sum of their squares, (R M, 2)."""
+        """The cost of replica ``r``; infinite if it exceeds the memory limit.
+
+        ``sizes``: tokens and sum of squared lengths of each microbatch of all replicas, (R M, 2).
+        """
         of, (tokens, squares) = self._of, sizes[r * self._count :][: self._count].T
         times = of.linear[:, :, None] * tokens + of.square[:, :, None] * squares
         durations = np.concatenate([times, times[1:2] + times[2:]])
@@ -136,7 +145,7 @@ class PackingCost:
 
 
 def cost_of(costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order]) -> float:
-    """The slowest replica's cost by these orders, one per replica."""
+    """The slowest replica's cost with these orders, one per replica."""
     cost, sizes = PackingCost(costs, packed, orders), costs.sizes_of(packed)
     return max(cost(r, sizes) for r in range(len(orders)))
 
@@ -148,8 +157,11 @@ def improved(
     most: float,
     options: SolveOptions,
 ) -> Microbatches:
-    """The best packing found within ``options`` from ``packed``, all replicas' microbatches one
-    after the other, of at most ``most`` tokens each; ``orders``: one per replica."""
+    """The best packing found by local search from ``packed`` within ``options``.
+
+    ``packed``: all replicas' microbatches, one after the other; ``orders``: one per replica;
+    ``most``: maximum tokens of a microbatch.
+    """
     random, budget, count = Random(options.seed), options.budget, costs.problem.microbatches
     cost, sizes = PackingCost(costs, packed, orders), costs.sizes_of(packed)
     ops, spans = 3.0 * costs.problem.stages * count, [cost(r, sizes) for r in range(len(orders))]
@@ -174,18 +186,18 @@ def improved(
 
 
 def _left(budget: Budget) -> float:
-    """The share of the budget that is left."""
+    """The remaining share of the budget."""
     limit = budget.work
     return budget.time.share_left if limit.ops == inf else limit.left / limit.ops
 
 
 def _worth(spans: Sequence[float]) -> float:
-    """The value that is minimized."""
+    """The objective of the local search, from each replica's cost."""
     return max(spans) + MEAN * sum(spans) / len(spans)
 
 
 def _moved(one: list[int], other: list[int], random: Random) -> tuple[list[int], list[int]]:
-    """Two microbatches after a random move."""
+    """Two microbatches after a random move between them."""
     kind, i, k = random.random(), random.choice(one), random.choice(other)
     if kind < EXCHANGED:
         return other, one

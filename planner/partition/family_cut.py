@@ -1,12 +1,13 @@
 """The best cut of a profile's layers for one family.
 
-1. The even cut, the balanced one, the one that fills memory least, and the one of the least bound.
-2. From the cheapest of them to the cheapest neighbour, for as long as that costs less.
-3. The cuts each of whose ranks alone may still cost less are listed: where they are few, all are
-   timed, and the cheapest is proven to be the best. Else the bound is that on all cuts.
+1. Start with the even cut, the balanced one, the one with the lowest memory utilization, and the
+   one of the least lower bound.
+2. Hill climbing: from the cheapest of them to its cheapest neighbour, while the cost decreases.
+3. List the cuts whose per-rank lower bounds are below the best cost. If they are few, time all
+   of them, so that the cheapest is optimal. Otherwise the bound is the one over all cuts.
 
-The order of ops is taken from the even cut: it is for families whose order no cut changes, such as
-1F1B, GPipe and interleaved 1F1B.
+The order of ops is that of the even cut, so this is for families whose order does not depend on the
+cut, such as 1F1B, GPipe and interleaved 1F1B.
 """
 
 from __future__ import annotations
@@ -37,16 +38,17 @@ from pipeloom.solver.placement.search import room
 from ..inputs.problem_setup import Terms
 
 MOST_LISTED = 2000
-"""Cuts that are timed one by one in the end."""
+"""Maximum number of listed cuts that are timed."""
 OPS_A_CUT, OPS_A_MICROBATCH = 1e5, 3.0
-"""Simulated ops that take as long as making the problem of a cut; ops of one on a stage."""
+"""Work equivalent of building a cut's problem, in simulated ops; number of ops of a microbatch on a
+stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyPlan:
-    """The best schedule found of ``family``, None where there is none, as ``why_not`` says.
+    """The best schedule found for ``family``; None if there is none, with the reason ``why_not``.
 
-    No cut of the layers gives the family a cost below ``bound``.
+    ``bound``: lower bound on the family's cost over all cuts.
     """
 
     family: str
@@ -69,10 +71,10 @@ def best_family_cut(
     work: WorkLimit,
     beat: float = math.inf,
 ) -> FamilyPlan:
-    """The best of all cuts into ``stages`` stages, as far as they are looked at until ``stop``.
+    """The best cut into ``stages`` stages among those examined until ``stop``.
 
-    None is looked at where none costs less than ``beat``, or it is known and time is over.
-    ``work``: where what is simulated is counted.
+    The search is skipped if the lower bound is not below ``beat``, or if the time is over. ``work``
+    counts the simulated ops.
     """
     cutter, family = Cutter(layers, stages, terms.rules), find_family(name)
     even = cutter.even()
@@ -101,7 +103,7 @@ def _why_not_searched(bound: float, beat: float, stop: StoppingCriterion) -> str
 
 @dataclass
 class _FamilyCuts:
-    """The family's order on other cuts; those that were timed are kept."""
+    """The family's order of ops on other cuts; results are memoized."""
 
     schedule: Schedule
     bounds: CutBounds
@@ -110,7 +112,7 @@ class _FamilyCuts:
     _timed: dict[Cut, Schedule | None] = field(default_factory=dict)
 
     def plan(self, name: str, bound: float) -> FamilyPlan:
-        """The best of all cuts, of which none costs less than ``bound``."""
+        """The best cut found; ``bound`` is the lower bound over all cuts."""
         best, complete = self.best()
         found, cost = self.timed(best), self.cost(best)
         if found is not None:
@@ -120,7 +122,7 @@ class _FamilyCuts:
         return FamilyPlan(name, bound=bound, why_not="no cut that was looked at fits in memory")
 
     def best(self) -> tuple[Cut, bool]:
-        """The cheapest cut that was looked at, and whether none of the others costs less."""
+        """The cheapest cut that was examined, and whether it is proven optimal."""
         best = self._climb()
         if self.stop():
             return best, False
@@ -142,7 +144,7 @@ class _FamilyCuts:
         return best
 
     def _until_stop(self, cuts: Iterable[Cut]) -> Sequence[Cut]:
-        """The first of ``cuts``, timed until the time is over."""
+        """The first of ``cuts``, each timed, until the time is over."""
         found = []
         for cut in takewhile(lambda _: not self.stop(), cuts):
             self.timed(cut)
@@ -150,7 +152,7 @@ class _FamilyCuts:
         return found
 
     def cost(self, cut: Cut) -> float:
-        """Infinite where memory is too small."""
+        """The cost; infinite if memory is exceeded."""
         schedule = self.timed(cut)
         return math.inf if schedule is None else iteration_time(schedule)
 
@@ -169,12 +171,12 @@ class _FamilyCuts:
 
 
 def bound_from(given: Profile | LayeredProfile, chunks: int, microbatches: int) -> float:
-    """No schedule of ``chunks`` or more stages per rank, stage s on rank s mod P, costs less.
+    """Lower bound on schedules with ``chunks`` or more stages per rank, stage s on rank s mod P.
 
-    Of K P stages that go round the ranks each rank has some of the work, the busiest at least an
-    even share of it, and one microbatch passes K P - 1 boundaries there and back. More stages a
-    rank divide the same work and add boundaries, so what bounds K bounds all more than K. No order
-    of ops costs less, as in :mod:`pipeloom.solver.partition.cut_bounds`.
+    Proof. With K P stages, the busiest rank has at least the average work, and a microbatch crosses
+    K P - 1 boundaries in each direction. More stages per rank divide the same work and add
+    boundaries, so that the bound for K also holds for every larger number. It holds for every order
+    of ops, as in :mod:`pipeloom.solver.partition.cut_bounds`.
     """
     if isinstance(given, Profile):
         parts, cluster = given.stages, given
@@ -187,14 +189,14 @@ def bound_from(given: Profile | LayeredProfile, chunks: int, microbatches: int) 
 
 
 def _least(part: StageProfile) -> StageProfile:
-    """The part with times that neither a pair nor a fused BW undercuts."""
+    """The part with times that are lower bounds even with fused pairs or a fused BW."""
     fused = min(part.fused, part.t_b + part.t_w)
     t_b = min(part.t_b, fused)
     return least_times_of(replace(part, t_b=t_b, t_w=fused - t_b, t_bw=None))
 
 
 def _delays(parts: Sequence[StageProfile], cluster: Profile, chunks: int) -> float:
-    """The least delays of one microbatch over all boundaries, there and back."""
+    """The least total delay of a microbatch over all boundaries, in both directions."""
     least = np.min([cluster.delays(size) for size in {p.activation_bytes for p in parts}], axis=0)
     owners = np.arange(chunks * cluster.ranks) % cluster.ranks
     there, back = least[owners[:-1], owners[1:]], least[owners[1:], owners[:-1]]

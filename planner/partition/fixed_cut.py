@@ -1,4 +1,4 @@
-"""A profile by layers where a number of stages is asked for: its layers cut into as many."""
+"""A profile by layers for a request with a fixed number of stages: the cut of the layers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ..inputs.problem_setup import ProfileSource, check_microbatches, layers_of,
 
 BALANCED, EVEN = "balanced", "even"
 CutLike: TypeAlias = Schedule | Program | Document
-"""``balanced``, ``even``, or the schedule whose cut is taken."""
+"""``balanced``, ``even``, or a schedule whose cut is used."""
 Profiles: TypeAlias = Callable[[str], Profile]
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Layers that are cut in one ``way``: balanced, even, or as in a schedule."""
+    """Layers, and how to cut them: balanced, even, or as in a schedule."""
 
     layers: LayeredProfile
     where: str
@@ -37,14 +37,14 @@ class Cuts:
 
     @classmethod
     def of(cls, source: ProfileSource, way: CutLike | None, **others: Any) -> Cuts | None:
-        """How the layers of the profile are cut, balanced by default; None where it has stages
-        and neither the ``way`` nor ``others`` of the optimizer's options say so.
+        """How the layers of the profile are cut, balanced by default; None if it has stages and
+        neither ``way`` nor one of the optimizer's options ``others`` asks for a cut.
 
-        Raises InputError where the profile, or the ``partition``, is wrong.
+        Raises InputError if the profile or ``partition`` is invalid.
         """
         if not source.is_cut(partition=way, **others):
             return None
-        # joint: what optimize alone can do
+        # only optimize supports "joint"
         how = BALANCED if way is None or way == "joint" else way
         if isinstance(how, str) and how not in {BALANCED, EVEN} and not {".", "/"} & set(how):
             raise InputError(
@@ -54,7 +54,7 @@ class Cuts:
         return cls(layers_of(source), source.where, how)
 
     def into(self, stages: int) -> Profile:
-        """The profile of so many stages. Raises InputError where there is no such cut."""
+        """The profile with this number of stages. Raises InputError if there is no such cut."""
         cutter = Cutter(self.layers, stages)
         cut = cutter.even()
         if cut is None:
@@ -70,8 +70,8 @@ class Cuts:
         return self.layers.cut(cut)
 
     def for_family(self, name: str, microbatches: int) -> Profile:
-        """A profile of as many stages as the family runs. Raises InputError where there is none."""
-        # how many that are follows from the ranks, not from where it is cut
+        """The profile with the number of stages that the family runs. Raises InputError."""
+        # the number of stages depends only on the ranks, not on the cut
         one_each = replace(self, way=EVEN).into(self.layers.ranks)
         problem = find_family(name).problem(one_each, microbatches, None, Objective.PERIOD)
         return self.into(problem.profile.num_stages)
@@ -91,7 +91,8 @@ class Cuts:
 def profiles_of(
     source: ProfileSource, microbatches: int, partition: CutLike | None = None, **others: Any
 ) -> tuple[Profile, Profiles, Cuts | None]:
-    """The profile (its layers as stages), that of each family, and how layers are cut, if any."""
+    """The profile (with its layers as stages), a function from a family's name to its profile, and
+    how layers are cut, or None."""
     cuts = Cuts.of(source, partition, **others)
     if cuts is None:
         profile = stages_of(source, microbatches)

@@ -1,4 +1,4 @@
-"""``optimize`` of a profile by layers: the cut into stages is chosen as well."""
+"""``optimize`` for a profile by layers, which also chooses the cut into stages."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def plan_partition(
 ) -> Answer:
     """The best cut, placement and schedule of the profile's layers.
 
-    Where there is a cache its answer is taken, else a new one kept there, unless it was stopped.
-    Raises NothingFits, InputError where the layers of the profile cannot be cut for the placement.
+    An answer in the cache is used; a new one is cached unless the search was stopped. Raises
+    NothingFits, and InputError if the layers cannot be cut for the placement.
     """
     begin, asked, microbatches = monotonic(), search.options, terms.microbatches
     posed = tuple(_placements(placement, profile, terms))
@@ -72,7 +72,8 @@ def plan_partition(
 
 
 def other_bounds(profile: LayeredProfile, terms: Terms, given: PlacementSpec) -> dict[str, float]:
-    """The bounds on all cuts of the placements that are tried but for the ``given`` one."""
+    """Lower bounds over all cuts, for each placement that would be tried except the ``given``
+    one."""
     own = [placement.table for placement in _placements(given, profile, terms)]
     limit, bounds = profile.cluster.limit_from(terms.memory_limit), dict[str, float]()
     for placement in _placements(PlacementSpec.of(AUTO), profile, terms):
@@ -84,10 +85,9 @@ def other_bounds(profile: LayeredProfile, terms: Terms, given: PlacementSpec) ->
 
 
 def _beginning(search: CachedSearch) -> Callable[[Problem, str, float, Order | None], Schedule]:
-    """The optimizer for one cut of several, begun with a known order and not kept in a cache.
+    """The optimizer for one of several cuts, with an initial order of ops and without a cache.
 
-    Each search has a seed of its own: with the same one, what begins with its own order again finds
-    nothing new.
+    Each search has its own seed: a repeated search with the same seed and order finds nothing new.
     """
     seeds = count(search.options.seed)
 
@@ -110,7 +110,7 @@ def _answer(
 def _refusal(
     found: Partitioned, placement: PlacementSpec, where: str, facts: dict[str, Any]
 ) -> Exception:
-    """The error where no cut fits in memory, or the layers cannot be cut for any placement."""
+    """The error if no cut fits in memory, or if the layers cannot be cut for any placement."""
     least, lines = found.smallest, [f"{name}: {why}" for name, why in found.why_not.items()]
     if least is not None:
         wants = {"smallest": least.limit, "rank": least.rank, "device": least.device}
@@ -121,7 +121,7 @@ def _refusal(
 
 
 def _reported(found: Partitioned, seconds: float, seed: int) -> Schedule | None:
-    """The best schedule, with the seconds of the whole search and its seed in its report."""
+    """The best schedule; its report has the time of the whole search, and its seed."""
     best = None if found.best is None else found.best.schedule
     if best is None or best.report is None:
         return best
@@ -148,13 +148,13 @@ def _facts(found: Partitioned, way: str) -> dict[str, Any]:
 def _tried(
     tried: TriedPlacement, best: float | None, searched: Sequence[CutCandidate]
 ) -> dict[str, Any]:
-    """One placement, and how many of its cuts were searched."""
+    """One placement as a JSON object, with the number of its cuts that were searched."""
     cuts = sum(one.problem.placement.name == tried.name for one in searched)
     return placement_facts(tried, best) | {"cuts": cuts}
 
 
 def _placements(spec: PlacementSpec, profile: LayeredProfile, terms: Terms) -> Sequence[Placement]:
-    """The one that is asked for, or all that ``auto`` tries."""
+    """The requested placement, or all those that ``auto`` tries."""
     nothing = StageProfile(0.0, 0.0, 0.0, 0.0, 0.0)
     one_each = replace(profile.cluster, stages=(nothing,) * profile.ranks)
     if spec.name == AUTO:
@@ -196,7 +196,7 @@ def _entry(candidate: CutCandidate) -> dict[str, Any]:
 
 
 def _words(schedule: Schedule, facts: dict[str, Any]) -> str:
-    """The stages, the placements where there are several, and how far any cut could be better."""
+    """The stages, the placements if there are several, and the gap over all cuts."""
     tried, searched = facts["placements"], len(facts["cuts_searched"])
     which = "all cuts at these placements" if len(tried) > 1 else "all cuts"
     return "\n".join(
@@ -210,7 +210,7 @@ def _words(schedule: Schedule, facts: dict[str, Any]) -> str:
 
 
 def stages_table(schedule: Schedule) -> str:
-    """Each stage's rank, what it takes and holds, and its layers."""
+    """A table of the stages: rank, time, memory and layers."""
     rows: list[list[Cell]] = [
         [
             str(number),
@@ -228,7 +228,7 @@ def stages_table(schedule: Schedule) -> str:
 
 
 def _names(stage: StageProfile) -> str:
-    """Runs of blocks by the first and the last one."""
+    """The names of the layers; consecutive blocks are abbreviated to the first and the last."""
     layers, words = stage.layers, []
     block = [layer.kind is LayerKind.BLOCK for layer in layers]
     edges = [

@@ -1,9 +1,9 @@
-"""``optimize --for``: the best schedule among those that another system runs.
+"""``optimize --for``: the best schedule that another system can run.
 
 Megatron-LM runs 1F1B, or interleaved 1F1B with K stages per rank, on any layout
 (``--pipeline-model-parallel-layout``). torchtitan runs the classes of torch.distributed.pipelining,
-of which GPipe, 1F1B and Interleaved1F1B are our families to the op, and from a CSV any order of F,
-B, W and BW of stages that lie round and round or as a V.
+of which GPipe, 1F1B and Interleaved1F1B have exactly the ops of our families. From a CSV it runs
+any order of F, B, W and BW, with stages placed round-robin or as a V.
 """
 
 from __future__ import annotations
@@ -37,15 +37,17 @@ from .family_cut import FamilyPlan, best_family_cut, bound_from
 from .joint import stages_of, stages_table
 
 OWN_SHARE = 0.1
-"""Share of the time for a system's own schedules where it runs any other order as well."""
+"""Share of the time for a system's own schedules, if it also runs any other order."""
 INTERLEAVED, V = "interleaved-1f1b", "v"
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A system runs ``families``, whose order of ops no cut changes, with one stage per rank, and
-    interleaved 1F1B, on placements of these ``kinds``; ``any_order``: any other order of F, B, W
-    and BW, too."""
+    """A system with its own schedules: ``families`` with one stage per rank, and interleaved 1F1B.
+
+    The order of ops of ``families`` does not depend on the cut. ``kinds``: its kinds of placements;
+    ``any_order``: it also runs any other order of F, B, W and BW.
+    """
 
     name: str
     families: tuple[str, ...]
@@ -53,7 +55,7 @@ class System:
     any_order: bool
 
     def checked(self, spec: PlacementSpec) -> System:
-        """The system. Raises InputError for a placement that it has not."""
+        """The system itself. Raises InputError for a placement that it does not support."""
         kinds = [kind.value for kind in self.kinds]
         if spec.name != AUTO and spec.name.partition(":")[0] not in kinds:
             raise InputError(
@@ -63,8 +65,8 @@ class System:
         return self
 
     def plain(self, profile: Profile, where: str) -> Profile:
-        """Without pairs. Raises InputError where the profile, called ``where``, does not have as
-        many stages on each rank."""
+        """The profile without fused pairs. Raises InputError, with ``where`` as the profile's name,
+        unless ranks have the same number of stages."""
         stages, ranks = profile.num_stages, profile.ranks
         if stages % ranks or stages > ranks == 1:
             expected = "1, as there is one rank," if ranks == 1 else f"a multiple of {ranks}"
@@ -72,9 +74,10 @@ class System:
         return _one_alone(profile).changed(lambda stage: replace(stage, t_fb=None))
 
     def cuttable(self, layers: LayeredProfile, where: str) -> LayeredProfile:
-        """Without pairs, and with those layers kept together that the system has in one stage.
+        """The layers without fused pairs, tied together if the system requires them in one stage.
 
-        Raises InputError where the system cannot name the layers of the profile, called ``where``.
+        Raises InputError, with ``where`` as the profile's name, if the system cannot name the
+        layers.
         """
         if not self.any_order:
             check_layers([stage.layers[0] for stage in layers.layers], f"{where}: layers")
@@ -85,7 +88,7 @@ class System:
         return LayeredProfile(plain, (*tied, False), _one_alone(layers.cluster))
 
     def check_chunks(self, spec: PlacementSpec, ranks: int) -> None:
-        """Raises InputError for several stages per rank on one rank, which is no pipeline."""
+        """Raises InputError for several stages on a single rank, which is not a pipeline."""
         if ranks == 1 and spec.chunks not in (None, 1):
             raise InputError(
                 f"placement: expected linear, as {self.name} interleaves on several ranks alone, "
@@ -93,7 +96,7 @@ class System:
             )
 
     def _together(self, before: LayerKind, after: LayerKind) -> bool:
-        if self.any_order:  # a loss that no module computes is no stage
+        if self.any_order:  # a loss without a module cannot be a stage
             return after is LayerKind.LOSS
         part = {LayerKind.HEAD: LayerKind.LOSS}
         return part.get(before, before) is part.get(after, after) is not LayerKind.BLOCK
@@ -105,8 +108,8 @@ class System:
         spec: PlacementSpec,
         options: SolveOptions,
     ) -> list[FamilyPlan]:
-        """The best of each of its own schedules that has the placement ``spec``, in a share of the
-        time where any order comes after it."""
+        """The best plan for each of its own schedules with the placement ``spec``. If the system
+        runs any order, they get a share of the time."""
         budget = options.budget.share(OWN_SHARE if self.any_order else 1.0)
         names = self._names(given, terms.microbatches, spec)
         found: list[FamilyPlan] = []
@@ -120,8 +123,8 @@ class System:
     def other_bounds(
         self, given: Profile | LayeredProfile, terms: Terms, spec: PlacementSpec, beat: float
     ) -> dict[str, float]:
-        """The bounds on its own schedules that have another placement than ``spec``; of stages,
-        what they cost."""
+        """The lower bounds on its own schedules with other placements than ``spec``; for a profile
+        by stages, their costs."""
         at_once = {"stop": lambda: True, "work": WorkLimit(), "beat": beat}
         own = self._names(given, terms.microbatches, spec)
         plans = [
@@ -134,7 +137,7 @@ class System:
     def _names(
         self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
     ) -> list[tuple[str, int]]:
-        """Its own schedules that have the placement ``spec``, and their stages per rank."""
+        """Its own schedules with the placement ``spec``, and their stages per rank."""
         return [
             (name, chunks)
             for chunks in _chunks(given, microbatches, spec)
@@ -145,8 +148,9 @@ class System:
     def unsearched(
         self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
     ) -> list[FamilyPlan]:
-        """The bound on more stages per rank than are searched: of a profile by stages, which may be
-        cut evenly into any number, and of any order."""
+        """The bound for more stages per rank than are searched; empty if there are none. A profile
+        by stages can be cut evenly into any number; one by layers only matters if the system runs
+        any order."""
         more = max(CUTS) + 1
         if isinstance(given, Profile):
             most = given.max_stages
@@ -162,14 +166,15 @@ class System:
 
 
 def _one_alone(profile: Profile) -> Profile:
-    """The profile, on one rank of one stage: no system has several there."""
+    """The profile; a single rank has a single stage, as no system runs several there."""
     return replace(profile, max_stages=1) if profile.ranks == 1 else profile
 
 
 def _chunks(
     given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
 ) -> Sequence[int]:
-    """The stages per rank: those asked for, else as many as layers allow, or as stages are cut."""
+    """The numbers of stages per rank: the requested one, or all that the layers or cuts of stages
+    allow."""
     if isinstance(given, Profile) and not _is_cut(given):
         return (given.num_stages // given.ranks,)
     if spec.chunks is not None:
@@ -182,12 +187,12 @@ def _chunks(
 
 
 def _is_cut(profile: Profile) -> bool:
-    """Whether its stages, one per rank, are cut into several."""
+    """Whether its stages, one per rank, may be cut into several."""
     return profile.num_stages == profile.ranks
 
 
 def _most(layers: LayeredProfile) -> int:
-    """The most stages per rank into which the layers can be cut."""
+    """The largest number of stages per rank into which the layers can be cut."""
     pieces = len(layers.layers) - sum(layers.tied)
     return min(pieces, layers.cluster.max_stages or pieces) // layers.ranks
 
@@ -215,10 +220,10 @@ def answer_for(
     search: CachedSearch,
     free: Answer | None,
 ) -> Answer:
-    """The best of the system's own schedules and of ``free``, the best of any order where it runs
-    that. The bound is on those ``unsearched``, too.
+    """The best of the system's own schedules and of ``free``, the best of any order if the system
+    runs that. The bound also covers those ``unsearched``.
 
-    Raises NothingFits where there is none.
+    Raises NothingFits if there is none.
     """
     entries = [
         _entry(plan.family, plan.cost if plan.schedule else None, plan.bound, plan.why_not)
@@ -240,7 +245,7 @@ def answer_for(
     else:
         assert best.schedule is not None
         schedule, cost, chosen = best.schedule, best.cost, best.family
-    # free's is on the placements of plans
+    # free's bound covers the placements of plans
     bounded = [*(plans if free is None else ()), *unsearched]
     bounds = [plan.bound for plan in bounded if plan.bound is not None]
     bound = min(bounds if free is None else [free.least_bound, *bounds])

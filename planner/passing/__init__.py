@@ -1,1 +1,1 @@
-"""The choice of passing: activations, weights, both, or FSDP."""
+"""The choice of what ranks send: activations, weights, both, or FSDP."""

@@ -1,7 +1,7 @@
-"""The schemes among which ``optimize --passing auto`` chooses, and schedules of each.
+"""The schemes among which ``optimize --passing auto`` chooses, with schedules of each.
 
-Nothing is judged here: a scheme only knows which instances it poses, which schedules of them are
-there at once, and which an optimizer makes.
+This module compares nothing: a scheme defines its problems, its constructed schedules, and its
+optimized schedules.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from pipeloom.solver.weight_passing.round_orders import rows
 from pipeloom.solver.weight_passing.streaming import Route, streamed
 
 Plan: TypeAlias = Callable[[Problem], Sequence[Iterable[Op]]]
-"""The order of each stage of a problem with one stage per rank."""
+"""Returns the order of ops of each stage, for a problem with one stage per rank."""
 
 
 def planned_as_one(problem: Problem, plan: Plan) -> list[list[Op]]:
-    """The order of each rank, where each runs consecutive stages, by a ``plan`` of one stage a
-    rank: each rank's stages are planned as one stage.
+    """The order of ops of each rank, if each rank runs consecutive stages.
 
-    Where no messages are waited for it takes the same times, and it never holds more.
+    Each rank's stages are merged into one stage, for which ``plan`` makes the order. If messages
+    take no time, the order has the same makespan as with merged stages, and it never holds more
+    memory.
     """
     owners = problem.placement.owners
     groups = [tuple(stages) for _, stages in groupby(range(len(owners)), key=owners.__getitem__)]
@@ -53,7 +54,8 @@ def planned_as_one(problem: Problem, plan: Plan) -> list[list[Op]]:
 
 
 def expanded(row: Iterable[Op], group: tuple[int, ...]) -> list[Op]:
-    """The order of one merged stage as one of its stages: F's down, B's up, then their W's."""
+    """The order of a merged stage in terms of its stages: F in ascending order of stages, B and W
+    in descending order."""
     return [
         Op(op.kind, stage, op.microbatch)
         for op in row
@@ -62,13 +64,13 @@ def expanded(row: Iterable[Op], group: tuple[int, ...]) -> list[Op]:
 
 
 Solve: TypeAlias = Callable[[Problem], Schedule]
-"""The optimizer, its limits decided. Raises InfeasibleError."""
+"""The optimizer with fixed limits. Raises InfeasibleError."""
 
 
 def schemes(
     profile: Profile, microbatches: int, memory_limit: float | None, objective: Objective
 ) -> list[Scheme]:
-    """All that fit the profile."""
+    """All schemes that apply to the profile."""
     limit = profile.limit_from(memory_limit)
 
     def pose(placement: Placement) -> Problem:
@@ -82,11 +84,10 @@ def schemes(
 
 
 def in_a_row(profile: Profile) -> Placement:
-    """Consecutive stages on each rank, as many as can be equal; they begin where a ring is cut
-    best.
+    """Consecutive stages on each rank, in numbers as equal as possible.
 
-    Ranks follow each other by number, the first after the last. They begin with rank 0, unless
-    another start leaves out a longer delay.
+    Ranks follow each other in a ring. The first stage is on rank 0, unless the ring has a longer
+    delay elsewhere, which another start avoids.
     """
     ranks, stages = profile.ranks, profile.num_stages
     delays = profile.delays(profile.stages[0].activation_bytes)
@@ -99,7 +100,7 @@ def in_a_row(profile: Profile) -> Placement:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """A pipeline of one stage per rank once each rank's are merged."""
+    """A pipeline of activations in which each rank's consecutive stages act as one."""
 
     problem: Problem
     name: str = "activations"
@@ -128,7 +129,8 @@ class Activations:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Microbatches dealt out to ranks; weights stream, or go round as in a published family."""
+    """Microbatches are distributed over ranks; weights are streamed, or rotated as in a published
+    family."""
 
     problem: Problem
     name: str = "weights"
@@ -142,17 +144,18 @@ class Weights:
             order = rows(self.problem, rounds, deep=1)
             for route in Route:
                 choice = WeightPassingParameters(rounds=rounds, buffers=buffers, route=route)
-                with suppress(InvalidScheduleError):  # a path that would wait for itself
+                with suppress(InvalidScheduleError):  # the route deadlocks
                     yield streamed(self.problem, order, choice)
 
     def optimized(self, solve: Solve, limit: tuple[float, ...]) -> Iterator[Schedule]:
-        """Weights and activations share the devices here: the optimizer weighs them by itself."""
+        """The optimizer's schedule. It trades off weights and activations itself, so that ``limit``
+        is not needed."""
         yield solve(self.problem)
 
 
 @dataclass(frozen=True, slots=True)
 class Sharded:
-    """``fsdp`` with and without overlap: nothing to optimize."""
+    """``fsdp`` with and without overlap; there is nothing to optimize."""
 
     problem: Problem
     name: str = "fsdp"
@@ -166,16 +169,16 @@ class Sharded:
 
 
 Scheme: TypeAlias = Activations | Weights | Sharded
-"""One way to place ops: its ``name`` in tables, its ``problem``, and two kinds of schedules.
+"""A scheme: its ``name`` in tables, its ``problem``, and two methods that yield schedules.
 
-``built`` gives those of fixed shapes, timed; whether they keep the memory limit is left open.
-``optimized`` gives the optimizer's, within a limit of activations for each rank. It raises
-InfeasibleError where there is none.
+``built`` yields constructed schedules with their times; they may exceed the memory limit.
+``optimized`` yields the optimizer's, with the given limit on each rank's activations; it raises
+InfeasibleError if there is none.
 """
 
 
 def _families(problem: Problem) -> Iterator[Schedule]:
-    """Schedules of families that send activations and take the profile's stages as they are."""
+    """Schedules of the families that send activations and do not cut the profile's stages."""
     for family in synchronous():
         with suppress(InputError):
             posed = family.problem(problem.profile, problem.microbatches, None, problem.objective)
@@ -185,7 +188,7 @@ def _families(problem: Problem) -> Iterator[Schedule]:
 
 
 def _unlimited(family: Family, problem: Problem) -> Schedule:
-    """The family's schedule, whether it keeps the memory limit or not."""
+    """The family's schedule, which may exceed the memory limit."""
     free = replace(problem, memory_limit=(float("inf"),) * problem.ranks)
     return replace(family.build(free), problem=problem)
 

@@ -1,4 +1,4 @@
-"""``optimize --passing auto``: the fastest of activations, weights and sharded data."""
+"""``optimize --passing auto``: the fastest of activations, weights and FSDP."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from .candidates import Activations, Scheme, schemes
 from .reasons import PassingChoice, as_json, text
 
 Searcher: TypeAlias = Callable[[Problem, str, float], Schedule]
-"""The optimizer, given a problem, what it is for, and its share of the time."""
+"""The optimizer; arguments: a problem, the scheme's name, and its share of the time."""
 
 Placing: TypeAlias = Callable[[Problem, float], Schedule]
-"""The best schedule of all placements of a problem's stages, within a share of the time."""
+"""The best schedule over all placements of a problem's stages, within a share of the time."""
 
 SHARES = {"activations": 4.0, "weights": 3.0}
-"""Shares of the time that the optimizer has for each scheme."""
+"""Relative shares of the optimizer's time for each scheme."""
 PLACING = 0.75
-"""The part of the activations' share in which their placement is chosen; the rest is for
-consecutive stages on each rank, unless these were chosen."""
+"""The part of the activations' share that chooses the placement. The rest optimizes consecutive
+stages on each rank, unless that placement was chosen."""
 LEVEL = 2e-3
-"""Steps are level that differ by a smaller share: no profile is as near to the truth."""
+"""Steps that differ by a smaller share count as equal: profiles are no more precise."""
 
 
 def plan_passing(
     profile: Profile, terms: Terms, search: CachedSearch, *, placed: bool, copies: int | None
 ) -> Answer:
-    """The fastest scheme's schedule, and why it is that one.
+    """The schedule of the fastest scheme, and the reasons for it.
 
-    ``placed``: whether the placement of activations is chosen, too, with at most ``copies`` of the
-    weights, as where passing is not. Raises NothingFits.
+    ``placed``: also choose the placement of activations, with at most ``copies`` copies of the
+    weights, as for ``--passing activations``. Raises NothingFits.
     """
     if (lacking := missing_sizes(profile)) and profile.ranks > 1:
         raise InputError(
@@ -93,7 +93,7 @@ def plan_passing(
 
 
 def missing_sizes(profile: Profile) -> list[str]:
-    """The keys of links and sizes that a profile lacks, without which messages have no times."""
+    """The keys that the profile lacks to determine the times of messages."""
     sizes = ("activation_bytes", "weight_bytes")
     lacking = [key for key in sizes if any(getattr(s, key) is None for s in profile.stages)]
     return (["links"] if profile.links is None else []) + lacking
@@ -102,13 +102,13 @@ def missing_sizes(profile: Profile) -> list[str]:
 def tell_missing(
     profile: Profile, lacking: Sequence[str], search: CachedSearch, where: str
 ) -> None:
-    """A note on the links and sizes that a profile lacks, and what is assumed of them."""
+    """A note on the links and sizes that a profile lacks, with the assumption made instead."""
     if lacking and profile.ranks > 1:
         search.progress(Note(f"note: {where}: no {', '.join(lacking)}: {_assumed(profile)}"))
 
 
 def _assumed(profile: Profile) -> str:
-    """The assumption about messages whose size, or whose links, a profile does not tell."""
+    """The assumption about messages if the profile lacks their sizes or links."""
     if profile.t_comm is not None and profile.links is None:
         return "each message counts as t_comm, whatever its size"
     if profile.links is None:
@@ -133,11 +133,11 @@ def choose(
     place: Placing | None = None,
     should_stop: StoppingCriterion = NEVER,
 ) -> PassingChoice:
-    """The schedule with the shortest step among all schemes, within memory limit and device memory.
+    """The schedule with the shortest step over all schemes, within memory limit and device memory.
 
-    Step times are those of :attr:`Evaluation.step_time`. Each scheme's fixed shapes are tried,
-    then what ``search`` finds for it and, for activations, ``place``; once ``should_stop`` turns
-    true, one shape a scheme.
+    Steps are compared by :attr:`Evaluation.step_time`. For each scheme, its constructed schedules
+    are tried, then those of ``search`` and, for activations, of ``place``. After ``should_stop``
+    returns true, one constructed schedule per scheme is tried.
     """
     posed = schemes(profile, microbatches, memory_limit, objective)
     found = {scheme.name: _evaluated(scheme.name, scheme.built(), should_stop) for scheme in posed}
@@ -159,7 +159,7 @@ def choose(
 
 
 def certified(schedule: Schedule) -> Schedule:
-    """``schedule`` with a bound for all of its placement, where it has none yet."""
+    """``schedule``, with a lower bound for its placement added if it has none."""
     report, timing, problem = schedule.known_report, schedule.known_timing, schedule.problem
     if report.lower_bound is not None:
         return schedule
@@ -173,7 +173,7 @@ def certified(schedule: Schedule) -> Schedule:
 def _evaluated(
     scheme: str, schedules: Iterable[Schedule], should_stop: StoppingCriterion = NEVER
 ) -> list[Evaluation]:
-    """At least the first of ``schedules``."""
+    """The evaluations of ``schedules`` until ``should_stop`` returns true; at least one."""
     found: list[Evaluation] = []
     for schedule in schedules:
         name = schedule.report.family if schedule.report else scheme
@@ -184,7 +184,8 @@ def _evaluated(
 
 
 def _shares(posed: Sequence[Scheme]) -> list[float]:
-    """The share of the time for each scheme, 1 in all; none where there is nothing to optimize."""
+    """Each scheme's share of the optimizer's time; they sum to 1. 0 if there is nothing to
+    optimize."""
     wanted = [SHARES.get(scheme.name, 0.0) for scheme in posed]
     return [share / sum(wanted) for share in wanted]
 
@@ -196,13 +197,14 @@ def _optimized(
     place: Placing | None,
     share: float,
 ) -> list[Evaluation]:
-    """Optimized schedules where activations have the room that the leanest built one leaves."""
+    """Optimized schedules. With device memory, activations are limited to the room that is left by
+    the constructed schedule which leaves the most."""
     room = scheme.problem.memory_limit
     if built and scheme.problem.profile.device_memory is not None:
         room = max((one.room() for one in built), key=min)
     found: list[Evaluation] = []
     if place is not None:
-        with suppress(InfeasibleError):  # consecutive stages say what they lack
+        with suppress(InfeasibleError):  # consecutive stages report what is lacking
             schedule = place(replace(scheme.problem, memory_limit=room), PLACING * share)
             found = _evaluated(scheme.name, [schedule])
             if schedule.problem.placement == scheme.problem.placement:
@@ -216,7 +218,7 @@ def _optimized(
     except InfeasibleError as error:
         if error.device or room == scheme.problem.memory_limit:
             raise
-        return found  # the limit was what is left of the devices: the candidates say what they lack
+        return found  # not enough device memory: the candidates report what is lacking
 
 
 def _row(scheme: str, candidates: Sequence[Evaluation], refusal: str | None) -> Evaluation:
@@ -230,17 +232,17 @@ def _row(scheme: str, candidates: Sequence[Evaluation], refusal: str | None) -> 
 
 
 def _order(row: Evaluation) -> tuple[bool, float, float]:
-    """Sorts rows that fit by step time; where it is the same, rounding aside, by memory."""
+    """Sort key: usable rows first, by step time to 9 digits, then by device memory."""
     if row.planned is None:
         return row.why_not is not None, float("inf"), 0.0
     return row.why_not is not None, float(f"{row.step_time:.9g}"), row.device_memory
 
 
 def fastest(candidates: Sequence[Evaluation]) -> Evaluation | None:
-    """The one with the shortest step of those that fit; None where none does.
+    """The candidate with the shortest step among those that fit; None if none fits.
 
-    No profile is exact: of steps that are :data:`LEVEL` it is the one that is shortest under
-    strain, and of those that are equal there the one whose fullest rank holds least.
+    Candidates whose steps differ by less than :data:`LEVEL` are compared by
+    :attr:`Evaluation.strained`, and ties by the memory of the fullest rank.
     """
     level: list[Evaluation] = []
     for one in sorted(candidates, key=lambda one: one.step_time):
@@ -248,7 +250,7 @@ def fastest(candidates: Sequence[Evaluation]) -> Evaluation | None:
             break
         if one.excess() is None:
             level.append(one)
-    if len(level) < 2:  # slack and memory take time to find
+    if len(level) < 2:  # the tie-breakers take time to compute
         return level[0] if level else None
     most = min(one.strained for one in level) * (1 + ROUNDING)
     return min((one for one in level if one.strained <= most), key=lambda one: one.device_memory)

@@ -1,4 +1,4 @@
-"""Why a scheme is chosen: a table of all of them, and a sentence for each that is not."""
+"""The reasons for a scheme: a table of all schemes, and a sentence for each that was not chosen."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from ..evaluation.evaluation import Evaluation
 from ..evaluation.table import evaluations_table
 
 SIZES = [2.0**k for k in range(-6, 7)]
-"""Microbatches at which steps are compared, in multiples of the profile's."""
+"""Microbatch sizes at which steps are compared, in multiples of the profile's."""
 HALVINGS = 6
 
 
 @dataclass(frozen=True)
 class PassingChoice:
-    """``best``: what to run; None where nothing fits. ``rows``: one a scheme, the fastest first.
+    """The comparison of the schemes. ``best``: the schedule to run; None if nothing fits. ``rows``:
+    one per scheme, sorted by step time.
 
-    A row is the scheme's fastest schedule that fits, or the one that needs least and why it cannot
-    be used.
+    A row is the scheme's fastest schedule that fits, or else the one that needs the least memory,
+    with the reason why it cannot be used.
     """
 
     best: Evaluation | None
@@ -36,7 +37,8 @@ class PassingChoice:
 
     @cached_property
     def reasons(self) -> list[str]:
-        """Sentences that say what decides; to find where a choice turns takes some time."""
+        """Sentences on what decides the choice. Computing the sizes at which it changes takes some
+        time."""
         return sentences(self)
 
     @property
@@ -45,7 +47,7 @@ class PassingChoice:
 
 
 def as_json(choice: PassingChoice) -> dict[str, Any]:
-    """The table and the sentences; ``choice`` of the command's answer."""
+    """The table and the sentences: ``choice`` in the command's JSON output."""
     return {
         "scheme": choice.best.scheme if choice.best else None,
         "schemes": [_entry(row) for row in choice.rows],
@@ -59,7 +61,7 @@ def _entry(row: Evaluation) -> dict[str, Any]:
 
 
 def text(choice: PassingChoice) -> str:
-    """The table, then the sentences."""
+    """The table, then the sentences, as text."""
     of = columns
     shown = [of.SCHEME, of.STEP, of.STEP_BUBBLE, of.WIRE, of.WIRE_BYTES, of.WIRE_USE]
     shown += [
@@ -71,7 +73,7 @@ def text(choice: PassingChoice) -> str:
 
 
 def _named(row: Evaluation) -> str:
-    """The family, or what was optimized and its placement, where that is chosen."""
+    """The family's name; for an optimized schedule, with its placement if that was chosen."""
     name = row.name.removeprefix(f"{row.scheme}, ")
     if row.name != OPTIMIZED or row.passing is Passing.WEIGHTS:
         return name
@@ -85,7 +87,7 @@ def _against(row: Evaluation, best: Evaluation | None) -> str:
 
 
 def sentences(choice: PassingChoice) -> list[str]:
-    """Reasons for the best scheme and against the others; or why nothing fits."""
+    """The reasons for the best scheme and against the others, or why nothing fits."""
     if choice.best is None:
         return [f"{row.scheme}: {row.why_not}" for row in choice.rows]
     lines = [_chosen(choice.best, choice.usable[1:])]
@@ -111,7 +113,8 @@ def _not_chosen(row: Evaluation, best: Evaluation) -> str:
 
 
 def limits(row: Evaluation) -> str:
-    """The shares of a step of the busiest rank and the busiest wire, the larger first."""
+    """The shares of the step in which the busiest rank and the busiest wire are busy, in words, the
+    larger first."""
     computing = max(float(took.sum()) for took in row.timing.took)
     share = computing / row.step_time if row.step_time > 0 else 0.0
     parts = [(share, f"its busiest rank computes {percent(share)} of it")]
@@ -124,10 +127,9 @@ def limits(row: Evaluation) -> str:
 
 
 def turns(loser: Evaluation, winner: Evaluation) -> str | None:
-    """From or up to which size of microbatch ``loser`` is faster, the size nearest to the
-    profile's.
+    """From or up to which microbatch size ``loser`` is faster: the size nearest to the profile's.
 
-    None where it is at no size tried, or there are no links to say what a size costs.
+    None if it is faster at no size that was tried, or if the profile has no links.
     """
     if loser.profile.links is None:
         return None
@@ -145,8 +147,8 @@ def turns(loser: Evaluation, winner: Evaluation) -> str | None:
 
 
 def turning_size(holds: Callable[[float], bool], there: float, not_there: float) -> float:
-    """The size nearest to where ``holds`` turns false, between ``there``, where it is true, and
-    ``not_there``, where it is not."""
+    """The boundary of ``holds`` between ``there`` (true) and ``not_there`` (false), by bisection on
+    a logarithmic scale."""
     for _ in range(HALVINGS):
         middle = math.sqrt(there * not_there)
         there, not_there = (middle, not_there) if holds(middle) else (there, middle)

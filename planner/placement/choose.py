@@ -1,6 +1,6 @@
-"""``optimize`` without ``--placement``: one search for each placement, and a table of them.
+"""``optimize`` without ``--placement``: a search for each placement, and a table of them.
 
-With a given placement: the line on how much less other placements may cost, by their bounds.
+With a given placement: a line on how much less other placements may cost, by their lower bounds.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ from ..solving.progress import Searched, Searching
 from ..solving.search import CachedSearch
 
 BARELY = 1.0
-"""Seconds; a placement that may still win after fewer of them was barely searched."""
+"""In seconds. A placement that may still be the best is reported as barely searched if its search
+was shorter."""
 
 
 def plan_placement(
     profile: Profile, terms: Terms, search: CachedSearch, copies: int | None
 ) -> Answer:
-    """The best schedule of all placements, with at most ``copies`` of the weights.
+    """The best schedule over all placements, with at most ``copies`` copies of the weights.
 
-    They share the time of ``search``; a limit on work is each one's. Where there is a cache its
-    answer is taken, else a new one kept there with what is known of each placement, unless it was
-    stopped. Raises NothingFits, InputError where the stages of the profile cannot be shared out.
+    The placements share the time limit of ``search``; a work limit applies to each. An answer in
+    the cache is used; a new answer is cached with the facts on each placement, unless the search
+    was stopped. Raises NothingFits, and InputError if the profile has fewer stages than ranks.
     """
     if profile.num_stages < profile.ranks:
         raise InputError(
@@ -85,7 +86,7 @@ def _answer(schedule: Schedule, choice: dict[str, Any], search: CachedSearch) ->
 
 
 def _nothing_fits(chosen: Chosen, words: str, facts: dict[str, Any]) -> NothingFits:
-    """One line that names the smallest memory limit, or why each placement does not fit."""
+    """The error with the smallest sufficient memory limit, or each placement's reason."""
     lacking = [(each.lacks.smallest or 0.0, each) for each in chosen.tried if each.lacks]
     if not lacking:
         return NothingFits("no placement fits", words, facts)
@@ -96,7 +97,7 @@ def _nothing_fits(chosen: Chosen, words: str, facts: dict[str, Any]) -> NothingF
 
 
 def assumed_cut(profile: Profile, made: Schedule) -> str | None:
-    """How stages were cut, which the model may not allow; None where they were not."""
+    """How the stages were cut, which the model may not allow; None if they were not."""
     pieces = made.problem.profile.num_stages // profile.num_stages
     if pieces == 1:
         return None
@@ -108,7 +109,7 @@ def assumed_cut(profile: Profile, made: Schedule) -> str | None:
 
 
 def with_cut(answer: Answer, profile: Profile) -> Answer:
-    """``answer`` with how the stages of ``profile`` were cut, if they were."""
+    """``answer``, with a line on how the stages of ``profile`` were cut, if they were."""
     if (cut := assumed_cut(profile, answer.schedule)) is None:
         return answer
     choice = answer.facts.get("choice", {}) | {"assumed": cut}
@@ -116,7 +117,7 @@ def with_cut(answer: Answer, profile: Profile) -> Answer:
 
 
 class PlacementSearch(Solving):
-    """The optimizer at one placement. ``told``: of its schedule once it is done."""
+    """The optimizer for one placement. ``told`` is called with its schedule when it is done."""
 
     told: Callable[[Schedule], None]
 
@@ -133,7 +134,7 @@ class PlacementSearch(Solving):
 
 
 def _search_at(search: CachedSearch, problem: Problem, name: str) -> PlacementSearch:
-    """The search of a placement, which tells the listener of ``search`` how far it is."""
+    """The search of one placement, which reports its progress to the listener of ``search``."""
 
     def told(schedule: Schedule) -> None:
         ending = "stopped" if search.stopped else "work is done"
@@ -147,7 +148,7 @@ def _search_at(search: CachedSearch, problem: Problem, name: str) -> PlacementSe
 
 
 def choice_facts(chosen: Chosen) -> dict[str, Any]:
-    """The placements, the best first, and the bound for all of them together."""
+    """The placements, sorted by cost, and the lower bound over all of them, as a JSON object."""
     cost = None if chosen.best is None else iteration_time(chosen.best)
     gap = None if cost is None or chosen.bound is None else gap_between(cost, chosen.bound)
     return {
@@ -158,7 +159,7 @@ def choice_facts(chosen: Chosen) -> dict[str, Any]:
 
 
 def placement_facts(tried: TriedPlacement, best: float | None) -> dict[str, Any]:
-    """One placement; ``best``: the lowest cost that was found anywhere."""
+    """One placement as a JSON object; ``best``: the lowest cost of any placement."""
     return {
         "placement": tried.name,
         "cost": None if tried.schedule is None else tried.cost,
@@ -175,7 +176,7 @@ def _bubble_rate(schedule: Schedule) -> float:
 
 
 def _little_searched(tried: TriedPlacement, best: float | None) -> str | None:
-    """Why it was not searched, or that it was barely; None where it was searched."""
+    """Why the placement was not searched, or was barely searched; None if it was searched."""
     beaten = best is not None and tried.bound is not None and tried.bound >= best * (1 - CLOSED)
     if tried.schedule is None:
         return f"not searched: {'cannot be shorter' if beaten else 'the search ended before'}"
@@ -185,7 +186,7 @@ def _little_searched(tried: TriedPlacement, best: float | None) -> str | None:
 
 
 def _words(choice: dict[str, Any]) -> str:
-    """A table, and how far the schedule is from the best of all these placements."""
+    """A table of the placements, and the gap of the schedule over all of them."""
     lines = [candidates_table("placement", choice["placements"])]
     if choice["gap"] is not None:
         least = duration(choice["lower_bound"])
@@ -195,13 +196,14 @@ def _words(choice: dict[str, Any]) -> str:
 
 
 MOST_BOUNDED = 20_000
-"""Ops of a schedule; for more, other placements are not bounded."""
+"""Number of ops of a schedule above which other placements are not bounded."""
 
 
 def with_others(answer: Answer, bounds: Callable[[], Mapping[str, float]]) -> Answer:
-    """``answer`` with a line on the least of ``bounds``, of other placements by their names.
+    """``answer`` with a line on the least of ``bounds``, which maps other placements to lower
+    bounds.
 
-    Nothing is added where none may cost less, or where bounds would take long.
+    Nothing is added if none may cost less, or if computing the bounds would take long.
     """
     found = bounds() if answer.schedule.num_ops <= MOST_BOUNDED else {}
     if not found or answer.cost <= 0:
@@ -220,7 +222,7 @@ def with_others(answer: Answer, bounds: Callable[[], Mapping[str, float]]) -> An
 
 
 def other_bounds(profile: Profile, terms: Terms, own: Placement) -> dict[str, float]:
-    """The bounds of all placements but for an answer's ``own``."""
+    """The lower bounds of all placements except the answer's ``own``."""
     if profile.num_stages % profile.ranks:
         return {}
     fit = [one for one in _bounded(profile, terms, 1) if isinstance(one, Contender)]
@@ -230,7 +232,7 @@ def other_bounds(profile: Profile, terms: Terms, own: Placement) -> dict[str, fl
 def _bounded(
     profile: Profile, terms: Terms, copies: int | None
 ) -> list[Contender | TriedPlacement]:
-    """All placements with their bounds, and those that do not fit."""
+    """All placements with their lower bounds, and those that do not fit."""
     return bounded_placements(
         profile,
         terms.microbatches,

@@ -1,4 +1,4 @@
-"""``calibrate``: how much of a GPU's peaks kernels reach, from measured runs."""
+"""``calibrate``: fit the rates that kernels reach, relative to a GPU's peaks, to measured runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .fit import Fit
 from .measured_rows import MeasuredRow, read_rows
 
 FAR = 2.0
-"""The factor between predicted and measured, in the median, above which a fit is none."""
+"""Median factor between predicted and measured times above which a fit is reported as unusable."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Calibration:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes against the fit: no curve can be far off half of the runs that it is of."""
+        """A note if predictions are far from half of the runs that were fitted."""
         off = float(np.median(np.abs(self.residuals)))
         if off < np.log(FAR):
             return ()
@@ -43,11 +43,11 @@ class Calibration:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The cluster file, which ``predict`` and ``plan`` take as ``cluster``."""
+        """The cluster file, an argument ``cluster`` of ``predict`` and ``plan``."""
         return self.cluster.to_dict()
 
     def to_dict(self) -> dict[str, Any]:
-        """How far the fit is off the runs, in percent, and its rates."""
+        """The errors of the fit in percent, and its rates."""
         off = np.abs(np.expm1(self.residuals)) * 100
         return {
             "gpu": self.cluster.gpu.name,
@@ -71,12 +71,12 @@ class Calibration:
 
 
 def calibrate(measurements: Document, *, gpu: str | None = None) -> Calibration:
-    """The cluster whose curves fit measured runs best, without straying from what is usual.
+    """Fit a cluster's efficiency to measured runs, regularized by priors.
 
     ``measurements``: an object or file whose ``runs`` have the keys of a run, ``model``, ``gpu``
-    and ``step_ms``, ``tokens_per_s_per_gpu`` or ``model_tflops_per_gpu``, and with ``memory_gib``
-    the memory of the fullest device. ``gpu``: which GPU's runs, where there are several's. Raises
-    InputError.
+    and one of ``step_ms``, ``tokens_per_s_per_gpu`` and ``model_tflops_per_gpu``; optionally
+    ``memory_gib``, the memory of the fullest device. ``gpu``: the GPU whose runs are used; required
+    if there are several. Raises InputError.
     """
     rows = read_rows(measurements)
     names = sorted({row.setup.cluster.gpu.name for row in rows})
@@ -90,7 +90,7 @@ def calibrate(measurements: Document, *, gpu: str | None = None) -> Calibration:
 
 
 def calibrated_on(rows: Iterable[MeasuredRow], *, shapes: bool = True) -> Calibration:
-    """The calibration of the one GPU that all rows are of. Raises InputError for none of use."""
+    """The calibration for rows that are all of one GPU. Raises InputError if no row is usable."""
     given = [row for row in rows if row.calibrates]
     if not given:
         raise InputError("runs: expected one without experts and with a known precision")

@@ -1,14 +1,14 @@
-"""Calibration: the parameters of the curves by regularized least squares on logarithms.
+"""Calibration: the curves' parameters by regularized least squares on logarithms.
 
-What is minimized is the sum of squares of log(predicted / measured) over its noise, plus that of
-the logarithm of each parameter over its prior's spread (Gauss-Newton on numerical derivatives; rows
-that are far off count linearly, Huber, 1964). A parameter moves as far as measurements ask for it
-and stays where they say nothing.
+The objective is the sum of squares of log(predicted / measured) divided by its noise, plus that of
+each parameter's logarithm divided by its prior's spread. It is minimized by Gauss-Newton with
+numerical derivatives; outliers count linearly (Huber, 1964). A parameter that the measurements do
+not determine keeps its prior.
 
-Where at least :data:`ROWS` rows share the shape of a layer (its widths, the microbatch, the
-sequence, tensor parallelism ...), measured over calculated time of that shape is one more
-parameter: such layers are measured, if indirectly, and what libraries do with one shape no smooth
-curve says.
+If at least :data:`ROWS` rows share the shape of a layer (its widths, the microbatch, the sequence,
+tensor parallelism ...), the ratio of measured to calculated time of that shape is another
+parameter: such layers are measured indirectly, and smooth curves cannot capture how libraries
+handle a particular shape.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ from .memory import fullest
 from .step import Memo, StepTimes
 
 ROWS = 3
-"""Rows that share a layer's shape, from which on it has a factor of its own."""
+"""Minimum number of rows with a layer's shape for a factor of its own."""
 SHAPE_SPREAD = {WorkKind.HEAD: 0.4}
 LAYER_SPREAD = 0.15
-"""How far (standard deviation of the logarithm) the time of a layer of one shape is off the curves;
-of a head, whose kernels differ more between libraries, :data:`SHAPE_SPREAD`."""
+"""Prior standard deviation of the log of a shape's factor. For a head, whose kernels differ more
+between libraries: :data:`SHAPE_SPREAD`."""
 NOISE, UNSHAPED, HUBER = 0.02, 0.06, 2.0
-"""Of a predicted time, relative, where the layer's shape has a factor and where it has none; rows
-further off than HUBER times that count linearly."""
+"""Relative noise of a predicted time if all shapes have a factor, and if one has none. Residuals
+above HUBER times the noise count linearly."""
 FORMER, USUAL_SPREAD = 2, 0.15
-"""As many rows that are off by so much (standard deviation) stand for what is usual elsewhere."""
+"""Prior for the spread of residuals: this number of pseudo-rows with this standard deviation."""
 MEMORY_NOISE = 0.03
-"""Of a measured peak of memory, relative."""
+"""Relative noise of a measured memory peak."""
 STEP, CLOSE, ROUNDS = 1e-3, 1e-2, 12
-"""Of the derivatives; the relative gain below which it ends; rounds at most."""
+"""Step of numerical derivatives; relative decrease of the loss below which iterations stop; maximum
+number of iterations."""
 
 
 def predicted(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> FloatArray:
-    """The step times of rows, ms, (N,)."""
+    """The predicted step times of rows, in milliseconds, (N,)."""
     memo: Memo = {}
     return np.array([StepTimes(row.setup, row.reaching(efficiency), memo).time for row in rows])
 
 
 def with_memory(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> Efficiency:
-    """With the memory beside tensors that the rows with measured memory ask for."""
+    """The efficiency with memory overhead fitted to the rows whose memory was measured."""
     known = [(row, row.memory_gib) for row in rows if row.memory_gib is not None]
     measured = np.log([size for _, size in known])
     bare = efficiency.model_copy(update={"fragmentation": 0.0, "context_gib": 0.0})
@@ -70,14 +71,14 @@ def with_memory(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> Efficien
 
 
 def peak_gib(row: MeasuredRow, efficiency: Efficiency) -> float:
-    """Memory of the fullest device."""
+    """Memory of the fullest device, in GiB."""
     return fullest(StepTimes(row.setup, row.reaching(efficiency)))
 
 
 class Fit:
-    """The efficiency of the one GPU that all rows are of.
+    """The fit of the efficiency to rows that are all of one GPU.
 
-    The unknowns are logarithms: those of the curves, then one a shape.
+    The unknowns are logarithms: of the curves' parameters, then one per shape.
     """
 
     def __init__(self, rows: Sequence[MeasuredRow], shapes: bool) -> None:
@@ -92,7 +93,7 @@ class Fit:
         self.spread = np.array([*spread, *map(_shape_spread, self.of_shape)])
 
     def _shapes(self) -> dict[str, list[int]]:
-        """The rows of each shape that enough of them share."""
+        """The indices of the rows of each shape that at least :data:`ROWS` rows share."""
         found: dict[str, list[int]] = {}
         for i, row in enumerate(self.rows):
             for shape in row.setup.shapes:
@@ -115,14 +116,15 @@ class Fit:
         return with_memory(self.rows, found), residuals
 
     def _with_spread(self, found: Efficiency, x: FloatArray, residuals: FloatArray) -> Efficiency:
-        """With the residuals' spread; elsewhere no less than shapes differ by."""
+        """The efficiency with the spread of residuals; for unmeasured shapes, at least the scatter
+        of factors."""
         shaped = self.noise == NOISE
         elsewhere = [_spread(residuals[~shaped]), _scatter(x[len(self.names) :])]
         spreads = {"spread": _spread(residuals[shaped]), "spread_elsewhere": max(elsewhere)}
         return found.model_copy(update=spreads)
 
     def _loss(self, x: FloatArray, residuals: FloatArray) -> float:
-        """The loss that is minimized: Huber's sum over rows, and the priors'."""
+        """The loss: Huber's over rows, plus the priors'."""
         off = np.abs(residuals) / self.noise
         rows = np.where(off < HUBER, off**2, 2 * HUBER * off - HUBER**2)
         return float(rows.sum() + (((x - self.prior) / self.spread) ** 2).sum())
@@ -143,7 +145,7 @@ class Fit:
         result = np.zeros((len(self.rows), len(x)))
         for i, mine in enumerate(touched):
             moved = x.copy()
-            moved[i] -= STEP  # downwards: a parameter may be at its most
+            moved[i] -= STEP  # downwards, as a parameter may be at its maximum
             result[mine, i] = (residuals[mine] - self._residuals(moved, mine)) / STEP
         return result
 
@@ -172,7 +174,8 @@ def _scatter(factors: FloatArray) -> float:
 
 
 def _spread(residuals: FloatArray) -> float:
-    """The spread of the middle 68 % of rows, with :data:`FORMER` more rows of the prior's."""
+    """The 68 % quantile of absolute residuals, combined with :data:`FORMER` pseudo-rows of the
+    prior."""
     count = len(residuals)
     middle = max(NOISE, float(np.quantile(np.abs(residuals), 0.68))) if count else 0.0
     return float(np.sqrt((FORMER * USUAL_SPREAD**2 + count * middle**2) / (FORMER + count)))

@@ -1,28 +1,28 @@
 """A layer's times on one rank, from its kernels and collectives.
 
-What computation hides of messages, beside the averaging of gradients (:mod:`.step_end`):
+Overlap of messages with computation, apart from the averaging of gradients (:mod:`.step_end`):
 
-* tensor and expert parallel ones nothing: the next kernel waits for them;
-* context parallel ones that go round a ring (sends) as long as the attention of the same op takes,
-  but for its last round.
+* Messages of tensor and expert parallelism are exposed: the next kernel waits for them.
+* Context parallel messages in a ring (sends) overlap with the attention of the same op, except
+  in its last round.
 
-How long a kernel takes on a GPU: a roofline whose peaks real kernels reach in part.
+The time of a kernel on a GPU is a roofline with a share of the peaks:
 
-* A product takes its FLOPs at ``gemm`` of the peak, less what a short inner dimension k costs,
-  k / (k + ``gemm_depth``), and what a small result leaves idle: it is dealt to the
-  multiprocessors in tiles of 128 x 128 (NVIDIA, "Matrix multiplication background", 2023).
-* Fused attention takes its FLOPs at ``attention`` of the peak; a multiprocessor takes 128 queries
-  of a head at a time (Dao, 2023, section 3.2). In a ring each round is a kernel of its own.
-* All else, and products that are too shallow, wait for ``memory`` of the bandwidth.
-* No kernel takes less than the host needs to launch one, ``kernel_ms``.
+* A matrix product reaches the share ``gemm`` of the peak. A short inner dimension k reduces this by
+  k / (k + ``gemm_depth``), and a small result leaves multiprocessors idle: it is distributed in
+  tiles of 128 x 128 (NVIDIA, "Matrix multiplication background", 2023).
+* Fused attention reaches the share ``attention`` of the peak; a multiprocessor takes 128 queries of
+  a head at a time (Dao, 2023, section 3.2). In a ring, each round is a separate kernel.
+* All else, and products with a short inner dimension, are limited by the share ``memory`` of the
+  bandwidth.
+* No kernel takes less than the launch time on the host, ``kernel_ms``.
 
-How long a collective takes: latency and bandwidth, by the ranks that take part.
-
-Ranks are laid out as Megatron lays them: tensor parallel ones next to each other, then context
-parallel ones, data parallel ones, and stages outermost; experts are spread over the first three. A
-ring among ranks of several nodes leaves each node once for each of its members there, so that
-their links to the network add up (NCCL's rings). A ring takes ``size`` - 1 steps, twice for an
-all-reduce, which NCCL does in a tree where that is shorter; an all-to-all sends all at once.
+The time of a collective is latency plus size over bandwidth, by the ranks that take part. Ranks are
+laid out as in Megatron: tensor parallel ones adjacent, then context parallel, data parallel, and
+stages outermost; experts are distributed over the first three. A ring over several nodes leaves
+each node once for each of its members there, so that their network links add up (NCCL's rings). A
+ring takes ``size`` - 1 steps, twice that for an all-reduce, for which NCCL uses a tree if it is
+shorter; an all-to-all sends everything at once.
 """
 
 from __future__ import annotations
@@ -42,26 +42,27 @@ from ..models.work import Attention, Collective, Elementwise, Gemm, Group, Kerne
 
 @dataclass(frozen=True)
 class CollectiveTimes:
-    """Milliseconds of collectives of ``run`` on ``cluster``."""
+    """Times of collectives of ``run`` on ``cluster``, in milliseconds."""
 
     cluster: Cluster
     run: TrainingRun
 
     def of(self, collective: Collective) -> float:
-        """Time of one, or of the ``count`` messages of a send, alone on the links."""
+        """The time of one collective, or of the ``count`` messages of a send, without
+        contention."""
         link = self.link(collective.group, collective.size)
         latency = collective.steps * link.latency
         least = collective.count * self.cluster.efficiency.collective_ms
         return least + latency + self.moving(collective)
 
     def moving(self, collective: Collective) -> float:
-        """Time of one among many, whose latencies hide behind each other."""
+        """The time of one of many collectives, whose latencies overlap."""
         link = self.link(collective.group, collective.size)
         reached = self.cluster.efficiency
         return collective.wire_bytes / (link.gigabytes_per_second * reached.link * 1e6)
 
     def link(self, group: Group, size: int) -> Link | ClusterLink:
-        """The link that a rank of a group has towards the others of it."""
+        """The link from a rank to the other ranks of its group."""
         apart, node = self._apart(group), self.cluster.gpus_per_node
         if apart * size <= node:
             return self.cluster.inside
@@ -81,19 +82,20 @@ TILE = 128
 
 @dataclass(frozen=True)
 class KernelTimes:
-    """Milliseconds of kernels on a GPU of ``cluster``."""
+    """Times of kernels on a GPU of ``cluster``, in milliseconds."""
 
     cluster: Cluster
     precision: Precision = Precision.BF16
-    """The run's: attention and what is not narrow compute in its wide format."""
+    """The run's precision. Attention, and all else that is not computed in a narrow format, uses
+    its wide format."""
 
     @property
     def peak(self) -> float:
-        """Dense teraflops that the GPU's maker publishes for the run's precision."""
+        """The published dense peak for the run's precision, in TFLOP/s."""
         return self.cluster.gpu.peak(self.precision.units)
 
     def of(self, kernel: Kernel) -> float:
-        """Time of one kernel, or of the passes that one stands for."""
+        """The time of one kernel, or of the several passes that it represents."""
         if isinstance(kernel, Gemm):
             return self._gemm(kernel)
         if isinstance(kernel, Attention):
@@ -102,7 +104,7 @@ class KernelTimes:
         return kernel.kernels * self.at_least(self.moving(kernel.bytes / kernel.kernels))
 
     def moving(self, size: float) -> float:
-        """To read or write so many bytes of the device's memory."""
+        """The time to read or write this number of bytes of device memory."""
         gpu, reached = self.cluster.gpu, self.cluster.efficiency
         return size / (gpu.gigabytes_per_second * reached.memory * 1e6)
 
@@ -116,14 +118,14 @@ class KernelTimes:
         return self.at_least(max(time, self.moving(gemm.bytes)))
 
     def _rate(self, precision: Precision) -> float:
-        """FLOPs a millisecond that a large product reaches."""
+        """FLOPs per millisecond that a large product reaches."""
         reached = self.cluster.efficiency
         share = reached.gemm_narrow if precision.is_narrow else reached.gemm
         return self.cluster.gpu.peak(precision.units) * share * 1e9
 
     def _filled(self, gemm: Gemm) -> float:
-        """Share of the multiprocessors that have a tile. Beyond one tile each, last waves that are
-        not full are not counted: without them published times are met better."""
+        """The share of multiprocessors that have a tile. Partial last waves are not modelled:
+        without them, predictions are closer to published times."""
         tiles = gemm.m * gemm.n * gemm.count / TILE**2
         return min(1.0, tiles / self.cluster.gpu.multiprocessors)
 
@@ -142,12 +144,12 @@ class KernelTimes:
 
 OPS = (OpKind.F, OpKind.R, OpKind.B, OpKind.W)
 SCORES = "core_attn"
-"""Module of the kernels that a ring of keys and values hides behind."""
+"""The module whose kernels overlap with the ring exchange of keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Milliseconds of messages: all of them, and those that nothing hides."""
+    """Times of messages, in milliseconds: of all, and of the exposed part."""
 
     total: float = 0.0
     exposed: float = 0.0
@@ -161,20 +163,21 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """Milliseconds of a layer for one microbatch, by op: kernels alone, and messages by group."""
+    """Times of a layer for one microbatch by op, in milliseconds: of kernels, and of messages by
+    group."""
 
     kernels: Mapping[OpKind, float]
     traffic: Mapping[OpKind, Mapping[Group, Traffic]]
 
     def of(self, op: OpKind) -> float:
-        """From the op's start to its end."""
+        """The time from the op's start to its end."""
         return self.kernels[op] + sum(each.exposed for each in self.traffic[op].values())
 
 
 def layer_times(
     work: LayerWork, kernels: KernelTimes, messages: CollectiveTimes, factor: float = 1.0
 ) -> LayerTimes:
-    """The times of ``work``; ``factor``: measured over calculated time of such a layer."""
+    """The times of ``work``; ``factor``: ratio of measured to calculated time of such a layer."""
     computed, traffic = {}, {}
     for op in OPS:
         compute = [kernel for kernel in work.of(op) if not isinstance(kernel, Collective)]

@@ -1,9 +1,9 @@
-"""Measured runs as rows: a model, the keys of a run, and what was measured.
+"""Measured runs as rows: a model, the keys of a run, and the measured values.
 
-A file has the form of the published measurements: an object with ``runs``, a list of objects with
-the keys of a run, ``model`` (a preset's name, or one of the file's ``models``) and what was
-measured: ``step_ms``, or ``tokens_per_s_per_gpu``, or ``model_tflops_per_gpu``. ``vtrain`` has rows
-as lists by ``columns``.
+A file has the format of the published measurements: an object with ``runs``, a list of objects with
+the keys of a run, ``model`` (a preset's name, or one of the file's ``models``), and a measured
+``step_ms``, ``tokens_per_s_per_gpu`` or ``model_tflops_per_gpu``. ``vtrain`` has rows as lists,
+with their keys in ``columns``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VTRAIN = {
     **{"source": "vtrain", "gpu": "A100-80GB", "seq": 1024},
     **{"precision": "fp16", "recompute": "full"},
 }
-"""What holds for all rows of vTrain's measurements (Bang et al., 2023)."""
+"""Common values of all rows of vTrain's measurements (Bang et al., 2023)."""
 LEAST, MOST = 1e-6, 1e12
 AGREE = 1.05  # most that a time and a throughput of one run can differ
 """Of whatever is measured."""
@@ -36,12 +36,12 @@ _BESIDE = (
     "source", "case", "release", "note", "seq_stated", "weights_optimizer_gib", "activation_gib",
     "activation_none_gib",
 )  # fmt: skip
-"""Keys that say where a row comes from, and what else was measured; nothing is fitted to them."""
+"""Keys on a row's origin, and on other measurements; they are not used by the fit."""
 
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """One measured run. ``step_ms`` and ``memory_gib`` as measured, None where they were not."""
+    """A measured run. ``memory_gib``: None if it was not measured."""
 
     source: str
     model: str
@@ -52,23 +52,24 @@ class MeasuredRow:
 
     @property
     def calibrates(self) -> bool:
-        """Whether the curves are fitted to it: not to experts, whose loads are not even, nor where
-        it is not known how wide its numbers are."""
+        """Whether the curves are fitted to it. Excluded are experts, whose loads are uneven, and
+        unknown precisions."""
         return self.precision_known and self.setup.model.experts is None
 
     def reaching(self, efficiency: Efficiency) -> Cluster:
-        """The cluster that it was measured on, with these rates."""
+        """The cluster on which it was measured, with this efficiency."""
         return self.setup.cluster.model_copy(update={"efficiency": efficiency})
 
     @property
     def group(self) -> tuple[str, str, int, int, int]:
-        """Rows of one group differ in how the same model and batch are spread over as many GPUs."""
+        """The key of rows that differ only in how the same model and batch are distributed over the
+        same number of GPUs."""
         run = self.setup.run
         return self.source, self.model, run.layers, run.gpus, run.global_batch
 
 
 def read_rows(given: Document) -> list[MeasuredRow]:
-    """All rows of a file of measurements. Raises InputError, naming the row, where one is wrong."""
+    """All rows of a file of measurements. Raises InputError, with the row, if one is invalid."""
     document, where = read_document(given, "measurements")
     models, rows = document.get("models", {}), document.get("runs", [])
     if not isinstance(models, dict) or not all(isinstance(of, dict) for of in models.values()):
@@ -120,7 +121,7 @@ def _row(row: dict[str, Any], models: Mapping[str, Any]) -> MeasuredRow:
 
 
 def _step_ms(measured: Mapping[str, float | None], setup: Setup) -> float:
-    """The step's time as measured, or from the throughput that was."""
+    """The step time: measured, or from the measured throughput, in milliseconds."""
     run, (step_ms, tokens, teraflops) = setup.run, [measured[key] for key in _MEASURED[:3]]
     by_tokens = None if tokens is None else run.global_batch * run.seq / (tokens * run.gpus) * 1e3
     if step_ms is not None:
@@ -137,7 +138,7 @@ def _step_ms(measured: Mapping[str, float | None], setup: Setup) -> float:
 
 
 def _counted_flops(setup: Setup) -> float:
-    """FLOPs of a step, with full recomputation (Narayanan et al., 2021, equation 3)."""
+    """FLOPs of a step with full recomputation (Narayanan et al., 2021, equation 3)."""
     model, run = setup.model, setup.run
     h, layers = model.hidden, run.layers
     parts = 1 + run.seq / (6 * h) + model.vocab / (16 * layers * h)

@@ -1,11 +1,11 @@
-"""Memory of each rank: what is there for good, what microbatches hold, what comes and goes.
+"""Memory of each rank: persistent states, activations of microbatches, and temporary buffers.
 
-Held by microbatches is the most that the simulated schedule has at once, by the rules of the cost
-model: M_B from F's start to B's end. On top comes what the layer that needs most has beside it
-while it runs: what its recomputation brings back, gradients of its products' outputs, and the
-workspace of its kernels; with FSDP its gathered weights, and those of the next layer, which are
-fetched meanwhile, and where weights are passed the buffers for what is on its way. ``reserve`` is
-what the allocator and libraries take beside tensors, by the cluster's calibration.
+Activations are the peak of the simulated schedule by the rules of the cost model: M_B from F's
+start to B's end. To this is added the largest temporary memory of a layer while it runs: recomputed
+activations, gradients of its products' outputs, and the workspace of its kernels. With FSDP, these
+include its gathered weights, and those of the next layer, which are prefetched; if weights are
+passed, buffers for transfers. ``reserve`` is the overhead of the allocator and libraries, by the
+cluster's calibration.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KINDS = ("weights", "gradients", "optimizer", "activations", "gathered", "worksp
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """Bytes on one device by kind, one of :data:`KINDS`; ``stages``: those that it runs."""
+    """Bytes on one device by kind, one of :data:`KINDS`; ``stages``: the stages that it runs."""
 
     stages: tuple[int, ...]
     bytes: Mapping[str, float]
@@ -36,13 +36,13 @@ class RankMemory:
         return sum(self.bytes.values())
 
     def to_dict(self) -> dict[str, object]:
-        """In GiB."""
+        """The memory by kind, in GiB."""
         by_kind = {kind: size / GIB for kind, size in self.bytes.items()}
         return {"stages": list(self.stages), **by_kind, "total": self.total / GIB}
 
 
 def memory_of(step: StepTimes) -> tuple[RankMemory, ...]:
-    """The memory of each rank of the pipeline."""
+    """The memory of each pipeline rank."""
     reached, found = step.cluster.efficiency, []
     for rank, held, buffers in zip(_kept(step), step.activation_bytes, step.buffers, strict=True):
         gathered = rank.bytes["gathered"] + buffers
@@ -53,25 +53,25 @@ def memory_of(step: StepTimes) -> tuple[RankMemory, ...]:
 
 
 def fullest(step: StepTimes) -> float:
-    """GiB of the fullest device."""
+    """Memory of the fullest device, in GiB."""
     return max(rank.total for rank in memory_of(step)) / GIB
 
 
 def rooms_of(step: StepTimes) -> tuple[float, ...]:
-    """Bytes that the activations of each rank may take: what its device has beside all else, of
-    which the allocator takes its share too. Buffers of weights on their way are not counted."""
+    """Bytes available for activations on each rank: the device's memory without all else and the
+    allocator's share. Buffers for passed weights are not subtracted."""
     tensors = room_of(step.cluster)
     return tuple(max(0.0, tensors - each.total) for each in _kept(step))
 
 
 def room_of(cluster: Cluster) -> float:
-    """Bytes of tensors that a device has room for."""
+    """Bytes of tensors that fit on a device."""
     whole = cluster.gpu.memory_gib - cluster.efficiency.context_gib
     return whole * GIB / (1 + cluster.efficiency.fragmentation)
 
 
 def _kept(step: StepTimes) -> Iterator[RankMemory]:
-    """The memory of each rank, without activations, what is on its way, and reserve."""
+    """The memory of each rank without activations, transfer buffers and reserve."""
     setup, fetched = step.setup, 2 if step.setup.run.sharding is Sharding.FSDP else 1
     layers = setup.work.stages
     for rank, (run, _) in enumerate(step.shares):
@@ -89,5 +89,5 @@ def _kept(step: StepTimes) -> Iterator[RankMemory]:
 
 
 def beside(work: LayerWork) -> float:
-    """Bytes beside M_B while the layer runs."""
+    """Additional bytes, on top of M_B, while the layer runs."""
     return work.m_r + work.workspace + sum(t.bytes for t in work.held if t.made is OpKind.B)

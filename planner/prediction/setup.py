@@ -1,4 +1,4 @@
-"""The part of a prediction that knows no speed: work, order of ops, shapes."""
+"""The part of a prediction that does not depend on speeds: work, order of ops, shapes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from .step_end import Exchange
 
 @dataclass(frozen=True)
 class Setup:
-    """A model, how it is run, and on what."""
+    """A model, a run, and a cluster."""
 
     model: Model
     run: TrainingRun
@@ -41,10 +41,11 @@ class Setup:
 
     @classmethod
     def of(cls, model: ModelLike, run: Mapping[str, Any], cluster: Cluster) -> Setup:
-        """Models with learned positions (GPT, OPT) have unfused attention and no sequence
-        parallelism by default: their published runs are older than both.
+        """The setup for a model, given by name or document, and the keys of a run.
 
-        Raises InputError where the run does not fit the model.
+        Models with learned positions (GPT, OPT) have unfused attention and no sequence parallelism
+        by default, as their published runs predate both. Raises InputError if the run does not
+        match the model.
         """
         known = read_model(model)
         found = TrainingRun.of(usual(known) | dict(run), known)
@@ -59,25 +60,25 @@ class Setup:
 
     @cached_property
     def work(self) -> ModelWork:
-        """All layers' work on one rank; equal layers are one object, of other setups too."""
+        """The work of all layers on one rank. Equal layers are one object, also across setups."""
         return ModelWork(layers_of(self.model, self.run), self.run.layers_by_stage)
 
     @property
     def model_flops(self) -> float:
-        """FLOPs of a step on all GPUs: three times the forward's, all pairs of positions counted,
-        nothing computed again (Korthikanti et al., 2022, appendix A)."""
+        """FLOPs of a step on all GPUs: three times those of the forward pass, without causal
+        masking or recomputation (Korthikanti et al., 2022, appendix A)."""
         run, forward = self.run, sum(work.model_flops for work in self.work.layers)
         return 3 * forward * run.microbatches * run.tp * run.cp * run.dp
 
     @cached_property
     def shapes(self) -> frozenset[str]:
-        """Names of the shapes of decoder layers and head."""
+        """The names of the shapes of decoder layers and head."""
         works = (work for work, _ in different(self.work.layers))
         return frozenset(self.shape(work) for work in works if work.kind is not WorkKind.EMBEDDING)
 
     @cached_property
     def states(self) -> tuple[States, ...]:
-        """States of each stage: weights, gradients and the optimizer's."""
+        """The states of each stage: weights, gradients and optimizer states."""
         return tuple(
             reduce(add, (states_of(work.parameters, self.run) for work in works))
             for works in self.work.stages
@@ -85,7 +86,7 @@ class Setup:
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Exchanges of each rank with its replicas."""
+        """The exchanges of each rank with its replicas."""
         stages = [*zip(self.owners, self.work.stages, strict=True)]
         return tuple(
             Exchange.of((w.parameters for o, works in stages if o == rank for w in works), self.run)
@@ -94,7 +95,7 @@ class Setup:
 
     @cached_property
     def counted_stages(self) -> tuple[list[tuple[LayerWork, int]], ...]:
-        """The different layers of each stage, and how many of each it has."""
+        """The distinct layers of each stage, and the number of each."""
         return tuple(map(different, self.work.stages))
 
     @cached_property
@@ -103,7 +104,7 @@ class Setup:
         return placement_of(self.run).owners
 
     def shape(self, work: LayerWork) -> str:
-        """A name for all that the time of ``work`` depends on, but for 16-bit formats."""
+        """A name for everything that determines the time of ``work``, except 16-bit formats."""
         model, run = self.model, self.run
         words = [str(work.kind), f"h{model.hidden}"]
         if work.kind in {WorkKind.EMBEDDING, WorkKind.HEAD}:
@@ -118,12 +119,12 @@ class Setup:
 
     @property
     def order(self) -> OpOrder:
-        """The order of ops that the run's family has for equal stages."""
+        """The order of ops of the run's family for equal stages."""
         run = self.run
         return order_of(run.schedule, run.pp, run.vp, run.microbatches)
 
     def order_for(self, profile: Profile) -> OpOrder:
-        """The order of ops that the run's family has for the stages of ``profile``."""
+        """The order of ops of the run's family for the stages of ``profile``."""
         order, name = self.order, _named(self.run.schedule, self.run.vp)
         if not find_family(name).by_times:
             return order
@@ -143,7 +144,7 @@ _LAYERS: dict[LayerWork, LayerWork] = {}
 
 
 def layers_of(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
-    """All layers' work on one rank; equal layers are one object, of other runs too."""
+    """The work of all layers on one rank. Equal layers are one object, also across runs."""
     sharding = run.sharding if run.sharding is Sharding.FSDP else Sharding.NONE
     cut = min(run.pp, 2) if model.tied else 1
     plain = replace(run, gpu=None, gpus=1, dp=1, vp=1, pp=cut, global_batch=1)
@@ -152,14 +153,14 @@ def layers_of(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
 
 @cache
 def _layers(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
-    """The layers of a run without what none depends on."""
+    """The layers of a run whose irrelevant keys have been removed."""
     layers = work_of(model, run).layers
     known = {id(work): _LAYERS.setdefault(work, work) for work, _ in different(layers)}
     return tuple(known[id(work)] for work in layers)
 
 
 def placement_of(run: TrainingRun, passing: Passing = Passing.ACTIVATIONS) -> Placement:
-    """The rank of each stage, which the run's family says, or of each microbatch."""
+    """The placement of stages by the run's family; if weights are passed, that of microbatches."""
     if passing is Passing.WEIGHTS:
         return Placement.round_robin(run.pp)
     return _placement(_named(run.schedule, run.vp), run.pp, run.vp)
@@ -175,25 +176,26 @@ _EQUAL = StageProfile(1.0, 1.0, 1.0, 1.0, 0.0)
 
 @dataclass(frozen=True, eq=False)
 class OpOrder:
-    """A schedule's order of ops, and the same flat, rank after rank."""
+    """The order of ops of a schedule, also as flat arrays."""
 
     schedule: Schedule
 
     @cached_property
     def flat(self) -> tuple[IntArray, IntArray]:
-        """All ops, (N,), and where each rank's begin, (P + 1,)."""
+        """All ops, rank by rank, (N,), and the offset of each rank, (P + 1,)."""
         order = self.schedule.order
         return np.concatenate(order).astype(np.int64), offsets_of(order)
 
     @cached_property
     def splits(self) -> bool:
-        """Whether some B and W are ops of their own."""
+        """Whether B and W are separate ops for some microbatch."""
         kinds, _, _ = fields_of(self.flat[0])
         return bool((kinds == OpKind.W).any())
 
 
 def _named(family: str, chunks: int) -> str:
-    """With the number that it needs to have so many stages per rank."""
+    """The family's name with the number that gives it ``chunks`` stages per rank, such as
+    ``wave:2``."""
     several = {"interleaved-1f1b": chunks, "interleaved-1f1b-grouped": chunks, "looped-bfs": chunks}
     count = several.get(family) or (family == "wave" and chunks // 2)
     return f"{family}:{count}" if count else family
@@ -201,7 +203,7 @@ def _named(family: str, chunks: int) -> str:
 
 @lru_cache(maxsize=256)
 def order_of(family: str, ranks: int, chunks: int, microbatches: int) -> OpOrder:
-    """The order of ops that a family has for equal stages. Raises InputError."""
+    """The order of ops of a family for equal stages. Raises InputError."""
     profile = Profile((_EQUAL,) * (ranks * chunks), ranks)
     try:
         found = build_family(_named(family, chunks), profile, microbatches)

@@ -1,4 +1,4 @@
-"""One step: stages' times from their layers, the schedule simulated, what follows it added."""
+"""A step: stages' times from their layers, the simulated schedule, and the end of the step."""
 
 from __future__ import annotations
 
@@ -30,27 +30,29 @@ from .step_end import StepTail
 
 TOKEN_BYTES = 8
 Memo: TypeAlias = dict[tuple[int, tuple[int, ...], float], LayerTimes]
-"""Times of layers that several steps on one cluster share: by the identity of the layer's work, how
-its groups lie, and its factor."""
+"""Times of layers shared by several steps on one cluster, by the identity of the layer's work, its
+groups' sizes, and its factor."""
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """The times of a step of ``setup`` on ``cluster``, whose efficiency alone may differ."""
+    """The times of a step of ``setup`` on ``cluster``, which may differ from the setup's only in
+    efficiency."""
 
     setup: Setup
     cluster: Cluster
     memo: Memo = field(default_factory=dict, compare=False)
     measured: tuple[StageProfile, ...] = ()
-    """Layers as measured, in place of the calculated ones."""
+    """Measured layers, which replace the calculated ones."""
     planned: OpOrder | None = None
-    """In place of the family's order of ops."""
+    """An order of ops that replaces the family's."""
     remat: bool = False
-    """Whether ``planned`` may recompute whole stages, of which input and output alone are kept."""
+    """Whether ``planned`` may recompute whole stages, of which only input and output are kept."""
     offload: bool = False
-    """Whether it may move what stages hold beside these to the host and back."""
+    """Whether it may move the stages' other activations to the host and back."""
     passing: Passing = Passing.ACTIVATIONS
-    """``weights``: microbatches are dealt to ranks in turn, each the owner of its stage."""
+    """``weights``: microbatches are distributed round-robin over ranks, and each rank owns a
+    stage."""
 
     @cached_property
     def kernels(self) -> KernelTimes:
@@ -62,11 +64,11 @@ class StepTimes:
 
     @cached_property
     def layers(self) -> dict[int, LayerTimes]:
-        """The times of each different layer, by the identity of its work."""
+        """The times of each distinct layer, by the identity of its work."""
         return {id(work): self.layer(work) for work, _ in different(self.setup.work.layers)}
 
     def layer(self, work: LayerWork) -> LayerTimes:
-        """The times of a layer, measured over calculated time of its shape counted in."""
+        """The times of a layer, including the calibrated factor of its shape."""
         factor = self.cluster.efficiency.shapes.get(self.setup.shape(work), 1.0)
         run = self.setup.run
         key = id(work), (run.tp, run.cp, run.ep, run.etp), factor
@@ -81,25 +83,25 @@ class StepTimes:
 
     @cached_property
     def profile(self) -> Profile:
-        """The pipeline profile: one entry per stage, links between the ranks of one replica."""
+        """The pipeline profile: one entry per stage, and links between the ranks of one replica."""
         return self.profile_for((self.planned or self.setup.order).splits)
 
     @cached_property
     def safe_profile(self) -> Profile:
-        """The same, of which every schedule's memory holds: M_B is no less than M_W."""
+        """The same with M_B >= M_W, so that its memory is valid for every schedule."""
         return self.profile_for(True)
 
     @property
     def raised(self) -> tuple[int, ...]:
-        """The stages whose M_B is raised there."""
+        """The stages whose M_B is raised in :attr:`safe_profile`."""
         pairs = zip(self.safe_profile.stages, self.profile_for(False).stages, strict=True)
         return tuple(s for s, (safe, own) in enumerate(pairs) if safe.m_b > own.m_b)
 
     def profile_for(self, splits: bool) -> Profile:
-        """The profile of a schedule with B and W apart, or as one op.
+        """The profile for a schedule with B and W as separate ops (``splits``) or as one op.
 
-        The cost model has M_W no more than M_B. Recomputed inputs and output gradients that wait
-        for W can be more: where B and W are apart, M_B is raised to M_W; else nothing waits.
+        The cost model requires M_W <= M_B, but recomputed inputs and output gradients that wait for
+        W can exceed it. If B and W are separate, M_B is raised to M_W; otherwise nothing waits.
         """
         costs = self._measured_stages() or map(self._stage, self.setup.counted_stages)
         stages = []
@@ -122,8 +124,8 @@ class StepTimes:
         )
 
     def _with_remat(self, stages: list[StageProfile], size: float) -> Iterator[StageProfile]:
-        """Stages that may compute their F again, or move what they hold to the host: what comes in
-        and what was sent on stay. ``size``: bytes of the first's input."""
+        """Stages that may be recomputed or offloaded, except their inputs and outputs. ``size``:
+        bytes of the first stage's input."""
         for stage in stages:
             sent = (stage.activation_bytes or 0.0) if stage is not stages[-1] else 0.0
             kept = min(stage.m_b, size + sent)
@@ -140,8 +142,8 @@ class StepTimes:
         return StageProfile(f, r + b, w, held, waiting, works[-1][0].message_bytes)
 
     def _measured_stages(self) -> list[StageProfile]:
-        """With full recomputation, layers that say what it takes do their F once more; others are
-        taken as they were measured."""
+        """The measured layers, joined into stages. With full recomputation, the times of layers
+        that have t_r include it."""
         layers = iter(self.measured)
         full = self.setup.run.recompute == FULL
         return [
@@ -151,8 +153,11 @@ class StepTimes:
         ]
 
     def _links(self) -> Links | None:
-        """Between ranks of the pipeline; some of them may share a node. All messages that leave a
-        rank share its port, and all that reach it: weights go from an owner to many ranks."""
+        """Links between pipeline ranks, some of which may share a node.
+
+        All messages that leave a rank share its port, as do all that reach it: passed weights go
+        from an owner to many ranks.
+        """
         run, node = self.setup.run, self.cluster.gpus_per_node
         if run.pp == 1:
             return None
@@ -166,7 +171,8 @@ class StepTimes:
 
     @property
     def replica_link(self) -> Link:
-        """Between neighbouring replicas of a rank, over all cards that their rings leave by."""
+        """The link between neighbouring replicas of a rank, over all network cards that their rings
+        use."""
         return self._reached(self.messages.link(Group.DP, self.setup.run.dense_replicas))
 
     def _reached(self, link: Link | ClusterLink) -> Link:
@@ -183,12 +189,12 @@ class StepTimes:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule that is simulated."""
+        """The simulated schedule."""
         like = self._order.schedule
         return timed(replace(like, problem=replace(like.problem, profile=self.profile)))
 
     def _simulate(self, profile: Profile) -> tuple[FloatArray, FloatArray]:
-        """When each rank's last op ends, and the most memory that its activations take, (P,)."""
+        """The end of each rank's last op, and its peak memory of activations, (P,) each."""
         order, offsets = self._order.flat
         like = self._order.schedule
         problem, rows = replace(like.problem, profile=profile), like.order
@@ -201,17 +207,17 @@ class StepTimes:
 
     @property
     def activation_bytes(self) -> FloatArray:
-        """The most that each rank's microbatches hold at once, (P,)."""
+        """The peak memory of each rank's activations, (P,)."""
         return self._simulated[1]
 
     @property
     def makespan(self) -> float:
-        """Milliseconds to the end of the last op of all ranks."""
+        """The end of the last op of all ranks, in milliseconds."""
         return float(self._simulated[0].max())
 
     @cached_property
     def buffers(self) -> tuple[float, ...]:
-        """Bytes that each rank holds of weights and gradients on their way, (P,)."""
+        """Bytes of each rank's buffers for weights and gradients in transfer, (P,)."""
         made = self.schedule
         if not made.transfers:
             return (0.0,) * self.setup.run.pp
@@ -219,7 +225,7 @@ class StepTimes:
 
     @cached_property
     def shares(self) -> tuple[tuple[tuple[int, ...], int], ...]:
-        """The stages that each rank runs, and of how many microbatches."""
+        """The stages that each rank runs, and for how many microbatches."""
         run, owners = self.setup.run, self.setup.owners
         if self.passing is Passing.WEIGHTS:
             counts = (len(range(rank, run.microbatches, run.pp)) for rank in range(run.pp))
@@ -229,13 +235,14 @@ class StepTimes:
 
     @property
     def work(self) -> FloatArray:
-        """Milliseconds that each rank computes, what its order does once more left out, (P,)."""
+        """Compute time of each rank, without the schedule's own recomputation, in milliseconds,
+        (P,)."""
         times = [stage.t_f + stage.fused for stage in self.profile.stages]
         return np.array([sum(count * times[s] for s in stages) for stages, count in self.shares])
 
     @property
     def again(self) -> FloatArray:
-        """Milliseconds that each rank computes again because its order of ops says so, (P,)."""
+        """Time of the schedule's own recomputation on each rank, in milliseconds, (P,)."""
         kinds, stages, _ = fields_of(self._order.flat[0])
         times = np.array([stage.t_r or 0.0 for stage in self.profile.stages])
         stages = stages[kinds == OpKind.R]
@@ -250,18 +257,19 @@ class StepTimes:
 
     @cached_property
     def averaged(self) -> float:
-        """Milliseconds until all ops have ended, and what of averaging nothing hides."""
+        """The time until all ops and the exposed averaging have ended, in milliseconds."""
         pairs = zip(self._simulated[0], self.ends, strict=True)
         return float(max(t + end.averaging.exposed for t, end in pairs))
 
     @property
     def stepping(self) -> float:
-        """Milliseconds of the optimizer's step, and of what the host does once a step."""
+        """The time of the optimizer's step, and of the host's fixed overhead per step, in
+        milliseconds."""
         return max(end.optimizer for end in self.ends) + self.cluster.efficiency.step_ms
 
     @cached_property
     def time(self) -> float:
-        """Milliseconds of the whole step."""
+        """The step time, in milliseconds."""
         return self.averaged + self.stepping
 
     @property
@@ -272,7 +280,7 @@ class StepTimes:
         return reached.spread if known else reached.spread_elsewhere
 
     def communication(self) -> dict[str, Traffic]:
-        """By kind, of the rank that each takes longest on: all of it, and what nothing hides."""
+        """Message times by kind, each for the rank on which it takes longest."""
         ranks = [self._sent(stages, microbatches) for stages, microbatches in self.shares]
         seen = [group for group in Group if any(group in each for each in ranks)]
         found = {str(group): _longest(each[group] for each in ranks) for group in seen}
@@ -284,7 +292,7 @@ class StepTimes:
         return found
 
     def _sent(self, stages: tuple[int, ...], microbatches: int) -> dict[Group, Traffic]:
-        """Messages of one rank within its groups in a step."""
+        """Message times of one rank within its groups, per step."""
         found = defaultdict[Group, Traffic](Traffic)
         for work, count in (each for s in stages for each in self.setup.counted_stages[s]):
             for traffic in self.layers[id(work)].traffic.values():
@@ -293,8 +301,8 @@ class StepTimes:
         return found
 
     def _sends(self) -> Traffic:
-        """Both ways over the boundary between stages, or all weights and gradients that leave a
-        rank; exposed is what the schedule waits for."""
+        """Message times of both directions over the boundary between stages, or of all weights and
+        gradients that leave a rank. The exposed part is the increase of the makespan."""
         run, profile = self.setup.run, self.profile
         free = self._simulate(replace(profile, links=None))[0].max()
         exposed = max(0.0, float(self._simulated[0].max() - free))
@@ -311,8 +319,8 @@ class StepTimes:
 
 
 def _until_home(schedule: Schedule) -> tuple[FloatArray, FloatArray]:
-    """When each rank has run its ops and all gradients of its stages have come, and the most that
-    its activations take, (P,)."""
+    """The time when each rank has run its ops and received all gradients of its stages, and its
+    peak memory of activations, (P,) each."""
     timing = simulate(schedule)
     ends = np.array([row[-1] if len(row) else 0.0 for row in timing.end])
     for transfer, (_, end) in zip(schedule.transfers, timing.transfers, strict=True):
@@ -322,7 +330,7 @@ def _until_home(schedule: Schedule) -> tuple[FloatArray, FloatArray]:
 
 
 def _most_sent(schedule: Schedule) -> float:
-    """Milliseconds that the rank sends that sends longest."""
+    """The longest total sending time of a rank, in milliseconds."""
     timing = schedule.known_timing
     sources = [transfer.source for transfer in schedule.transfers]
     return float(np.bincount(sources, np.diff(timing.transfers)[:, 0]).max())

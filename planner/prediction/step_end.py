@@ -1,8 +1,8 @@
-"""The end of a step, after the last backward: gradients are averaged and the optimizer steps.
+"""The end of a step, after the last backward: averaging of gradients and the optimizer.
 
-Of the averaging, and of what FSDP gathers and scatters in each microbatch, ``exposed`` of the time
-is waited for, or all that takes longer than the computation beside it, if that is more. The
-optimizer waits for memory: :data:`STEPPED` bytes a parameter that the rank keeps the state of.
+The share ``exposed`` of the averaging, and of FSDP's gathering and scattering in each microbatch,
+is exposed; or all that takes longer than the computation, if that is more. The optimizer is limited
+by memory bandwidth: :data:`STEPPED` bytes per parameter whose state the rank keeps.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from ..models.work import Collective, Parameters, step_collectives
 from .layer_times import CollectiveTimes, KernelTimes, Traffic
 
 STEPPED = 38.0
-"""Bytes that Adam in mixed precision moves a parameter: float32 gradients read for the norm, read
-and zeroed (12), masters and two moments read and written (24), 16-bit weights written (2)."""
+"""Bytes per parameter that Adam in mixed precision moves: float32 gradients read for the norm, read
+and zeroed (12), master weights and two moments read and written (24), 16-bit weights written (2).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTail:
-    """The end of a step on one rank. ``averaging``: of its gradients and, with FSDP, weights;
+    """The end of a step on one rank. ``averaging``: of gradients and, with FSDP, weights;
     ``optimizer``: milliseconds."""
 
     averaging: Traffic
@@ -31,14 +32,15 @@ class StepTail:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One rank's messages to its replicas in a step, and the parameters that it updates."""
+    """One rank's messages to its replicas per step, and the number of parameters that it
+    updates."""
 
     collectives: tuple[Collective, ...]
     updated: float
 
     @classmethod
     def of(cls, layers: Iterable[Parameters], run: TrainingRun) -> Exchange:
-        """The exchanges of a rank with these layers: like exchanges are one of all their bytes."""
+        """The exchanges of a rank with these layers; exchanges of the same kind are merged."""
         held = Counter(layers)
         rounds = run.microbatches if run.sharding is Sharding.FSDP else 1
         moved: dict[Collective, float] = {}
@@ -51,14 +53,14 @@ class Exchange:
         return cls(together, updated)
 
     def end(self, beside: float, kernels: KernelTimes, messages: CollectiveTimes) -> StepTail:
-        """``beside``: milliseconds that the rank computes in the step."""
+        """The end of the step; ``beside``: the rank's compute time in the step, in milliseconds."""
         time = sum(map(messages.moving, self.collectives))
         exposed = max(kernels.cluster.efficiency.exposed * time, time - beside)
         return StepTail(Traffic(time, exposed), kernels.moving(STEPPED * self.updated))
 
 
 def _updated(parameters: Parameters, run: TrainingRun) -> float:
-    """Parameters whose optimizer state the rank has."""
+    """The number of parameters whose optimizer state the rank has."""
     dense = parameters.dense + parameters.tied
     if run.sharding is Sharding.NONE:
         return dense + parameters.expert

@@ -1,1 +1,1 @@
-"""Questions of the library: one frozen dataclass for each function and the command of its name."""
+"""The arguments of public functions: one frozen dataclass for each function and its command."""

@@ -1,7 +1,7 @@
-"""The table of what excludes what: options that another one, or the profile, leaves no choice.
+"""A table of mutually exclusive options.
 
-A row is an option, its values that are left, where another option or fact is given, or is one of
-some values, and the message for the option's other values.
+A row has: an option; its allowed values if another option or fact is given, or has one of some
+values; that other option and these values; and the message for the first option's other values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CUT_FIRST = (
 IN_A_ROW = "auto or linear with --passing auto, got {placement!r}"
 START = "a profile by stages, one placement and one passing"
 ON_ONE_RANK = "each stage on one rank, got --passing {passing}"
-# cut: layers are to be cut; placed: the placement is not auto
+# cut: layers are cut into stages; placed: the placement is not auto
 OPTIMIZE: Sequence[Exclusion] = (
     ("passing", SENT, "for_", (), "none with --for, got {passing!r}"),
     ("partition", (None, "joint"), "for_", (), "none with --for, got {partition!r}"),
@@ -57,7 +57,7 @@ COMPARE: Sequence[Exclusion] = (
 
 
 def refuse(table: Sequence[Exclusion], **asked: Any) -> None:
-    """Raises InputError for the first row of the table that what is ``asked`` breaks."""
+    """Raises InputError for the first row of the table that the arguments ``asked`` violate."""
     for option, left, other, values, expected in table:
         holds = asked[other] in values if values else asked[other]
         if holds and asked[option] not in left:

@@ -1,7 +1,7 @@
 """Fields of requests: the keyword arguments of a function, and the options of its command.
 
-A request is a frozen dataclass. A field made by :func:`option`, or with the metadata of
-:func:`place`, is also on the command line, and the docstring below it is its help there.
+A request is a frozen dataclass. A field with :func:`option`, or with the metadata of :func:`place`,
+is also on the command line, with the docstring below it as help.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ OPTION = "option"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How a field is written on the command line.
+    """A field's command-line syntax.
 
-    ``metavar``: its value in the help. ``names``: with dashes, ``--field-name`` by default; of an
-    argument without dashes, its metavar. ``action``, ``nargs`` and ``required``: as argparse knows
-    them. ``group``: the title of its part of the help.
+    ``metavar``: the name of its value in the help. ``names``: the option's names, by default
+    ``--field-name``; for a positional argument, its metavar. ``action``, ``nargs`` and
+    ``required``: as in argparse. ``group``: the title of its group in the help.
     """
 
     metavar: str | None = None
@@ -47,19 +47,20 @@ class Option:
 
     @property
     def is_place(self) -> bool:
-        """Whether it is an argument without dashes."""
+        """Whether it is a positional argument."""
         return not "".join(self.names).startswith("-")
 
 
 def option(metavar: str | None = None, kind: Kind = ANY, *, default: Any = None, **how: Any) -> Any:
-    """A field with an :class:`Option`, of which ``how`` is the rest; with a bool it is a flag."""
+    """A field with an :class:`Option`; ``how``: its other fields. With a bool as default it is a
+    flag."""
     if isinstance(default, bool):
         how = {"action": "store_false" if default else "store_true"} | how
     return field(default=default, metadata={OPTION: Option(metavar, kind, **how)})
 
 
 def place(metavar: str, nargs: str | None = None) -> dict[str, Option]:
-    """The metadata of a field with an argument that has no dashes."""
+    """The metadata of a field that is a positional argument."""
     return {OPTION: Option(metavar, names=(metavar,), nargs=nargs)}
 
 
@@ -75,10 +76,10 @@ def options_of(request: type[Request]) -> dict[str, Option]:
 
 
 def docstrings(request: type[Request]) -> dict[str, str]:
-    """The docstrings of fields, those of base classes included, by name."""
+    """The docstrings of fields by name, including those of base classes."""
     found: dict[str, str] = {}
     for each in filter(is_dataclass, reversed(request.__mro__)):
-        with suppress(OSError):  # without its source there are none
+        with suppress(OSError):  # the source may be missing
             (body,) = ast.parse(dedent(inspect.getsource(each))).body
             assert isinstance(body, ast.ClassDef)
             found |= _docstrings(body.body)
@@ -93,12 +94,12 @@ def _docstrings(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Request:
-    """A question; its fields are checked when it is made."""
+    """The arguments of a function; fields are validated when it is constructed."""
 
     apart: ClassVar[Sequence[tuple[str, str]]] = ()
-    """Pairs of options of which one may be given."""
+    """Pairs of mutually exclusive options."""
     described: ClassVar[tuple[str, str]] = ("", "")
-    """The title of a part of the help, and what stands below it."""
+    """The title of an option group, and its description."""
 
     def __post_init__(self) -> None:
         for name, made in options_of(type(self)).items():
@@ -110,12 +111,13 @@ class Request:
                 raise InputError(f"{other}: expected none beside {one} {first!r}, got {second!r}")
 
     def arguments(self, request: type[Request]) -> dict[str, Any]:
-        """The fields of ``request``, a base class, by name."""
+        """The values of the fields of ``request``, a base class, by name."""
         return {each.name: getattr(self, each.name) for each in fields(request)}
 
 
 def takes(request: Callable[P, Asked]) -> Callable[[Callable[[Asked], R]], Callable[P, R]]:
-    """A decorator: the function takes the fields of the request as its arguments."""
+    """A decorator for a function with one request: it then takes the request's fields as
+    arguments."""
     expected = inspect.signature(request)
 
     def decorate(function: Callable[[Asked], R]) -> Callable[P, R]:

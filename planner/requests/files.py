@@ -1,4 +1,4 @@
-"""Requests for files that there are: ``compile``, ``export`` and ``import``."""
+"""Requests for existing files: ``compile``, ``export`` and ``import``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..partition.fixed_cut import CutLike
     from ..solving.progress import Listener
 
-# the exporters' names: importing them here would make every --help wait for NumPy
+# repeated here, as importing the exporters would load NumPy for every --help
 FORMATS = ("torch-csv", "torchtitan", "torchtitan-toml", "megatron-layout")
 READ_BACK = ("torch-csv", "megatron-layout")
 
@@ -33,7 +33,7 @@ def _tied(text: str) -> list[int]:
 
 @dataclass(frozen=True)
 class CompileRequest(Request):
-    """The question of :func:`pipeloom.compile`: the program of a schedule."""
+    """The arguments of :func:`pipeloom.compile`."""
 
     schedule: Schedule | Planned | Document = field(metadata=place("SCHEDULE"))
     """schedule file, - for standard input"""
@@ -51,7 +51,7 @@ class CompileRequest(Request):
 
 @dataclass(frozen=True)
 class ExportRequest(Request):
-    """The question of :func:`pipeloom.export`: a schedule in another system's format."""
+    """The arguments of :func:`pipeloom.export`."""
 
     schedule: Schedule | Planned | Document = field(metadata=place("SCHEDULE"))
     """schedule file, - for standard input"""
@@ -66,7 +66,7 @@ class ExportRequest(Request):
 
 @dataclass(frozen=True)
 class ImportRequest(Request):
-    """The question of :func:`pipeloom.import_`: a schedule from another system's format."""
+    """The arguments of :func:`pipeloom.import_`."""
 
     file: FilePath = field(metadata=place("FILE"))
     """file to read, - for standard input"""

@@ -1,6 +1,6 @@
-"""Kinds of values that options have: how each is typed, and which values Python may give.
+"""Kinds of option values: how to parse them, and which values are valid in Python.
 
-Imports nothing heavy: the command line reads its options with them.
+Imports nothing heavy, since the command line parses its options with them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ..inputs.words import check_choice, check_whole, number_in
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """``read``: what a word means; raises InputError, which says what was expected. ``choices``:
-    the only values, where they are few. ``check``: of a value in Python, which it names in
-    the error, unless whoever uses the value checks it."""
+    """A kind of values. ``read``: parses text; raises InputError with what was expected.
+    ``choices``: the only valid values, if there are few. ``check``: validates a value given in
+    Python, with its name for the error; None if its user does."""
 
     read: Callable[[str], Any]
     choices: Sequence[object] = ()
@@ -27,12 +27,12 @@ class Kind:
 
 
 def typed(kind: Kind) -> Kind:
-    """Typed as one of ``kind``; whoever uses the value checks it."""
+    """The kind without a check in Python, which the value's user performs."""
     return replace(kind, check=None)
 
 
 def whole(least: int, most: int | None = None) -> Kind:
-    """A whole number from ``least`` on; at most ``most`` may be typed."""
+    """An integer >= ``least``; ``most`` applies only to the command line."""
 
     def read(text: str) -> int:
         value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
@@ -45,7 +45,7 @@ def whole(least: int, most: int | None = None) -> Kind:
 
 
 def positive(words: str) -> Kind:
-    """A finite number above 0; ``words``: what it counts."""
+    """A finite number above 0; ``words``: its unit, for messages."""
 
     def read(text: str) -> float:
         value = number_in(text)
@@ -62,7 +62,7 @@ def _check_positive(name: str, value: Any) -> None:
 
 
 def choice(*choices: object) -> Kind:
-    """One of some words or numbers, or a member of an enum that has it as its value."""
+    """One of several words or numbers, or an enum member with such a value."""
 
     def read(text: str) -> object:
         return next((each for each in choices if str(each) == text), text)
@@ -86,7 +86,7 @@ def _number(text: str) -> float:
 
 
 def stages(text: str) -> list[int]:
-    """``0,3``"""
+    """Parse ``0,3``."""
     parts = text.split(",")
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise InputError(f"expected stages, such as 0,3, got {text!r}")
@@ -95,5 +95,5 @@ def stages(text: str) -> list[int]:
 
 ANY, TEXT, NUMBER = Kind(_word), Kind(str), Kind(_number)
 WHOLE, COUNT, MICROBATCHES = whole(0), whole(1), typed(whole(1, 100_000))
-"""Of microbatches, arrays of more would exhaust memory."""
+"""More microbatches would exhaust memory."""
 SECONDS, AMOUNT = positive("seconds"), positive("a number")

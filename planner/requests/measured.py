@@ -1,4 +1,4 @@
-"""Requests for profiles of measured ops: ``profile``, with and without ``--from``."""
+"""Requests for profiles from measured ops: ``profile``, with and without ``--from``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FROM = "from ops measured elsewhere"
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRequest(Request):
-    """A profile that is measured, or made from what was measured elsewhere."""
+    """Common arguments for measuring a profile, or making one from other measurements."""
 
     ranks: int | None = option("P", MICROBATCHES)
     """number of processes; by default, the number of stages"""
@@ -42,7 +42,7 @@ def _sizes(text: str) -> list[float]:
 
 @dataclass(frozen=True)
 class ProfileFromRequest(MeasuredRequest):
-    """The question of :func:`pipeloom.profile_from`: the profile of ops measured elsewhere."""
+    """The arguments of :func:`pipeloom.profile_from`."""
 
     files: FilePath | Sequence[FilePath] = option(
         "FILE", default=(), names=("--from",), nargs="+", group=FROM

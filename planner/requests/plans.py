@@ -1,4 +1,4 @@
-"""Requests for a model on GPUs: ``predict`` and ``plan``, with the words of a run."""
+"""Requests for a model on GPUs: ``predict`` and ``plan``, with the keys of a run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ flag = partial(option, action=BooleanOptionalAction, group=RUN)
 
 @dataclass(frozen=True, kw_only=True)
 class RunWords(Request):
-    """How a model is spread over GPUs, its batch, and what it recomputes."""
+    """The keys of a run: parallel degrees, batch and recomputation."""
 
     gpus: int | None = count()
     """number of GPUs; by default, tp x pp x cp x dp"""
@@ -76,14 +76,14 @@ class RunWords(Request):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The words that were given, by name."""
+        """The keys that were given, with their values."""
         words = self.arguments(RunWords)
         return {name: value for name, value in words.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class OnDevices(RunWords):
-    """A model's run, and the GPU or cluster that it is on."""
+    """A model's run, and its GPU or cluster."""
 
     apart: ClassVar[Sequence[tuple[str, str]]] = (("gpu", "cluster"),)
 
@@ -97,7 +97,7 @@ class OnDevices(RunWords):
 
 
 def _pair(text: str) -> tuple[str, Any]:
-    """``sequence_parallel=false``: a value of JSON, else a word."""
+    """Parse ``sequence_parallel=false``; the value is JSON or else a word."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise InputError(f"expected KEY=VALUE, got {text!r}")
@@ -109,7 +109,7 @@ def _pair(text: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictRequest(OnDevices):
-    """The question of :func:`pipeloom.predict`: what a step of a configuration takes."""
+    """The arguments of :func:`pipeloom.predict`."""
 
     measured: ProfileLike | None = option("PROFILE")
     """profile by layers whose times replace the calculated ones"""
@@ -120,14 +120,13 @@ class PredictRequest(OnDevices):
 
 
 def _scale(text: str) -> list[int]:
-    """``8,16,32``"""
+    """Parse ``8,16,32``."""
     return [COUNT.read(word) for word in text.split(",")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest(OnDevices):
-    """The question of :func:`pipeloom.plan`, or with ``scale`` of :func:`pipeloom.scaling`: the
-    best configurations."""
+    """The arguments of :func:`pipeloom.plan` or, with ``scale``, of :func:`pipeloom.scaling`."""
 
     apart = (*OnDevices.apart, ("workers", "scheduler"), ("time_limit", "work_limit"))
     described = (RUN, "pipeloom chooses what is not given")

@@ -30,10 +30,10 @@ WORKERS = typed(whole(1, 1024))
 
 @dataclass(frozen=True, kw_only=True)
 class Limited(Request):
-    """How long something is searched, who is told of it, and what ends it.
+    """Limits of a search, its listener, and its stopping criterion.
 
-    ``progress`` is told each event, a line of text as ``str``. Once ``should_stop`` turns true, the
-    best so far is returned.
+    ``progress`` is called with each event; its ``str`` is a line of text. When ``should_stop``
+    returns true, the best result so far is returned.
     """
 
     apart: ClassVar[Sequence[tuple[str, str]]] = (("time_limit", "work_limit"),)
@@ -50,8 +50,8 @@ class Limited(Request):
     should_stop: Callable[[], bool] | None = None
 
     def search(self, seconds: float, **more: Any) -> CachedSearch:
-        """The optimizer, with so many ``seconds`` unless a limit is given, ``more`` of its options,
-        and the cache, if there is one."""
+        """The optimizer with a default limit of ``seconds``, ``more`` of its options, and the
+        cache, if any."""
         from pipeloom.solver.core.options import SolveOptions
         from pipeloom.solver.core.stopping import NEVER
 
@@ -65,7 +65,7 @@ class Limited(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Costed(Request):
-    """The cost of an iteration."""
+    """The objective: the cost of an iteration."""
 
     objective: str | Objective | None = option(kind=choice("period", "makespan"))
     """cost of an iteration: without a barrier between optimizer steps (period) or with one
@@ -74,7 +74,7 @@ class Costed(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryLimited(Costed):
-    """The memory of activations."""
+    """The limit on activation memory."""
 
     memory_limit: float | str | None = option("X", Kind(size_in))
     """activation memory of every rank, in the profile's unit (20G or 16GiB if that is bytes), or
@@ -94,7 +94,7 @@ class Profiled(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class SearchRequest(Limited, Costed, Profiled):
-    """A question that a search of schedules answers."""
+    """The arguments of functions that search schedules."""
 
     passing: str = option(kind=choice(*PASSINGS), default=PASSINGS[0])
     """what ranks send: activations (the default; each stage stays on its rank) or weights (each
@@ -126,14 +126,14 @@ class SearchRequest(Limited, Costed, Profiled):
 
     @property
     def cuts(self) -> dict[str, Any]:
-        """The options of how the optimizer cuts layers."""
+        """The options that determine how the optimizer cuts layers."""
         keys = ("partition", "min_layers", "max_layers")
         return {key: getattr(self, key) for key in keys}
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizeRequest(MemoryLimited, SearchRequest):
-    """The question of :func:`pipeloom.optimize`: the best schedule of a profile."""
+    """The arguments of :func:`pipeloom.optimize`."""
 
     passing: str = option(kind=choice(*PASSINGS, "auto"), default=PASSINGS[0])
     """what ranks send: activations (the default; each stage stays on its rank) or weights (each
@@ -163,7 +163,7 @@ class OptimizeRequest(MemoryLimited, SearchRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest(MemoryLimited, SearchRequest):
-    """The question of :func:`pipeloom.compare`: all families and the optimizer side by side."""
+    """The arguments of :func:`pipeloom.compare`."""
 
     no_optimizer: bool = option(default=False)
     """compare only families, without a search"""
@@ -171,7 +171,7 @@ class CompareRequest(MemoryLimited, SearchRequest):
 
 @dataclass(frozen=True)
 class SweepRequest(SearchRequest):
-    """The question of :func:`pipeloom.sweep`: the best schedule for each memory limit."""
+    """The arguments of :func:`pipeloom.sweep`."""
 
     apart = (*Limited.apart, ("workers", "scheduler"))
 
@@ -198,7 +198,7 @@ class SweepRequest(SearchRequest):
 
 @dataclass(frozen=True)
 class BuildRequest(MemoryLimited):
-    """The question of :func:`pipeloom.build`: the schedule of a family."""
+    """The arguments of :func:`pipeloom.build`."""
 
     family: str = field(metadata=place("FAMILY"))
     """such as gpipe, 1f1b, interleaved-1f1b:2, zb-h1, zb-h2"""
@@ -218,7 +218,7 @@ class BuildRequest(MemoryLimited):
 
 @dataclass(frozen=True)
 class PackRequest(Limited, MemoryLimited):
-    """The question of :func:`pipeloom.pack`: microbatches of sequences, and their schedule."""
+    """The arguments of :func:`pipeloom.pack`."""
 
     lengths: Document
     profile: ProfileLike

@@ -1,1 +1,1 @@
-"""How one plan is searched: its options and cache, and what its listener is told."""
+"""How a problem is searched: options, cache and progress."""

@@ -1,10 +1,10 @@
-"""Schedules kept on disk by what was asked, verified again before they are trusted.
+"""A cache of schedules on disk, which are verified again before they are used.
 
-An entry's name is the hash of everything that decides the answer: the problem (profile,
+An entry's name is the hash of everything that determines the answer: the problem (profile,
 microbatches, placement, memory limit, objective), what is compared, solver, seed, time or work
-limit and version. What it holds is checked as if a stranger had written it: its own digest, the
-verifier, and that it answers this question. Only its lower bound cannot be proven again in no time;
-it is never taken where it is below the bound in closed form.
+limit, and version. Its content is not trusted: the digest, the verifier, and the match with the
+question are checked. Only its lower bound cannot be proven again quickly; an entry whose bound is
+below the closed-form bound is rejected.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 
 FORMAT = "pipeloom.cache"
 SAME = 1 - 1e-6
-"""Bounds that differ by less are equal."""
+"""Lower bounds with a ratio above this count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question that an answer is kept of.
+    """A question whose answer is cached.
 
-    ``asked``: makes all that decides on the answer. ``solves``: the problem that a schedule solves;
-    None where that is not what was asked.
+    ``asked``: returns everything that determines the answer. ``solves``: returns the problem that a
+    schedule solves; None if the schedule does not answer the question.
     """
 
     asked: Callable[[], dict[str, Any]]
@@ -55,12 +55,12 @@ class Question:
 
     @property
     def key(self) -> str:
-        """A hash: questions of the same key have the same answer."""
+        """The hash of the question. Questions with the same key have the same answer."""
         return digest(self.asked())
 
 
 def about_problem(problem: Problem, options: SolveOptions, by_step: bool = False) -> Question:
-    """Which schedule, of one placement."""
+    """The question for the best schedule of one problem."""
 
     def asked(one: Problem) -> dict[str, Any]:
         return {
@@ -81,7 +81,7 @@ def about_problem(problem: Problem, options: SolveOptions, by_step: bool = False
 def about_placements(
     placements: Sequence[Contender | TriedPlacement], options: SolveOptions
 ) -> Question:
-    """Which of these placements, some of which do not fit, and which schedule."""
+    """The question for the best placement and its schedule, among these placements."""
     problems = [one.problem for one in placements if isinstance(one, Contender)]
 
     def asked() -> dict[str, Any]:
@@ -99,7 +99,7 @@ def about_cuts(
     way: Way,
     options: SolveOptions,
 ) -> Question:
-    """Which cut, placement and schedule."""
+    """The question for the best cut, placement and schedule."""
     limits = profile.cluster.limit_from(terms.memory_limit)
 
     def asked() -> dict[str, Any]:
@@ -129,23 +129,23 @@ def about_cuts(
 
 
 def limits_of(options: SolveOptions) -> dict[str, Any]:
-    """The options that decide on an answer beside the problem, and the version that gave it."""
+    """The options that determine an answer besides the problem, and the version."""
     names = ("solver", "seed", "time_limit", "work_limit")
     return {name: getattr(options, name) for name in names} | {"pipeloom": __version__}
 
 
 class ScheduleCache:
-    """A folder of answers. ``note`` is told, in a line, of entries that are of no use."""
+    """A folder of answers. ``note`` is called with a line on each unusable entry."""
 
     def __init__(self, folder: str, note: Callable[[str], None]) -> None:
-        """Makes the folder. Raises InputError where that fails."""
+        """Create the folder. Raises InputError if that fails."""
         self._folder, self._note = made(folder, "cache"), note
 
     def path(self, question: Question) -> Path:
         return self._folder / f"{question.key}.json"
 
     def find(self, question: Question) -> tuple[Schedule, dict[str, Any]] | None:
-        """The answer, if it is there and holds, with what else was kept of it."""
+        """The cached answer and the facts stored with it; None if it is absent or not valid."""
         path = self.path(question)
         if not path.exists():
             return None
@@ -159,7 +159,7 @@ class ScheduleCache:
     def keep(
         self, question: Question, schedule: Schedule, more: dict[str, Any] | None = None
     ) -> None:
-        """Writes an answer, and ``more`` facts of it; a note says where it cannot be written."""
+        """Store an answer, and ``more`` facts; if it cannot be written, a note reports it."""
         content = {"schedule": dump_schedule(schedule), **({} if more is None else {"more": more})}
         entry = {"format": FORMAT, "version": 1, "digest": digest(content), **content}
         self.write(question.key, entry)
@@ -172,11 +172,11 @@ class ScheduleCache:
 
 
 class NotKeptError(Exception):
-    """An answer is not in the cache."""
+    """The answer is not in the cache."""
 
 
 class KeptAnswers(ScheduleCache):
-    """A cache that is only read: where it has no answer a solve ends with NotKeptError."""
+    """A read-only cache: if it has no answer, the solve ends with NotKeptError."""
 
     def find(self, question: Question) -> tuple[Schedule, dict[str, Any]]:
         found = super().find(question)
@@ -186,7 +186,7 @@ class KeptAnswers(ScheduleCache):
 
 
 class NewAnswers(ScheduleCache):
-    """A cache on another machine, which is empty: its ``entries`` by key are written here."""
+    """An empty cache on another machine, which collects new ``entries`` by key."""
 
     def __init__(self) -> None:
         self.entries: dict[str, dict[str, Any]] = {}
@@ -199,7 +199,7 @@ class NewAnswers(ScheduleCache):
 
 
 def _checked(entry: dict[str, Any], question: Question) -> tuple[Schedule, dict[str, Any]]:
-    """The schedule of ``entry`` and more. Raises InputError with the first fault of it."""
+    """The schedule and the other facts of ``entry``. Raises InputError with the first fault."""
     content: dict[str, Any] = {key: entry[key] for key in ("schedule", "more") if key in entry}
     if entry.get("format") != FORMAT or entry.get("version") != 1 or "schedule" not in content:
         raise InputError(f"expected a version 1 of {FORMAT}")
@@ -222,5 +222,5 @@ def _checked(entry: dict[str, Any], question: Question) -> tuple[Schedule, dict[
 
 
 def digest(words: dict[str, Any]) -> str:
-    """A hash of what can be written as JSON."""
+    """The hash of a JSON object."""
     return sha256(json.dumps(words, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Progress of planning: notes, and how far each search is."""
+"""Progress of planning: notes, and the progress of each search."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line worth reading; ``routine``: not by someone who asked for quiet."""
+    """A line for the user; ``routine``: it is omitted by ``--quiet``."""
 
     text: str
     routine: bool = False
@@ -25,9 +25,9 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Searching:
-    """How far a search is. ``name``: what it is of, empty where it is the only one.
+    """The progress of a search. ``name``: what is searched; empty if there is only one search.
 
-    ``by_step``: schedules are compared by their step, back to back, not by the objective.
+    ``by_step``: schedules are compared by step time in steady state instead of the objective.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Searching:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """The end of a search. ``ending``: why it ends where it has not proven its schedule optimal."""
+    """The end of a search. ``ending``: why it ended, if it did not prove optimality."""
 
     name: str
     schedule: Schedule
@@ -56,7 +56,7 @@ class Searched:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How many of several solves are done, after so many seconds."""
+    """The number of finished solves out of ``of``, after ``seconds``."""
 
     done: int
     of: int
@@ -64,7 +64,7 @@ class Finished:
 
     @property
     def seconds_left(self) -> float:
-        """An estimate: the others take as long as those done did."""
+        """An estimate: the remaining solves take as long on average as the finished ones."""
         return self.seconds * (self.of / self.done - 1)
 
     def __str__(self) -> str:
@@ -74,16 +74,16 @@ class Finished:
 
 
 Event: TypeAlias = Note | Searching | Searched | Finished
-"""``str(event)`` is a line of text."""
+"""An event; ``str(event)`` is a line of text."""
 Listener: TypeAlias = Callable[[Event], None]
 
 
 def unheard(event: Event) -> None:
-    """The listener of whoever wants to hear nothing."""
+    """A listener that ignores all events."""
 
 
 def labelled(label: str, listener: Listener) -> Listener:
-    """``listener`` of one of several plans: ``label`` stands in front of the names of searches."""
+    """``listener``, with ``label`` put before the names of searches."""
 
     def listen(event: Event) -> None:
         if isinstance(event, Finished):

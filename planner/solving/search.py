@@ -1,4 +1,4 @@
-"""How each problem of a plan is solved: one set of options, one cache, one listener."""
+"""How each problem of a plan is solved: with common options, cache and listener."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CachedSearch:
-    """The optimizer with options that are for one problem, or are shared by several.
+    """The optimizer with options for one problem, or shared by several.
 
-    ``progress`` is told how far each search is.
+    ``progress`` is called with the progress of each search.
     """
 
     options: SolveOptions
@@ -36,8 +36,11 @@ class CachedSearch:
     def of(
         cls, options: SolveOptions, cache: str | ScheduleCache | None, progress: Listener | None
     ) -> CachedSearch:
-        """The same with a cache, or the one in a folder; with none where all is recomputed, which
-        is no part of what a cache is asked. Raises InputError where there can be no such folder."""
+        """A search with a cache, given as an object or a folder.
+
+        If all is recomputed there is none, as this option is not part of the cache's questions.
+        Raises InputError if the folder cannot be created.
+        """
         tell = progress or unheard
         if not cache or options.recompute_all:
             return cls(options, progress=tell)
@@ -47,21 +50,20 @@ class CachedSearch:
 
     @property
     def stopped(self) -> bool:
-        """Whether the caller has ended it."""
+        """Whether the caller has stopped it."""
         return self.options.should_stop()
 
     def share(self, share: float) -> CachedSearch:
-        """The same with a share of the time, or of the work."""
+        """The same search with a share of the time or work limit."""
         return replace(self, options=self.options.share(share))
 
     def solve(
         self, problem: Problem, name: str = "", *, by_step: bool = False, start: Order | None = None
     ) -> Schedule:
-        """The best schedule found, or the one in the cache, where a new one is kept.
+        """The best schedule found, or the one in the cache; a new one is cached.
 
-        ``name``: what the listener is told that the search is of. ``by_step``: schedules are
-        compared by their step, where weights are passed. ``start``: an order that is known. Raises
-        what the optimizer does.
+        ``name``: the search's name in progress events. ``by_step``: schedules that pass weights are
+        compared by step time. ``start``: the initial order of ops. Raises the optimizer's errors.
         """
         question = about_problem(problem, self.options, by_step)
         known = self.known(question, f"{name}: " if name else "")
@@ -72,8 +74,8 @@ class CachedSearch:
         return schedule
 
     def known(self, question: Question, label: str = "") -> tuple[Schedule, dict[str, Any]] | None:
-        """The answer in the cache and what else was kept of it, of which the listener is told in a
-        line that begins with ``label``; None where there is none."""
+        """The cached answer and the facts stored with it, reported to the listener with ``label``;
+        None if there is none."""
         found = None if self.cache is None else self.cache.find(question)
         if self.cache is not None and found is not None:
             self.progress(Note(f"{label}taken from the cache: {self.cache.path(question)}"))
@@ -82,16 +84,17 @@ class CachedSearch:
     def keep(
         self, question: Question, schedule: Schedule, more: dict[str, Any] | None = None
     ) -> None:
-        """Keeps an answer in the cache, if there is one, unless the search was stopped."""
+        """Store an answer in the cache, if there is one, unless the search was stopped."""
         if self.cache is not None and not self.stopped:
             self.cache.keep(question, schedule, more)
 
     def run(
         self, problem: Problem, name: str = "", *, by_step: bool = False, start: Order | None = None
     ) -> Schedule:
-        """The best schedule found from ``start``, an order that is known, if there is one.
+        """The best schedule found, starting from the order ``start`` if it is given.
 
-        The listener is told nothing of a search that begins when the caller has ended all."""
+        If the caller has already stopped, nothing is reported to the listener.
+        """
         tell = unheard if self.stopped else self.progress
 
         def told(now: Progress) -> None:
@@ -102,7 +105,7 @@ class CachedSearch:
         return schedule
 
     def _ending(self, schedule: Schedule) -> str:
-        """Why a search ends that has proven nothing."""
+        """Why a search that proved nothing ended."""
         if self.stopped:
             return "stopped"
         if self.options.work_limit is not None:
@@ -113,12 +116,12 @@ class CachedSearch:
 
 
 def memory_held(schedule: Schedule) -> Sequence[float]:
-    """Memory that each rank of the compiled schedule holds in all, in the profile's unit."""
+    """Peak memory of each rank of the compiled schedule, with weights, in the profile's unit."""
     return footprint(schedule).total
 
 
 def too_full(schedule: Schedule) -> str | None:
-    """The rank that exceeds the profile's ``device_memory`` most, in words; None if all fit."""
+    """The rank that exceeds its ``device_memory`` by the most, in words; None if all fit."""
     devices = schedule.problem.profile.device_memory
     if devices is None:
         return None

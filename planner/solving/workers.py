@@ -1,8 +1,9 @@
-"""Solves spread over worker processes here, or over the workers of a Dask cluster.
+"""Solves distributed over worker processes on this machine, or over the workers of a Dask cluster.
 
-Either is a ``concurrent.futures.Executor``. What a lost worker was at is begun again: by a new pool
-here, by its scheduler on a cluster. Processes here end with the one that started them, however it
-ends. A result depends on its task alone, so that under a work limit it is the same everywhere.
+Both are a ``concurrent.futures.Executor``. The task of a lost worker is run again: here by a new
+pool, on a cluster by its scheduler. Worker processes end with the process that started them,
+however it ends. A result depends only on its task, so that with a work limit it is the same
+everywhere.
 """
 
 from __future__ import annotations
@@ -39,26 +40,27 @@ Stop = Callable[[], None]
 
 POLL, CONNECT_SECONDS = 0.1, 5
 MOST_LOSSES = 3
-"""Pools of processes in a row that may break without a result."""
+"""Maximum number of consecutive process pools that may break without a result."""
 GO_ON, STOP, LEAVE = range(3)
-"""The flag of the processes: what they solve ends with the best so far at ``STOP``."""
+"""Values of the workers' flag. At ``STOP``, a solve returns the best result so far; at ``LEAVE``,
+its result is no longer wanted."""
 _FLAG: list[Any] = []
-"""Within such a process, its one flag, which is shared with the one that started it."""
+"""In a worker process: the flag that it shares with its parent."""
 
 
 class _NotBegunError(Exception):
-    """A task that a process here has taken, but not begun when it was to stop."""
+    """A worker process had received the task, but not begun it when it was told to stop."""
 
 
 class LostWorkersError(PipeloomError):
-    """Workers are lost again and again, or their scheduler is."""
+    """Workers are lost repeatedly, or the scheduler is lost."""
 
     exit_code = 1
 
 
 def processes_here() -> int:
-    """How many processes use the cores of this machine, each with the threads that a solve has at
-    least."""
+    """The number of processes that fill the cores of this machine, each with the minimum number of
+    threads of a solve."""
     return max(1, cores() // LEAST_WORKERS)
 
 
@@ -66,7 +68,7 @@ def processes_here() -> int:
 class Workers:
     """``processes`` on this machine, or the workers of the Dask scheduler at an address.
 
-    Raises InputError for a number below 1, and where :meth:`run` cannot reach the scheduler.
+    Raises InputError for a number below 1, and in :meth:`run` if the scheduler cannot be reached.
     """
 
     processes: int = 1
@@ -77,7 +79,7 @@ class Workers:
             raise InputError(f"workers: expected a whole number from 1 on, got {self.processes!r}")
 
     def spread(self, tasks: int) -> bool:
-        """Whether so many tasks leave this process."""
+        """Whether this number of tasks is run in other processes."""
         return self.scheduler is not None or min(self.processes, tasks) > 1
 
     def run(
@@ -88,11 +90,12 @@ class Workers:
         tell: Listener = unheard,
         should_stop: StoppingCriterion = NEVER,
     ) -> Iterator[tuple[int, Result]]:
-        """The number of each task and what ``function`` makes of it, as soon as it is there.
+        """Yield the number and result of each task, in order of completion.
 
-        ``function``, of the top of a module, may ask :func:`stop_asked`. Once ``should_stop`` turns
-        true no task is begun any more; those of processes here come to their end, those of a
-        cluster are cancelled. Raises what the function does, and LostWorkersError.
+        ``function`` must be a module-level function and may call :func:`stop_asked`. When
+        ``should_stop`` returns true, no further task is begun; tasks in processes here are
+        finished, those on a cluster are cancelled. Raises the function's errors and
+        LostWorkersError.
         """
         begin, waiting = monotonic(), dict(enumerate(tasks))
         for number, result in self._results(function, waiting, tell, should_stop):
@@ -136,7 +139,7 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class KeptWorkers(Workers):
-    """Workers whose processes stay from one :meth:`run` to the next, until :meth:`close`."""
+    """Workers whose processes persist between calls of :meth:`run`, until :meth:`close`."""
 
     _stack: ExitStack = field(default_factory=ExitStack, compare=False)
     _open: list[tuple[Executor, Stop]] = field(default_factory=list, compare=False)
@@ -152,19 +155,20 @@ class KeptWorkers(Workers):
             raise
 
     def check(self) -> None:
-        """Raises InputError where the scheduler cannot be reached."""
+        """Raises InputError if the scheduler cannot be reached."""
         if self.scheduler is not None:
             with self._executor(1):
                 pass
 
     def close(self) -> None:
-        """Ends the processes; at once where an error is on its way."""
+        """End the processes; immediately if an exception is being handled."""
         self._open.clear()
         self._stack.__exit__(*sys.exc_info())
 
 
 def in_order(results: Iterator[tuple[int, Result]]) -> Iterator[tuple[int, Result]]:
-    """The same by number: each once all before it are there, in the end those after a gap."""
+    """The results sorted by number. Each is yielded once all before it are available; at the end,
+    those after a gap."""
     early: dict[int, Result] = {}
     following = 0
     for number, result in results:
@@ -176,7 +180,8 @@ def in_order(results: Iterator[tuple[int, Result]]) -> Iterator[tuple[int, Resul
 
 
 def stop_asked() -> bool:
-    """Within a task: whether what it has so far is good enough, or nobody waits for it any more."""
+    """In a task: whether it should return its best result so far, or its result is no longer
+    wanted."""
     return any(flag.value for flag in _FLAG) or _is_cancelled()
 
 
@@ -206,7 +211,7 @@ def _completed(
 
 
 def _is_lost(future: Future[Any]) -> bool:
-    """Whether its process is lost. Raises LostWorkersError where its scheduler is."""
+    """Whether the worker process was lost. Raises LostWorkersError if the scheduler was."""
     if future.cancelled():
         raise LostWorkersError("scheduler: lost; expected it to answer until the last result")
     return isinstance(future.exception(), BrokenExecutor)
@@ -217,7 +222,7 @@ def _is_left(future: Future[Any]) -> bool:
 
 
 def _result(future: Future[Result]) -> Result:
-    """Raises its error, in words where it is the cluster's."""
+    """The result, or raises the task's error; errors of the cluster are translated."""
     try:
         return future.result()
     except (BrokenExecutor, PipeloomError):
@@ -235,7 +240,7 @@ def _result(future: Future[Result]) -> Result:
 
 
 def _called(version: str, function: Callable[[Task], Result], task: Task) -> Result:
-    """Within a worker."""
+    """Run a task in a worker."""
     if any(flag.value for flag in _FLAG):
         raise _NotBegunError
     if version != __version__:
@@ -245,7 +250,7 @@ def _called(version: str, function: Callable[[Task], Result], task: Task) -> Res
 
 @contextmanager
 def _processes(number: int) -> Iterator[tuple[Executor, Stop]]:
-    context = get_context("spawn")  # a fork would copy the locks of threads
+    context = get_context("spawn")  # a fork would copy locks held by threads
     flag = context.RawValue(c_int, GO_ON)
     threads = max(LEAST_WORKERS, cores() // number)
     pool = ProcessPoolExecutor(number, context, _begin, (flag, threads))
@@ -259,7 +264,7 @@ def _processes(number: int) -> Iterator[tuple[Executor, Stop]]:
 
 
 def _begin(flag: Any, threads: int) -> None:
-    """Within a new process: Ctrl-C is heard by the one that started it."""
+    """Initialize a worker process. It ignores Ctrl-C, which its parent handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault(THREADS, str(threads))
     _FLAG.append(flag)
@@ -300,24 +305,24 @@ def _cluster(address: str) -> Iterator[tuple[Executor, Stop]]:
 
 
 def _knock(address: str) -> None:
-    """Raises OSError or ValueError where nobody listens, much sooner than Dask does."""
+    """Raises OSError or ValueError if no scheduler listens; much faster than Dask does."""
     parts = urlsplit(address if "://" in address else f"tcp://{address}")
     if parts.scheme not in {"tcp", "tls"} or not parts.hostname or not parts.port:
         raise ValueError("it is not tcp://HOST:PORT or tls://HOST:PORT")
     with create_connection((parts.hostname, parts.port), CONNECT_SECONDS) as connection:
-        if parts.scheme == "tcp" and not connection.recv(1):  # Dask speaks first
+        if parts.scheme == "tcp" and not connection.recv(1):  # the Dask server speaks first
             raise ConnectionError("it hangs up")
 
 
 def _is_cancelled() -> bool:
-    """Within a task of a cluster: whether its client has cancelled it, or has left."""
+    """In a task on a cluster: whether its client has cancelled it or disconnected."""
     if "distributed" not in sys.modules:
         return False
     from distributed import get_worker
 
     try:
         worker = get_worker()
-    except ValueError:  # this is no worker
+    except ValueError:  # not a worker
         return False
     task = worker.state.tasks.get(worker.get_current_task())
     return task is None or task.state == "cancelled"

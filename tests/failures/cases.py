@@ -28,14 +28,14 @@ from tests.support.schedules import schedule
 RANKS = 3
 Hang = Callable[[], None]
 SGD = partial(torch.optim.SGD, lr=0.1)
-_MADE: list[Pipeline] = []  # so that nobody's connections are closed before all have ended
+_MADE: list[Pipeline] = []  # keeps connections open until all ranks have ended
 
 
 def in_turn(functions: Sequence[Callable[[Hang], object]], folder: str) -> list[str]:
-    """Of each function what this rank raises, after its kind and the rank that it names.
+    """The error that each function raises on this rank, after its type and the rank that it names.
 
-    Each is called with a function in which this rank hangs until another one has ended, and then
-    raises; the next begins when all have.
+    Each function gets a function in which this rank hangs until another one has ended, and which
+    then raises. The next one begins when all have ended.
     """
     found, rank = [], dist.get_rank()
     for i, function in enumerate(functions):
@@ -57,8 +57,8 @@ def _hang(others: Sequence[Path]) -> None:
 
 
 class Odd(nn.Linear):
-    """From its third forward on, that of microbatch 1, ``odd`` changes the output: shapes are tried
-    by one."""
+    """Applies ``odd`` to the output from the third forward on, that of microbatch 1; the first is
+    for shapes."""
 
     def __init__(self, odd: Callable[[Tensor], Any]) -> None:
         super().__init__(4, 4)
@@ -71,7 +71,7 @@ class Odd(nn.Linear):
 
 
 class FailingWeight(DelayedLinear):
-    """Raises where its weight's gradient is made."""
+    """Raises when its weight's gradient is computed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,16 +141,16 @@ def ends(odd: Callable[[Tensor], Any], timeout: float) -> None:
 
 
 def drop(family: socket.AddressFamily, kind: socket.SocketKind) -> None:
-    """Shuts this process's connections of a kind, then hangs."""
+    """Shut down this process's connections of a kind, then hang."""
     for path in Path("/proc/self/fd").iterdir():
         with suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as found:
             if found.family == family and found.type == kind:
-                found.getpeername()  # raises for what only listens
+                found.getpeername()  # raises for listening sockets
                 found.shutdown(socket.SHUT_RDWR)
     time.sleep(60)
 
 
-# by two ranks in turn: something is wrong with one of them
+# two ranks run these one after the other; one of them fails
 def trains(stages: Sequence[nn.Module], _: Hang) -> None:
     step(pipeline(program("zb-h1"), stages))
 
@@ -164,7 +164,7 @@ def differs_in_an_option(_: Hang) -> None:
 
 
 def is_left_alone(hang: Hang) -> None:
-    """Rank 1 makes its pipeline and takes part in the shapes, then runs a step too few."""
+    """Rank 1 constructs its pipeline and exchanges shapes, then runs one step too few."""
     a_step_too_few(pipeline(program(), linears(), timeout=2.0), hang)
 
 
@@ -199,7 +199,7 @@ def stepping_ahead() -> Pipeline:
 
 
 def alone() -> Program:
-    """Two stages, both on one rank."""
+    """Two stages on one rank."""
     text = "0F{0} 1F{0} 1B{0} 0B{0} 1W{0} 0W{0}"
     return compile_schedule(timed(by_hand(" ".join(map(text.format, range(4))))))
 
@@ -209,13 +209,13 @@ def waits_for_another_replica(hang: Hang) -> None:
 
 
 def gathers_shards_alone(hang: Hang) -> None:
-    """Before a step."""
+    """Gather shards before a step."""
     a_step_too_few(replicas(wraps=True, timeout=2.0), hang)
 
 
 def replicas(*, wraps: bool, **options: Any) -> Pipeline:
-    """Two replicas of one rank, with whole stages or shards, whose group has more patience."""
-    from torch.distributed.device_mesh import DeviceMesh  # seconds, for few cases
+    """Two replicas of one rank, with whole stages or shards, whose group has a longer timeout."""
+    from torch.distributed.device_mesh import DeviceMesh  # takes seconds, for few cases
     from torch.distributed.fsdp import fully_shard
 
     groups = [dist.new_group([rank]) for rank in range(2)]
@@ -232,7 +232,8 @@ Fault = Callable[[Pipeline, Tensor, Tensor], None]
 
 
 def of_one_replica(fault: Fault, wraps: bool, _: Hang) -> None:
-    """In it, or in the step after it; replicas go on after a first step that was refused."""
+    """The fault of one replica, in the first step or the next; replicas continue after a refused
+    first step."""
     x, y = torch.ones(8, 4), torch.zeros(8, 4)
     running = replicas(wraps=wraps, optimizer=SGD)
     with pytest.raises(InputError, match=r"^update: expected one value on all replicas, got"):
@@ -242,26 +243,27 @@ def of_one_replica(fault: Fault, wraps: bool, _: Hang) -> None:
 
 
 def missing_target(running: Pipeline, x: Tensor, y: Tensor) -> None:
-    """The first replica has none."""
+    """The first replica has no target."""
     running.step(x, target=None if dist.get_rank() == 0 else y)
 
 
 def evaluates_a_bad_target(running: Pipeline, x: Tensor, y: Tensor) -> None:
-    """The first replica's cannot be cut."""
+    """The first replica's target cannot be cut."""
     running.eval(x, target=y[:-1] if dist.get_rank() == 0 else y)
 
 
 def evaluates_a_bad_batch(running: Pipeline, x: Tensor, y: Tensor) -> None:
-    """The first replica's does not go into its stage, which only its shapes' ranks see."""
+    """The first replica's batch does not fit its stage, which only the ranks of its shapes
+    notice."""
     running.eval(x[:, :3] if dist.get_rank() == 0 else x, target=y)
 
 
-# by three ranks in turn: the fault of one, far sooner than the messages that others wait for
+# three ranks run these one after the other; one fails, well before the message timeout
 def of_one_rank(plan: str, fault: Fault, _: Hang) -> None:
-    """``plan``: a family, whose norm or none is waited for in the next step."""
+    """``plan``: a family, and whether the next step waits for its norm."""
     x, y = torch.ones(6, 4), torch.zeros(6, 4)
     running = three(plan)
-    if "ahead" in plan:  # a verdict is to come
+    if "ahead" in plan:  # a verdict is pending
         running.step(x, target=y)
     fault(running, x, y)
 
@@ -273,30 +275,30 @@ def three(plan: str = "1f1b") -> Pipeline:
 
 
 def bad_target(running: Pipeline, x: Tensor, y: Tensor) -> None:
-    """The last rank has none."""
+    """The last rank has no target."""
     running.step(x, target=None if running.rank == RANKS - 1 else y)
 
 
 def other_shape(running: Pipeline, x: Tensor, y: Tensor) -> None:
-    """The first rank's is longer than in the step before."""
+    """The first rank's batch is longer than in the step before."""
     running.step(x, target=y)
     running.step(torch.cat([x, x]) if running.rank == 0 else x, target=y)
 
 
 def bad_option(running: Pipeline, x: Tensor, y: Tensor) -> None:
-    """The stage in between takes no such argument, in its second step."""
+    """The middle stage does not accept this argument, in its second step."""
     running.step(x, target=y)
     running.step(x, target=y, **({"scale": 2.0} if running.rank == 1 else {}))
 
 
 def bad_metric(running: Pipeline, x: Tensor, y: Tensor) -> None:
-    """The loss takes no such argument: an error in the midst of a step."""
+    """The loss does not accept this argument: an error in the middle of a step."""
     running.step(x, target=y)
     running.step(x, target=y, loss_kwargs={"weight": 2.0})
 
 
 def updates_unlike(_: Hang) -> None:
-    """In the first step, after which all can go on; nobody asks in a later one, or without
+    """In the first step, after which all ranks continue; not checked in later steps, or without
     ``check``."""
     x, y = torch.ones(6, 4), torch.zeros(6, 4)
     running = three()
@@ -312,13 +314,13 @@ def updates_unlike(_: Hang) -> None:
 
 
 def steps_by_another_program(_: Hang) -> None:
-    """Than rank 1, which steps by the pipeline's own."""
+    """Another program than rank 1's, which steps with the pipeline's own."""
     running, other = three(), program("gpipe", RANKS)
     given = None if running.rank == 1 else other
     running.step(torch.ones(6, 4), target=torch.zeros(6, 4), program=given)
 
 
-# by three ranks in turn: rank 1 makes no pipeline
+# three ranks run these one after the other; rank 1 constructs no pipeline
 def lacks_a_stage(_: Hang) -> None:
     whole = linears(RANKS)
     pipeline(made(), {0: whole[0]} if dist.get_rank() == 1 else whole)  # type: ignore[arg-type]

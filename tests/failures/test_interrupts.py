@@ -1,4 +1,4 @@
-"""run ends in a line and leaves nothing, whenever it is interrupted, and however its ranks were
+"""An interrupted run prints one line and leaves nothing, at any time, and however its ranks were
 started."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INTERRUPTED = "pipeloom: interrupted"
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """For two ranks, by their microbatches."""
+    """Programs for two ranks, by their number of microbatches."""
     folder = tmp_path_factory.mktemp("programs")
     made = {count: folder / f"program{count}.json" for count in (2, 4)}
     for count, path in made.items():
@@ -35,11 +35,11 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 @pytest.fixture
 def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder to be made for temporary files, of so short a name that sockets have room there."""
+    """A path for temporary files that is short enough for sockets."""
     return tmp_path_factory.getbasetemp() / uuid4().hex[:8]
 
 
-# how many processes it has started when it is told to end: the fork server, then the ranks
+# number of processes that it has started when it is interrupted: the fork server, then the ranks
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("processes", [2, 3, 4, 5])
@@ -58,7 +58,7 @@ def test_a_run_that_is_told_to_end_while_it_starts(
 def test_a_run_that_is_told_to_end_before_it_listens_leaves_nothing(
     programs: dict[int, Path], own: Path, seconds: float
 ) -> None:
-    """While Python starts and imports, SIGTERM ends it as it does any process, by -15."""
+    """While Python starts and imports, SIGTERM ends it with -15, like any process."""
     run = Started(["run", programs[4], *MODEL, "--steps", 100_000], own)
     time.sleep(seconds)
     code, line, left = run.ended(signal.SIGTERM)
@@ -67,7 +67,8 @@ def test_a_run_that_is_told_to_end_before_it_listens_leaves_nothing(
 
 
 def as_torchrun(own: Path, programs: dict[int, Path], seconds: int) -> list[tuple[int, str]]:
-    """How runs end, and leave nothing, that are these ranks of two, each with its program."""
+    """How runs end that are these ranks out of two, each with its program; they must leave
+    nothing."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     given = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_RANK": "0"}
@@ -90,7 +91,7 @@ def as_torchrun(own: Path, programs: dict[int, Path], seconds: int) -> list[tupl
 def test_programs_of_different_sizes_and_ranks_beyond_the_world_end_in_a_line_each(
     programs: dict[int, Path], own: Path
 ) -> None:
-    """One of them ended with C++'s ``terminate called without an active exception``, -6."""
+    """Regression: one ended with C++'s ``terminate called without an active exception``, -6."""
     for code, line in as_torchrun(own, dict(enumerate(programs.values())), 60):
         assert code == 2
         assert "program: expected one on all ranks, got " in line

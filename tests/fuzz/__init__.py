@@ -1,9 +1,9 @@
-"""Damaged files and odd options under every command.
+"""Damaged files and unusual options for every command.
 
-Documents are damaged at random, half of them crossed with another valid one, and one command in
-seven has an odd option. Checked are exit codes, readable lines that name the file or the option,
-``--json``, SVG, and that nothing else is written. A failed case is run again by the words in
-brackets before it; ``record.json`` holds the last whole run.
+Documents are damaged at random, half of them by crossing with another valid one; one command in
+seven has an unusual option. The checks are: exit codes, readable lines that name the file or the
+option, ``--json``, SVG, and that nothing else is written. The words in brackets before a failed
+case run it again; ``record.json`` holds the last complete run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COUNT = 100_000
 
 
 def main(arguments: list[str]) -> int:
-    """Checks, prints and records; 1 where anything is wrong."""
+    """Check, print and record; returns 1 if anything is wrong."""
     parser = parser_of(__name__, __doc__, COUNT)
     parser.add_argument("--first", type=int, default=0, help="the first case of the seed")
     options = parser.parse_args(arguments)
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
 
 
 def checked(seed: int, first: int, count: int) -> Iterator[tuple[Case, Outcome]]:
-    """Each case of the seed, and what came of it; their files are in a folder that is removed."""
+    """Each case of the seed with its outcome; their files are in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         for number in range(first, first + count):
             case = random_case(seed, number, Path(folder))

@@ -1,4 +1,4 @@
-"""One case: a command, the damaged file that it is given, and now and then an odd option."""
+"""A case: a command, its damaged file, and sometimes an unusual option."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ APART = {
 """Options that are not tried: they write where the word says, or colours, take as long, or start
 processes."""
 CERTIFICATE = "--certificate"
-"""Read by verify alone."""
+"""Only ``verify`` reads it."""
 SLOW_SHARE = 0.05
 LARGEST_M = "24"
-"""In place of an odd number of microbatches that is allowed and takes minutes."""
+"""Replaces a random number of microbatches that is valid but takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``words`` of a command line, which reads the damaged ``file``."""
+    """A command line ``words`` that reads the damaged ``file``."""
 
     seed: int
     number: int
@@ -53,7 +53,7 @@ class Case:
 
 
 def random_case(seed: int, number: int, folder: Path) -> Case:
-    """The case of this number, its files written to ``folder``."""
+    """The case with this number; its files are written to ``folder``."""
     draw = Random(f"{seed} {number}")
     kind = draw.choice([kind for kind, commands in COMMANDS.items() for _ in commands])
     file = folder / f"damaged-{kind}"
@@ -68,7 +68,7 @@ def random_case(seed: int, number: int, folder: Path) -> Case:
 
 
 def sound_lines(folder: Path) -> dict[str, list[str]]:
-    """By command the words of a line that reads sound files, written to ``folder``."""
+    """For each command, a command line that reads valid files, which are written to ``folder``."""
     places = {"folder": str(folder)} | _sound_files(folder)
     found: dict[str, list[str]] = {}
     for kind, lines in (*COMMANDS.items(), *SLOW.items()):
@@ -79,14 +79,14 @@ def sound_lines(folder: Path) -> dict[str, list[str]]:
 
 
 def _donors(kind: str, draw: Random) -> list[Any]:
-    """Documents of the same kind, or else of any: JSON, no texts."""
+    """Documents of the same kind, or else of any kind; JSON only."""
     sources = sound()[kind] if draw.random() < 0.5 else chain.from_iterable(sound().values())
     return [each for each in sources if not isinstance(each, str)] or [{}]
 
 
 @cache
 def _options(command: str) -> list[Action]:
-    """The options of a command, as its parser knows them, that may be given any value."""
+    """The options of a command that may be given any value, from its parser."""
     parser, _ = parser_of(command)
     apart = APART if command == "verify" else APART | {CERTIFICATE}
     return [
@@ -97,7 +97,7 @@ def _options(command: str) -> list[Action]:
 
 
 def _odd_option(words: list[str], draw: Random) -> list[str]:
-    """One more option with its value; none that the words have."""
+    """An additional option with its value, which is not yet in ``words``."""
     known = [each for each in _options(words[0]) if not {*each.option_strings} & {*words}]
     if not known:
         return []

@@ -1,4 +1,4 @@
-"""Checks from outside of the promises that every command makes."""
+"""Black-box checks of what every command promises."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ OF_AN_OPTION = re.compile(r"(argument )?(-|COMMAND|FILE|the following arguments|
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An exit code, and a line for each broken promise."""
+    """An exit code, and one line per broken promise."""
 
     code: int
     faults: tuple[str, ...]
 
 
 def check(case: Case) -> Outcome:
-    """Runs the case in this process."""
+    """Run the case in this process."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
     with redirect_stdout(out), redirect_stderr(err), beneath() as raw:
         code = main(list(case.words))
@@ -58,7 +58,8 @@ def _written(stream: io.TextIOWrapper) -> str:
 
 @contextmanager
 def beneath() -> Iterator[BinaryIO]:
-    """Yields what C libraries write to descriptors 1 and 2 meanwhile, past Python's streams."""
+    """Yields a file with everything that C libraries write to descriptors 1 and 2, bypassing
+    Python's streams."""
     kept = os.dup(1), os.dup(2)
     with tempfile.TemporaryFile() as file:
         for descriptor in (1, 2):
@@ -91,7 +92,7 @@ def _faults(case: Case, code: int, out: str, err: str) -> Iterator[str]:
             at = text.index(raw)
             yield f"standard {stream} has a raw {raw!a}: {text[max(0, at - 60) : at + 60]!a}"
     if code == 2:
-        told = [x for x in lines if x.startswith("pipeloom: ") or not out]  # else words on ``out``
+        told = [x for x in lines if x.startswith("pipeloom: ") or not out]  # else in ``out``
         yield from (f"no file is named: {x[:300]!a}" for x in told if not _names_its_file(case, x))
         places = Counter(x.partition(": expected ")[0] for x in told if not x.endswith("it twice"))
         yield from (f"told {n} times: {x[:300]!a}" for x, n in places.items() if n > 1)

@@ -1,7 +1,7 @@
-"""Sound files of every kind that a command reads, and the commands that read each.
+"""Valid files of every kind that commands read, and the commands for each.
 
-``commands.txt`` has the commands, ``documents.json`` what is read as it is: configurations of
-models, a trace, a measured profile.
+``commands.txt`` has the commands; ``documents.json`` has fixed files: configurations of models, a
+trace, a measured profile.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ Lines = dict[str, list[list[str]]]
 
 
 def _lines() -> tuple[Lines, Lines]:
-    """The commands of ``commands.txt`` and its slow ones, by kind of file."""
+    """The commands in ``commands.txt``, and the slow ones among them, by kind of file."""
     usual: Lines = {}
     slow: Lines = {}
     head, *blocks = HERE.with_name("commands.txt").read_text(encoding="utf-8").split("\n\n")
@@ -89,15 +89,16 @@ def _lines() -> tuple[Lines, Lines]:
 
 
 def _words(line: str, short: Mapping[str, str]) -> list[str]:
-    """The words of a line, with what those in ``short`` stand for in their place."""
+    """The words of a line, with abbreviations replaced by their values in ``short``."""
     each = ([word] if word not in short else _words(short[word], short) for word in line.split())
     return [word for words in each for word in words]
 
 
 COMMANDS, SLOW = _lines()
-"""By kind of file; ``{}`` is the damaged one, ``{folder}`` an empty folder, the others sound.
+"""Commands by kind of file; ``{}`` is the damaged file, ``{folder}`` an empty folder, the others
+are valid.
 
-Those that are slow take a second, and are tried less often.
+Slow ones take a second, and are run less often.
 """
 
 
@@ -113,7 +114,7 @@ def _schedules() -> Iterator[Schedule]:
     yield build("1f1b", _UNLIKE[0])
     yield build_family("dualpipev", _PAIRED, 4)
     yield build_family("pipedream", _PLAIN, 3)
-    for profile in (_AGAIN, _MOVED):  # what is recomputed, or moved to the host
+    for profile in (_AGAIN, _MOVED):  # recomputation, or offload
         given = dump_profile(profile)
         yield optimize(given, 4, memory_limit=1.25, placement="linear", work_limit=0.01).schedule
 
@@ -125,7 +126,7 @@ def _certified() -> Schedule:
 
 @cache
 def sound() -> dict[str, list[Any]]:
-    """By kind: JSON values, or texts of what is no JSON."""
+    """Valid files by kind: JSON values, or texts of other formats."""
     schedules = list(_schedules())
     programs = [
         compile_schedule(one, data_parallel=one.problem.profile.data_parallel is not None)

@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""Helpers for the tests of the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.inner import main
 
 @dataclass(frozen=True)
 class Done:
-    """What one command came to."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -30,7 +30,7 @@ class Done:
 
     @property
     def refusal(self) -> str:
-        """The one line of a command that refuses its input, with exit code 2 and no answer."""
+        """The single line of a command that refused its input, with exit code 2 and no output."""
         assert (self.code, self.out) == (2, ""), self.err
         (line,) = self.err.splitlines()
         return line
@@ -40,7 +40,7 @@ Command = Callable[..., Done]
 
 
 def called(*words: object, given: bytes = b"", sink: IO[bytes] | None = None) -> Done:
-    """A command in this process, whose standard input is ``given``. Its output may go to a
+    """Run a command in this process with ``given`` as standard input; output may go to a
     ``sink``."""
     out, err = sink or io.BytesIO(), io.StringIO()
     stream = io.TextIOWrapper(out, write_through=isinstance(out, io.RawIOBase))
@@ -52,13 +52,13 @@ def called(*words: object, given: bytes = b"", sink: IO[bytes] | None = None) ->
 
 
 def written(path: Path, document: object) -> Path:
-    """The file, which holds ``document`` now."""
+    """Write ``document`` to the file; returns its path."""
     path.write_text(json.dumps(document))
     return path
 
 
 def untimed(value: Any) -> Any:
-    """All of a document but how long solves took."""
+    """The document without solve times."""
     if isinstance(value, dict):
         return {key: untimed(each) for key, each in value.items() if key != "solve_seconds"}
     return [untimed(each) for each in value] if isinstance(value, list) else value
@@ -69,7 +69,7 @@ def without_none(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def profile_document(**changes: Any) -> dict[str, Any]:
-    """Two ranks, one stage each, T_F = T_B = T_W = 1; ``None`` takes a key out."""
+    """A profile with two ranks, one stage each, and T_F = T_B = T_W = 1; ``None`` removes a key."""
     stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5}
     document = {
         "format": "pipeloom.profile",
@@ -83,7 +83,8 @@ def profile_document(**changes: Any) -> dict[str, Any]:
 
 
 def layers_document(**changes: Any) -> dict[str, Any]:
-    """Two ranks; an embedding, six blocks, and a head that is not cut from the loss behind it."""
+    """A profile with two ranks, an embedding, six blocks, and a head that cannot be cut from the
+    loss."""
     cost = {"t_f": 1.0, "t_b": 2.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "activation_bytes": 8.0}
     light = cost | {"t_f": 0.5, "t_b": 0.0, "t_w": 0.5, "m_b": 0.25, "m_w": 0.25}
     heavy = cost | {"t_f": 2.0, "t_w": 2.0, "weight_bytes": 20.0, "with_next": True}

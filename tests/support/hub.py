@@ -1,13 +1,13 @@
-"""Ranks that are threads of the test's process, and take turns: one runs until it waits for others.
+"""Ranks that are threads of the test's process; one runs until it waits for others.
 
 ::
 
     rank 0: send(a) ──┐ both are posted: a is copied into b
     rank 1: recv(b) ──┘
 
-A pipeline is given the transport of its rank by ``Pipeline(..., transport=own())``. As no two ranks
-run at once, they may share what a process has one of, such as what tracing patches. It starts in no
-time, where processes take seconds.
+``Pipeline(..., transport=own())`` gives a pipeline the transport of its rank. Since no two ranks
+run at the same time, they can share state of the process, such as the patches of tracing. It starts
+immediately, while processes take seconds.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _HERE = threading.local()
 
 
 def own() -> Transport | None:
-    """The transport of the rank that this thread is; None where it is none."""
+    """The transport of the rank that runs in this thread; None for other threads."""
     return getattr(_HERE, "transport", None)
 
 
 @dataclass(eq=False)
 class HubHandle:
-    """A message; ``done`` once both ends are posted."""
+    """A message; it is ``done`` when both ends are posted."""
 
     hub: Hub
     tensor: Tensor
@@ -53,14 +53,15 @@ class HubHandle:
 
 @dataclass
 class Channel:
-    """One direction between two ranks: sends and receives meet in the order of their posts."""
+    """One direction between two ranks: sends and receives are matched in the order of their
+    posts."""
 
     sends: deque[HubHandle] = field(default_factory=deque)
     receives: deque[HubHandle] = field(default_factory=deque)
 
 
 class Hub:
-    """The meeting point of all ranks. Whoever holds ``turn`` runs."""
+    """The matching of all ranks' messages. The rank that holds ``turn`` runs."""
 
     def __init__(self, size: int) -> None:
         self.size, self.turn = size, threading.Condition()
@@ -69,7 +70,8 @@ class Hub:
         self.values: defaultdict[Hashable, dict[int, bytes]] = defaultdict(dict)
 
     def wait_for(self, ready: Callable[[], bool], what: str, seconds: float) -> None:
-        """Lets others run until it is ``ready``. A rank's random numbers are its own."""
+        """Let other ranks run until ``ready`` returns true. Each rank has its own random
+        numbers."""
         drawn = torch.get_rng_state()
         self.turn.notify_all()
         self.turn.wait_for(lambda: ready() or self.fault is not None, seconds)
@@ -93,7 +95,7 @@ class Hub:
 
 
 class HubTransport:
-    """The transport of one rank. Those that ranks open in the same order belong together."""
+    """The transport of one rank. Transports that ranks open in the same order are connected."""
 
     def __init__(self, hub: Hub, rank: int, routes: Routes) -> None:
         self.rank, self.size = rank, hub.size
@@ -144,7 +146,7 @@ class HubTransport:
         pass
 
     def _exchange(self, value: Any, ranks: tuple[int, ...]) -> list[Any]:
-        """What the ranks passed, each a copy of its own, as processes have them."""
+        """The ranks' values, copied as between processes."""
         self._meetings[ranks] += 1
         values = self._hub.values[self._session, ranks, self._meetings[ranks]]
         values[self.rank] = pickle.dumps(value)
@@ -157,8 +159,8 @@ class HubTransport:
 def on_threads(
     function: Callable[..., Any], ranks: int, args: Sequence[Any] = (), *, timeout: float = 120.0
 ) -> dict[int, Any]:
-    """Calls ``function(*args)`` on each rank; what each returns. Raises LaunchError for the first
-    that fails."""
+    """Call ``function(*args)`` on each rank; returns the results. Raises LaunchError for the first
+    failure."""
     hub = Hub(ranks)
     results: dict[int, Any] = {}
     failed: list[tuple[int, BaseException, str]] = []

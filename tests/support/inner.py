@@ -1,4 +1,4 @@
-"""Names of the library that are not public and several files of tests use: one place to change."""
+"""Private names of the library that several test files use, imported in one place."""
 
 # ruff: noqa: F401
 

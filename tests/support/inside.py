@@ -1,4 +1,4 @@
-"""The parts of the runtime that have no public name and that tests ask, in one place."""
+"""Private parts of the runtime that tests use, imported in one place."""
 
 # ruff: noqa: F401
 

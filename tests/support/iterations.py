@@ -1,5 +1,5 @@
-"""Iterations of a schedule played one after the other, with the times of each op; and a schedule as
-ranks run it that do one thing at a time."""
+"""Consecutive iterations of a schedule, with the times of each op; and a schedule whose transfers
+are posted between ops."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pipeloom.ir.model.ops import FloatArray, offsets_of
 
 @dataclass(frozen=True)
 class Iterations:
-    """``timings``: of each iteration, on one clock.
+    """``timings``: of each iteration, with a common clock.
 
-    ``begin``: when each rank begins each iteration and, in the last row, is done with all of them,
+    ``begin``: when each rank begins each iteration and, in the last row, has finished all of them,
     shape (iterations + 1, P).
     """
 
@@ -44,7 +44,8 @@ def play_iterations(schedule: Schedule, iterations: int = 1) -> Iterations:
 
 
 def posted_between_ops(schedule: Schedule) -> Schedule:
-    """``schedule`` untimed, with the same ops, its transfers as :func:`between_ops` has them."""
+    """``schedule`` without times, with the same ops and its transfers modified by
+    :func:`between_ops`."""
     routes = between_ops(schedule)
     columns = (column.tolist() for column in (routes.after, routes.before, routes.room))
     changed = (

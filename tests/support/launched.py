@@ -1,4 +1,4 @@
-"""Several functions in one launch, and runs whose only rank is this process."""
+"""Several functions in one launch, and runs with this process as the only rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def in_one_launch(ranks: int, calls: Sequence[Call]) -> list[list[Any]]:
-    """Of each call what it returns on each rank; they follow each other in the same processes."""
+    """For each call, its result on each rank; the calls run one after the other in the same
+    processes."""
     found = launch_ranks(_in_turn, ranks, (calls,), timeout=280, message_timeout=60)
     return [[found[rank][i] for rank in range(ranks)] for i in range(len(calls))]
 
@@ -27,7 +28,7 @@ def _in_turn(calls: Sequence[Call]) -> list[Any]:
 
 @contextmanager
 def the_only_rank() -> Iterator[None]:
-    """This process is the only rank, as under torchrun; a run that fails leaves its group."""
+    """This process is the only rank, as under torchrun; a failed run leaves its process group."""
     given = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     with patch.dict(os.environ, given):
         try:

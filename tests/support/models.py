@@ -69,9 +69,9 @@ class Last(nn.Module):
 
 @dataclass(frozen=True)
 class TinyTransformer:
-    """A model source: one block a stage, each with weights of its own, embedding and head tied.
+    """A model source: one block per stage, each with its own weights, and tied embedding and head.
 
-    Where it is ``uneven``, stages with odd numbers have two blocks.
+    If ``uneven``, stages with odd numbers have two blocks.
     """
 
     dtype: torch.dtype = torch.float64
@@ -112,7 +112,7 @@ class TinyTransformer:
 
 
 class Untied(TinyTransformer):
-    """Embedding and head with weights of their own."""
+    """Embedding and head with separate weights."""
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
         return []
@@ -120,7 +120,7 @@ class Untied(TinyTransformer):
 
 @dataclass(frozen=True)
 class Squares:
-    """A model source whose stages :meth:`stage` makes, by the mean of squares."""
+    """A model source whose stages are made by :meth:`stage`; the loss is the mean of squares."""
 
     dtype: torch.dtype = torch.float32
     shape: ClassVar[tuple[int, ...]] = ()
@@ -148,7 +148,7 @@ class Squares:
 
 
 def whole(source: ModelSource, stages: int) -> nn.Sequential:
-    """The model in one process; what is tied is one parameter object."""
+    """The model in one process; tied parameters are one object."""
     given = source.stages(stages)
     modules = [stage if isinstance(stage, nn.Module) else stage() for stage in given]
     for (s, name), *others in source.tied(stages):
@@ -162,10 +162,10 @@ def whole(source: ModelSource, stages: int) -> nn.Sequential:
 def reference(
     source: ModelSource, stages: int, microbatches: int, steps: int = 1, train: bool = False
 ) -> tuple[list[list[float]], dict[str, Tensor]]:
-    """One process, plain autograd: each step's losses, and the last step's gradients.
+    """One process with plain autograd: each step's losses, and the last step's gradients.
 
-    Gradients are named ``stage.parameter``; with ``train`` the parameters are returned instead,
-    after an optimizer step each time.
+    Gradients are named ``stage.parameter``. With ``train``, an optimizer step follows each step,
+    and parameters are returned instead.
     """
     model = whole(source, stages)
     optimizer = source.optimizer(model.parameters()) if train else None
@@ -192,7 +192,7 @@ def mean_losses(source: ModelSource, stages: int, microbatches: int, steps: int)
 
 
 def stepped(pipeline: Pipeline, source: ModelSource, step: int = 0, **given: Any) -> list[float]:
-    """A step by the source's batch of this number: its losses, where the last stage is."""
+    """A step with the source's batch ``step``; returns its losses on the last stage's rank."""
     inputs, targets = source.batch(step, pipeline.microbatches)
     losses: list[Tensor] = []
     pipeline.step(inputs, target=targets, losses=losses, **given)
@@ -200,7 +200,7 @@ def stepped(pipeline: Pipeline, source: ModelSource, step: int = 0, **given: Any
 
 
 def trained(program: Program, source: ModelSource, steps: int = 1, **options: Any) -> Pipeline:
-    """A pipeline of this rank, closed after so many steps."""
+    """This rank's pipeline, closed after this number of steps."""
     pipeline = Pipeline.from_source(program, source, **{"transport": own()} | options)
     for step in range(steps):
         stepped(pipeline, source, step)
@@ -215,8 +215,7 @@ def gradient(parameter: Tensor) -> Tensor | None:
 def named(
     modules: Mapping[int, nn.Module], read: Callable[[Tensor], Tensor | None] = Tensor.detach
 ) -> dict[str, Tensor]:
-    """What ``read`` gives of the stages' parameters, as ``stage.parameter``: of all that are
-    trained."""
+    """``read`` of each trained parameter of the stages, as ``stage.parameter``."""
     found = {}
     for s, module in modules.items():
         for name, parameter in module.named_parameters():
@@ -228,7 +227,7 @@ def named(
 
 
 def full(value: Tensor) -> Tensor:
-    """The whole of what may be a shard here; a DTensor takes seconds to import."""
+    """The whole tensor of a possible shard; importing DTensor takes seconds."""
     whole: Callable[[], Tensor] | None = getattr(value, "full_tensor", None)
     return value if whole is None else whole()
 
@@ -236,9 +235,9 @@ def full(value: Tensor) -> Tensor:
 def difference(found: Tensor, expected: Tensor) -> float:
     """The largest difference, relative to the largest value."""
     value = float((found - expected).abs().max() / expected.abs().max())
-    return math.inf if math.isnan(value) else value  # max() passes over NaN
+    return math.inf if math.isnan(value) else value  # max() ignores NaN
 
 
 def worst(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """That of the tensor which is furthest off."""
+    """The largest :func:`difference` of all tensors."""
     return max(difference(value, expected[name]) for name, value in found.items())

@@ -1,9 +1,9 @@
-"""The true optimum of a small instance, by branch and bound over every valid order.
+"""The optimum of a small instance, by branch and bound over every valid order.
 
-For tests alone. It shares nothing with the solvers but the problem and its costs: orders are
-enumerated op by op, timed as the contract says (each op as soon as its rank is free and its inputs
-have come), and cut off only where the ops that a rank, or a microbatch on its way, has left already
-cost too much. Where weights travel :mod:`.weight_oracle` decides.
+Only for tests. It shares nothing with the solvers except the problem and its costs. Orders are
+enumerated op by op and timed as the contract says: each op starts as soon as its rank is free and
+its inputs have arrived. A branch is cut only if the remaining ops of a rank, or of a microbatch,
+already cost too much. With weight passing, :mod:`.weight_oracle` is used.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ from pipeloom.ir import Costs, Objective, Passing, Problem
 
 from .weight_oracle import least_makespan
 
-_TOLERANCE = 1e-9  # relative, on the memory limit: sums of floats
+_TOLERANCE = 1e-9  # relative, for the memory limit: rounding of sums
 _F, _B, _W, _BW, _R, _O, _L, _PAIR = range(8)
-_RECOMPUTED, _OFFLOADED = 1, 2  # choices for a (stage, microbatch); 0 is to stay
+_RECOMPUTED, _OFFLOADED = 1, 2  # choices for a (stage, microbatch); 0: kept
 
 
 class TooManyOrdersError(Exception):
-    """The search has looked at as many beginnings of orders as it was to."""
+    """The search has reached its limit on partial orders."""
 
 
 class Searched(NamedTuple):
-    """``least``: the least cost that was found, or the ceiling; ``complete``: none is lower."""
+    """``least``: the least cost found, or the ceiling; ``complete``: whether it is proven."""
 
     least: float
     complete: bool
 
 
 class Tables(NamedTuple):
-    """S stages, M microbatches, P ranks.
+    """Tables for S stages, M microbatches, P ranks.
 
-    ``durations``: (7, S, M), by kind of op. ``both``: (S, S), of an F of one stage and a BW of
-    another at once. ``least``: (3, S, M), what F, B and W take of a rank at least. ``into_f``,
-    ``into_b``: delays, (S, M). ``kept``: (3, S, M), what is held from F on, by choice. ``limit``:
-    (P,). ``before``: (M,), the microbatch that each must follow, or -1. ``canonical``: also in F's.
+    ``durations``: by kind of op, (7, S, M). ``both``: of an F of one stage and a BW of another that
+    run at once, (S, S). ``least``: minimum time of F, B and W on a rank, (3, S, M). ``into_f``,
+    ``into_b``: delays, (S, M). ``kept``: memory held from F on, by choice, (3, S, M). ``limit``:
+    (P,). ``before``: the microbatch that each must follow, or -1, (M,). ``canonical``: also for
+    F's.
     """
 
     durations: np.ndarray
@@ -58,10 +59,13 @@ class Tables(NamedTuple):
 
 
 class State(NamedTuple):
-    """What has run: ``done``, (7, S, M), the end of each op, or -1; ``choice``, (S, M);
-    ``committed``, (P, 6), the next op of each rank, or -1: kind, stage, microbatch, and the F of a
-    pair or the choice of an F; ``clock``, ``first``, ``held``, ``work`` (left), (P,);
-    ``copies``, (2, P), until when those out and back take. One more axis in front: the level."""
+    """The state of the search; arrays have another first axis, the level.
+
+    ``done``: the end of each op, or -1, (7, S, M). ``choice``: (S, M). ``committed``: the next op
+    of each rank, or -1, (P, 6): kind, stage, microbatch, and the F of a pair or the choice of an F.
+    ``clock``, ``first``, ``held``, ``work`` (remaining): (P,). ``copies``: when the copies to and
+    from the host end, (2, P).
+    """
 
     done: np.ndarray
     choice: np.ndarray
@@ -80,9 +84,9 @@ def exhaustive_optimum(
     ceiling: float = np.inf,
     nodes: int | None = None,
 ) -> float:
-    """The least cost of any valid schedule of ``problem``; ``ceiling`` where none is below that.
+    """The least cost of any valid schedule of ``problem``; ``ceiling`` if none is below it.
 
-    Raises TooManyOrdersError after so many ``nodes``. See :func:`searched`.
+    Raises TooManyOrdersError after this number of ``nodes``. See :func:`searched`.
     """
     if problem.placement.passing is Passing.WEIGHTS:
         assert problem.objective is Objective.MAKESPAN
@@ -100,23 +104,25 @@ def searched(
     ceiling: float = np.inf,
     nodes: int | None = None,
 ) -> Searched:
-    """The least cost below ``ceiling`` among the orders that so many ``nodes`` begin.
+    """The least cost below ``ceiling``, searching at most ``nodes`` partial orders.
 
-    Activation passing, any placement, or one copy of the weights each way; BW's where they take
-    less than B and W; pairs of an F and a BW at once; recomputation and offload; unlike
-    microbatches. Fast enough for hundreds of instances at three ranks and three microbatches.
+    It supports activation passing with any placement or with two copies of the weights in opposite
+    directions; BW's that take less than B and W; pairs of an F and a BW that run at once;
+    recomputation and offload; and microbatches that differ. It is fast enough for hundreds of
+    instances with three ranks and three microbatches.
 
-    Three reductions, each by exchanging the labels of identical microbatches, of those that go one
-    way, where nothing is recomputed or offloaded:
+    There are three reductions. Each exchanges the labels of identical microbatches (with the same
+    direction), and applies without recomputation and offload:
 
-    - W(s, .) run in the order of the B(s, .) that they were parted from: nothing waits for a W, so
-      all times stay.
+    - W(s, .) run in the order of the B(s, .) from which they were split: nothing waits for a W, so
+      all times stay the same.
     - Microbatches are numbered by the order of F on the last stage, and every B(s, .) runs in that
       order: the k-th B of stage s comes after k B's, hence k F's, of the last stage, so that
-      B(s, k) finds its F done and its input there no later than the op whose place it takes did.
-      No B runs before every rank has run its first op, so no first start moves.
-    - For the makespan F(s, .) too runs in that order (same argument). Not for the period: a rank
-      whose first op is another microbatch's F may start later, and span less.
+      B(s, k) finds its F done and its input available no later than the op that it replaces. No B
+      runs before every rank has run its first op, so first starts stay the same.
+    - For the makespan, F(s, .) also runs in that order (same argument). This does not hold for the
+      period: a rank whose first op is another microbatch's F may start later, and have a shorter
+      span.
 
     ``canonical`` forces or forbids the last one.
     """
@@ -147,7 +153,8 @@ def _tables(problem: Problem) -> Tables:
     shape = costs.owner.shape
 
     def spread(table: np.ndarray, axes: int) -> np.ndarray:
-        """With the microbatch as its last axis; writable, since read-only arrays compile anew."""
+        """The table with microbatches as last axis; writable, since read-only arrays are compiled
+        separately."""
         wide = table if table.ndim > axes else table[..., None]
         return np.array(np.broadcast_to(wide, (*table.shape[: axes - 1], *shape)))
 
@@ -170,8 +177,8 @@ def _tables(problem: Problem) -> Tables:
 
 
 def _pair_times(problem: Problem) -> np.ndarray:
-    """(S, S): of an F of one stage and a BW of another at once; infinite where that saves
-    nothing, or no stage says what it takes."""
+    """Times of an F of one stage and a BW of another that run at once, (S, S); infinite if this
+    saves nothing or is not known."""
     stages = problem.profile.stages
     times = np.full((len(stages),) * 2, np.inf)
     for f, forth in enumerate(stages):
@@ -186,10 +193,11 @@ def _pair_times(problem: Problem) -> np.ndarray:
 
 
 def _least_times(durations: np.ndarray, both: np.ndarray) -> np.ndarray:
-    """(3, S, M): F, B and W take no less of a rank: what is saved at once, or as a BW, is W's."""
+    """Minimum times of F, B and W on a rank, (3, S, M); savings of pairs or BW are subtracted from
+    W."""
     least = durations[:3].copy()
     backward = np.minimum(least[_B] + least[_W], durations[_BW])
-    together = least[_F][:, None] + backward - both[:, :, None]  # (F's stage, B's, M)
+    together = least[_F][:, None] + backward - both[:, :, None]  # by stage of F, stage of B, and M
     saved = np.maximum(0.0, together).max(axis=0, initial=0.0)
     total = np.maximum(0.0, backward - saved)
     least[_B], least[_W] = np.minimum(least[_B], total), np.maximum(0.0, total - least[_B])
@@ -213,8 +221,10 @@ def _copy(state, to):
 
 @numba.njit(cache=True)
 def _bound(tables, now):
-    """No completion of this partial order costs less: every rank has its remaining work to do, and
-    every microbatch the rest of its way, on which a BW is no faster than the shorter of B and BW.
+    """Lower bound on the cost of every completion of this partial order.
+
+    Every rank has its remaining work, and every microbatch the rest of its path, on which a BW is
+    no faster than the shorter of B and BW.
     """
     cost, owner, durations = 0.0, tables.owner, tables.durations
     for rank in range(now.clock.shape[0]):
@@ -243,7 +253,7 @@ def _bound(tables, now):
 
 @numba.njit(cache=True)
 def _came(kind, stage, microbatch, tables, now):
-    """When the inputs of an F, B or BW have come; -1 where one has not, 0 for other kinds."""
+    """When the inputs of an F, B or BW have arrived; -1 if one has not; 0 for other kinds."""
     came, delay = 0.0, 0.0
     if kind == _F and stage > 0:
         came, delay = now.done[_F, stage - 1, microbatch], tables.into_f[stage, microbatch]
@@ -257,7 +267,7 @@ def _came(kind, stage, microbatch, tables, now):
 
 @numba.njit(cache=True)
 def _advance(tables, now):
-    """Runs every committed op whose input has come, each as early as it can."""
+    """Run every committed op whose input has arrived, as early as possible."""
     moved = True
     while moved:
         moved = False
@@ -301,7 +311,7 @@ def _forward(s, j, choice, rank, tables, now):
 
 @numba.njit(cache=True)
 def _backward(kind, s, j, rank, tables, now):
-    """A B, a W or a BW."""
+    """Run a B, a W or a BW."""
     m_b, m_w = tables.m_b[s, j], tables.m_w[s, j]
     if kind in (_B, _BW):
         now.done[_B, s, j] = now.clock[rank]
@@ -314,7 +324,8 @@ def _backward(kind, s, j, rank, tables, now):
 
 @numba.njit(cache=True)
 def _between(kind, s, j, rank, tables, now):
-    """An R, an O or an L: copies run beside the rank's ops, but those after an O wait for it."""
+    """Run an R, an O or an L. Copies overlap with the rank's ops, but ops after an O wait for
+    it."""
     time, clock = tables.durations[kind, s, j], now.clock[rank]
     lack = tables.m_b[s, j] - tables.kept[now.choice[s, j], s, j]
     if kind == _R:
@@ -332,7 +343,7 @@ def _between(kind, s, j, rank, tables, now):
 
 @numba.njit(cache=True)
 def _next_rank(tables, now):
-    """Of the ranks with ops left and none committed, that with the earliest clock; or -1."""
+    """The rank with the earliest clock among those with remaining ops but none committed; or -1."""
     chosen, owner = -1, tables.owner
     for stage in range(owner.shape[0]):
         for microbatch in range(owner.shape[1]):
@@ -345,7 +356,7 @@ def _next_rank(tables, now):
 
 @numba.njit(cache=True)
 def _may_run(kind, s, j, choice, tables, now):
-    """Whether the op may come next on its rank, so far as the rank's own order decides."""
+    """Whether the rank's own order allows this op next."""
     kind, done = (_B if kind == _BW else kind), now.done
     if done[kind, s, j] >= 0.0 or tables.durations[kind, s, j] == np.inf:
         return False
@@ -373,8 +384,8 @@ def _may_run(kind, s, j, choice, tables, now):
 
 @numba.njit(cache=True)
 def _partners(kind, cell, rank, tables):
-    """How many ways the rank has to run a kind of op on a (stage, microbatch): each F beside it,
-    each choice for an F, or one; none where it is another's, or a BW saves nothing."""
+    """The number of ways to run a kind of op on a (stage, microbatch): one per F of a pair, one per
+    choice for an F, or one; 0 if it is another rank's, or if a BW saves nothing."""
     s, j = cell // tables.owner.shape[1], cell % tables.owner.shape[1]
     times = tables.durations[:, s, j]
     if tables.owner[s, j] != rank or (kind == _BW and times[_BW] >= times[_B] + times[_W]):
@@ -388,7 +399,7 @@ def _partners(kind, cell, rank, tables):
 
 @numba.njit(cache=True)
 def _op(kind, cell, n, tables, now):
-    """What a rank commits to, as in :class:`State`; -1 first where it may not."""
+    """The fields of a commitment, as in :class:`State`; the first is -1 if it is not allowed."""
     microbatches = tables.owner.shape[1]
     s, j = cell // microbatches, cell % microbatches
     f, other, backward = -1, -1, kind
@@ -406,8 +417,8 @@ def _op(kind, cell, n, tables, now):
 
 @numba.njit(cache=True)
 def _branch(at, best, left, tables, state):
-    """Each tuple of orders is met once: one rank at a time commits to its next op, and committed
-    ops run as their inputs come. Level ``at`` of each array is the state on entry."""
+    """Enumerate each tuple of orders once: one rank at a time commits to its next op, and committed
+    ops run when their inputs arrive. Level ``at`` of each array is the state on entry."""
     left[0] -= 1
     if left[0] <= 0:
         return
@@ -419,7 +430,7 @@ def _branch(at, best, left, tables, state):
     if rank < 0:
         if not np.any(now.committed[:, 0] >= 0):
             best[0] = cost
-        return  # else a deadlock: each rank waits for an op behind another's
+        return  # a deadlock
     for kind in (_PAIR, _BW, _B, _F, _W, _R, _O, _L):
         for cell in range(tables.owner.size):
             for n in range(_partners(kind, cell, rank, tables)):

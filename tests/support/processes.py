@@ -1,4 +1,4 @@
-"""Processes of their own: commands that are sent signals, what is left of them, torchrun's."""
+"""Separate processes: commands that receive signals, what remains of them, torchrun."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from uuid import uuid4
 MARK = "PIPELOOM_TEST_MARK"
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT)))}
-"""Of processes that import this checkout's pipeloom and tests."""
+"""The environment for processes that import this checkout's pipeloom and tests."""
 
 
 def until(condition: Callable[[], object], seconds: float = 240.0) -> None:
-    """Waits for it."""
+    """Wait until the condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it never came true"
@@ -26,13 +26,13 @@ def until(condition: Callable[[], object], seconds: float = 240.0) -> None:
 
 
 def sockets() -> list[list[str]]:
-    """The rows of /proc/net on sockets in this process's network."""
+    """The rows of /proc/net for sockets in this process's network."""
     tables = [Path("/proc/self/net", kind).read_text().splitlines() for kind in ("tcp", "tcp6")]
     return [line.split() for _, *rows in tables for line in rows]
 
 
 def torchrun(processes: int, *words: object) -> subprocess.CompletedProcess[str]:
-    """``python -m`` with these words, on so many processes of ``torchrun``."""
+    """Run ``python -m`` with these words in this number of ``torchrun`` processes."""
     launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
     command = [sys.executable, "-m", *launcher, *map(str, words)]
     done = subprocess.run(
@@ -43,7 +43,7 @@ def torchrun(processes: int, *words: object) -> subprocess.CompletedProcess[str]
 
 
 class Started:
-    """A command whose processes bear a mark, with a folder of its own for temporary files."""
+    """A command whose processes have a mark, with its own folder for temporary files."""
 
     def __init__(self, words: Sequence[object], folder: Path, **environment: str) -> None:
         self.mark, self.folder = f"{MARK}={uuid4().hex}", folder
@@ -70,12 +70,12 @@ class Started:
         return found
 
     def until(self, condition: Callable[[dict[int, str]], bool]) -> None:
-        """Waits for that of its processes, or its end."""
+        """Wait until the condition holds for its processes, or until it ends."""
         until(lambda: self.process.poll() is not None or condition(self.running()), 120.0)
 
     def ended(self, *signals: signal.Signals) -> tuple[int, str, list[str]]:
-        """After these signals its exit code, its last line on standard error, and what it left:
-        processes, and temporary files that are not torch's cache."""
+        """Send these signals; returns its exit code, its last line on standard error, and what it
+        left: processes, and temporary files except torch's cache."""
         for number in signals:
             self.process.send_signal(number)
             time.sleep(0.2)

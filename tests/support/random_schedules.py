@@ -1,4 +1,4 @@
-"""Random valid schedules: every order that can run, on any placement, any times and any links."""
+"""Random valid schedules: any order, placement, times and links."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ PLANS = st.builds(
 
 @st.composite
 def schedules(draw: st.DrawFn) -> Schedule:
-    """Up to 4 ranks, 6 stages and 5 microbatches; ops may take no time, ranks may have no stage."""
+    """Up to 4 ranks, 6 stages and 5 microbatches; ops may take no time, and ranks may have no
+    stage."""
     ranks = draw(st.integers(1, 4))
     owners = draw(st.lists(st.integers(0, ranks - 1), min_size=1, max_size=6))
     microbatches = draw(st.integers(1, 5))
@@ -69,7 +70,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
 
 @st.composite
 def lever_schedules(draw: st.DrawFn) -> Schedule:
-    """Up to 3 ranks, 5 stages and 4 microbatches, of which any are recomputed or offloaded."""
+    """Up to 3 ranks, 5 stages and 4 microbatches, any of which are recomputed or offloaded."""
     ranks = draw(st.integers(1, 3))
     owners = draw(st.lists(st.integers(0, ranks - 1), min_size=1, max_size=5))
     stages = [
@@ -97,10 +98,10 @@ def lever_schedules(draw: st.DrawFn) -> Schedule:
 def random_order(
     problem: Problem, fused: float, random: Random, forwards: float = 0.0
 ) -> list[list[Op]]:
-    """Ops in any order in which each comes after what it needs, dealt out to their ranks.
+    """The ops of each rank, in a random order that respects dependencies.
 
-    ``fused``: how likely B and W are one op. ``forwards``: how likely an F is taken if one is
-    ready, and so how full memory becomes.
+    ``fused``: probability of BW instead of B and W. ``forwards``: probability of choosing an F if
+    one is ready; high values fill memory.
     """
     owner = problem.owner
     order: list[list[Op]] = [[] for _ in range(problem.ranks)]
@@ -116,7 +117,7 @@ def random_order(
 
 
 def _enabled(op: Op, stages: int, fused: float, random: Random) -> list[Op]:
-    """What can run once ``op`` has."""
+    """The ops that can run after ``op``."""
     if op.kind is OpKind.W:
         return []
     if op.kind is OpKind.F and op.stage + 1 < stages:
@@ -132,7 +133,7 @@ def _enabled(op: Op, stages: int, fused: float, random: Random) -> list[Op]:
 def with_levers(
     row: list[Op], random: Random, ways: Sequence[tuple[OpKind, ...]] = LEVERS
 ) -> list[Op]:
-    """``row`` with the ops of one of these ways for each F, each op anywhere it may be."""
+    """``row`` with the ops of a random one of these ways for each F, at random valid positions."""
     for op in [op for op in row if op.kind is OpKind.F]:
         at = row.index(op)
         for kind in random.choice(ways):
@@ -153,7 +154,7 @@ def _backward(row: list[Op], forward: Op) -> int:
 
 
 def sharing(ranks: int) -> st.SearchStrategy[Sharing | Groups]:
-    """Any way of sharing wires, a few random groups among them."""
+    """Any way of sharing wires, including a few random groups."""
     apart = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
     group = st.lists(st.sampled_from(apart)).map(tuple) if apart else st.nothing()
     return st.sampled_from(Sharing) | st.lists(group).map(tuple)
@@ -171,10 +172,11 @@ def profiles(
     weight: float = 1e6,
     paired: bool = False,
 ) -> Profile:
-    """Any times and sizes; over links of 1 GB/s if ``contended``, by default also without.
+    """A profile with any times and sizes, and with links of 1 GB/s if ``contended``; by default,
+    with or without.
 
-    ``weight``: bytes by which random numbers are multiplied for those of weights and gradients.
-    ``paired``: whether pairs may save time.
+    ``weight``: factor on random numbers for the bytes of weights and gradients. ``paired``: whether
+    pairs may save time.
     """
     each = []
     for _ in range(stages):
@@ -193,7 +195,7 @@ def profiles(
 
 
 def unlike(profile: Profile, microbatches: int, seed: int) -> Profile:
-    """``profile`` with times and sizes of each microbatch's own."""
+    """``profile`` with separate times and sizes for each microbatch."""
     rng = np.random.default_rng(seed)
     alike = (("t_f",), ("t_b",), ("t_w",), ("m_b", "m_w"), ("activation_bytes",))
 
@@ -214,9 +216,11 @@ def weight_problems(
     shares: st.SearchStrategy[float] = UNLIMITED,
     **options: Any,
 ) -> Problem:
-    """At most so many ranks, stages and microbatches, each of these, or each pair, on any rank.
+    """Problems with at most this number of ranks, stages and microbatches, each of which (or each
+    pair) is on any rank.
 
-    ``shares``: of what one microbatch holds on all stages, the limit. ``options``: of a profile.
+    ``shares``: the memory limit, as a share of one microbatch's memory on all stages. ``options``:
+    for the profile.
     """
     ranks, stages, microbatches = (draw(st.integers(1, number)) for number in most)
     profile = draw(profiles(ranks, stages, **options))
@@ -235,12 +239,12 @@ def weight_problems(
 def streamed_orders(
     draw: st.DrawFn, problem: Problem, plan: Streaming | None = None, fused: float = 0.5
 ) -> Schedule:
-    """Any order with the transfers that serve it; some stages stay on each rank that runs them."""
+    """Any order with the transfers that it needs; some stages stay on all ranks that run them."""
     plan = plan or Streaming()
     rows = Schedule.of(problem, random_order(problem, fused, Random(draw(SEEDS))), "random").order
     try:
         schedule = streamed(problem, rows, plan)
-    except InvalidScheduleError:  # a path cannot serve it, which direct routes always can
+    except InvalidScheduleError:  # this route cannot serve the order; direct routes always can
         assert {plan.route, plan.home or plan.route} != {Route.DIRECT} or plan.opening
         assume(False)
         raise
@@ -260,8 +264,8 @@ def of_families(draw: st.DrawFn) -> Schedule:
 
 
 def waiting_less(transfer: Transfer, ways: set[str], random: Random, ops: int) -> Transfer:
-    """Weights that go on as soon as they have come; a D that no op waits for, until which what it
-    is to collect is kept; more room."""
+    """The transfer with fewer waits: weights forwarded on arrival, or a D for which no op waits,
+    whose sums are kept until then, or more room."""
     weights = transfer.kind is TransferKind.WEIGHT
     if "early weights" in ways and weights:
         transfer = replace(transfer, after=random.randint(0, transfer.after))
@@ -274,9 +278,9 @@ def waiting_less(transfer: Transfer, ways: set[str], random: Random, ops: int) -
 
 @st.composite
 def travelling(draw: st.DrawFn) -> Schedule:
-    """Weights and gradients travel, and activations with them or not.
+    """A schedule in which weights and gradients are sent, with or without activations.
 
-    A family's schedule, or any order with the transfers that serve it, some of which wait for less.
+    It is a family's, or any order with the transfers that it needs, some of which wait for less.
     """
     anything = weight_problems(Passing.WEIGHTS) | weight_problems(Passing.MIXED)
     orders = st.tuples(anything, PLANS).flatmap(lambda given: streamed_orders(*given))

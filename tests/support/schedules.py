@@ -1,4 +1,4 @@
-"""Schedules of two to four ranks that tests train by."""
+"""Schedules of two to four ranks for training tests."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def schedule(family: str, ranks: int, microbatches: int) -> Schedule:
 
 
 def folded(ranks: int, microbatches: int) -> Schedule:
-    """Two stages a rank, the second half backwards: the ends of the model share rank 0.
+    """Two stages per rank, the second half in reverse order, so that both ends of the model are on
+    rank 0.
 
-    All forwards, then all backwards; odd microbatches with B and W as one op, even ones apart.
+    All forwards, then all backwards; odd microbatches with BW, even ones with B and W.
     """
     stages = 2 * ranks
     owners = [min(s, stages - 1 - s) for s in range(stages)]

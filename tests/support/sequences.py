@@ -1,4 +1,4 @@
-"""Profiles of microbatches that hold these sequences, worked out without the library."""
+"""Profiles of microbatches with given sequences, computed without the library."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pipeloom.ir import parse_profile
 def packed_profile(
     profile: Profile, document: dict[str, Any], part: Sequence[Sequence[int]]
 ) -> Profile:
-    """``profile``, measured on the reference's microbatch, for those of ``part``.
+    """``profile``, measured on the reference's microbatch, for the microbatches of ``part``.
 
-    ``attention``, one number an op and stage, is the share of its time that grows with the squares
-    of lengths; the rest, and all memory, grows with tokens.
+    ``attention``: for each op and stage, the share of time that is proportional to squared lengths;
+    the rest, and all memory, is proportional to tokens.
     """
     length, size = document["reference_length"], profile.micro_batch or 1
     rows = [[document["lengths"][i] / length for i in each] for each in part]

@@ -1,4 +1,4 @@
-"""Table 5 of the Zero Bubble paper (Qi et al., 2024), with the profiles behind it."""
+"""Table 5 of the Zero Bubble paper (Qi et al., 2024), with its profiles."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Row(NamedTuple):
         return f"{self.model}-{self.microbatches}"
 
     def problem(self, share: float, objective: Objective = Objective.PERIOD) -> Problem:
-        """Its memory limit is ``share`` times P x M_B."""
+        """The problem with a memory limit of ``share`` times P x M_B."""
         limit = share * self.profile.ranks * self.profile.stages[0].m_b
         return Problem.linear(self.profile, self.microbatches, limit, objective)
 

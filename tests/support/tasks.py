@@ -1,4 +1,4 @@
-"""Tasks for workers: of the top of a module, as other processes need them."""
+"""Tasks for workers; module-level functions, which other processes can import."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pipeloom.planner import stop_asked
 
 
 def killed_once(task: tuple[int, Path]) -> int:
-    """The first process that is at task 1 ends as if the machine had ended it."""
+    """The first process that runs task 1 is killed."""
     number, mark = task
     if number == 1 and not mark.exists():
         mark.touch()
@@ -26,7 +26,7 @@ def killed(task: int) -> int:
 
 
 def stopped(task: int) -> str:
-    """The first is done at once; others end when they are asked to."""
+    """The first task is done immediately; the others end when they are asked to stop."""
     while task and not stop_asked():
         sleep(0.01)
     return f"{task} stopped" if task else "0 done"

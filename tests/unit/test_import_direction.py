@@ -1,4 +1,4 @@
-"""The folders' import direction, as far as a linter cannot see it."""
+"""The folders' import direction, as far as a linter cannot check it."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ def modules(folder: str) -> list[str]:
 
 
 def test_planning_imports_no_torch() -> None:
-    """Every module outside runtime/ can be imported where torch is not installed."""
+    """Every module outside runtime/ can be imported without torch."""
     names = [name for folder in FOLDERS if folder != "runtime" for name in modules(folder)]
     code = "import sys, importlib; sys.modules['torch'] = None\n"
     code += f"for name in {names!r}: importlib.import_module(name)"
@@ -34,7 +34,7 @@ def test_planning_imports_no_torch() -> None:
 
 @pytest.mark.parametrize("room", ["ir", "solver", "runtime", "planner", "report"])
 def test_no_public_name_of_a_room_is_a_file_of_it(room: str) -> None:
-    """Python would bind the name to the file, once it is imported."""
+    """Otherwise Python binds the name to the module once that is imported."""
     names = set(import_module(f"pipeloom.{room}").__all__)
     assert names
     assert not names & {path.stem for path in (ROOT / room).iterdir()}

@@ -1,4 +1,4 @@
-"""The names that ``import pipeloom`` offers."""
+"""The public names of ``import pipeloom``."""
 
 import sys
 

@@ -1,1 +1,1 @@
-"""Commands that check, draw and translate schedules and programs."""
+"""Commands that check, draw and convert schedules and programs."""

@@ -33,14 +33,14 @@ class ExportCommand(WritingCommand, ExportRequest):
         if self.json:
             print_json({"output": self.output} | exported.to_dict())
         else:
-            # beside a text on standard output, which may go into a file
+            # text on standard output may be redirected to a file
             written = "" if to_stdout else f"{exported.summary}\nwritten to {self.output}\n"
             say_words(f"{written}{exported.launch(self.output or 'FILE')}", aside=to_stdout)
         return 0
 
 
 def _layered(name: str) -> object:
-    """The model source, which names its layers. Raises InputError."""
+    """A model source that names its layers. Raises InputError."""
     need_torch()
     from pipeloom.runtime.models.by_name import load_source
     from pipeloom.runtime.pipeline.layered_source import by_layers

@@ -1,1 +1,1 @@
-"""Commands that plan: schedules, cuts, placements and configurations, with what they cost."""
+"""Commands that plan schedules, cuts, placements and configurations."""

@@ -25,7 +25,7 @@ from ...progress import ProgressDisplay
 
 
 class _List(argparse.Action):
-    """``--list`` answers at once: it needs none of the other arguments."""
+    """``--list`` makes all other arguments optional."""
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how, nargs=0)
@@ -34,7 +34,7 @@ class _List(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *_: object
     ) -> None:
         namespace.list = True
-        for action in parser._actions:  # argparse has no public way to lift a requirement
+        for action in parser._actions:  # argparse has no public way to do this
             action.required = False
 
 

@@ -69,7 +69,8 @@ class OptimizeCommand(WritingCommand, Quiet, OptimizeRequest):
         return 0 if certified or not self.certificate else 1
 
     def _check_certificate(self, path: str) -> None:
-        """Raises InputError where the certificate cannot go there, or the schedule does."""
+        """Raises InputError if the certificate cannot be written to ``path``, or if the schedule
+        is."""
         from pipeloom.ir.formats import check_writable
 
         if path == "-":
@@ -90,7 +91,7 @@ class OptimizeCommand(WritingCommand, Quiet, OptimizeRequest):
 
 
 def _certify(path: str, answer: Answer) -> bool:
-    """Writes the certificate; False where there is none, which is said."""
+    """Write the certificate; False, with a message, if there is none."""
     from pipeloom.ir.formats import write_json
     from pipeloom.planner.explain.certificate import shortfall
 

@@ -75,7 +75,7 @@ class PlanCommand(Command, Quiet, PlanRequest):
 
     @contextmanager
     def _searched(self, file: str) -> Iterator[dict[str, Any]]:
-        """All that is asked but for the model; ``file`` will be in the folder that is written."""
+        """Yield all arguments except the model; ``file`` will be written in the output folder."""
         names = ("cluster", "offload", "passing", "headroom", "time_limit", "work_limit")
         asked = {name: getattr(self, name) for name in (*names, "workers", "scheduler")}
         asked |= self.given | ({} if self.gpu is None else {"gpu": self.gpu})

@@ -59,7 +59,7 @@ class PredictCommand(WritingCommand, PredictRequest):
         return 0
 
     def _arithmetic(self) -> int:
-        """The model's figures, for which no device has to be known."""
+        """Print the model's parameters, FLOPs and bytes, which do not depend on a device."""
         from pipeloom.planner.models.arithmetic import arithmetic
 
         for name in ("measured", "output", "schedule"):

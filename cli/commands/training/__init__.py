@@ -1,1 +1,1 @@
-"""Commands that run a model: measure it, train it."""
+"""Commands that measure or train a model."""

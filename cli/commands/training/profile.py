@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from pipeloom.ir.formats.measured_profile import Measurement
 
 UNSTEADY = 0.2
-"""Half the range of the middle half of a time, relative to it, above which a note is due."""
+"""Half the interquartile range of a time, relative to it, above which a note is printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureRequest(ModelRequest, MeasuredRequest):
-    """The question of :func:`pipeloom.measure`: the profile of a model."""
+    """The arguments of :func:`pipeloom.measure`."""
 
     apart = (("stages", "layers"),)
 
@@ -83,10 +83,10 @@ class ProfileCommand(WritingCommand, ProfileFromRequest, MeasureRequest):
 
         asked = self.arguments(MeasureRequest)
         del asked["quiet"]
-        if self.warmup is None:  # which --from has another default for
+        if self.warmup is None:  # --from has another default
             del asked["warmup"]
         measurement = measure(**asked)
-        if os.environ.get("RANK", "0") == "0":  # under torchrun rank 0 alone speaks
+        if os.environ.get("RANK", "0") == "0":  # under torchrun, only rank 0 prints
             answer = {"measured": measurement.record()}
             finish(self, measurement.document(), answer, _words(measurement))
         return 0
@@ -115,8 +115,8 @@ class ProfileCommand(WritingCommand, ProfileFromRequest, MeasureRequest):
 
 
 def _words(measurement: Measurement) -> str:
-    """A row per stage, each time with the spread of its middle half; messages and copies; stages of
-    which B computes a good part of the weight gradients."""
+    """The measurement as text: one row per stage, each time with its interquartile range; messages
+    and copies; and stages whose B computes a substantial part of the weight gradients."""
     from pipeloom.ir.model.weight_coverage import worth_telling
     from pipeloom.ir.units import amount, counted, duration
 
@@ -126,7 +126,7 @@ def _words(measurement: Measurement) -> str:
     if measurement.pairs:
         columns["T_FB"] = list(measurement.pairs)
     sizes = {"M_B": "m_b", "M_W": "m_w", "M_R": "m_r", "M_O": "m_o", "moved": "offload_bytes"}
-    if not kinds:  # memory alone
+    if not kinds:  # memory only
         sizes |= {"sent": "activation_bytes", "weights": "weight_bytes"}
         sizes |= {"gradients": "grad_bytes", "optimizer": "optimizer_bytes"}
     held = {name: [getattr(stage, key) for stage in profile.stages] for name, key in sizes.items()}

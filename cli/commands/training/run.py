@@ -37,12 +37,12 @@ from ...output import check_apart, print_json, say_words
 if TYPE_CHECKING:
     from pipeloom.runtime.train.train import RunResult
 
-SHOWN = 100  # losses that the text holds
+SHOWN = 100  # number of losses in the text
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest(ModelRequest):
-    """The question of :func:`pipeloom.run`: a program, a model, and how it is trained."""
+    """The arguments of :func:`pipeloom.run`."""
 
     program: str = field(metadata=place("PROGRAM"))
     """program file, - for standard input"""
@@ -110,7 +110,7 @@ class RunCommand(Command, RunRequest):
         with interrupted(self.save) as told:
             callbacks = [told, *self.callbacks]
             result = train(**self.arguments(RunRequest) | {"callbacks": callbacks})
-        if result is None:  # under torchrun rank 0 alone speaks
+        if result is None:  # under torchrun, only rank 0 prints
             return 0
         if self.json:
             print_json(result.to_dict() | {"trace": self.trace})
@@ -150,7 +150,8 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
 
 
 def _outside(result: RunResult) -> str:
-    """The time of the measured step before its first op on any rank and after its last one."""
+    """The time of the measured step before the first op of all ranks and after the last, in
+    words."""
     step = result.seconds[result.measured_step - result.first_step] * 1e3
     return duration(max(0.0, step - result.measured.known_timing.makespan))
 
@@ -171,7 +172,7 @@ def _replicas(result: RunResult) -> str:
 
 
 def _losses(losses: Sequence[float]) -> str:
-    """Each step's, up to a hundred; of a longer run the last ones."""
+    """The loss of each step; in a long run only the last ones."""
     if len(losses) <= SHOWN:
         words = " ".join(f"{loss:.4f}" for loss in losses)
     else:

@@ -1,4 +1,4 @@
-"""Each layer's work, written down product by product."""
+"""Each layer's work, product by product."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from .sheet import Sheet
 
 
 def work_of(model: Model, run: TrainingRun) -> ModelWork:
-    """The work of each layer of ``model`` in ``run``.
-
-    Decoder layers of one kind are one object.
-    """
+    """The work of each layer of ``model`` in ``run``. Equal decoder layers are one object."""
     kinds = [(model.is_moe(index), model.window_of(index)) for index in range(run.layers)]
     made = {kind: _decoder(model, run, *kind) for kind in dict.fromkeys(kinds)}
     ends = [*[_prediction(model, run)] * model.mtp, _head(model, run)]

@@ -1,4 +1,4 @@
-"""Attention's half of a decoder layer: norm, q, k and v, scores, output projection, addition."""
+"""The attention half of a decoder layer: norm, q, k and v, scores, output projection, addition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CORE, PROJECTIONS, LATENT = "core_attn", "self_attn", "mla_up_proj"
 
 
 def write_attention(sheet: Sheet, model: Model, window: int | None) -> None:
-    """From the layer's input to the sum with it."""
+    """The kernels from the layer's input to the residual addition."""
     write_norm(sheet, model, "attention norm", held=INPUT)
     if model.latent is None:
         _write_qkv(sheet, model)
@@ -24,10 +24,10 @@ def write_attention(sheet: Sheet, model: Model, window: int | None) -> None:
 
 
 def write_norm(sheet: Sheet, model: Model, name: str, *, held: str | None) -> None:
-    """A norm of the residual stream: its input and its result, which a product reads, are held.
+    """A norm of the residual stream. Its input is held, and its output, which a product reads.
 
-    F reads and writes a number each, B reads two and writes one. ``held``: the module that brings
-    the input back; None: another norm holds it.
+    F reads and writes one number per element; B reads two and writes one. ``held``: the module
+    whose recomputation restores the input; None: another norm holds it.
     """
     size = sheet.spread * model.hidden * sheet.element
     sheet.passes(name, "layernorm", 2 * size, 3 * size)
@@ -38,10 +38,10 @@ def write_norm(sheet: Sheet, model: Model, name: str, *, held: str | None) -> No
 
 
 def write_addition(sheet: Sheet, model: Model, name: str, module: str) -> None:
-    """A branch added to the residual stream, after dropout where there is any: its mask has one
-    byte a number.
+    """The addition of a branch to the residual stream, after dropout if there is any, whose mask
+    has one byte per element.
 
-    Where each layer has four norms the branch has one of its own before it is added.
+    If layers have four norms, the branch is normed before the addition.
     """
     count = sheet.spread * model.hidden
     if model.norms == 4:
@@ -57,7 +57,7 @@ def write_addition(sheet: Sheet, model: Model, name: str, module: str) -> None:
 
 
 def local_kv_heads(sheet: Sheet, model: Model) -> float:
-    """Heads of keys and values on a rank: at least one, where there are fewer than ranks."""
+    """The number of heads of keys and values on a rank; 1 if there are fewer heads than ranks."""
     return max(model.kv_heads / sheet.run.tp, 1.0)
 
 
@@ -87,8 +87,8 @@ def _write_qkv(sheet: Sheet, model: Model) -> None:
 def _write_latent(sheet: Sheet, model: Model, latent: LatentAttention) -> None:
     """Low-rank q, k and v (DeepSeek-V2, 2024, equations 9 to 19).
 
-    As in Megatron the matrices down are on each tensor parallel rank and run on its part of the
-    sequence, those up are divided by heads.
+    As in Megatron, each tensor parallel rank has the down-projections and runs them on its part of
+    the sequence; up-projections are divided by heads.
     """
     nope, rope = latent.nope_dim, latent.rope_dim
     if latent.query_rank is None:
@@ -101,7 +101,7 @@ def _write_latent(sheet: Sheet, model: Model, latent: LatentAttention) -> None:
     _up(sheet, model, "kv up", latent.kv_rank, nope + model.value_dim)
     heads = model.heads / sheet.run.tp
     number = sheet.tokens * heads * sheet.element
-    # the rotated part of q, and k put together of both its parts
+    # rotated part of q; k concatenated from its two parts
     sheet.passes("rotation", LATENT, number * (3 * rope + 2 * nope), number * (3 * rope + 2 * nope))
     sheet.hold("q", LATENT, number * (nope + rope))
     sheet.hold("k", LATENT, number * (nope + rope))
@@ -109,7 +109,8 @@ def _write_latent(sheet: Sheet, model: Model, latent: LatentAttention) -> None:
 
 
 def _down(sheet: Sheet, model: Model, name: str, rank: int, beside: int) -> None:
-    """A matrix down to ``rank``, which is normed, and ``beside``, which is not; then gathered."""
+    """A down-projection to ``rank``, which is normed, and to ``beside``, which is not; then an
+    all-gather."""
     shape = (sheet.spread, model.hidden, rank + beside)
     sheet.linear(f"{name} down", PROJECTIONS, *shape, bias=model.qkv_bias)
     size = sheet.spread * rank * sheet.element
@@ -135,17 +136,19 @@ def _write_core(sheet: Sheet, model: Model, window: int | None) -> None:
 
 
 def share_of_pairs(keys: int, window: int | None) -> float:
-    """The part of all pairs of positions that a causal mask leaves: a half, less in a window."""
+    """The share of pairs of positions that a causal mask leaves: one half, or less with a
+    window."""
     near = min(window or keys, keys) / keys
     return near - near**2 / 2
 
 
 def _write_flash(sheet: Sheet, model: Model, window: int | None) -> None:
-    """Two products over the pairs in F, five in B, one of which computes scores again (Dao, 2023,
-    sections 2 and 4.1: B has 2.5 times F's FLOPs). Held: a float32 a row.
+    """Fused attention: two products over pairs of positions in F, and five in B, one of which
+    recomputes scores (Dao, 2023, sections 2 and 4.1: B has 2.5 times F's FLOPs). One float32 per
+    row is held.
 
-    Context parallel ranks pass keys and values around in a ring, with their gradients in B, and add
-    what each round finds to the sums so far (Liu et al., 2023, section 3).
+    Context parallel ranks pass keys and values around a ring, in B with their gradients, and
+    accumulate each round's result (Liu et al., 2023, section 3).
     """
     run, e = sheet.run, sheet.element
     heads = model.heads / run.tp
@@ -168,7 +171,8 @@ def _write_flash(sheet: Sheet, model: Model, window: int | None) -> None:
 
 
 def _write_ring(sheet: Sheet, size: float, result: float, gradients: float) -> None:
-    """``size``: of keys and values. An addition reads two tensors and writes one."""
+    """The ring of context parallel ranks. ``size``: bytes of keys and values. Each addition reads
+    two tensors and writes one."""
     more = sheet.run.cp - 1
     if more:
         added = ((F, result), (B, gradients))
@@ -178,11 +182,11 @@ def _write_ring(sheet: Sheet, size: float, result: float, gradients: float) -> N
 
 
 def _write_unfused(sheet: Sheet, model: Model) -> None:
-    """Scores and weighted sum as products over all pairs, softmax between them (Korthikanti et
-    al., 2022, section 4.1).
+    """Unfused attention: scores and weighted sum as products over all pairs, with a softmax between
+    them (Korthikanti et al., 2022, section 4.1).
 
-    Held are the softmax, of two bytes a pair and head, and with dropout its mask of one and its
-    result of two: 5 a s^2 b in all.
+    The softmax is held, with two bytes per pair and head; with dropout also its mask (one byte) and
+    its result (two): 5 a s^2 b in total.
     """
     run, e = sheet.run, sheet.element
     count = run.micro_batch * model.heads / run.tp

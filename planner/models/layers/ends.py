@@ -1,4 +1,4 @@
-"""The ends of a model: embedding, head with loss, and multi-token prediction before it."""
+"""The first and last layers: embedding, head with loss, and multi-token prediction."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ EMBEDDING = "embedding"
 
 
 def write_embedding(sheet: Sheet, model: Model) -> None:
-    """Rows of the table, which tensor parallel ranks divide by words, and of the positions'.
+    """The embedding table, which tensor parallel ranks divide by words, and that of positions.
 
-    With dropout its mask is held (Korthikanti et al., 2022, section 4.3).
+    With dropout, its mask is held (Korthikanti et al., 2022, section 4.3).
     """
     width, count = model.embedding_width or model.hidden, sheet.spread * model.hidden
     sheet.parameters(model.vocab * width, sheet.run.tp)
     sheet.parameters(model.positions * model.hidden)
     rows = sheet.tokens * width * sheet.element
-    # F reads rows and writes them; W adds each to its row of a float32 gradient
+    # F reads and writes rows; W adds each to a row of a float32 gradient
     sheet.passes("embedding", EMBEDDING, 2 * rows, 3 * rows, W)
     if model.embedding_width is not None:
         sheet.hold("projection in input", EMBEDDING, rows, W)
@@ -35,10 +35,11 @@ def write_embedding(sheet: Sheet, model: Model) -> None:
 
 
 def write_head(sheet: Sheet, model: Model, *, owns: bool) -> None:
-    """The last norm, the product with the vocabulary's matrix, and the loss.
+    """The final norm, the product with the vocabulary matrix, and the loss.
 
-    The matrix is another's where it is tied, or another head's: then not ``owns``, though where the
-    embedding is on another rank a copy is held (``tied`` of :class:`..work.Parameters`).
+    ``owns``: whether the matrix counts as this layer's. It does not if it is tied to the embedding
+    or belongs to another head; if the embedding is on another rank, a copy is held (``tied`` in
+    :class:`..work.Parameters`).
     """
     tp, width = sheet.run.tp, model.embedding_width or model.hidden
     if model.final_norm:
@@ -61,13 +62,14 @@ def write_head(sheet: Sheet, model: Model, *, owns: bool) -> None:
 
 
 def _write_loss(sheet: Sheet, model: Model) -> None:
-    """Cross entropy over a divided vocabulary (Shoeybi et al., 2019, section 3).
+    """Cross entropy with a divided vocabulary (Shoeybi et al., 2019, section 3).
 
-    Kernel by kernel logits are copied to float32, which is held (Korthikanti et al., 2022, section
-    4.3), and a maximum, an exponential, a sum and a quotient read it, 22 bytes a logit in F and 14
-    in B; beside the copy there are the logits of two bytes, and their gradient in B. Fused, logits
-    are read twice and overwritten by their gradient. torch's own, taken to go with ``fsdp``,
-    overwrites nothing: beside log-softmax in float32 there are the float32 copy and a gradient.
+    Unfused, logits are copied to float32, which is held (Korthikanti et al., 2022, section 4.3); a
+    maximum, an exponential, a sum and a quotient move 22 bytes per logit in F, and 14 in B. Besides
+    this copy there are the logits with two bytes each, and their gradient in B. Fused, logits are
+    read twice and overwritten by their gradient. torch's own loss, which is assumed with ``fsdp``,
+    overwrites nothing: besides the log-softmax in float32 there are the float32 copy and a
+    gradient.
     """
     logits, e = sheet.tokens * model.vocab / sheet.run.tp, sheet.element
     if sheet.run.fused_cross_entropy:
@@ -82,8 +84,8 @@ def _write_loss(sheet: Sheet, model: Model) -> None:
 
 
 def write_prediction(sheet: Sheet, model: Model) -> None:
-    """The begin of a multi-token prediction module (DeepSeek-V3, 2024, equation 21): norms of the
-    residual stream and of the next tokens' embeddings, and a projection of both.
+    """The first part of a multi-token prediction module (DeepSeek-V3, 2024, equation 21): norms of
+    the residual stream and of the next tokens' embeddings, and a projection of both.
 
     Its embedding and head are the model's.
     """

@@ -1,8 +1,8 @@
-"""``selective`` recomputation of torch's stack: every second product is kept, its neighbours not.
+"""``selective`` recomputation as in torchtitan: every second matrix product is kept.
 
-torchtitan's policy for single ops keeps the layer's input, what attention gives, and the outputs of
-every other product of matrices; all else is computed again before B. Here half of each product is
-kept.
+torchtitan's policy for single ops keeps the layer's input, the output of attention, and the outputs
+of every other matrix product; all else is recomputed before B. Here, half of each product's output
+is kept.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from ..work import Attention, Gemm, Held, Kernel, LayerWork
 
 KEPT = frozenset({"attention norm input", "attention output", "attention row sums"})
 OUTPUTS = frozenset({"q", "k", "v", "activation input"})
-"""Held outputs of products; those of the other two are added to the residual stream."""
+"""Held outputs of products. The outputs of the other two products are added to the residual
+stream."""
 
 
 def keep_every_second(work: LayerWork) -> LayerWork:
-    """The layer with that policy, of one that recomputes nothing else."""
+    """The layer with this policy; ``work`` must not have any other recomputation."""
     forward = [*work.of(OpKind.F)]
     later = [kernel for kernel in work.kernels if kernel.op in (OpKind.B, OpKind.W)]
     again = (_again(kernel) for kernel in forward if not isinstance(kernel, Attention))

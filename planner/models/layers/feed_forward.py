@@ -1,4 +1,4 @@
-"""The other half of a decoder layer: norm, two or three matrices or experts, addition."""
+"""The feed-forward half of a decoder layer: norm, two or three matrices or experts, addition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MLP, MOE, ACTIVATION, SHARED = "mlp", "moe", "moe.moe_act", "moe.shared_experts"
 
 
 def write_feed_forward(sheet: Sheet, model: Model) -> None:
-    """An ordinary feed-forward part."""
+    """A dense feed-forward part."""
     _write_norm(sheet, model)
     sheet.enter("feed-forward", MLP, model.hidden)
     _write_matrices(sheet, model, _Part("", MLP, MLP, model.width, sheet.run.tp, model.mlp_bias))
@@ -23,7 +23,7 @@ def write_feed_forward(sheet: Sheet, model: Model) -> None:
 
 
 def write_experts(sheet: Sheet, model: Model, experts: Experts) -> None:
-    """A mixture of experts, with tokens dealt out evenly over them."""
+    """A mixture of experts, over which tokens are evenly distributed."""
     _write_norm(sheet, model)
     _write_router(sheet, model, experts)
     if experts.shared_width:
@@ -36,7 +36,7 @@ def write_experts(sheet: Sheet, model: Model, experts: Experts) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A feed-forward part: its names begin with ``prefix``; ``split`` ranks share its width."""
+    """A feed-forward part: ``prefix`` of its kernels' names; ``split`` ranks divide its width."""
 
     prefix: str
     module: str
@@ -52,7 +52,8 @@ def _write_norm(sheet: Sheet, model: Model) -> None:
 
 
 def _write_matrices(sheet: Sheet, model: Model, part: _Part) -> None:
-    """In: h x f, or two of them where gated; an activation function; out: f x h."""
+    """The input matrix h x f (two of them if gated), an activation function, and the output matrix
+    f x h."""
     tokens, split, width = sheet.tokens, part.split, part.width
     wide = width * (1 + model.gated)
     sheet.linear(
@@ -65,10 +66,10 @@ def _write_matrices(sheet: Sheet, model: Model, part: _Part) -> None:
 
 
 def _write_activation(sheet: Sheet, model: Model, part: _Part, count: float) -> None:
-    """The activation function of ``count`` numbers.
+    """The activation function for ``count`` elements.
 
-    F reads one or, where gated, two for each that it writes, B reads one more and writes as many as
-    F read. Held: what it reads (but for ReLU) and what it writes.
+    F reads one number per element (two if gated) and writes one; B reads one more and writes as
+    many as F read. Held are its input (except for ReLU) and its output.
     """
     size, inputs = count * sheet.element, 1 + model.gated
     name = f"{part.prefix}activation"
@@ -79,7 +80,7 @@ def _write_activation(sheet: Sheet, model: Model, part: _Part, count: float) -> 
 
 
 def _write_router(sheet: Sheet, model: Model, experts: Experts) -> None:
-    """Scores of all experts, in float32; softmax or sigmoid, then the best few."""
+    """Scores of all experts in float32, softmax or sigmoid, and top-k."""
     name, count = "router", experts.count
     shape = (sheet.spread, model.hidden, count)
     sheet.linear(name, MOE, *shape, precision=Precision.FP32)
@@ -99,14 +100,16 @@ def _write_shared(sheet: Sheet, model: Model, experts: Experts) -> None:
 
 
 def _dispatched(sheet: Sheet, experts: Experts) -> float:
-    """Copies of tokens that a rank sends to experts, itself included, and gets back."""
+    """The number of token copies that a rank sends to experts (including itself) and receives
+    back."""
     return sheet.spread * experts.chosen
 
 
 def _write_dispatch(sheet: Sheet, model: Model, experts: Experts) -> None:
-    """Copies sorted by expert, sent to the experts' ranks, and gathered where several share one.
+    """The dispatch: copies are sorted by expert, sent to the experts' ranks, and gathered if
+    several ranks share an expert.
 
-    All-to-all (Lepikhin et al., 2020, section 3.1), then an all-gather over the ranks that hold
+    An all-to-all (Lepikhin et al., 2020, section 3.1), then an all-gather over the ranks that hold
     parts of the same experts.
     """
     size = _dispatched(sheet, experts) * model.hidden * sheet.element
@@ -118,7 +121,7 @@ def _write_dispatch(sheet: Sheet, model: Model, experts: Experts) -> None:
 
 
 def _write_grouped(sheet: Sheet, model: Model, experts: Experts) -> None:
-    """The matrices of a rank's experts as one grouped product each way (Gale et al., 2022)."""
+    """The matrices of a rank's experts, each as one grouped product (Gale et al., 2022)."""
     run, hidden = sheet.run, model.hidden
     local = experts.count / run.ep
     tokens = _dispatched(sheet, experts) * run.etp
@@ -137,8 +140,8 @@ def _write_grouped(sheet: Sheet, model: Model, experts: Experts) -> None:
 
 
 def _write_combine(sheet: Sheet, model: Model, experts: Experts) -> None:
-    """The way back: the reverse of the dispatch, and the sum of each token's copies. Their weights
-    are multiplied within the activation function, as Megatron does, so that nothing is held."""
+    """The reverse of the dispatch, and the sum of each token's copies. As in Megatron, the copies'
+    weights are applied within the activation function, so that nothing is held."""
     size = _dispatched(sheet, experts) * model.hidden * sheet.element
     kinds = {F: REDUCE_SCATTER, B: ALL_GATHER}
     sheet.collective("combine", MOE, size * sheet.run.etp, kinds, Group.ETP)

@@ -1,4 +1,4 @@
-"""The sheet on which a layer is written down: kernels of each op, tensors held, parameters."""
+"""The record of a layer: kernels of each op, held tensors, parameters."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from ..work import (
 )
 
 INPUT, HEAD = "input", "head"
-"""The modules that recomputation of a whole layer leaves: its input, a head."""
+"""Modules that recomputation of a whole layer does not drop: its input, and a head."""
 F, B, W, R = OpKind.F, OpKind.B, OpKind.W, OpKind.R
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND = CollectiveKind
 
 
 class Sheet:
-    """Collects one layer of a run. ``module`` is a path: ``moe.moe_act`` is recomputed with
-    either.
+    """Collects the work of one layer of a run.
 
-    ``tokens``: of a microbatch on a rank; ``spread``: where sequence parallelism divides them.
+    ``module`` arguments are paths: ``moe.moe_act`` is recomputed if either of its parts is.
+    ``tokens``: tokens of a microbatch on a rank; ``spread``: the same, divided by sequence
+    parallelism.
     """
 
     def __init__(self, run: TrainingRun, *, recompute: frozenset[str] | None = None) -> None:
@@ -47,15 +48,15 @@ class Sheet:
         self._total, self._dense, self._expert, self._tied = 0, 0.0, 0.0, 0.0
 
     def add(self, *kernels: Kernel) -> None:
-        """Adds kernels that belong together: in B and W such groups come in reversed order."""
+        """Add kernels that belong together. In B and W, such groups run in reverse order."""
         self._groups.append([*kernels])
 
     def hold(self, name: str, module: str, size: float, until: OpKind = B) -> None:
-        """``size`` bytes from F on."""
+        """Add a tensor of ``size`` bytes that is held from F on."""
         self._held.append(Held(name, module, size, until, F, self._drops(module)))
 
     def parameters(self, count: int, split: float = 1, *, expert: bool = False) -> None:
-        """``count`` numbers, divided over ``split`` ranks."""
+        """Add ``count`` parameters, divided over ``split`` ranks."""
         self._total += count
         if expert:
             self._expert += count / split
@@ -63,13 +64,14 @@ class Sheet:
             self._dense += count / split
 
     def tied(self, count: int, split: float) -> None:
-        """Parameters that another layer counts."""
+        """Add a copy of parameters that are counted in another layer."""
         self._tied += count / split
 
     def passes(
         self, name: str, module: str, forward: float, backward: float, back: OpKind = B
     ) -> None:
-        """One kernel each way that reads and writes so many bytes, in F and in ``back``."""
+        """Add an elementwise kernel in F and one in ``back``, which read and write these numbers of
+        bytes."""
         moved = ((F, forward), (back, backward))
         self.add(*(Elementwise(name, module, op, size, 1) for op, size in moved if size))
 
@@ -86,10 +88,10 @@ class Sheet:
         bias: bool = False,
         precision: Precision | None = None,
     ) -> None:
-        """A product with a weight whose outputs (``column``) or inputs (``row``) are divided.
+        """Add a product with a weight whose outputs (``column``) or inputs (``row``) are divided.
 
-        F: Y = X A; B: dX = dY A'; W: dA = X' dY; each 2 x rows x inputs x outputs FLOPs. The bias
-        of what is divided by rows is on each rank. X is the caller's to hold; dY waits for W.
+        F: Y = X A; B: dX = dY A'; W: dA = X' dY; each has 2 x rows x inputs x outputs FLOPs. With
+        division by rows, the bias is on each rank. The caller holds X; dY is held until W.
         """
         n, k = outputs / column, inputs / row
         self.product(name, module, (rows, n, k), precision=precision)
@@ -106,7 +108,7 @@ class Sheet:
         count: float = 1,
         precision: Precision | None = None,
     ) -> None:
-        """``count`` products (m x k)(k x n) of activations with weights, in F, B and W."""
+        """Add ``count`` products (m x k)(k x n) of activations with weights, in F, B and W."""
         m, n, k = shape
         kind = precision or self.run.precision
         self.add(
@@ -118,17 +120,19 @@ class Sheet:
         self._held.append(Held(f"{name} output gradient", module, size, W, B))
 
     def enter(self, name: str, module: str, width: int) -> None:
-        """Into what tensor parallel ranks share out (Korthikanti et al., 2022, figures 4 to 6).
+        """Add the collectives before a tensor parallel part (Korthikanti et al., 2022, figures 4 to
+        6).
 
-        Sequence parallel: all-gather in F and again for W, reduce-scatter in B; else an all-reduce
-        in B.
+        With sequence parallelism: all-gather in F and again in W, reduce-scatter in B; otherwise an
+        all-reduce in B.
         """
         divided = {F: ALL_GATHER, B: REDUCE_SCATTER, W: ALL_GATHER}
         kinds = divided if self.run.sequence_parallel else {B: ALL_REDUCE}
         self.collective(name, module, self.tokens * width * self.element, kinds)
 
     def leave(self, name: str, module: str, width: int) -> None:
-        """Out of what they share out: the conjugate of :meth:`enter`; dY is gathered once, in B."""
+        """Add the collectives after a tensor parallel part: the conjugate of :meth:`enter`. dY is
+        gathered once, in B."""
         divided = {F: REDUCE_SCATTER, B: ALL_GATHER}
         kinds = divided if self.run.sequence_parallel else {F: ALL_REDUCE}
         self.collective(name, module, self.tokens * width * self.element, kinds)
@@ -143,14 +147,15 @@ class Sheet:
         *,
         count: int = 1,
     ) -> None:
-        """One in each of these ops; nothing where the group is one rank."""
+        """Add one collective in each of these ops; none if the group has a single rank."""
         ranks: int = getattr(self.run, group)
         if ranks > 1:
             sent = (group, ranks, size, count)
             self.add(*(Collective(name, module, op, kind, *sent) for op, kind in kinds.items()))
 
     def work(self, kind: WorkKind, name: str, message: float) -> LayerWork:
-        """The layer. ``message``: numbers of an activation that a next stage would get."""
+        """The finished layer. ``message``: elements of the activation that is sent to a next
+        stage."""
         forward = [k for group in self._groups for k in group if k.op is F]
         again = [replace(k, op=R) for k in forward if self._drops(k.module)]
         back = [k for group in reversed(self._groups) for k in group if k.op is not F]
@@ -165,7 +170,7 @@ class Sheet:
         )
 
     def _drops(self, module: str) -> bool:
-        """Whether the run recomputes this module, or one that it is in."""
+        """Whether the run recomputes this module or one that contains it."""
         if self._recompute == FULL:
             return module not in (INPUT, HEAD)
         return not self._recompute.isdisjoint(module.split("."))

@@ -17,7 +17,7 @@ from ..words import find_name
 from .huggingface import model_of
 
 PRESETS: dict[str, dict[str, Any]] = packaged(__package__, "presets.json")
-"""Well-known models by name, in the words of their published configurations."""
+"""Well-known models by name, with the keys of their published configurations."""
 PRESETS |= {
     name: PRESETS[words["same_as"]] for name, words in PRESETS.items() if "same_as" in words
 }
@@ -27,9 +27,9 @@ ModelLike: TypeAlias = Model | Mapping[str, Any] | str | os.PathLike[str]
 
 
 def read_model(given: ModelLike, called: str = "MODEL") -> Model:
-    """The model that is ``called`` so in errors.
+    """Read a model. ``called``: the argument's name in errors.
 
-    Raises InputError, with a line for each fault, where it cannot be told.
+    Raises InputError with one line per fault.
     """
     if isinstance(given, Model):
         return given
@@ -50,7 +50,7 @@ def _file(
 ) -> Mapping[str, Any] | str:
     if isinstance(given, Mapping):
         return given
-    path = Path(os.fspath(given).removeprefix("hf:"))  # as profile and run name a folder
+    path = Path(os.fspath(given).removeprefix("hf:"))  # as for profile and run
     if path.is_dir():
         path /= "config.json"
     elif given != "-" and not path.exists() and path.suffix != ".json":

@@ -1,7 +1,7 @@
-"""Models in the words of Hugging Face's ``config.json``, and of data that leans on them.
+"""Models with the keys of Hugging Face's ``config.json``, or of data derived from it.
 
-Where a file names its ``model_type``, keys that it leaves out have the defaults of that type in
-transformers 5; without one it is Llama's kind of model, and its sizes have to be there.
+If a file has a ``model_type``, missing keys have that type's defaults in transformers 5. Without a
+type, the model is like Llama, and its sizes are required.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..words import MOST_LAYERS, Words
 
 TYPES: dict[str, dict[str, Any]] = packaged(__package__, "types.json")
 """Types of models by name. ``defaults``: values that transformers uses for missing keys, as far as
-they count here, including biases that a type always has; ``read``: the keys that transformers reads
-(for kimi_k2, its own code reads), it ignores all others; ``traits``: properties that no key
-expresses. The last three are feed-forward parts, for models without a type."""
+they matter here, including biases that a type always has. ``read``: the keys that transformers
+reads (for kimi_k2, its own code); it ignores all others. ``traits``: properties that no key
+expresses. The last three entries are feed-forward parts, for models without a type."""
 _KEYS = packaged(__package__, "keys.json")
 KNOWN = frozenset(_KEYS["counted"])
-"""Keys that count."""
+"""Keys that affect the arithmetic."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _CHOSEN = "num_experts_per_tok"
 _HEADS = ("num_attention_heads", "n_head", "head_num")
@@ -30,7 +30,7 @@ _DROPOUTS = ("resid_pdrop", "hidden_dropout", "dropout", "attn_pdrop")
 
 
 def model_of(given: Mapping[str, Any], name: str) -> Model:
-    """The model that ``given`` describes. Raises InputError, a line for each fault."""
+    """The model that ``given`` describes. Raises InputError with one line per fault."""
     kind = given.get("model_type", given.get("mlp"))
     kind = "swiglu" if kind in (None, "dense") else kind
     if not isinstance(kind, str) or kind not in TYPES:
@@ -155,7 +155,7 @@ def _experts(words: Words, kind: str, layers: int) -> Experts | None:
 
 
 def _dense(words: Words, layers: int) -> frozenset[int]:
-    """Layers without experts: the first few, all but each so-manieth, and those named."""
+    """Indices of layers without experts: the first ones, all but every n-th, and listed ones."""
     first = words.whole("first_k_dense_replace", default=0, least=0)
     every, step = (
         words.whole("moe_layer_freq", default=1),
@@ -175,8 +175,8 @@ def _window(words: Words) -> int | None:
 
 
 def _windowed(words: Words, traits: frozenset[str], layers: int) -> frozenset[int]:
-    """By ``layer_types``, else by each type's rule: all but each so-manieth layer, from a layer on
-    or before it."""
+    """Indices of windowed layers: by ``layer_types``, or by each type's rule, in which every n-th
+    layer of a range is not windowed."""
     kinds = words.value("layer_types")
     if isinstance(kinds, list):
         return frozenset(i for i, each in enumerate(kinds) if each == "sliding_attention")

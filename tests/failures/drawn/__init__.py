@@ -1,8 +1,8 @@
-"""Training under faults: each is named on all ranks in time, nothing is left, nothing is lost.
+"""Training under faults: all ranks report each fault in time, and nothing is left behind or lost.
 
-Four Gloo ranks train in a network and with disks of their own, which needs root, and each start is
-disturbed once or twice. It goes on from the last checkpoint, and each loss must equal that of a run
-that nobody disturbed. Rank 0 serves the store of torch.distributed, which is the hard case.
+Four Gloo ranks train with their own network and disks, which needs root, and one or two faults are
+injected in each start. Training resumes from the last checkpoint, and each loss must equal that of
+an undisturbed run. Rank 0 serves the store of torch.distributed, which is the hardest case.
 ``record.json`` holds the last run of at least 200 faults.
 """
 
@@ -26,9 +26,9 @@ COUNT = 200
 
 
 def main(arguments: list[str]) -> int:
-    """Disturbs training many times, prints and records; 1 where a promise was broken.
+    """Inject faults into training, print and record the results; returns 1 if a promise was broken.
 
-    Raises InputError where this process cannot have a network and disks of its own.
+    Raises InputError if this process cannot have its own network and disks.
     """
     options = parser_of(__name__, __doc__, COUNT).parse_args(arguments)
     print(f"seed {options.seed}", flush=True)
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         folder = Path(name)
         for inner in ("disk", "t"):
             (folder / inner).mkdir()
-        os.environ["TMPDIR"] = str(folder / "t")  # of the processes that are started from now on
+        os.environ["TMPDIR"] = str(folder / "t")  # for all processes started from now on
         with set_apart(folder / "disk"):
             broken, kinds, seconds = _disturbed(options.seed, options.count, folder)
     result = {"seed": options.seed, "faults": dict(kinds), "broken": broken}
@@ -47,7 +47,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _disturbed(seed: int, count: int, folder: Path) -> tuple[list[str], Counter[str], float]:
-    """The promises that were broken under so many faults, the faults of each kind, and seconds."""
+    """The broken promises with this number of faults, the number of faults of each kind, and the
+    seconds."""
     began, kinds, broken = monotonic(), Counter[str](), list[str]()
     drawn = enumerate(islice(faults(random.Random(seed), folder), count))
     for number, (scheme, kind, told, found) in drawn:

@@ -9,7 +9,7 @@ from . import main
 if __name__ == "__main__":
     try:
         code = main(sys.argv[1:])
-    except InputError as error:  # this process may not have a network of its own
+    except InputError as error:  # no permission for a separate network
         print(error, file=sys.stderr)
         code = 2
     raise SystemExit(code)

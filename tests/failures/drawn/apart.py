@@ -1,4 +1,4 @@
-"""A network and a disk of this process's own, and what is left in them behind a fault."""
+"""A network and a disk for this process, and what a fault leaves in them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from uuid import uuid4
 from pipeloom import InputError
 from tests.support.processes import sockets
 
-NEW_MOUNTS, NEW_NETWORK = 0x00020000, 0x40000000  # of sched.h: CLONE_NEWNS, CLONE_NEWNET
+NEW_MOUNTS, NEW_NETWORK = 0x00020000, 0x40000000  # from sched.h: CLONE_NEWNS, CLONE_NEWNET
 MARK = "PIPELOOM_CHAOS"
 SHARED_MEMORY = Path("/dev/shm")
 _DISK = "-t tmpfs -o size=64m pipeloom-chaos"
-_WAITS_FOR_LATE_PACKETS = "06"  # of Linux's tcp_states.h: TIME_WAIT, a closed connection
+_WAITS_FOR_LATE_PACKETS = "06"  # from Linux's tcp_states.h: TIME_WAIT, a closed connection
 
 
 @contextmanager
 def set_apart(folder: Path) -> Iterator[None]:
-    """Puts this process, and those that it starts, into a network of their own, with a disk of
-    their own at ``folder`` and shared memory of their own. Raises InputError where that cannot
-    be."""
+    """Run this process, and those that it starts, in a separate network, with a separate disk at
+    ``folder`` and separate shared memory. Raises InputError if that is not possible."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(NEW_NETWORK | NEW_MOUNTS):
         raise InputError(f"a namespace: {os.strerror(ctypes.get_errno())}")
@@ -37,17 +36,17 @@ def set_apart(folder: Path) -> Iterator[None]:
     os.environ[MARK] = uuid4().hex
     try:
         yield
-    finally:  # whoever still looks into it
+    finally:  # some process may still use it
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def loopback(*, up: bool) -> None:
-    """Mends, or cuts, all links."""
+    """Enable or disable all links."""
     subprocess.run(["ip", "link", "set", "lo", "up" if up else "down"], check=True)
 
 
 def fill(folder: Path) -> Path:
-    """A new file that takes all that is free on the disk of ``folder``."""
+    """A new file that fills the disk of ``folder``."""
     path = folder / "filler"
     with suppress(OSError), path.open("wb", buffering=0) as file:
         while file.write(bytes(1 << 16)):
@@ -56,7 +55,7 @@ def fill(folder: Path) -> Path:
 
 
 def left_behind() -> set[str]:
-    """The processes with this one's mark, temporary files, files in shared memory and sockets."""
+    """Processes with this one's mark, temporary files, files in shared memory, and sockets."""
     files = [*Path(os.environ["TMPDIR"]).iterdir(), *SHARED_MEMORY.iterdir()]
     late = {f"socket {row[1]}" for row in sockets() if row[3] != _WAITS_FOR_LATE_PACKETS}
     return {str(path) for path in files} | late | set(_processes())

@@ -1,4 +1,4 @@
-"""One rank of a training run that is disturbed: what it trains, and what it writes of it."""
+"""One rank of a training run with faults: its training and its output."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pipeloom.ir import Program
 from tests.support.models import Squares
 
 WIDTH, ROWS = 16, 2
-PATIENCE = 4.0  # seconds that a message may take
+PATIENCE = 4.0  # timeout of a message, in seconds
 
 
 @dataclass(frozen=True)
 class Source(Squares):
-    """Random numbers to learn by heart; those of step ``poisoned`` are NaN. Batches take a while,
-    so that faults fall within steps."""
+    """Random data to memorize; that of step ``poisoned`` is NaN. Batches take some time, so that
+    faults fall within steps."""
 
     poisoned: int | None = None
     shape: ClassVar[tuple[int, ...]] = (ROWS, WIDTH)
@@ -56,8 +56,8 @@ def train(
     port: int,
     rank: int,
 ) -> None:
-    """Trains as one of torchrun's processes would: in a file of ``folder`` a line a step, and one
-    of what went wrong."""
+    """Train like a process of torchrun; writes one line per step, and one per failure, to a file in
+    ``folder``."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     torch.set_num_threads(1)
     ranks = program.schedule.problem.ranks

@@ -1,4 +1,4 @@
-"""A slice of ``python -m tests.fuzz``, another one each day, and that its checks can fail."""
+"""A part of ``python -m tests.fuzz``, different every day; its checks can fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any valid schedule compiles to a program that runs, in whatever order its ranks advance."""
+"""Any valid schedule compiles to a program that runs, in any order of its ranks."""
 
 from __future__ import annotations
 
@@ -50,17 +50,18 @@ from tests.support.families import RINGS
 from tests.support.machine import DeadlockError, Machine, run_compiled
 from tests.support.random_schedules import SEEDS, schedules
 
-# any valid schedule compiles to a program that runs, in whatever order its ranks advance ----------
+# any valid schedule compiles to a program that runs, in any order of its ranks
+# ---------------------
 
 
 def tied_in(schedule: Schedule) -> list[tuple[int, int]]:
-    """The first stage with the last one and with the second, where there are three."""
+    """The first stage with the last one, and with the second if there are three."""
     last = schedule.problem.stages - 1
     return [(0, last), (1, 0)] if last > 1 else []
 
 
 def document(program: Program) -> dict[str, Any]:
-    """``program`` as it is read from a file."""
+    """``program`` as it would be read from a file."""
     return json.loads(json.dumps(dump_program(program)))  # type: ignore[no-any-return]
 
 
@@ -97,7 +98,8 @@ def test_no_send_waits_as_planned(schedule: Schedule) -> None:
 
 
 def planned(program: Program, kind: type[Instruction]) -> dict[Tensor, float]:
-    """When each rank gets to its ``kind``: at the end of the op before; never, after a step."""
+    """The time at which each rank reaches its ``kind``: the end of the op before it; infinite after
+    a step."""
     timing = program.schedule.known_timing
     found = {}
     for row, ends in zip(program.instructions, timing.end, strict=True):
@@ -133,7 +135,7 @@ def shuffled(program: Program, random: Random) -> list[list[Instruction]]:
 
 @given(schedules(), SEEDS)
 def test_the_proof_fails_exactly_where_ranks_deadlock(schedule: Schedule, seed: int) -> None:
-    """There the verifier finds a fault, and no rank can go on."""
+    """In these cases the verifier finds a fault, and no rank can continue."""
     program = compile_schedule(schedule)
     rows = tuple(map(tuple, shuffled(program, Random(seed))))
     changed = Program(program.schedule, rows, program.buffers)
@@ -151,7 +153,7 @@ def test_the_proof_fails_exactly_where_ranks_deadlock(schedule: Schedule, seed: 
 
 
 class Waits(Machine):
-    """A machine that looks at nothing but who waits for whom."""
+    """A machine that only tracks which rank waits for which."""
 
     def do(self, rank: int, item: Instruction) -> None:
         if isinstance(item, Send):
@@ -162,14 +164,15 @@ class Waits(Machine):
             self.carry(item.source, rank)
 
 
-# any schedule of activations can relay its norms, and what ran before the verdict can run again ---
+# any schedule that passes activations can relay norms, and ops before the verdict can be rerun
+# ------
 
 
 Row = tuple[Instruction, ...]
 
 
 def cut(row: Row) -> tuple[Row, Row]:
-    """What comes before the verdict, and what comes after it."""
+    """The part before the verdict, and the part after it."""
     at = next(
         (i for i, x in enumerate(row) if isinstance(x, Relay) and x.kind is RelayKind.VERDICT), None
     )
@@ -205,7 +208,8 @@ def test_as_many_forwards_as_can_be_come_before_the_verdict(schedule: Schedule) 
         assert op.kind is not OpKind.F or not fed
 
 
-# the proof's words: the cycle of waits that a program is caught in, or the order it breaks --------
+# the messages of the proof: the cycle of waits in a program, or the violated order
+# ------------------
 
 
 def program(*rows: str) -> Program:
@@ -246,11 +250,12 @@ def test_the_proof_says_what_a_program_is_caught_in(name: str) -> None:
     assert caught.value.violations == (violation,)
 
 
-# what the compiler refuses ------------------------------------------------------------------------
+# refused by the compiler
+# ----------------------------------------------------------------------------
 
 
 def test_no_rank_steps_ahead_where_there_is_one() -> None:
-    """Where weights are sent it is refused: ``tests/parity/conflicts.txt``."""
+    """If weights are sent this is refused: ``tests/parity/conflicts.txt``."""
     row = compile_schedule(by_hand("0F0 0BW0"), post_validation=True).instructions[0]
     assert list(map(str, row)) == ["0F0", "0BW0", "step 0"]
 
@@ -276,9 +281,9 @@ PROFILE = Profile((StageProfile(1.0, 1.0, 1.0, weight_bytes=1e6),) * RANKS, RANK
 
 
 def computes_between(row: tuple[Instruction, ...]) -> list[int]:
-    """For each wait for weights: the ops between the post of the receive and it.
+    """For each wait for weights, the number of ops between the post of its receive and it.
 
-    Weights that are there before the rank's first op, or that come after its last, are left out.
+    Weights that arrive before the rank's first op or after its last are ignored.
     """
     posted, found, ops = {}, [], 0
     last = max(i for i, item in enumerate(row) if isinstance(item, Compute))

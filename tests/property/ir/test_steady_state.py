@@ -116,7 +116,7 @@ EXACT = {"times": TIMES, "latencies": LATENCIES, "weight": 3e6}  # a third of it
 
 @st.composite
 def built(draw: st.DrawFn, *, contended: bool) -> Schedule:
-    """Of any family."""
+    """A schedule of any family."""
     ranks = draw(st.integers(1, 4))
     name = draw(st.sampled_from([name for name in families_of(ranks) if name in FAMILIES]))
     profile = draw(profiles(ranks, ranks, **EXACT, contended=contended))
@@ -124,7 +124,7 @@ def built(draw: st.DrawFn, *, contended: bool) -> Schedule:
 
 
 def mixed(*, contended: bool) -> st.SearchStrategy[Schedule]:
-    """Anything anywhere in any order, with the weights that it takes."""
+    """A mixed schedule: any placement, any order, with the transfers that it needs."""
     posed = weight_problems(Passing.MIXED, (3, 3, 4), **EXACT, contended=contended)
     return posed.flatmap(lambda problem: streamed_orders(problem, fused=1.0))
 
@@ -169,15 +169,16 @@ def test_no_step_is_below_its_bound(schedule: Schedule) -> None:
     assert work_bound(free).value <= step_between_ops(schedule) * (1 + 1e-9)
 
 
-# the kernel alone: who is ready first goes first, and rounding does not decide who that is --------
+# the kernel only: whoever is ready first goes first, and rounding does not decide who that is
+# -------
 
 
-SHORT, REST, WHOLE, FIRST, SECOND = range(5)  # two messages, after SHORT and REST and after WHOLE
+SHORT, REST, WHOLE, FIRST, SECOND = range(5)  # messages: one after SHORT, REST; one after WHOLE
 ONE_WIRE = [("one",), ("one",)]
 
 
 def played(whole: float, wires: Wires, *, at_once: bool) -> list[float]:
-    """When each message starts."""
+    """The start of each message."""
     graph = Successors.of([edges_of([(SHORT, REST), (REST, FIRST), (WHOLE, SECOND)])], 5)
     durations, start, end = np.array([0.1, 0.2, whole, 1.0, 1.0]), np.zeros(5), np.zeros(5)
     assert len(first_come(*graph, durations, *wires, at_once, start, end)) == 5
@@ -189,7 +190,7 @@ def played(whole: float, wires: Wires, *, at_once: bool) -> list[float]:
     [(Wires.of(3, ONE_WIRE), True), (Wires.of(3, ONE_WIRE, [(1.0,), (1.0,)]), False)],
 )
 def test_rounding_does_not_decide_who_goes_first(wires: Wires, at_once: bool) -> None:
-    """At equal weights fsdp's step time jumped by a tenth from one size of microbatch to the
-    next."""
+    """Regression: with equal weights, fsdp's step time varied by 10 % between similar microbatch
+    sizes."""
     assert 0.1 + 0.2 > 0.3
     assert played(0.3, wires, at_once=at_once) == pytest.approx([0.3, 1.3])

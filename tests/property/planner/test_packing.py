@@ -1,4 +1,5 @@
-"""No bound is above the best of all packings with all schedules; packings keep what they must."""
+"""No lower bound exceeds the best packing with any schedules; packings satisfy their
+constraints."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def profiles(draw: st.DrawFn, most: int) -> Profile:
 
 
 def packings(count: int, number: int) -> Iterator[list[list[int]]]:
-    """All ways to deal so many sequences, none of the microbatches empty."""
+    """All packings of ``count`` sequences into ``number`` nonempty microbatches."""
     for places in product(range(number), repeat=count):
         if set(places) == set(range(number)):
             yield [[i for i, at in enumerate(places) if at == j] for j in range(number)]

@@ -1,10 +1,11 @@
-"""Small problems of every kind: no bound is above the optimum, or a schedule that is known.
+"""Small problems of every kind: no bound exceeds the optimum or the cost of a known schedule.
 
-Problems have at most 12 (stage, microbatch) pairs, but for those of one kind, which have up to 96
-and odd magnitudes. Nothing may warn. Each bound is checked by its own value, on each
-eighth problem also those that are searched, and certificates. The optimum is that of the oracle in
-``tests/support``, which shares nothing with the solver and leaves some undecided. Costs may be
-above it: the record counts these.
+Problems have at most 12 (stage, microbatch) pairs, except one kind with up to 96 and extreme
+magnitudes. Warnings are errors. Every bound is checked; on every eighth problem also bounds by
+search, and certificates.
+
+The optimum is that of the oracle in ``tests/support``, which shares nothing with the solver and
+leaves some undecided. Costs may exceed it; the record counts these.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from .instances import KINDS
 
 COUNT = 10_000
 NODES = 3_000
-"""Beginnings of orders that the oracle looks at before it leaves a problem undecided."""
+"""Number of partial orders after which the oracle leaves a problem undecided."""
 WORK_LIMIT = 0.1
-"""Millions of simulated ops: the first schedules, and hardly more."""
+"""In millions of simulated ops: enough for the first schedules."""
 DEEP, DEEP_EVERY = 100.0, 24
-"""So many times as much work on every so many-th problem: bounds that the solver looks for."""
+"""Factor on the work limit for every 24th problem, so that the solver searches bounds."""
 SEARCHED_EVERY = 8
-"""Of the problems, how many have the bounds that are searched and the certificates checked."""
+"""Bounds by search and certificates are checked for every eighth problem."""
 
 
 def checked(seed: int) -> Found:
-    """The check of a seed's problem."""
+    """Check the problem of a seed."""
     turn, at = divmod(seed, len(KINDS))
     work = WORK_LIMIT * (1.0 if turn % DEEP_EVERY else DEEP)
     every = turn % SEARCHED_EVERY == 0
@@ -44,7 +45,7 @@ def faults(one: Found) -> list[str]:
 
 
 def summary(found: list[Found]) -> dict[str, dict[str, int]]:
-    """Counts by kind."""
+    """Counts by kind of problem."""
     rows = {}
     for kind in KINDS:
         own = [one for one in found if one.kind == kind]
@@ -67,7 +68,7 @@ def _above(one: Found) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Checks, prints and records a whole run; 1 where anything is wrong."""
+    """Check, print and record a whole run; returns 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog=f"python -m {__name__}")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 30))
     parser.add_argument("--count", type=int, default=COUNT, help="fewer are not recorded")

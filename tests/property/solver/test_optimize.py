@@ -32,7 +32,8 @@ from tests.support.oracle import searched
 from tests.support.processes import until
 from tests.support.table5 import ROWS
 
-# ``optimize`` on random small problems: valid, in its limit, the optimum with enough work ---------
+# ``optimize`` on random small problems: valid, within the limit, optimal with enough work
+# -----------
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "weights"])
@@ -68,13 +69,13 @@ NO_DECIMALS = tuple(
 @pytest.mark.parametrize(
     ("problem", "least"),
     [
-        # the best period is had where a rank's first op starts after its input has come
+        # the best period requires a rank's first op to start later than its input arrives
         (placed(UNEQUAL_RANK, 3, Placement.interleaved(2, 2), 4.2260567181501), 33.0),
         (Problem.linear(Profile((LINEAR,) * 4, 4, 0.0), 9, 3.0), 32.2),
         (Problem.linear(Profile(NO_DECIMALS, 4, 0.123456789), 6, 2.0), 33.17946347),
-        # windows of some ops take no time, and are not to be refuted
+        # windows of ops that take no time must not be refuted
         (placed((HASTY,) * 4, 6, Placement.v(2), 6.9), 12.0),
-        # one microbatch at a time passes both of a rank's stages
+        # only one microbatch at a time passes both stages of a rank
         *((placed((CHUNK,) * 4, 3, Placement.v(2), 2.0, each), 25.0) for each in Objective),
     ],
 )
@@ -140,7 +141,8 @@ def test_a_solve_goes_on_where_it_was_left(solver: str) -> None:
     assert objective_cost(solving.run(0.1)) <= costs[-1]
 
 
-# with limited work a seed gives the same answer, whatever else the machine does -------------------
+# with a work limit, a seed gives the same answer on any machine
+# -------------------------------------
 
 
 UNEVEN = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(5))
@@ -149,7 +151,7 @@ MATRIX = tuple(tuple(0.7 * abs(a - 2 * b) for a in range(5)) for b in range(5))
 
 
 def answer(problem: Problem, solver: str, seed: int, work_limit: float) -> str:
-    """The schedule's file, but for the seconds that it took."""
+    """The schedule's file, without solve times."""
     schedule = solve(problem, solver=solver, seed=seed, work_limit=work_limit)
     document: dict[str, Any] = dump_schedule(schedule)
     assert document["report"].pop("solve_seconds") > 0
@@ -179,11 +181,12 @@ def test_the_same_seed_gives_the_same_file(
     assert answer(problem, solver, 3, work_limit) == once
 
 
-# b and W as one op that takes less: decided for each microbatch, never all or nothing -------------
+# B and W as one op that takes less: decided separately for each microbatch
+# --------------------------
 
 
 def test_microbatches_of_one_stage_differ() -> None:
-    """In the steady state of the busier rank fusing saves time; its last gradients are waited
+    """In the busier rank's steady state, fusing saves time; but its last gradients are waited
     for."""
     first = StageProfile(3.0, 3.0, 2.0, 10.0, 4.0, t_bw=4.5)
     last = StageProfile(4.0, 6.0, 4.0, 10.0, 4.0, t_bw=8.0)
@@ -193,7 +196,8 @@ def test_microbatches_of_one_stage_differ() -> None:
     assert kinds == {OpKind.F, OpKind.B, OpKind.W, OpKind.BW}
 
 
-# worker threads that share an incumbent: who hears what, and how they end -------------------------
+# worker threads that share an incumbent: events, and their end
+# --------------------------------------
 
 
 SIX_UNEQUAL = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(6))
@@ -219,7 +223,8 @@ def test_an_error_of_a_listener_ends_the_workers_and_is_raised() -> None:
     assert callers == {threading.get_ident()}
 
 
-# a time limit does not count the compiling of kernels ---------------------------------------------
+# a time limit does not include the compilation of kernels
+# -------------------------------------------
 
 
 def test_compiling_takes_nothing_of_a_time_limit() -> None:

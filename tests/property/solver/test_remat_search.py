@@ -1,5 +1,4 @@
-"""What the optimizer does with recomputation and offload: bounds below every schedule, limits that
-nothing else keeps."""
+"""Optimizing with recomputation and offload: bounds, and limits that need them."""
 
 from __future__ import annotations
 
@@ -99,7 +98,7 @@ def test_where_memory_is_no_matter_no_lever_is_pulled() -> None:
 
 
 def test_little_work_has_room_for_the_relaxation() -> None:
-    """A round of the list scheduler is longer than all of this work."""
+    """One round of the list scheduler takes more than this work limit."""
     problem = seeded(0, 21.0)
     alone = replace(problem, profile=without(problem.profile, *OFFLOADED))
     report = solve(alone, work_limit=2.0).known_report
@@ -114,8 +113,7 @@ def test_offload_that_frees_no_place_is_proven_of_no_use() -> None:
 
 
 def seeded(seed: int, limit: float) -> Problem:
-    """Three unequal stages, a rank each, which may be recomputed, or offloaded faster or more
-    slowly."""
+    """Three unequal stages, one per rank, with recomputation or with faster or slower offload."""
     random = np.random.default_rng(seed)
     times, copies = random.uniform(2.0, 6.0, (3, 5)), random.uniform(1.0, 6.0, 3)
     stages = [
@@ -127,8 +125,8 @@ def seeded(seed: int, limit: float) -> Problem:
 
 
 def test_more_memory_is_never_worse() -> None:
-    """Below M_B twice, plain schedules take one microbatch at a time; from 20 on they are the
-    search's first."""
+    """Below 2 M_B, schedules without recomputation run one microbatch at a time; from 20 on, they
+    are the first ones found."""
     limits = 10.0, 18.0, 20.0, 30.0
     found = [solve(seeded(0, limit), work_limit=1.0) for limit in limits]
     periods = [schedule.timing.period for schedule in found if schedule.timing is not None]

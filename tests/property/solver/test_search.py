@@ -1,5 +1,5 @@
-"""Constructors and local search: schedules that published ones do not reach, bounds that are met,
-methods and pairs that find better, valid orders."""
+"""Heuristics and local search: better than published schedules, bounds that are attained, methods
+and pairs that improve schedules, valid orders."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from pipeloom.ir import (
 from pipeloom.solver import Method, build_family, lower_bound, objective_cost, solve, within_memory
 from tests.support.large_problems import large_problem
 
-# constructors: schedules that published ones do not reach, and ends that meet a bound -------------
+# constructive heuristics: better than published schedules, and attained bounds
+# ----------------------
 
 
 def folded(limit: float) -> Problem:
-    """Four ranks, two chunks each in a V."""
+    """Four ranks with two chunks each, in a V."""
     profile = Profile((StageProfile(14.4, 14.4, 9.7, 1.0, 0.43),) * 8, 4, 1.6)
     return Problem(profile, 16, Placement.v(4), (limit,) * 4)
 
@@ -56,7 +57,8 @@ def test_the_end_of_zb_v_meets_the_bound_of_the_last_forward() -> None:
     assert found.known_timing.period < zb_v.known_timing.period / 1.0004
 
 
-# what the optimizer finds with little work, by the method that is to find it ----------------------
+# schedules found with little work, each by its method
+# -----------------------------------------------
 
 
 UNIT = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
@@ -64,7 +66,7 @@ LONGER_B = StageProfile(6.0, 6.5, 4.5, m_b=1.05, m_w=0.6)
 UNEQUAL = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(6))
 WHOLE, LIGHT = (StageProfile(n * 5.7, n * 6.4, n * 5.0, n, n) for n in (4.0, 3.0))
 LIGHT_ENDS = (LIGHT, *(WHOLE,) * 4, LIGHT, *(WHOLE,) * 6)
-"""The first and the last of six ranks have a layer less on the way down."""
+"""The first and last of six ranks have one layer less in the first half."""
 
 
 def in_a_v(stages: tuple[StageProfile, ...], microbatches: int, limit: float) -> Problem:
@@ -94,7 +96,7 @@ FOUND = [
     (Method.LIST, large_problem("two copies", 0), 1.33),
     (Method.SPLICE, without_stages(4), 1.03),
     (Method.ROUNDS, Problem.linear(Profile(UNEQUAL, 6, 0.5), 204, 4.0), 1.1),
-    # of the 8 chunks that V-Half holds 7 fit; V-Min loses some in every period
+    # 7 of the 8 chunks that V-Half holds fit; V-Min is slower in every period
     (Method.PERIODIC, in_a_v(LIGHT_ENDS, 72, 28.4), 1.03),
     (Method.ANNEAL, fused(), 1.0),
     (Method.WHOLE_STAGES, large_problem("offload", 1), 1.45),
@@ -113,7 +115,8 @@ def test_the_method_finds_what_memory_allows(method: Method, problem: Problem, m
     assert objective_cost(found) <= most * lower_bound(problem).value * (1 + 1e-9)
 
 
-# the optimizer's pairs: an F and a BW that run at once where the profile says what that saves -----
+# pairs: an F and a BW that run at once, if the profile has their times
+# ------------------------------
 
 
 CHUNK = StageProfile(1.0, 1.2, 0.8, 1.0, 0.5, t_fb=2.25)

@@ -1,4 +1,4 @@
-"""Microbatches that are unlike: optima of tiny instances, verified schedules, no bound above."""
+"""Microbatches that differ: optima of tiny instances, verified schedules, valid bounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.random_schedules import unlike
 
 
 def test_the_largest_of_each_stage_need_not_fit_at_once() -> None:
-    """No microbatch holds more than 3 on both stages; the largest of each are 4."""
+    """Each microbatch holds at most 3 on both stages; the sum of each stage's maximum is 4."""
     rows = [(2.0, 1.0), (1.0, 2.0)]
     stages = tuple(StageProfile.of([StageProfile(1, 1, 1, m_b) for m_b in row]) for row in rows)
     problem = Problem(Profile(stages, 1), 2, Placement.of_stages((0, 0)), (3.0,))
@@ -36,7 +36,8 @@ def test_the_largest_of_each_stage_need_not_fit_at_once() -> None:
 @pytest.mark.parametrize("kind", ["v", "several stages a rank", "weights"])
 @pytest.mark.parametrize("seed", range(3))
 def test_random_instances(kind: str, seed: int) -> None:
-    """Solved: verified, no bound above, the same again; with room for the largest microbatch."""
+    """Solved schedules are verified, reproducible and not below a bound, with room for the largest
+    microbatch."""
     alike = problem_of(kind, seed)
     profile, limit = unlike(alike.profile, 8, seed), [2.0 * limit for limit in alike.memory_limit]
     problem = replace(alike, profile=profile, microbatches=8, memory_limit=tuple(limit))

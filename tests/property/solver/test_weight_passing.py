@@ -1,4 +1,4 @@
-"""Where weights travel: streaming serves any order, the optimizer solves any problem."""
+"""Weight passing: streaming works with any order, and the optimizer solves any problem."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ from tests.support.random_schedules import (
     weight_problems,
 )
 
-# whatever the ranks, microbatches, times and links: weight passing verifies, compiles and runs ----
+# any ranks, microbatches, times and links: weight passing verifies, compiles and runs
+# ---------------
 
 
 @given(travelling(), SEEDS, st.booleans())
@@ -69,7 +70,7 @@ def test_a_schedule_and_its_file_are_valid_and_its_program_runs(
 
 
 def changed_at_random(transfer: Transfer, schedule: Schedule, random: Random) -> list[Transfer]:
-    """Left out, or with one thing about it changed."""
+    """The transfers with one omitted or changed in one respect."""
     here, there = (len(schedule.order[rank]) for rank in (transfer.source, transfer.target))
     ranks = schedule.problem.ranks
     return random.choice(
@@ -88,7 +89,7 @@ def changed_at_random(transfer: Transfer, schedule: Schedule, random: Random) ->
 
 @given(travelling(), SEEDS)
 def test_a_random_change_is_noticed_or_harmless(schedule: Schedule, seed: int) -> None:
-    """The verifier, which sees positions and times alone, agrees with the machine."""
+    """The verifier, which sees only positions and times, agrees with the machine."""
     random = Random(seed)
     assume(schedule.transfers)
     transfers = list(schedule.transfers)
@@ -117,8 +118,7 @@ def test_transfers_start_when_plain_loops_say(schedule: Schedule) -> None:
 
 @given(travelling(), SEEDS)
 def test_sending_order_runs_whatever_the_list_was(schedule: Schedule, seed: int) -> None:
-    """However the items are listed, each in its own order: first come, first served is one
-    order."""
+    """For any listing that keeps each rank's order: first come, first served is unique."""
     random, transfers = Random(seed), schedule.transfers
     waiting = [deque(indices) for indices in journeys(transfers).values()]
     mixed = []
@@ -156,7 +156,8 @@ def test_a_plan_keeps_to_its_buffers(
         assert sum(b.kind is TensorKind.WEIGHT for b in row) <= plan.buffers
 
 
-# whatever the problem: the optimizer's weight schedules verify, compile, run and keep the limit ---
+# any problem: the optimizer's weight schedules verify, compile, run and fit in the limit
+# ------------
 
 
 SHARES = st.sampled_from([math.inf, 1.0, 1.6, 2.0, 3.5])
@@ -166,7 +167,7 @@ limited_problems = partial(weight_problems, most=(5, 6, 13), shares=SHARES)
 @settings(max_examples=12)
 @given(limited_problems(), st.sampled_from(["fsdp", "fsdp:0", "weipipe-interleave", "wzb2"]))
 def test_no_published_schedule_is_better(posed: Problem, family: str) -> None:
-    """FSDP took 52.75 ms where 53 were found."""
+    """Regression: FSDP took 52.75 ms, but 53 were found."""
     problem = replace(posed, placement=Placement.round_robin(posed.ranks))
     assume(find_family(family).supports(problem) is None)
     try:
@@ -186,7 +187,8 @@ def test_any_problem_is_solved(problem: Problem, seed: int) -> None:
     assert verify_program(dump_program(run_compiled(schedule, seed).program)) == []
 
 
-# the optimizer where weights travel: its orders, its best schedules, and what it refuses ----------
+# the optimizer with weight passing: orders, best schedules, and refused problems
+# --------------------
 
 
 def make(
@@ -210,11 +212,11 @@ def test_without_delay_there_is_no_bubble(ranks: int, objective: Objective) -> N
     assert schedule.known_report.status is Status.OPTIMAL
 
 
-RING = Links(Link(0.0, 2e-6), shared=Sharing.RING)  # a stage takes 0.5 from neighbour to neighbour
+RING = Links(Link(0.0, 2e-6), shared=Sharing.RING)  # a stage takes 0.5 between neighbours
 
 
 def report(schedule: Schedule) -> tuple[float, float]:
-    """The cost and its bound."""
+    """The cost and its lower bound."""
     return schedule.known_timing.cost(schedule.problem.objective), schedule.known_report.known_bound
 
 
@@ -222,7 +224,7 @@ def report(schedule: Schedule) -> tuple[float, float]:
     ("objective", "links", "most"),
     [
         (Objective.PERIOD, None, 192.0),
-        (Objective.MAKESPAN, None, 192.5),  # everyone but the owner waits for a hop
+        (Objective.MAKESPAN, None, 192.5),  # all ranks except the owner wait for a hop
         (Objective.PERIOD, RING, 192.0),
         (Objective.MAKESPAN, RING, 196.0),
     ],
@@ -230,7 +232,7 @@ def report(schedule: Schedule) -> tuple[float, float]:
 def test_a_hop_of_half_an_f_costs_its_first_way_alone(
     objective: Objective, links: Links | None, most: float
 ) -> None:
-    """The published order's bubble is .190 without a delay and .300 with this one."""
+    """The published order has a bubble rate of .190 without a delay, and .300 with this one."""
     problem = make(16, 64, objective, t_comm=0.5, links=links)
     cost, bound = report(solve(problem, work_limit=10.0))
     assert cost <= most
@@ -238,8 +240,7 @@ def test_a_hop_of_half_an_f_costs_its_first_way_alone(
 
 
 def test_smaller_devices_cost_no_time_as_long_as_transfers_hide() -> None:
-    """Fewer buffers, other routes and more rounds until the leanest; what is held is the
-    program's."""
+    """Fewer buffers, other routes and more rounds, down to the leanest; memory is the program's."""
 
     def held(schedule: Schedule) -> tuple[float, ...]:
         return footprint(schedule).total
@@ -257,8 +258,8 @@ def test_smaller_devices_cost_no_time_as_long_as_transfers_hide() -> None:
 
 
 def test_by_step_the_next_iteration_counts() -> None:
-    """Over one port each way, 8 a stage: what the period saves comes back as D's on their way
-    home."""
+    """With one port per direction and 8 per stage, the time that the period saves is lost to D's on
+    their way home."""
     links = Links(Link(0.0, 1e-6 / 8), shared=Sharing.PORTS)
     problem = make(6, 12, links=links)
     by_period, by_step = (solve(problem, work_limit=8.0, by_step=x) for x in (False, True))

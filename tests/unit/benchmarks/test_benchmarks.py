@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def bench(folder: Path, *words: str, code: int | None = 0) -> str:
-    """What the command prints, run in ``folder``."""
+    """The output of the command, run in ``folder``."""
     path = os.pathsep.join(map(str, (folder, ROOT / "src", ROOT)))
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", *words],

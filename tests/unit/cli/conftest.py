@@ -13,14 +13,13 @@ from tests.support.inner import main
 
 @pytest.fixture(scope="session", autouse=True)
 def _compiled() -> None:
-    """The first simulation on a machine is announced, which tests of standard error do not
-    expect."""
+    """Compile kernels, so that no announcement appears in tests of standard error."""
     build("1f1b", profile_document(), 2)
 
 
 @pytest.fixture
 def pipeloom(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """``pipeloom("build", "gpipe", ...)`` in this process, without anyone's cache."""
+    """``pipeloom("build", "gpipe", ...)`` in this process, without the user's cache."""
     monkeypatch.delenv("PIPELOOM_CACHE", raising=False)
 
     def call(*words: object) -> Done:

@@ -1,4 +1,4 @@
-"""The pages say what is there: commands, families, profiles, files and decisions."""
+"""The documentation matches commands, families, profiles, files and decisions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def test_commands_and_families_are_those_of_the_pages() -> None:
 
 
 def test_the_files_that_pages_name_exist() -> None:
-    """Files of the repository, not those that a reader makes, nor patterns such as ``x.py``."""
+    """Files of the repository, excluding files that readers create and patterns such as
+    ``x.py``."""
     named = {(page.name, path) for page in PAGES for path in FILE.findall(page.read_text())}
     ours = {each for each in named if (ROOT / Path(each[1]).parts[0]).is_dir()}
     absent = {(page, path) for page, path in ours if not (ROOT / path).is_file()}

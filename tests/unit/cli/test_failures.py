@@ -1,4 +1,4 @@
-"""One place decides what a failure prints: its lines, their file, and what streams do to it."""
+"""What a failure prints: its lines, their file, and the effect of closed streams."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_streams_that_are_joined_closed_or_full(
 def test_of_many_faults_the_first_are_shown_and_json_has_all(
     pipeloom: Command, tmp_path: Path
 ) -> None:
-    """As many as take minutes where reading looks at all former keys for each."""
+    """So many faults that suggesting similar keys for each would take minutes."""
     path = tmp_path / "profile.json"
     keys = "".join(f'"k{i}": 1, "k{i}": 2, ' for i in range(50_000))
     path.write_text("{" + keys + json.dumps(profile_document())[1:])
@@ -85,7 +85,7 @@ def test_whatever_ends_a_process_is_a_line(
     code: int,
     line: str,
 ) -> None:
-    """What a model's code, Rust's or a future's raises is no Exception."""
+    """Exceptions from a model's code, Rust or a future may not derive from Exception."""
 
     def fails(*_: Any, **__: Any) -> None:
         raise raised

@@ -1,4 +1,5 @@
-"""Progress on standard error; Ctrl-C keeps the best, and whatever was started ends with it."""
+"""Progress on standard error; Ctrl-C keeps the best result, and ends everything that was
+started."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ COMPILING = "pipeloom: compiling kernels, once on this machine; a time limit doe
 
 
 class Terminal(io.StringIO):
-    """A terminal; whenever something is written ``press`` is called."""
+    """A terminal that calls ``press`` whenever something is written."""
 
     press: Callable[[], object] = staticmethod(lambda: None)
 
@@ -40,7 +41,7 @@ class Terminal(io.StringIO):
 
 
 def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Not a fixture: pytest sets the streams anew when a test begins."""
+    """Not a fixture, since pytest replaces the streams when a test begins."""
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     return stream
@@ -48,7 +49,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 @pytest.fixture
 def told(pipeloom: Command, profile: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
-    """``optimize`` by a search that tells these events."""
+    """``optimize`` with a search that emits these events."""
 
     def call(*events: object, words: tuple[str, ...] = ()) -> Done:
         def search(*given: Any, progress: Any, **options: Any) -> library.Answer:
@@ -83,7 +84,7 @@ def test_a_terminal_shows_one_line_that_is_written_over(
 
 def test_the_last_line_says_why_a_solve_ends(told: Callable[..., Done]) -> None:
     profile = library.Profile((library.StageProfile(1, 1, 1),), 1)
-    schedule = library.build_family("1f1b", profile, 3)  # three microbatches, one rank: 9 ms
+    schedule = library.build_family("1f1b", profile, 3)  # three microbatches on one rank: 9 ms
     for bound, ending, status, words in (
         (9.0, "time is up", Status.OPTIMAL, "gap 0 %  optimal"),
         (6.0, "time is up", Status.FEASIBLE, "gap 33.33 %  time is up"),
@@ -161,7 +162,7 @@ def test_cbc_and_its_folder_end_with_an_interrupted_or_killed_solve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = [(10, 6, 15), (3, 3, 1), (20, 3, 15), (9, 16, 12), (19, 10, 13)]
-    # of five stages that CBC works on for minutes
+    # five stages, on which CBC works for minutes
     stages = [{"t_f": f, "t_b": b, "t_w": w, "m_b": 1, "m_w": 0.5} for f, b, w in times]
     document = profile_document(stages=stages, ranks=5, t_comm=2.5, memory_limit=3)
     path = written(tmp_path / "p.json", document)
@@ -179,7 +180,7 @@ def test_cbc_and_its_folder_end_with_an_interrupted_or_killed_solve(
     assert killed.ended(signal.SIGKILL)[0] == -signal.SIGKILL
     assert killed.running() == {}
     (litter,) = killed.folder.iterdir()
-    following = solving("next", TMPDIR=str(killed.folder))  # which removes it
+    following = solving("next", TMPDIR=str(killed.folder))  # removes it
     assert not litter.exists()
     code, line, left = following.ended(signal.SIGINT, signal.SIGINT)
     assert (code in (0, 130), left) == (True, []), (code, line)

@@ -1,4 +1,4 @@
-"""What builds the site: which snippets of a page are tried, and where its links lead there."""
+"""The site's build: which snippets of a page are run, and the targets of its links."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from docs.tools.repository_links import LINK, ROOT, _prose
 
 
 def test_links_lead_somewhere_in_a_checkout_too() -> None:
-    """What only the site has is named there, and not linked."""
+    """Targets that exist only on the site are named there without a link."""
     places = "*.md", "docs/**/*.md", "benchmarks/**/*.md"
     pages = [page for place in places for page in sorted(ROOT.glob(place))]
     dead = [

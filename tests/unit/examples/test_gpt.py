@@ -1,4 +1,4 @@
-"""The demo's model looks at no later symbol; its data is drawn by step and seed."""
+"""The demo's model is causal; its data depends only on step and seed."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def test_windows_are_runs_of_the_text_by_step_and_seed_alone():
     first = data.windows(3, 4, 33, seed=1)
     text = bytes(data.text().numpy())
     assert all(bytes(row.to(torch.uint8).numpy()) in text for row in first)
-    torch.rand(7)  # the global generator plays no part
+    torch.rand(7)  # the global generator has no effect
     assert torch.equal(data.windows(3, 4, 33, seed=1), first)
     assert not torch.equal(data.windows(4, 4, 33, seed=1), first)
     assert not torch.equal(data.windows(3, 4, 33, seed=2), first)

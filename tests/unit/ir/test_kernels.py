@@ -1,5 +1,4 @@
-"""Kernels whose files on disk are damaged are compiled again, and kept again;
-none is needed."""
+"""Kernels with damaged cache files are compiled and cached again; the cache is optional."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ assert twice(21) == 42
 
 
 def run(script: Path) -> int:
-    """How many kernels were read from the disk."""
+    """The number of kernels read from disk."""
     twice = runpy.run_path(str(script))["twice"]
     return sum(twice.stats.cache_hits.values())
 
@@ -52,5 +51,5 @@ def test_a_disk_that_takes_nothing_is_done_without(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(IndexDataCacheFile, "_open_for_write", full)
     assert kernel(double)(21) == 42
-    monkeypatch.setattr(CacheImpl, "_locator_classes", [])  # no folder may be written
+    monkeypatch.setattr(CacheImpl, "_locator_classes", [])  # no folder is writable
     assert kernel(double)(21) == 42

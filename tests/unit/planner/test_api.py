@@ -1,4 +1,4 @@
-"""The functions of the library, for files and for objects."""
+"""Public functions with files and with objects."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ def test_progress_is_told_notes_and_searches(tmp_path: Path) -> None:
     assert kinds == {"Note", "Searching", "Searched"}
     assert "memory_limits: unknown key" in str(first[0])
     assert str(second[-1]).startswith("taken from the cache")
-    with pytest.warns(UserWarning, match="memory_limits"):  # where nobody listens
+    with pytest.warns(UserWarning, match="memory_limits"):  # without a listener
         pipeloom.build("1f1b", document, 4)
 
 
 def test_weights_are_sent_within_device_memory_whatever_the_microbatches() -> None:
-    """Owners are then one per microbatch, of which there are no multiple of the stages."""
+    """There is one owner per microbatch, and the number of microbatches is no multiple of the
+    stages."""
     stage = replace(FINE, activation_bytes=1e3, weight_bytes=1e3, grad_bytes=1e3)
     stages = (replace(stage, optimizer_bytes=1e3),) * 4
     profile = Profile(stages, 4, links=Links(Link(0.01, 1.0)), device_memory=(1e6,) * 4)
@@ -55,7 +56,8 @@ def test_weights_are_sent_within_device_memory_whatever_the_microbatches() -> No
 
 
 def test_costs_count_what_is_left_of_averaging() -> None:
-    """One placement, placements and schemes alike; the report has the period without it."""
+    """For a single placement, several placements, and schemes; the report has the period without
+    it."""
     link = {"gigabytes_per_second": 1e-6}
     document = profile_document(data_parallel={"size": 4, **link}, links=link)
     for stage in document["stages"]:

@@ -1,4 +1,4 @@
-"""Other systems' formats read back, and names of modules held against the model."""
+"""Other systems' formats read back, and module names compared with the model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_family_that_splits_stages_is_read_with_the_profile_it_was_made_from(
 
 
 def module(*names: str, extra: tuple[str, ...] = ()) -> SimpleNamespace:
-    """What an ``nn.Module`` tells of itself."""
+    """A mock of an ``nn.Module`` with these names."""
     return SimpleNamespace(
         named_modules=lambda: [("", None), *((name, None) for name in names)],
         named_parameters=lambda: [(f"{name}.weight", None) for name in (*names, *extra)],

@@ -1,4 +1,5 @@
-"""Explanations say what the bounds say, losses add up, and what memory and links buy is true."""
+"""Explanations agree with the bounds, losses sum to the cost, and the gains of memory and links are
+real."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ FAST = ["links twice as fast", "links without delay"]
 
 
 def explained(problem: Problem) -> Any:
-    """Of one microbatch after the other."""
+    """The explanation of a schedule that runs one microbatch after the other."""
     return explain(timed(Schedule(problem, one_at_a_time(problem))), seconds=0.0)
 
 
@@ -64,7 +65,7 @@ def test_the_busiest_rank_is_why_where_memory_is_ample() -> None:
         "no order helps, only another cut or placement: shared out evenly, each rank would compute "
         "for 36 ms",
     )
-    for family, ranks in (("1f1b", 1), ("fsdp", 2)):  # the least that its backwards take
+    for family, ranks in (("1f1b", 1), ("fsdp", 2)):  # the lower bound is the time of its backwards
         profile = Profile((StageProfile(1.0, 1.0, 1.0, t_bw=1.5),) * ranks, ranks, 0.0)
         reason = explain(build_family(family, profile, 6), seconds=0.0).reason
         assert reason.value == 15.0
@@ -72,7 +73,7 @@ def test_the_busiest_rank_is_why_where_memory_is_ample() -> None:
 
 
 def test_losses_of_a_schedule_by_hand() -> None:
-    """Two ranks, unit times, one microbatch a time on rank 0::
+    """Two ranks, unit times, one microbatch at a time on rank 0::
 
     rank 0   F0 F1 .  B0 .  B1 W0 W1
     rank 1      F0 B0 F1 B1 W0 W1
@@ -86,8 +87,9 @@ def test_losses_of_a_schedule_by_hand() -> None:
 
 
 def test_what_more_memory_and_faster_links_buy() -> None:
-    """One rank more, or all, and links: none costs more than the same order under it, nor more than
-    a lesser change. Memory stops paying where the bound stops falling."""
+    """More memory on one rank or all, and faster links: none costs more than the same order under
+    the change, or than a smaller change. More memory stops helping when the bound stops decreasing.
+    """
     tight = ROWS["6.2B-24"].problem(1.0)
     schedule = solve(tight, time_limit=1.0)
     found = explain(schedule, seconds=0.1)
@@ -149,7 +151,7 @@ SENDS = (replace(STAGE, activation_bytes=2e6),) * 2
     ],
 )
 def test_links_get_faster_however_they_are_given(profile: Profile) -> None:
-    """One microbatch there and back: all of its messages count."""
+    """One microbatch, forward and back: all of its messages count."""
     found = explained(Problem.linear(profile, 1))
     twice, free = (next(x.bound for x in found.changes if x.what == what) for what in FAST)
     assert found.reason.value - twice == pytest.approx(twice - free)
@@ -181,8 +183,8 @@ def test_a_limit_is_enough_for_the_same_cost_and_a_lower_one_is_not() -> None:
 
 
 def test_a_certificate_that_proves_less_says_what_is_claimed() -> None:
-    """What is claimed has no say in what is proven; of a bound of several stages the best argument
-    below it is given."""
+    """The claimed bound does not affect what is proven; for a bound over several stages, the best
+    weaker argument is given."""
     profile = Profile((STAGE,) * 2, 2, t_comm=0.1)
     schedule = solve(Problem.linear(profile, 3, 2.0), time_limit=5.0)
     report = schedule.known_report

@@ -1,4 +1,4 @@
-"""``pipeloom.pack``: sequences into microbatches and their schedules; ``refit``: their costs."""
+"""``pipeloom.pack``: sequences, microbatches and their schedules; ``refit``: costs of sequences."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ TRUTH = replace(
 
 
 def step(seed: int, *, late: float = 0.0, family: str = "zb-h1") -> tuple[Packing, Schedule]:
-    """A packing, and its step as sequences really cost; one op is so much longer."""
+    """A packing, and its step with the true costs of sequences; one op is longer by ``late``."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 33, 12).tolist()
     rows = [row.tolist() for row in np.array_split(rng.permutation(12), [2, 3, 7])]
@@ -98,7 +98,7 @@ def assert_costs(refitted: tuple[Profile, dict[str, Any]], off: float) -> None:
 
 
 def test_costs_are_found_though_one_step_was_disturbed() -> None:
-    """And where a backward ran whole, which is shared as before."""
+    """Also if a backward ran as one op, whose time is divided as before."""
     steps = [step(seed, late=500.0 if seed == 3 else 0.0) for seed in range(4)]
     profile, lengths = pipeloom.refit(GUESS, LATE, steps)
     assert_costs((profile, lengths), 0.03)

@@ -1,5 +1,5 @@
-"""``optimize(passing="auto")``: the fastest scheme by one measure, its reasons, and where
-rows of stages begin."""
+"""``optimize(passing="auto")``: the fastest scheme, its reasons, and the first rank of consecutive
+stages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeloom.ir import Link, Links
 from pipeloom.planner import Answer
 
 STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, 1e4, 1e9, 1e9, 2e9)
-"""Weights that take long to send."""
+"""A stage whose weights take long to send."""
 
 
 def asked(profile: Profile, microbatches: int, **more: Any) -> Answer:
@@ -49,7 +49,7 @@ def test_a_row_begins_where_it_leaves_out_the_slowest_link(
 
 
 def test_consecutive_stages_of_a_rank_take_as_long_as_one_stage() -> None:
-    """Three of them on rank 0 and two on rank 1, which never hold more."""
+    """Three of them on rank 0 and two on rank 1; they never hold more."""
     three, two = (StageProfile(n, n, n, n, n / 2, 1e4, n * 1e9, n * 1e9, n * 2e9) for n in (3, 2))
     merged = Profile((three, two), 2, links=Links(Link(0.01, 1.0)))
     apart, whole = (
@@ -63,11 +63,11 @@ def test_consecutive_stages_of_a_rank_take_as_long_as_one_stage() -> None:
 
 
 HEAVY = StageProfile(1.0, 1.0, 1.0, 100.0, 50.0, 1e6, 1e6, 1e6, 2e6)
-KEYS = ("t_f", "t_b", "t_w", "m_b", "m_w", "activation_bytes")  # what grows with a microbatch
+KEYS = ("t_f", "t_b", "t_w", "m_b", "m_w", "activation_bytes")  # fields that grow with a microbatch
 
 
 def cluster(stage: StageProfile = HEAVY, between: float = 1.0, **changes: Any) -> Profile:
-    """Four ranks in two nodes: 100 GB/s inside, so many GB/s between them."""
+    """Four ranks in two nodes: 100 GB/s within nodes, ``between`` GB/s between them."""
     inside, out = Link(0.0, 100.0), tuple(product((0, 1), (2, 3)))
     cards = (out, tuple((b, a) for a, b in out))
     links = Links(Link(0.0, between), ((0, 1, inside), (2, 3, inside)), cards)
@@ -82,20 +82,20 @@ def test_what_is_large_stays_and_device_memory_decides() -> None:
     light_weights = replace(HEAVY, weight_bytes=1e3, grad_bytes=1e3)
     assert chosen(cluster(light_weights, 0.1))["scheme"] in {"weights", "fsdp"}
     assert chosen(cluster(replace(HEAVY, activation_bytes=1e3), 0.1))["scheme"] == "activations"
-    # two microbatches' activations of all stages are 800 bytes: what travels needs far more
+    # activations of two microbatches on all stages have 800 bytes: messages are far smaller
     light = StageProfile(1.0, 1.0, 1.0, 100.0, 0.0, 10.0, 100.0, 100.0, 200.0)
     best, *others = chosen(cluster(light, device_memory=(905.0,) * 4))["schemes"]
     assert (best["scheme"], best["fits"]) == ("activations", True)
     for row in others:
         assert "device memory 905" in row["why_not"] or "too small" in row["why_not"]
-    # on one rank nothing travels, whatever the scheme
+    # on one rank nothing is sent, with any scheme
     choice = chosen(Profile((HEAVY,), 1), 3)
     assert [row["step"] for row in choice["schemes"]] == [9.0] * 3
     assert choice["reasons"][0].startswith("activations: 9 ms per step, as with ")
 
 
 def test_where_it_turns() -> None:
-    """What loses at the profile's size wins beyond the size that is named, and not before it."""
+    """The scheme that loses at the profile's size wins beyond the reported size, and not before."""
     best, *others = chosen(cluster(between=0.3))["reasons"]
     turning = [each for each in others if "it wins " in each]
     assert turning, "no scheme turns on this cluster: the test says nothing"

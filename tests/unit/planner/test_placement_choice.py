@@ -1,4 +1,4 @@
-"""The placement that ``optimize``, ``compare`` and ``sweep`` choose where none is given."""
+"""The placement that ``optimize``, ``compare`` and ``sweep`` choose if none is given."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROFILE = Profile((StageProfile(2.0, 3.0, 1.5, 1.0, 0.5),) * 4, 4, t_comm=0.1)
 WHOLE = replace(PROFILE, max_stages=4)
 QUICK: dict[str, Any] = {"work_limit": 0.1, "solver": "heuristic"}
 LINEAR = 47.1
-"""The least period of 6 microbatches with one stage a rank: one of them there and back."""
+"""The least period of 6 microbatches with one stage per rank, one microbatch at a time."""
 
 
 @cache
@@ -113,7 +113,7 @@ def test_with_replicas_all_speak_of_ops_without_averaging() -> None:
 def test_other_placements_to_choose_from_are_another_question(
     other: dict[str, Any], tmp_path: Path
 ) -> None:
-    """What is left out for another placement's sake is no answer where that is not tried."""
+    """Placements that were skipped because of another placement cannot be answers without it."""
 
     def asked(**given: Any) -> tuple[bool, Answer]:
         said: list[object] = []
@@ -131,8 +131,8 @@ LIMITS = [1.0, 3.0, math.inf]
 
 
 def test_a_sweep_takes_over_what_costs_less_under_a_smaller_limit() -> None:
-    """Each row is valid under its limit and has a bound of its own; where averaging is counted, so
-    it is where schedules are compared."""
+    """Each row is valid under its limit and has its own bound. If averaging counts, it counts in
+    comparisons too."""
     averaged = replace(PROFILE.stages[0], grad_bytes=2e9)
     for stage in (PROFILE.stages[0], averaged):
         replicas = DataParallel(2, Link(0.02, 25.0)) if stage is averaged else None

@@ -1,4 +1,4 @@
-"""The space of ``plan``: what is in it, bounds that no schedule is below, and how a search ends."""
+"""The space of ``plan``: its configurations, lower bounds, and the end of a search."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ RUN: dict[str, Any] = BATCH | {"seq": 2048, "pp": 4, "tp": 1}
 
 
 def first(model: Any, **given: Any) -> Plan:
-    """The search of this space, ended once it has found something."""
+    """The search of this space, stopped after the first result."""
     told: list[object] = []
     given = {"gpu": "GB200", "work_limit": 10, "progress": told.append} | given
     return plan(model, **given, should_stop=lambda: bool(told))
 
 
 def configurations(model: Any, **given: Any) -> list[Configuration]:
-    """All of a space, with a cut that is not even beside each even one."""
+    """All configurations of a space, with an uneven cut for each even one."""
     space = first(model, **BATCH | given).space
 
     def cut(run: TrainingRun) -> tuple[int, ...]:
@@ -64,7 +64,7 @@ def test_what_is_in_a_space() -> None:
     assert experts <= names("mixtral-8x7b", **ONE, pp=1, sharding="zero1", cp=1)
     v = names("llama-3-8b", **ONE, tp=4, pp=2, schedule="zb-v")
     assert v == {"tp4 pp2 vp2 b1 v B/W", "tp4 pp2 vp2 b1 cut v B/W"}
-    # one replica alone is not sharded
+    # a single replica is not sharded
     alone = {f"tp4 pp2 b1{cut}{split}" for cut in ("", " cut") for split in ("", " B/W")}
     sharded = names("llama-3-8b", **ONE, tp=4, sharding="fsdp", vp=1)
     assert sharded == alone | {"tp4 dp2 b1 fsdp", "tp4 cp2 b1 fsdp"}
@@ -80,8 +80,9 @@ def test_what_is_in_a_space() -> None:
     ],
 )
 def test_no_schedule_is_below_the_bounds(model: str, gpu: str, given: dict[str, Any]) -> None:
-    """Of all degrees, and of each sampled: what does not fit has a bound on its memory. With FSDP
-    selective recomputation is torch's, which holds less and takes longer."""
+    """For all degrees, and for each sampled configuration; those that do not fit have a lower bound
+    on their memory. With FSDP, selective recomputation is torch's, which holds less and takes
+    longer."""
     given = given | {"gpu": gpu}
     whole = first(model, **given)
     sample, device, predicted = [*whole.space.degrees()], whole.space.device_gib, 0
@@ -98,7 +99,7 @@ def test_no_schedule_is_below_the_bounds(model: str, gpu: str, given: dict[str, 
             least = re.search(r"at least ([\d.]+) GiB", str(error))
             step_ms, gib = np.inf, float(least[1] if least else 0)
         for family in families[: None if run.pp > 1 else 1]:
-            with suppress(ValueError):  # too few microbatches, or stages that are no V
+            with suppress(ValueError):  # too few microbatches, or not a V
                 step = predict(model, **fixed, schedule=family)
                 predicted += 1
                 assert step_ms <= step.step_ms * EXACT or step.memory_gib > device
@@ -122,7 +123,7 @@ def test_the_cut_makes_up_for_the_ends() -> None:
 
 
 def test_limited_work_gives_the_same_plan_in_every_process() -> None:
-    """Byte for byte, wherever schedules are searched; other work may give another plan."""
+    """The same bytes, in any process; another work limit may give another plan."""
     run = RUN | {"micro_batch": 1, "recompute": "none", "vp": 2, "sharding": "zero1"}
     here, there = (
         plan("llama-3-8b", "H100", **run, work_limit=10, workers=workers) for workers in (1, 2)
@@ -185,12 +186,12 @@ SLOW: dict[str, Any] = {
     },
     "efficiency": {"exposed": 1.0},
 }
-"""Nothing hides the averaging of gradients, and four layers on three ranks are uneven."""
+"""The averaging of gradients is exposed, and four layers on three ranks are uneven."""
 UNEVEN: dict[str, Any] = {"gpus": 3, "global_batch": 12, "seq": 8192, "tp": 1, "cp": 1}
 
 
 def test_weights_travel_where_links_are_slow(tmp_path: Path) -> None:
-    """Their step is below all plans that pass activations, pure FSDP among these."""
+    """The step is below those of all plans that pass activations, including pure FSDP."""
     found = plan(MODEL, SLOW, **UNEVEN, passing="auto", work_limit=10)
     best, other = found.best, plan(MODEL, SLOW, **UNEVEN, work_limit=10)
     assert best.name == "pp3 b1 weights cut"

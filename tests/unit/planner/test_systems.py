@@ -1,4 +1,4 @@
-"""``optimize(for_=...)``: the best of what another system runs, held against all of it."""
+"""``optimize(for_=...)``: the best schedule that another system runs, compared with all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANKS, MICROBATCHES = 2, 4
 LAYERS = model(7, Profile((), RANKS, 0.2), head=2.0)
 QUICK = {"work_limit": 0.02, "solver": "heuristic"}
 ENOUGH = QUICK | {"work_limit": 100.0}
-"""Of work, for all cuts to be timed."""
+"""Enough work to time all cuts."""
 
 
 def asked(profile: Any, system: str, microbatches: int = MICROBATCHES, **more: Any) -> Answer:
@@ -32,7 +32,7 @@ def kind_of(answer: Answer) -> PlacementKind:
 
 
 def every_cost(memory_limit: float = math.inf) -> float:
-    """The least period of 1F1B and interleaved 1F1B over all cuts that Megatron has."""
+    """The least period of 1F1B and interleaved 1F1B over all cuts that Megatron supports."""
     best, number = math.inf, len(LAYERS.layers) - 1  # the loss stays with the head
     for chunks in (1, 2, 3, 4):
         family = "1f1b" if chunks == 1 else f"interleaved-1f1b:{chunks}"
@@ -54,7 +54,7 @@ def test_megatron_gets_the_best_of_all_its_cuts_and_schedules(limit: float, tmp_
     assert answer.status is Status.OPTIMAL
     assert not verify_schedule(answer.document)
     assert sum(candidate.reason is None for candidate in answer.candidates) == 1
-    assert "stage  rank  a microbatch" in str(answer)  # the cut that was chosen
+    assert "stage  rank  a microbatch" in str(answer)  # the chosen cut
     parts = answer.to_dict()["partition"]["parts"]
     stages = answer.schedule.problem.profile.stages
     assert [part["layers"] for part in parts] == [[x.name for x in s.layers] for s in stages]

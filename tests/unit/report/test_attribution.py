@@ -1,4 +1,4 @@
-"""Where the time went that the plan did not have; a run is the plan's order simulated anew."""
+"""Where a run took longer than planned; a run is simulated with the plan's order."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def profile(*more: StageProfile, t_comm: Any = COMM) -> Profile:
 
 
 def ran(plan: Schedule, other: Profile, pause: float = 0.0) -> Schedule:
-    """``plan`` with the times that it takes by another profile, a pause at each op's start."""
+    """``plan`` with the times of another profile, and a pause before each op."""
     timing = simulate(replace(plan, problem=replace(plan.problem, profile=other)))
     start = tuple(row + pause for row in timing.start)
     return replace(plan, timing=replace(timing, start=start, peak_memory=(7.0,) * RANKS))
 
 
 def longer(**more: Any) -> Profile:
-    """Op times longer, by a number or by one for each microbatch."""
+    """A profile with longer op times, by one number or by one per microbatch."""
     by = {key: np.zeros(COUNT) + each for key, each in more.items()}
 
     def at(stage: StageProfile, microbatch: int) -> StageProfile:

@@ -1,6 +1,6 @@
-"""Pictures of one small schedule whose every time is plain to see.
+"""Pictures of a small schedule whose times are easy to compute.
 
-Two ranks, T_F = T_B = T_W = 1, no delay, two microbatches, B and W split::
+Two ranks, T_F = T_B = T_W = 1, no delay, two microbatches, separate B and W::
 
     rank 0 | F0 F1 .  B0 W0 B1 W1
     rank 1 |    F0 B0 F1 B1 W0 W1
@@ -31,7 +31,7 @@ def small(limit: float | None = 2.0) -> Schedule:
 
 
 def paired() -> Schedule:
-    """T_FB = 2 of T_F = T_B = T_W = 1::
+    """T_FB = 2 with T_F = T_B = T_W = 1::
 
     0 | F0 F1&BW0 BW1
     """
@@ -40,7 +40,7 @@ def paired() -> Schedule:
 
 
 def offloaded() -> Schedule:
-    """A copy of half a unit each way, of which F1 waits for the first::
+    """A copy takes half a unit in each direction; F1 waits for the first::
 
     rank 0 | F0F0  F1F1B1B1W1W1B0B0W0W0
       host |     O0    L0
@@ -86,7 +86,7 @@ def test_bars_are_as_long_as_their_times_on_one_scale_for_all_panels() -> None:
 
 
 def test_hatched_is_what_the_bubble_rate_counts() -> None:
-    """Of the period: 7 from the first op of each rank on; of the makespan: all ranks' 0 to 7."""
+    """For the period: 7 from each rank's first op on; for the makespan: 0 to 7 on all ranks."""
     for objective, begin in (Objective.PERIOD, 1), (Objective.MAKESPAN, 0):
         problem = replace(small().problem, objective=objective)
         svg = timeline_svg([(None, replace(small(), problem=problem))])
@@ -104,7 +104,7 @@ def test_memory_is_drawn_on_one_scale_with_its_limit() -> None:
     fullest = "memory held in the profile's unit; fullest (dark): rank 0, 2 at 1 ms"
     assert words.count(fullest) == 2
     assert {"limit 2", "limit 4"} < set(words)
-    assert words.count("4") >= 2  # the top of both scales
+    assert words.count("4") >= 2  # the maximum of both scales
     assert "memory held" not in timeline_svg([(None, small())])
     rows = rows_of(small(), small(4.0), columns=9 + 8 * 2, memory=True)
     assert [row for row in rows if "mem" in row] == 2 * [
@@ -129,7 +129,8 @@ def test_the_terminal_reads_without_colour_at_any_width() -> None:
 
 
 def test_the_terminal_says_that_iterations_overlap() -> None:
-    """Without delays rank 0 spans all; where stage 1 has a long W rank 1 begins and ends after it::
+    """Without delays, rank 0 spans the period. If stage 1 has a long W, rank 1 begins and ends
+    later::
 
     rank 0 | F0 .  .  B0 W0
     rank 1 |    F0 B0 W0
@@ -156,7 +157,7 @@ def test_traces_have_microseconds_memory_and_arrows_between_ranks() -> None:
     held = [e["args"]["held"] for e in events if (e["name"], e["pid"]) == ("memory of rank 0", 0)]
     assert held == [1.0, 2.0, 1.5, 1.0, 0.5, 0.0]
     arrows = [e for e in events if e.get("cat") == "message"]
-    assert len({e["id"] for e in arrows}) * 2 == len(arrows) == 2 * 2 * 4  # x, dy of two each
+    assert len({e["id"] for e in arrows}) * 2 == len(arrows) == 2 * 2 * 4  # x and dy, two each
     first, last = (e for e in arrows if e["id"] == "1.message 0F1")
     leaves, needs = ops[1, "0F1"], ops[1, "1F1"]
     assert leaves["ts"] < first["ts"] < leaves["ts"] + leaves["dur"]
@@ -176,7 +177,7 @@ def test_copies_are_in_a_row_of_their_own() -> None:
         "rank 0 │F0──────····F1──────B1══════W1┄┄┄┄┄┄B0══════W0┄┄┄┄┄┄│",
         "   host│        O0→→        L0←←                            │",
     ]
-    # short as they are, they are there
+    # short ones are drawn too
     narrow = rows_of(offloaded(), columns=9 + 12)[1]
     assert (narrow.count("O"), narrow.count("L")) == (1, 1)
     root = ElementTree.fromstring(timeline_svg([("p", offloaded())]))

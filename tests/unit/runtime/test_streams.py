@@ -1,5 +1,5 @@
-"""What streams of a made-up device do in any order: messages and offloaded memory are what was
-computed, no buffer is overwritten before it is read, and nothing reads before the message came."""
+"""Streams of a simulated device in any order: messages and offloaded memory have the computed
+values, buffers are not overwritten before they are read, and nothing is read before it arrives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MESSAGES = 6
 
 
 class Wire:
-    """A process group of two ranks: messages come in the order in which they were sent."""
+    """A process group of two ranks; messages arrive in the order in which they were sent."""
 
     def __init__(self, devices: list[Device]) -> None:
         self._devices, self._sent = devices, deque[int]()
@@ -55,7 +55,7 @@ class Wire:
 
 
 class Work:
-    """Its wait makes the stream that computes wait for what was posted."""
+    """Its wait makes the compute stream wait for what was posted."""
 
     def __init__(self, stream: Stream, device: Device) -> None:
         self._device, self._event = device, Event()
@@ -66,7 +66,7 @@ class Work:
 
 
 class MadeUpNccl(NcclTransport):
-    """Rank 0 or 1, between which one channel goes from 0 to 1."""
+    """Rank 0 or 1, with one channel from 0 to 1."""
 
     def __init__(self, rank: int, device: Any, wire: Any) -> None:
         self.rank, self._device, self._free = rank, device, {}
@@ -74,7 +74,7 @@ class MadeUpNccl(NcclTransport):
 
 
 class Arriving(GlooTransport):
-    """Message number ``i``, from 1 on, that is asked for holds ``i``."""
+    """The requested message number ``i``, counted from 1, contains ``i``."""
 
     asked = 0
 
@@ -85,7 +85,7 @@ class Arriving(GlooTransport):
 
 @dataclass
 class Arrival:
-    """A message that is written into the host's memory until the wait for it ends."""
+    """A message that is written into host memory until the wait for it ends."""
 
     place: Memory
     value: int
@@ -95,7 +95,7 @@ class Arrival:
 
 
 class MadeUpStagedGloo(StagedGlooTransport, Arriving):
-    """Without a process group: what would be posted is kept, with what is waited for before."""
+    """Without a process group: records what would be posted, and what is waited for before."""
 
     def __init__(self, device: Device) -> None:
         self._accelerator: Any = device
@@ -119,7 +119,7 @@ def computing(memory: Memory, number: int) -> Callable[[], None]:
 @pytest.mark.parametrize("seed", range(10))
 def test_messages_of_nccl_through_one_buffer_on_each_side(seed: int) -> None:
     first, second = devices = [Device(), Device()]
-    second.streams = first.streams  # they run in any order with each other
+    second.streams = first.streams  # they run in any order relative to each other
     second.streams.append(second.compute)
     wire = Wire(devices)
     sender, receiver = (MadeUpNccl(rank, devices[rank], wire) for rank in range(2))
@@ -161,7 +161,7 @@ def test_messages_through_the_host_are_copied_once_computed_and_posted_once_copi
 
 @pytest.mark.parametrize("seed", range(10))
 def test_what_follows_a_wait_sees_that_message_in_a_buffer_used_again(seed: int) -> None:
-    """All receives are posted ahead, into one buffer."""
+    """All receives are posted early, into the same buffer."""
     device = Device()
     buffer: Any = Memory()
     seen: list[int] = []
@@ -177,8 +177,8 @@ def test_what_follows_a_wait_sees_that_message_in_a_buffer_used_again(seed: int)
 
 @pytest.mark.parametrize("seed", range(10))
 def test_what_comes_back_from_the_host_is_what_went_out(seed: int) -> None:
-    """F writes where the one before wrote, once that is out; two go out before the first comes
-    back, to memory of the host that both use again."""
+    """F overwrites its predecessor's memory once that is offloaded; two are offloaded before the
+    first is loaded, to host memory that both reuse."""
     device = Device()
     made_up: Any = device
     channels, compute = CopyChannels(made_up), device.compute

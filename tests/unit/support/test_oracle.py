@@ -1,4 +1,4 @@
-"""The oracle's reductions and its limit; solvers and bounds are held against it elsewhere."""
+"""The oracle's reductions and its limit; other tests compare solvers and bounds with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.oracle import Searched, TooManyOrdersError, exhaustive_optimu
 
 
 def test_the_period_may_gain_from_another_first_microbatch() -> None:
-    """Rank 1 starts with microbatch 1, hence later, and so waits less for its first B."""
+    """Rank 1 starts with microbatch 1, hence later, so that it waits less for its first B."""
     stages = (StageProfile(10, 1, 1), StageProfile(6, 13, 11), StageProfile(10, 3, 0))
     problem = Problem.linear(Profile(stages, 3, 0.0), 3)
     assert exhaustive_optimum(problem) < exhaustive_optimum(problem, canonical=True)

@@ -1,4 +1,4 @@
-"""Memory of each rank, bytes over each wire, makespans of op times that vary."""
+"""Memory of each rank, bytes over each wire, makespans with random op times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_travelling_weights_need_buffers_and_a_stage_at_work() -> None:
     found = footprint(schedule)
     assert found.weights == (100.0, 10.0)
     assert found.gradients == (30.0, 20.0)
-    # a buffer for the other's weights, one for its own gradient, and the other's stage at work
+    # the buffer for the other's weights, its own gradient's buffer, the other's running stage
     assert found.passing == (10.0 + 30.0 + (10.0 + 20.0), 100.0 + 20.0 + (100.0 + 30.0))
     assert found.activations == (16.0, 16.0)
 
@@ -50,7 +50,7 @@ SENT = StageProfile(1.0, 1.0, 1.0, activation_bytes=3.0, weight_bytes=5.0, grad_
 
 def test_weights_and_gradients_by_their_own_sizes() -> None:
     schedule = build_family("weipipe-interleave", Profile((SENT,) * 2, 2), 1)
-    # one microbatch on rank 0: both copies of stage 1 come, its gradient goes home
+    # one microbatch, on rank 0: it receives stage 1's weights twice and sends its gradient
     assert traffic(schedule).tolist() == [[0, 7], [10, 0]]
 
 
@@ -68,7 +68,7 @@ def test_gradients_of_replicas_are_summed_round_a_ring() -> None:
     assert all_replicated.tolist() == [pytest.approx(row) for row in ring]
 
 
-# makespans under op times that vary: the simulator's without spread, draws, a measured one --------
+# makespans with random op times: without spread as simulated, random draws, a measured one --------
 
 
 STAGES = tuple(StageProfile(2.0 + s % 3, 3.0, 1.5 + s % 2, activation_bytes=1e6) for s in range(4))
@@ -90,7 +90,7 @@ def test_without_spread_each_sample_takes_what_the_simulator_says(family: str) -
 
 
 def test_op_times_have_the_profile_s_as_mean_and_the_spread_and_follow_the_seed() -> None:
-    """One rank's makespan is the sum of its op times."""
+    """The makespan of one rank is the sum of its op times."""
     schedule = build_family("1f1b", replace(PROFILE, stages=STAGES[:1], ranks=1), 4, memory_limit=9)
     (times,) = simulate(schedule).took
     found = sampled_makespans(schedule, [0.2], samples=20_000)

@@ -1,5 +1,4 @@
-"""Averaging over replicas of the pipeline: its cost beside the ops, verified, drawn and
-searched."""
+"""Averaging over replicas of the pipeline: its cost, verification, drawing and search."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ def test_a_stage_is_averaged_once_its_last_w_has_ended() -> None:
 
 
 def test_iterations_wait_for_it() -> None:
-    """One stage a rank: nothing is hidden; two of them: the first one is."""
+    """With one stage per rank nothing overlaps; with two, the first one's averaging does."""
     schedule = build_family("1f1b", profile(), 4)
     alone = replace(schedule.problem.profile, data_parallel=None)
     plain = replace(schedule, problem=replace(schedule.problem, profile=alone))
@@ -74,7 +73,7 @@ def test_pictures_show_it(tmp_path: Path) -> None:
 
 
 def test_waiting_for_gradients_is_told_apart() -> None:
-    """A gradient comes home after the owner's last op, and is averaged then."""
+    """A gradient arrives after the owner's last op, and is averaged afterwards."""
     alone = build_family("1f1b", profile(), 4)
     words = "15 ms of averaging left after ops (of 15 ms at most on a rank), iteration"
     assert words in " ".join(str(show(alone)).split())

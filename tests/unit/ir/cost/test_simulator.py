@@ -1,4 +1,4 @@
-"""The simulator on schedules small enough to be timed by hand: ops, transfers, pairs, wires."""
+"""The simulator on schedules small enough to compute by hand: ops, transfers, pairs, wires."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pipeloom.solver import build_family
 from tests.support.by_hand import by_hand
 from tests.support.iterations import play_iterations, posted_between_ops
 
-# the simulator on schedules small enough to be timed by hand --------------------------------------
+# the simulator on schedules small enough to compute by hand ---------------------------------------
 
 
 def starts(timing: Timing) -> list[list[float]]:
@@ -152,11 +152,12 @@ def test_a_list_that_deadlocks_is_named_and_sending_order_mends_it() -> None:
     assert simulate(mended).transfers.tolist() == [[0.0, 2.0], [8.0, 10.0]]
 
 
-# pairs of an F and a BW that run at once: their times, their file, what waits for them ------------
+# pairs of an F and a BW that run at once: times, file format, dependencies
+# --------------------------
 
 
 def profile(ranks: int, share: float = 1.0, t: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Profile:
-    """Pairs take ``share`` of what both ops do alone."""
+    """A profile in which a pair takes ``share`` of the time of both ops."""
     t_f, t_b, t_w = t
     stage = StageProfile(t_f, t_b, t_w, weight_bytes=1.0, t_fb=share * (t_f + t_b + t_w))
     return Profile((stage,) * ranks, ranks)
@@ -185,14 +186,15 @@ def test_both_inputs_of_a_pair_are_waited_for_before_it() -> None:
         assert not any(isinstance(item, WaitReceive) for item in between)
 
 
-# a rank that does one thing at a time sends and passes on between its ops -------------------------
+# a rank that sends and forwards transfers between its ops
+# -------------------------------------------
 
 
 PLAIN = StageProfile(2.0, 3.0, 1.0)
 
 
 def relayed(hop: float, *moves: Transfer) -> Schedule:
-    """Three ranks with a microbatch each; the one stage is rank 0's, whose F's end at 2."""
+    """Three ranks with one microbatch each; rank 0 owns the only stage. F's end at 2."""
     profile = Profile((PLAIN,), 3, t_comm=hop, shared_by=1)
     rows = [f"0F{j} 0BW{j}" for j in range(3)]
     plan = by_hand(*rows, profile=profile, passing=Passing.WEIGHTS)
@@ -204,7 +206,7 @@ ON = Transfer(W, 0, 0, 1, 2, after=0, before=0)
 
 
 def test_it_leaves_when_the_op_at_work_ends() -> None:
-    # rank 1 runs its F from 0 to 2; what comes at 0.5 leaves then, and rank 2 waits for it
+    # rank 1 runs its F from 0 to 2; a transfer that arrives at 0.5 is forwarded then, to rank 2
     planned = relayed(0.5, HERE, ON)
     assert planned.known_timing.transfers.tolist() == [[0.0, 0.5], [0.5, 1.0]]
     between = posted_between_ops(planned)

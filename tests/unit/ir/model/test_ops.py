@@ -1,4 +1,4 @@
-"""Ops and instructions as text, weight versions, and small things said in words."""
+"""Ops and instructions as text, weight versions, and values in words."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def test_packed_reads_back(ops: list[Op]) -> None:
     assert [Op.unpack(op.packed) for op in ops] == ops
 
 
-# pipeDream: a step after each microbatch's gradient, versions of weights, and what is checked o ---
+# PipeDream: a step after each microbatch's gradient, versions of weights, and their verification
+# ----
 
 
 def built(ranks: int, microbatches: int, name: str = "pipedream") -> Schedule:

@@ -1,4 +1,4 @@
-"""Profiles: delays, cuts, limits, links and what shares them, ties, layers."""
+"""Profiles: delays, cuts, limits, links and shared wires, ties, layers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ from pipeloom.ir.cost.traffic import over_wires
 from pipeloom.solver import build_family
 from tests.support.command_line import layers_document
 
-# profiles: delays between ranks, cutting stages, limits; and what a problem makes of them ---------
+# profiles: delays between ranks, cuts of stages, limits; and the problem made from them
+# -------------
 
 
 STAGE = StageProfile(4.0, 6.0, 2.0, m_b=8.0, m_w=4.0, activation_bytes=1e6, weight_bytes=10.0)
 
 
 def test_of_two_links_for_one_pair_the_first_counts_whoever_asks() -> None:
-    """The simulator took the last, the schedule's verifier the first, the transfers' the last."""
+    """Regression: the simulator and the transfers used the last link, the verifier the first."""
     pairs = ((1, 0, Link(1.0, 1.0)), (0, 1, Link(7.0, 1.0)))
     links = Links(Link(0.1, 10.0), pairs)
     profile = Profile((STAGE,) * 2, 2, links=links)
@@ -55,7 +56,8 @@ def test_a_cut_stage_shares_out_all_but_what_it_sends() -> None:
 
 @pytest.mark.parametrize("sent", [0.0, None, 9e6])
 def test_chunks_of_the_last_stage_send_what_it_receives(sent: float | None) -> None:
-    """Of a last stage that sends nothing they sent nothing: bounds were too good."""
+    """Regression: if the last stage sends nothing, its chunks sent nothing, and bounds were too
+    high."""
     last = replace(STAGE, activation_bytes=sent)
     unlike = StageProfile.of([replace(STAGE, activation_bytes=size) for size in (1e6, 3e6)])
     sizes = [stage.activation_bytes for stage in Profile((STAGE, last), 2).split(3).stages]
@@ -75,7 +77,8 @@ def test_a_spread_is_of_all_stages_or_of_each_and_follows_them() -> None:
         assert [stage.spread for stage in profile.split(2).stages] == np.repeat(each, 2).tolist()
 
 
-# links: delays and wires by what is shared, and that whoever reads a profile reads the same -------
+# links: delays and shared wires, the same for all readers of a profile
+# ------------------------------
 
 
 RING = Sharing.RING
@@ -97,7 +100,8 @@ def test_bytes_over_a_ring_add_up_on_each_wire() -> None:
     assert over_wires(four, wide) == {"0 to 1": 5.0, "1 to 2": 12.0}
 
 
-# profiles say which stages share parameters; their programs are tied by that without being told ---
+# profiles with tied stages; their programs tie these without another option
+# -------------------------
 
 
 TIED = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 4, 4, t_comm=0.1, tied=((0, 3), (1, 2)))
@@ -126,7 +130,8 @@ def test_a_program_is_tied_by_its_profile() -> None:
     assert reductions("zb-h1", TIED, tied=[(0, 1)]) == {"reduce 0 1", "reduce 0 3", "reduce 1 2"}
 
 
-# profiles by layers: what an entry stands for, what is refused, and stages that know their laye ---
+# profiles by layers: what an entry represents, invalid ones, and stages with their layers
+# -----------
 
 
 def test_an_entry_may_stand_for_several_layers() -> None:
@@ -143,7 +148,7 @@ def test_stages_sum_their_layers_and_know_them() -> None:
     first, last = cut.stages
     assert (first.t_f, first.t_b, first.t_w) == (2.5, 4.0, 2.5)
     assert (first.m_b, first.m_w, first.weight_bytes) == (2.25, 1.25, 40.0)
-    # of the loss nothing is known
+    # sizes of the loss are unknown
     assert (first.activation_bytes, last.weight_bytes) == (8.0, None)
     assert [layer.name for layer in first.layers] == ["emb", "layers.0", "layers.1"]
     again = parse_profile(dump_profile(cut), "written")

@@ -1,4 +1,4 @@
-"""Presets hold published peaks; a cluster's file gives what a preset does."""
+"""Presets hold published peaks; a cluster file is equivalent to a preset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles of measured ops: what each kind of file tells, what is left out, and what is refused."""
+"""Profiles from measured ops: the content of each kind of file, omissions, and refused input."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ def told(*files: Path, **options: Any) -> tuple[Measurement, list[str]]:
 def test_a_run_is_read_by_the_names_of_its_ops_and_its_first_step_is_warm_up(
     tmp_path: Path,
 ) -> None:
-    """Two ranks, two steps; what is named otherwise, messages and evaluations too, is not looked
-    at."""
+    """Two ranks, two steps; events with other names, messages and evaluations are ignored."""
     for rank, scale in enumerate((1, 2)):
         ops: list[Any] = [event("send x1.0 to 1", 0, 9e9), event("aten::mm", 0, 5, "cpu_op")]
         for step, slow in enumerate((10, 1)):
@@ -79,7 +78,7 @@ def test_a_run_is_read_by_the_names_of_its_ops_and_its_first_step_is_warm_up(
 
 
 def test_torchs_ranges_begin_at_the_first_operator_that_computes(tmp_path: Path) -> None:
-    """Until then they wait for a message; I is B, and B is BW."""
+    """Before that, they wait for a message; torch's I is B, and its B is BW."""
     ops = [
         *(event("PP:0F0", 0, 10_000), event("c10d::recv_", 10, 20, "cpu_op")),
         *(event("aten::mm", 7_000, 9_000, "cpu_op"), event("aten::add", 7_500, 7_600, "cpu_op")),
@@ -97,7 +96,8 @@ def test_torchs_ranges_begin_at_the_first_operator_that_computes(tmp_path: Path)
 
 
 def test_the_measured_run_of_primus_is_two_percent_above_its_simulation() -> None:
-    """The published insight: 1F1B of the measured op times is 2 % below the measured iterations."""
+    """The published result: 1F1B simulated with the measured op times is 2 % below the measured
+    iterations."""
     found, notes = told(PRIMUS, warmup=0)
     assert (found.profile.num_stages, found.profile.ranks) == (8, 8)
     assert all(figures[kind].samples == 2 * 16 for figures in found.times for kind in figures)
@@ -107,13 +107,13 @@ def test_the_measured_run_of_primus_is_two_percent_above_its_simulation() -> Non
     iterations = json.loads(PRIMUS.read_text())["iterations"].values()
     measured = statistics.median(rows[0]["total"] for rows in iterations)
     assert 0.97 < simulated.makespan / measured < 0.99
-    # of middle halves, so that the one F that took five times its median does not count
+    # from the interquartile range, so that the outlier F with five times its median does not count
     spreads = [stage.spread or 0.0 for stage in found.profile.stages]
     assert 0.001 < min(spreads) < max(spreads) < 0.03
 
 
 def test_primus_files_of_each_rank_may_have_chunks_and_weight_gradients(tmp_path: Path) -> None:
-    """Chunk k of rank r is stage k P + r; backwards are B's then."""
+    """Chunk k of rank r is stage k P + r; with weight gradients, backwards are B's."""
     for rank in (0, 1):
         row = {
             "total": 1,

@@ -1,4 +1,4 @@
-"""Models by name and in Hugging Face's words; runs; what a model takes, by hand."""
+"""Models by name and with Hugging Face's keys; runs; a model's sizes computed by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def test_a_file_its_folder_and_its_mapping_are_one_model(tmp_path: Path) -> None
 
 
 def test_words_of_measurements_are_read() -> None:
-    """Without a model_type: GPT-3's kind by its feed-forward part, SimuMax's words for Llama."""
+    """Without a model_type: GPT-3's type from its feed-forward part, and SimuMax's keys for
+    Llama."""
     sizes = {"hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 16}
     gpt = read_model({"mlp": "gelu-4h", "positions": 1024, "vocab_size": 51200} | sizes)
     assert (gpt.width, gpt.positions, gpt.tied) == (8192, 1024, True)
@@ -42,7 +43,7 @@ def test_words_of_measurements_are_read() -> None:
 
 
 def test_null_is_not_a_default() -> None:
-    """DeepSeek-V2-Lite has no low rank of queries, Mistral v0.3 no window."""
+    """DeepSeek-V2-Lite has no low rank for queries, and Mistral v0.3 has no window."""
     lite, mistral = read_model("deepseek-v2-lite"), PRESETS["mistral-7b"]
     assert lite.latent is not None
     assert lite.latent.query_rank is None
@@ -59,7 +60,7 @@ def test_what_a_run_leaves_open_follows_from_the_rest() -> None:
 
 
 def test_llama_2_70b_by_layers() -> None:
-    """Exact parameters; narrower keys and values, a gated feed-forward part of 3.5 h, no masks."""
+    """Exact parameters; fewer key and value heads, a gated feed-forward part of 3.5 h, no masks."""
     found = pipeloom.arithmetic("llama-2-70b", micro_batch=8)
     totals, count = found.totals, 68_976_648_192
     assert found.parameters == found.active == count

@@ -1,4 +1,4 @@
-"""Parameter counts against those of transformers' models, built on meta tensors."""
+"""Parameter counts compared with transformers' models on meta tensors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_parameters_are_those_of_the_model_itself(line: str) -> None:
         built = hugging.AutoModelForCausalLM.from_config(config)
     expected = sum(parameter.numel() for parameter in built.parameters())
     assert arithmetic(words).parameters == expected
-    whole = words if kind != name else config.to_dict()  # a file of transformers has all
+    whole = words if kind != name else config.to_dict()  # transformers writes all keys
     assert arithmetic(whole).parameters == expected
 
 

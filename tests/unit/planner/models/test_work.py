@@ -1,4 +1,4 @@
-"""The work of layers: published formulas to the digit; what dividing and recomputing leave."""
+"""The work of layers: exact published formulas; the effects of parallelism and recomputation."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def flops(found: ModelWork, *ops: OpKind) -> float:
 
 
 def activation_bytes(b: int, t: int, divided: bool, recompute: str) -> float:
-    """Of a GPT's layer with dropout, in all s b h (34 + 5 a s / h) or 2 s b h; without sequence
-    parallelism 10 s b h of it are on each of t ranks (Korthikanti et al., 2022, equations 1 to 5,
-    table 2)."""
+    """The activation memory of a GPT layer with dropout: s b h (34 + 5 a s / h), or 2 s b h with
+    full recomputation. Without sequence parallelism, 10 s b h of it are on each of t ranks
+    (Korthikanti et al., 2022, equations 1 to 5, table 2)."""
     if recompute == "full":
         return 2 * S * b * H / (t if divided else 1)
     alone, shared = (0, 34) if divided else (10, 24)
@@ -61,8 +61,8 @@ def test_activations_of_a_layer_are_korthikantis(recompute: str, t: int, divided
 
 
 def test_ends_attention_kernels_and_what_waits_for_w() -> None:
-    """Section 4.3: the mask of the embedding's dropout, and norm, head and loss. Flash attention
-    keeps a number a row. 32 of 34 s b h wait for W (Qi et al., 2024)."""
+    """Section 4.3: the embedding's dropout mask, norm, head and loss. Flash attention holds one
+    number per row. 32 of 34 s b h are held for W (Qi et al., 2024)."""
     for t in (1, 8):
         embedding, *_, head = gpt_3(tp=t, micro_batch=2).layers
         assert embedding.m_b == S * 2 * H / t
@@ -73,9 +73,9 @@ def test_ends_attention_kernels_and_what_waits_for_w() -> None:
 
 
 def test_flops_and_parameters_are_those_of_the_papers() -> None:
-    """72 B l s h^2 (1 + s / 6h + v / 12hl) (Korthikanti et al., appendix A); recomputed 96 B s l
-    h^2 (1 + s / 6h + v / 16lh), and 12 l h^2 (1 + 13 / 12h + (v + s) / 12lh) parameters (Narayanan
-    et al., 2021, equations 3 and 2), and the last norm's 2 h."""
+    """72 B l s h^2 (1 + s / 6h + v / 12hl) FLOPs (Korthikanti et al., appendix A); with
+    recomputation 96 B s l h^2 (1 + s / 6h + v / 16lh) FLOPs, and 12 l h^2 (1 + 13 / 12h + (v + s) /
+    12lh) parameters (Narayanan et al., 2021, equations 3 and 2), plus the last norm's 2 h."""
     once = 72 * LAYERS * S * H**2 * (1 + S / (6 * H) + V / (12 * H * LAYERS))
     assert flops(gpt_3(), F, B, W) == pytest.approx(once, rel=1e-12)
     again = 96 * LAYERS * S * H**2 * (1 + S / (6 * H) + V / (16 * LAYERS * H))
@@ -85,9 +85,10 @@ def test_flops_and_parameters_are_those_of_the_papers() -> None:
 
 
 def test_tensor_parallel_collectives_of_a_layer_are_megatrons() -> None:
-    """Two all-reduces each way (Shoeybi et al., 2019, figure 4); with sequence parallelism as many
-    bytes, and for W an all-gather of each half's input more (Korthikanti et al., section 4.2.2)."""
-    one = 2 * S * H * 7 / 8  # what leaves a rank in a gather or a scatter
+    """Two all-reduces in each direction (Shoeybi et al., 2019, figure 4). With sequence parallelism
+    the same number of bytes, and for W another all-gather of each half's input (Korthikanti et al.,
+    section 4.2.2)."""
+    one = 2 * S * H * 7 / 8  # bytes that leave a rank in an all-gather or reduce-scatter
     for divided, expected in ((False, [4, 4, 0]), (True, [4, 4, 2])):
         sent = collectives(gpt_3(tp=8, sequence_parallel=divided).layers[1])
         found = [sum(each.wire_bytes for each in sent if each.op is op) for op in (F, B, W)]
@@ -106,8 +107,8 @@ def test_tensor_parallel_collectives_of_a_layer_are_megatrons() -> None:
     ],
 )
 def test_a_layer_is_divided_without_a_rest(model: str, degrees: dict[str, int]) -> None:
-    """With as many tokens on each rank of a tensor parallel group as sequence parallelism leaves
-    it, a rank of an expert parallel group computes its share of the group's tokens."""
+    """If each tensor parallel rank has the tokens that sequence parallelism leaves it, a rank of an
+    expert parallel group computes its share of the group's tokens."""
     whole, part = layer_of(model), layer_of(model, **degrees)
     tp, on_all = degrees.get("tp", 1), {"llama-3-70b": 2 * 8192, "mixtral-8x7b": (2 + 8) * 4096}
     for op in (F, B, W):
@@ -129,7 +130,7 @@ def test_experts_exchange_each_tokens_copies_and_their_products_are_grouped() ->
 
 
 def test_keys_and_values_go_around_the_ring() -> None:
-    both = 2 * 2048 * 8 * 128 * 2  # of 2,048 tokens, 8 heads of 128, two bytes
+    both = 2 * 2048 * 8 * 128 * 2  # 2,048 tokens, 8 heads of 128, two bytes
     sent = collectives(layer_of("llama-3-8b", cp=4, seq=8192))
     assert [(k.op, k.group, k.bytes, k.count) for k in sent] == [
         (F, "cp", both, 3),
@@ -194,8 +195,8 @@ def test_a_tied_matrix_is_held_twice_where_its_layers_are_on_two_ranks() -> None
         ({"sharding": "none"}, (2, 2, 12)),
         ({"sharding": "zero1"}, (2, 2, 3)),
         ({"sharding": "zero2"}, (2, 0.5, 3)),
-        ({"sharding": "fsdp"}, (1, 0.5, 2)),  # float32, a layer's experts gathered in two bytes
-        ({"precision": "fp32", "gradients": "fp32"}, (4, 4, 8)),  # its own master
+        ({"sharding": "fsdp"}, (1, 0.5, 2)),  # float32; a layer's experts are gathered in two bytes
+        ({"precision": "fp32", "gradients": "fp32"}, (4, 4, 8)),  # weights are their own master
         ({"gradients": "fp32"}, (2, 4, 12)),
     ],
 )

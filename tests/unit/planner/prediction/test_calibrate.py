@@ -1,4 +1,4 @@
-"""Calibration finds the rates behind made-up measurements, and stays at what is usual elsewhere."""
+"""Calibration recovers the rates behind synthetic measurements, and keeps priors otherwise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def predicted(run: dict[str, Any], cluster: Any) -> pipeloom.Prediction:
 
 
 def measured(run: dict[str, Any]) -> dict[str, Any]:
-    """With the step time and memory that the rates TRUE give."""
+    """The run with the step time and memory that follow from the rates TRUE."""
     found = predicted(run, TRUTH)
     return run | {"step_ms": found.step_ms, "memory_gib": found.memory_gib}
 
@@ -39,7 +39,7 @@ def test_rates_behind_measurements_are_found() -> None:
     assert np.abs(found.residuals).max() < 0.05
     assert found.cluster.efficiency.gemm == pytest.approx(TRUE.gemm, rel=0.08)
     assert found.document["format"] == "pipeloom.cluster"
-    for run in RUNS[3::4]:  # which it has not seen
+    for run in RUNS[3::4]:  # not used for the fit
         there, held = predicted(run, TRUTH), predicted(run, found.document)
         assert held.step_ms == pytest.approx(there.step_ms, rel=0.06)
         assert held.memory_gib == pytest.approx(there.memory_gib, rel=0.05)

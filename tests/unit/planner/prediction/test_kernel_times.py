@@ -1,4 +1,4 @@
-"""Kernels and messages of a step against what their rooflines say by hand."""
+"""Times of kernels and messages compared with rooflines computed by hand."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def gemm(m: float, n: float, k: float, precision: Precision = Precision.BF16) ->
 
 
 def test_products_reach_their_share_of_the_peak() -> None:
-    """Large ones all of it but for their depth; small results leave multiprocessors idle; shallow
-    ones wait for memory; narrow numbers have a peak and a share of their own."""
+    """Large products reach it, except for their depth; small results leave multiprocessors idle;
+    shallow ones are limited by memory; narrow formats have their own peak and share."""
     of = ONE.kernels.of
-    wave = gemm(108 * 128, 12800, 65536)  # full
+    wave = gemm(108 * 128, 12800, 65536)  # all multiprocessors are busy
     assert wave.flops / (312e9 * of(wave)) == pytest.approx(
         0.8 * 65536 / (65536 + USUAL.gemm_depth)
     )
@@ -57,14 +57,14 @@ def test_attention_backward_and_in_a_ring() -> None:
     assert of(kernel(OpKind.B, 8192.0)) == pytest.approx(forward / USUAL.attention_backward)
     ring = forward / USUAL.attention_ring
     assert of(kernel(OpKind.F, 1024.0)) == pytest.approx(ring)
-    idle = 32 * 256 / 128 / 108  # tiles of queries on multiprocessors
+    idle = 32 * 256 / 128 / 108  # tiles of queries per multiprocessor
     assert of(kernel(OpKind.F, 256.0)) == pytest.approx(ring / idle)
     slow = step(reached=USUAL.model_copy(update={"kernel_ms": 10.0})).kernels
     assert slow.of(kernel(OpKind.F, 1024.0)) == pytest.approx(80.0)  # each of 8 rounds
 
 
 def test_messages_take_latencies_and_bandwidth() -> None:
-    """Replicas on several nodes leave a node over all cards that their rings have there."""
+    """Replicas on several nodes use all network cards that their rings have in a node."""
     spread = step(tp=8, gpus=8)
     sent = next(k for k in spread.setup.work.layers[1].kernels if hasattr(k, "group"))
     latency, moved = A100.inside.latency, 7 / 8 * 1e9 / (300e6 * 0.8)

@@ -1,4 +1,4 @@
-"""Predictions: what the contract says they hold, and that the simulated schedule is behind them."""
+"""Predictions: the values that the contract requires, consistent with the simulated schedule."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_sharding_and_messages() -> None:
     assert held(fsdp, "optimizer")[0] == pytest.approx(held(none, "optimizer")[0] / 12)  # 8 of 12
     assert held(zero1, "optimizer")[0] == pytest.approx(held(none, "optimizer")[0] / 8)
     sent = [found.communication["dp"].total for found in (none, zero1, fsdp)]
-    # an all-reduce of gradients in float32; or half of it, and a gather of weights in two bytes
+    # an all-reduce of gradients in float32, or half of it and an all-gather of weights in two bytes
     assert sent[1] / sent[0] == pytest.approx(6 / 8, rel=0.01)
     assert sent[2] > sent[0]
     slow = changed(H100, between=changed(H100.between, latency=5.0))
@@ -114,7 +114,7 @@ def test_measured_layers_take_the_place_of_calculated_ones(tmp_path: Path) -> No
 
 
 def test_published_runs_are_predicted_by_the_shipped_calibration() -> None:
-    """A sample of what ``python -m benchmarks predict`` holds in full against measurements."""
+    """A sample of the comparison with measurements in ``python -m benchmarks predict``."""
     document = json.loads(PUBLISHED.read_text())
     given = {"gpu": "A100-80GB", "seq": 1024, "precision": "fp16", "recompute": "full"}
     off = []
@@ -143,7 +143,7 @@ def test_memory_is_that_of_the_family_built_for_the_profile(family: str) -> None
 def test_what_waits_for_w_is_held_in_full() -> None:
     fused, split = (predict(recompute="full", schedule=name) for name in ("1f1b", "zb-h1"))
     waiting = [sum(work.m_w for work in works) for works in split.step.setup.work.stages]
-    for found in (fused, split):  # whatever schedule -o's profile is given to
+    for found in (fused, split):  # for every schedule of the profile that -o writes
         assert [stage.m_w for stage in found.profile.stages] == pytest.approx(waiting)
         assert all(stage.m_w <= stage.m_b for stage in found.profile.stages)
         assert "M_B is raised to M_W on stages 0 to 3:" in str(found)
@@ -155,7 +155,7 @@ def test_what_waits_for_w_is_held_in_full() -> None:
 
 
 def test_optimal_fits_where_something_does_and_is_the_family_where_nothing_else_does() -> None:
-    """An allocator that takes a third more: what it takes of more activations counts too."""
+    """The allocator's overhead is one third, which also applies to additional activations."""
     greedy = changed(H100.efficiency, fragmentation=0.3, context_gib=4.0)
     model = {"model_type": "llama", "num_hidden_layers": 32, "vocab_size": 128256}
     small = changed(H100, gpu=changed(H100.gpu, memory_gib=64.0), efficiency=greedy)

@@ -1,4 +1,4 @@
-"""The cache gives back what it was given, for the same question only, and trusts no file."""
+"""The cache returns what was stored, only for the same question, and trusts no file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ASKED: dict[str, Any] = {"placement": "linear", "memory_limit": 2.0, "work_limit
 
 
 class Folder:
-    """A cache, and what was said of it."""
+    """A cache, with the notes that it emitted."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.said = path, list[str]()
@@ -48,7 +48,7 @@ class Folder:
         return path
 
     def change(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Edits the schedule of the entry, which has the digest that fits then."""
+        """Edit the schedule of the entry, and update its digest."""
         entry = json.loads(self.entry.read_text())
         change(entry["schedule"])
         content = {key: entry[key] for key in ("schedule", "more") if key in entry}

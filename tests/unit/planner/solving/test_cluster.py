@@ -1,6 +1,6 @@
-"""A real Dask scheduler with three worker processes: what only Dask itself can show.
+"""A real Dask scheduler with three worker processes, for what needs Dask itself.
 
-What becomes of its answers is asked without Dask in ``test_workers.py``.
+The handling of its answers is tested without Dask in ``test_workers.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECONDS = 120.0
 
 
 class Cluster:
-    """A scheduler and three workers, each a process."""
+    """A scheduler and three workers, each in its own process."""
 
     def __init__(self, processes: ExitStack, folder: Path) -> None:
         self._processes, self._folder = processes, folder

@@ -1,4 +1,4 @@
-"""Tasks spread over processes: the same results, whoever is lost, and no process left behind."""
+"""Tasks in several processes: equal results, lost workers, and no process left behind."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_killed_parent_leaves_no_orphan(tmp_path: Path) -> None:
 
 
 def runs(process: int) -> bool:
-    """Whether there is such a process that has not ended."""
+    """Whether this process exists and has not ended."""
     try:
         return bool(Path(f"/proc/{process}/cmdline").read_bytes())
     except OSError:
@@ -105,7 +105,7 @@ def test_a_wrong_address_is_told_at_once(address: str) -> None:
 
 
 def submit(call: Callable[[Any], Any], task: Any) -> Future[Any]:
-    """A task as a cluster's executor takes it: done at once, or lost if there is none."""
+    """Submit a task like a cluster's executor: done at once, or lost if there is none."""
     future = Future[Any]()
     if task is None:
         future.cancel()
@@ -120,7 +120,7 @@ def submit(call: Callable[[Any], Any], task: Any) -> Future[Any]:
 
 @pytest.fixture
 def dask(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
-    """Dask as far as workers know it."""
+    """A mock of the parts of Dask that workers use."""
     found = MagicMock()
     found.Client.return_value.get_executor.return_value.submit = submit
     monkeypatch.setitem(sys.modules, "distributed", found)
@@ -129,7 +129,7 @@ def dask(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
 
 @pytest.fixture
 def scheduler(dask: MagicMock) -> Iterator[str]:
-    """An address at which somebody listens, who need not speak."""
+    """An address with a listening socket, which may send nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"tls://127.0.0.1:{server.getsockname()[1]}"
 
@@ -170,7 +170,7 @@ def test_a_task_that_a_cluster_cancels_is_asked_to_stop(dask: MagicMock) -> None
     for state in ("executing", "cancelled"):
         of_worker.return_value.state = state
         assert stop_asked() is (state == "cancelled")
-    of_worker.return_value = None  # its client has left
+    of_worker.return_value = None  # its client has disconnected
     assert stop_asked()
     dask.get_worker.side_effect = ValueError("this is no worker")
     assert not stop_asked()

@@ -26,11 +26,11 @@ def test_filled_points_are_the_proven_ones_and_an_unknown_bound_is_not_drawn() -
     assert proven != other == "#fff"
     (bounds,) = re.findall(r'<path d="([^"]*)" stroke="#8a97a6" [^>]*stroke-dasharray', svg)[:1]
     on, beneath = (float(y) for y in re.findall(r"V([\d.]+)", bounds))
-    assert high == pytest.approx(on, abs=0.02)  # down is more
+    assert high == pytest.approx(on, abs=0.02)  # smaller values are higher up
     assert high < low < beneath - 1
     drawn, not_drawn = (picture(FrontierPoint(8, 0.2, bound, False)) for bound in (0.1, None))
     assert drawn.count("stroke-dasharray") == not_drawn.count("stroke-dasharray") + 1
-    picture(FrontierPoint(8, 0.0, 0.0, True))  # one limit is a picture too
+    picture(FrontierPoint(8, 0.0, 0.0, True))  # a single limit can be drawn too
     ElementTree.fromstring(frontier_svg(Frontier("nothing fits", "period", [], [])))
 
 
@@ -48,7 +48,7 @@ def test_each_placement_has_a_thin_line_that_ends_where_it_has_no_result() -> No
     points = [FrontierPoint(8, 0.2, 0.1, False), FrontierPoint(16, 0.1, 0.1, True)]
     lines = {"linear": [[(8.0, 0.2), (16.0, 0.15)]], "v": [[(8.0, 0.9), (16.0, 0.1)]]}
     svg = frontier_svg(Frontier("a sweep", "period", points, [], placements=lines))
-    # what is above the picture is left out
+    # values above the picture are omitted
     assert [path.count("V") for path in re.findall(LINE, svg)] == [1, 0]
     assert all(f">{name}</text>" in svg for name in ("linear", "v", "best found"))
     assert ">optimized</text>" in picture(*points)

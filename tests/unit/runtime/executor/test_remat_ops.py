@@ -1,5 +1,5 @@
-"""Recomputing and offloading on one rank: random numbers, shared storages, what is held when; and
-what is changed in place between F and B, which is refused, or changed once."""
+"""Recomputation and offload on one rank: random numbers, shared storages, memory over time; and
+in-place changes between F and B, which are refused or applied once."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ GIVEN: dict[str, Any] = {"targets": list(Y), "loss": mse_loss}
 
 
 def mixing(m: Any, x: Tensor) -> Tensor:
-    """Views, an output that is saved and sent on, and dropout."""
+    """Views, an output that is both saved and sent, and dropout."""
     a, b = m.first(x).chunk(2, -1)
     mixed = nn.functional.dropout(a * torch.sigmoid(b.transpose(0, 1)).transpose(0, 1), 0.5)
     return torch.tanh(m.second(mixed))
 
 
 def averaging(m: Any, x: Tensor, *, copied: bool = False) -> Tensor:
-    """Computes with a running average; ``copied``: with a copy of it."""
+    """Uses a running average; ``copied``: uses a copy of it."""
     y = m.layer(x)
     m.average.lerp_(y.detach().mean(0), 0.3)
     return torch.tanh(y * (m.average.clone() if copied else m.average))
@@ -51,7 +51,7 @@ def of_average() -> nn.Module:
 
 
 def clamping(m: Any, x: Tensor) -> Tensor:
-    """Changes its weight in each forward."""
+    """Modifies its weight in each forward."""
     with torch.no_grad():
         m.second.weight.mul_(0.9)
     y: Tensor = m.second(m.first(x))
@@ -59,14 +59,14 @@ def clamping(m: Any, x: Tensor) -> Tensor:
 
 
 def shifting(m: Any, x: Tensor) -> Tensor:
-    """Changes its input."""
+    """Modifies its input in place."""
     x.add_(1)
     y: Tensor = m.layer(x)
     return y * x
 
 
 class Spoiled(torch.autograd.Function):
-    """Changes in its backward what one of ``held`` kept for W: an input or a gradient."""
+    """Modifies in its backward a tensor of ``held`` that is kept for W: an input or a gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, held: list[Tensor]) -> Tensor:
@@ -81,7 +81,8 @@ class Spoiled(torch.autograd.Function):
 
 
 def waiting(which: str) -> nn.Module:
-    """Its product waits for W, with what the backward before it changes: ``x`` or ``dy``."""
+    """A product whose W is deferred, with a tensor that the preceding backward modifies: ``x`` or
+    ``dy``."""
 
     def forward(m: Any, x: Tensor) -> Tensor:
         held = list[Tensor]()
@@ -109,7 +110,7 @@ def normed() -> nn.Module:
 
 
 def trained(order: str, make: Callable[[], nn.Module] = of_halves, **options: Any) -> Ran:
-    """Two steps, whose gradients add up."""
+    """Two steps whose gradients accumulate."""
     torch.manual_seed(0)
     return ran(order, [make(), make()], list(X), steps=2, **GIVEN, **options)
 
@@ -123,7 +124,7 @@ def test_gradients_are_bit_for_bit_those_without_levers(order: str, memory: bool
     peak = found.pipeline.peak_memory
     assert peak < expected.pipeline.peak_memory
     found.pipeline.step(list(X), target=list(Y))
-    assert found.pipeline.peak_memory == peak  # nothing was held from step to step
+    assert found.pipeline.peak_memory == peak  # nothing is held between steps
     assert (peak > 0) == memory
 
 
@@ -190,7 +191,7 @@ def test_statistics_change_once_for_each_microbatch() -> None:
 
 
 def test_what_a_recomputed_forward_saved_is_its_own() -> None:
-    """A buffer saved without a copy: R's is the copy that it ran with."""
+    """A buffer saved without a copy: R uses the copy that it ran with."""
     torch.manual_seed(0)
     modules = [of_average(), of_average()]
     expected = copy.deepcopy(modules)

@@ -1,4 +1,4 @@
-"""What is seen of a step: in its trace, by torch's profiler, in a failure, and of the host."""
+"""Observing a step: in its trace, by torch's profiler, in a failure, and on the host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ X = torch.ones(4, 4)
 
 
 class Fails(nn.Module):
-    """Only where it is profiled."""
+    """Fails only when it is profiled."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
@@ -30,7 +30,7 @@ class Fails(nn.Module):
 
 
 def profiled(call: Any) -> list[str]:
-    call()  # the first step pays for what torch sets up
+    call()  # the first step includes torch's initialization
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         call()
     return [event.name for event in seen.events() if event.is_user_annotation]

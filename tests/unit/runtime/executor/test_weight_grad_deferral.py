@@ -1,5 +1,5 @@
-"""The split of B and W gives autograd's gradients, whatever the stage is made of, and leaves those
-of products to W; so do modules that put off weight gradients by themselves."""
+"""The split into B and W gives autograd's gradients for all kinds of stages, with products'
+gradients in W; likewise for modules that delay weight gradients themselves."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def products(m: Any, x: Tensor) -> Tensor:
 
 
 def views(m: Any, x: Tensor) -> Tensor:
-    """Products with parts of parameters: transposed, in pieces, experts of a stack."""
+    """Products with parts of parameters: transposed, sliced, experts of a stack."""
     x = torch.tanh(x @ m.square.T + functional.linear(x, m.stack[1]))
     parts = [functional.linear(x, piece) for piece in m.pieces.chunk(3)]
     x = torch.tanh(torch.stack(parts).sum(0)) @ m.stack[torch.tensor(2)].t()
-    # an element that is there twice is autograd's
+    # repeated elements are left to autograd
     return torch.tanh(x @ m.square[:, 1:4]) @ m.row.expand(3, 6)
 
 
@@ -73,7 +73,7 @@ class Checkpointed(nn.Module):
 
 
 def grouped(m: Any, x: Tensor) -> Tensor:
-    """Rows by groups, as the experts of transformers compute them, of weights (groups, out, in)."""
+    """Grouped products of rows as in transformers' experts, with weights (groups, out, in)."""
     ends = torch.tensor([4, 4, 9], dtype=torch.int32)
     return torch.tanh(torch._grouped_mm(x, m.weight.mT, offs=ends))
 
@@ -138,12 +138,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
         lambda: Of(lambda m, x: torch.func.vmap(m.inner)(x), inner=nn.Linear(6, 6)),
         {"inner.weight", "inner.bias"},
     ),
-    # a product of one's own, which has a rule
+    # a custom product with its own rule
     "own": (lambda: Of(lambda m, x: product(x, m.weight), weight=(6, 6)), set()),
     "groups": (of_groups, set()),
     "autocast": (with_autocast, set()),
 }
-"""Modules, and which of their parameters get their gradients in B."""
+"""Modules, and those of their parameters whose gradients are computed in B."""
 SHAPES = {"convolutions": IMAGES, "groups": ROWS}
 FLOAT32 = {"groups": 1e-6, "autocast": 0.01}
 
@@ -222,7 +222,7 @@ def plan(family: str) -> Schedule:
 
 
 def weights_at_the_end(turned: bool = False) -> Schedule:
-    """All F's, all B's, all W's, in their order, or of the last stage ``turned``."""
+    """All F's, all B's, all W's in order; ``turned``: in reverse for the last stage."""
     rows = []
     for stage in range(RANKS):
         after = range(MICROBATCHES)
@@ -234,7 +234,7 @@ def weights_at_the_end(turned: bool = False) -> Schedule:
 
 
 def of_delayed(family: str, stages_as: StagesAs) -> tuple[dict[str, Tensor], list[str]]:
-    """On one rank: the sums of two steps' gradients by name, and the coverage of its stages."""
+    """On one rank: accumulated gradients of two steps by name, and the coverage of its stages."""
     program = compile_schedule(plan(family))
     pipeline = trained(program, Delayed(), 2, train=False, stages_as=stages_as)
     return named(pipeline.modules, gradient), [str(one) for one in pipeline.coverage.values()]
@@ -254,7 +254,7 @@ def expected_of(stages: int) -> dict[str, Tensor]:
     ("family", "stages_as"), [*((family, "eager") for family in FAMILIES), ("zb-h1", "aten")]
 )
 def test_gradients_are_one_processs(family: str, stages_as: StagesAs) -> None:
-    """Graphs know nothing of what such modules do: they run as they are."""
+    """Graphs cannot represent what such modules do, so these run as modules."""
     rows = on_threads(partial(of_delayed, family, stages_as), RANKS)
     want = expected_of(plan(family).problem.stages)
     assert set().union(*(found for found, _ in rows.values())) == set(want)

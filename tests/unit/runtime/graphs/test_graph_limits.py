@@ -1,5 +1,5 @@
-"""Stages as graphs where a graph might be wrong: as autograd, or refused, and nothing is left in
-the user's module."""
+"""Stages for which a graph could be wrong run with autograd or are refused; the user's module is
+not modified."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OUTSIDE = torch.ones(WIDTH)
 
 
 class Scaled(nn.Module):
-    """A layer, and what a function makes of its output."""
+    """A layer, with a function applied to its output."""
 
     def __init__(self, by: Callable[[Scaled, Tensor], Tensor]) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Scaled(nn.Module):
         self.generator = torch.Generator().manual_seed(7)
 
     def __deepcopy__(self, _: dict[int, Any]) -> Scaled:
-        other = Scaled(self.by)  # a generator is not copied
+        other = Scaled(self.by)  # generators cannot be copied
         other.load_state_dict(self.state_dict())
         return other
 
@@ -55,7 +55,7 @@ def shared() -> nn.Module:
 def run(
     module: nn.Module, stages_as: str = "aten", *, order: str = FUSED, x: Tensor = X, **options: Any
 ) -> Ran:
-    """A step of two microbatches, the module as the last stage."""
+    """A step of two microbatches, with the module as last stage."""
     return ran(each(order, 2), [Shift(x.shape), module], [x, x], stages_as=stages_as, **options)
 
 
@@ -180,7 +180,7 @@ def product(module: Scaled, y: Tensor) -> Tensor:
 
 
 def step(found: Ran) -> Tensor:
-    """The first loss of one more step."""
+    """The first loss of another step."""
     losses: list[Tensor] = []
     found.pipeline.step([X, X], target=[X, X], losses=losses)
     return losses[0]

@@ -1,5 +1,5 @@
-"""Stages as graphs: the same gradients, losses, buffers and random numbers as autograd, bit by
-bit, recomputed too."""
+"""Stages as graphs: gradients, losses, buffers and random numbers are bitwise equal to autograd's,
+also with recomputation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AGAIN = "0F0 1F0 0F1 1F1 1R0 1B0 1W0 0B0 0W0 1R1 1B1 1W1 0B1 0W1"
 def run(
     module: nn.Module, order: str = each(FUSED, 2), *, x: Tensor = X, steps: int = 1, **options: Any
 ) -> Ran:
-    """Steps of a copy of the module as a last stage."""
+    """Steps of a copy of the module as last stage."""
     xs = [x] * (1 + order.count("1F1"))
     return ran(order, [Shift(x.shape), copy.deepcopy(module)], xs, steps=steps, **options)
 
@@ -65,8 +65,8 @@ class Doubled(torch.autograd.Function):
 
 
 def odd(m: Any, x: Tensor) -> Tensor:
-    """What interception defers nothing of: a function of one's own, einsum, ``x @ w.T``, slices;
-    calls that torch's Python bindings read otherwise."""
+    """Nothing here can be deferred: a custom function, einsum, ``x @ w.T``, slices; calls that
+    torch's Python bindings interpret differently."""
     x = Doubled.apply(x, m.weight) * m.constant  # type: ignore[no-untyped-call]
     x = torch.einsum("bsd,edf->bsf", x, m.stack)
     x = x + x @ m.stack[0].T
@@ -110,7 +110,7 @@ def test_graphs_give_what_autograd_gives_bit_by_bit(name: str) -> None:
         assert differing(found.values, wanted) == []
         peak = found.pipeline.peak_memory
         found.pipeline.step([X, X], target=[X, X])
-        assert found.pipeline.peak_memory == peak  # nothing is held from step to step
+        assert found.pipeline.peak_memory == peak  # nothing is held between steps
     split = run(module, each(SPLIT, 2), stages_as="aten").pipeline
     assert {*split.coverage[1].in_b} == IN_B.get(name, set())
 
@@ -160,6 +160,6 @@ def test_memory_is_that_of_what_crosses_the_cuts() -> None:
 
 
 def test_runs_of_no_graphs_start_without_torch_compile() -> None:
-    """Its import takes seconds; torch's optimizers load it, where one is made."""
+    """Its import takes seconds; torch's optimizers load it when they are constructed."""
     script = "import sys, pipeloom.training; sys.exit('torch._dynamo' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""What is found before any process is started, and which GPUs and backend processes take."""
+"""Faults found before any process is started, and the GPUs and backend that processes use."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_nccl_is_chosen_where_each_rank_has_a_gpu_or_may_share_one(
 
 
 def test_ranks_take_gpus_in_turn_and_know_them_by_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that see one GPU each call it 0 all of them."""
+    """A GPU has index 0 in every process that sees only one GPU."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     properties = SimpleNamespace(uuid="GPU-2")

@@ -1,4 +1,4 @@
-"""What is measured of steps: bytes held, a GPU's clock, and lines on what is far from the plan."""
+"""Measurements of steps: bytes held, a GPU's clock, and notes on differences from the plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.schedules import schedule
 
 
 def test_of_a_tensor_made_of_others_the_memory_inside_counts() -> None:
-    """As a DTensor is, without the processes that one needs."""
+    """For example a DTensor, here without the processes that it needs."""
     ledger, inside = Ledger(), torch.randn(8, 16)
     ledger.start([])
     with ledger.watching():
@@ -51,7 +51,7 @@ def test_memory_that_ops_free_and_take_again_is_cleared_once() -> None:
 
 
 class Event:
-    """When the device's clock, ``now``, was at it."""
+    """Records the device's clock, ``now``."""
 
     def __init__(self, device: Any) -> None:
         self._device, self.reached = device, 0.0
@@ -69,7 +69,7 @@ class Event:
 def test_a_gpus_clock_is_one_for_all_and_dated_anew_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A host that is late, as after a minute, does not count."""
+    """A delayed reading on the host, as after a minute, is ignored."""
     device: Any = SimpleNamespace(device=torch.device("cuda", 99), now=5000.0)
     device.current, device.synchronize = lambda: device, lambda: None
     device.event = lambda *, timed: Event(device)
@@ -83,7 +83,7 @@ def test_a_gpus_clock_is_one_for_all_and_dated_anew_by_itself(
         op()
     begin, end = first.seconds()
     assert end - begin == pytest.approx(0.003)
-    assert second.seconds()[0] == end  # the second one's op began where the first one's ended
+    assert second.seconds()[0] == end  # the second op began when the first one ended
     assert begin <= before
     monkeypatch.setattr(time, "perf_counter", lambda: before + 60.0)
     device.now += 20_000.0
@@ -93,7 +93,7 @@ def test_a_gpus_clock_is_one_for_all_and_dated_anew_by_itself(
 
 
 def lasting(op: float, family: str = "1f1b", **changes: Any) -> Schedule:
-    """On two ranks, every op ``op`` milliseconds long and no delay."""
+    """On two ranks, with ops of ``op`` milliseconds and no delays."""
     plan = schedule(family, 2, 3)
     stage = replace(StageProfile(op, op, op), **changes)
     profile = Profile((stage,) * 2, ranks=2, t_comm=0.0)
@@ -121,7 +121,7 @@ def test_why_a_run_is_far_from_its_plan(
 
 
 def barrier_note(plan: Schedule) -> str | None:
-    """What a pipeline that clips says of the plan."""
+    """The note of a pipeline that clips gradients about the plan."""
     made: list[Pipeline] = []
 
     def make() -> None:
@@ -137,7 +137,7 @@ def barrier_note(plan: Schedule) -> str | None:
 def test_a_barrier_that_an_optimized_plan_is_without_is_noted() -> None:
     family = lasting(1.0, family="zb-h2")
     assert family.known_timing.period < family.known_timing.makespan
-    assert barrier_note(family) is None  # no objective shapes a family
+    assert barrier_note(family) is None  # families do not depend on the objective
     plan = replace(family, report=replace(family.known_report, family="optimized"))
     assert "--objective makespan" in (barrier_note(plan) or "")
     problem = replace(plan.problem, objective=Objective.MAKESPAN)

@@ -1,5 +1,5 @@
-"""Models of Hugging Face, cut between all of their layers: loss and gradients of the whole model,
-its names, its weights; files of weights that are wrong are named, and nothing is drawn instead."""
+"""Hugging Face models, cut between any layers: the whole model's loss, gradients, names and
+weights; invalid weight files are reported, and nothing is drawn instead."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ DEEPSEEK = dict.fromkeys(("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "v_
 }  # fmt: skip
 MPT = {"d_model": WIDTH, "n_heads": HEADS, "n_layers": LAYERS, "max_seq_len": POSITIONS}
 CONFIGS: dict[str, dict[str, Any]] = {
-    # projections before and after the layers, within a decoder of its own
+    # projections before and after the layers, in a separate decoder
     "opt": NEW | {"ffn_dim": 24, "word_embed_proj_dim": 8, "dropout": 0.0},
-    # layers that return tuples, and are told their positions by a tensor of slopes
+    # layers that return tuples, and receive positions as a tensor of slopes
     "bloom": OLD | {"hidden_size": WIDTH},
     "falcon": NEW | {"alibi": False},
     "gpt2": OLD | DROPOUTS | {"n_positions": POSITIONS},
@@ -60,7 +60,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def saved(folder: Path, kind: str, **changed: Any) -> str:
-    """The path of a configuration of one of the kinds."""
+    """The path of a configuration of this kind."""
     settings = TOKENS | CONFIGS.get(kind, GROUPED) | changed
     hugging.AutoConfig.for_model(kind, **settings).save_pretrained(folder)
     return str(folder)
@@ -71,7 +71,7 @@ def source_of(path: str, **settings: Any) -> HuggingFace:
 
 
 def stages_of(source: HuggingFace, dtype: torch.dtype) -> list[nn.Module]:
-    """Each layer as a stage, tied parameters being one."""
+    """Each layer as a stage; tied parameters are one object."""
     layers = source.named_layers()
     parts = tuple((layer.name,) for layer, _ in layers)
     cut = LayeredSource(source, parts)
@@ -85,7 +85,7 @@ def stages_of(source: HuggingFace, dtype: torch.dtype) -> list[nn.Module]:
 
 
 def whole_model(source: HuggingFace, stages: list[nn.Module], dtype: torch.dtype) -> Any:
-    """The model as the library makes it, with the stages' weights under their own names."""
+    """The model as constructed by the library, with the stages' weights under their own names."""
     config = hugging.AutoConfig.from_pretrained(source.path)
     model = hugging.AutoModelForCausalLM.from_config(config, experts_implementation="eager")
     state = {name[2:]: x for stage in stages for name, x in stage.state_dict().items()}
@@ -106,19 +106,19 @@ def test_loss_and_gradients_are_those_of_the_whole_model(kind: str, tmp_path: Pa
     loss.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-8 if kind == "gptj" else 1e-12)
     found = {n[2:]: p.grad for stage in stages for n, p in stage.named_parameters()}
-    near = 1e-7 if kind == "gptj" else 1e-12  # its table of rotations stays float32 in parts
+    near = 1e-7 if kind == "gptj" else 1e-12  # its rotation table is partly float32
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(found[name], parameter.grad, rtol=near, atol=near)
 
 
 def test_a_model_drops_out_in_training_alone(tmp_path: Path) -> None:
-    """Modes are set one module at a time, as they are after an evaluation."""
+    """Modes are set module by module, as after an evaluation."""
     hugging.BioGptConfig(**NEW | TOKENS, hidden_dropout_prob=0.5).save_pretrained(tmp_path)
     source = source_of(str(tmp_path))
     stages = stages_of(source, torch.float32)
     model = whole_model(source, stages, torch.float32)
     (tokens,), _ = source.batch(0, 1)
-    nn.Sequential(*stages)(tokens)  # plans are made
+    nn.Sequential(*stages)(tokens)  # makes plans
     for training in (True, False, True):
         for module in [part for stage in stages for part in stage.modules()]:
             module.training = training
@@ -192,7 +192,7 @@ def test_a_cast_part_keeps_the_frequencies_of_its_rotation(tmp_path: Path) -> No
 def test_what_the_library_refuses_is_one_line(
     changed: dict[str, Any], settings: str, why: str, tmp_path: Path
 ) -> None:
-    """In its words, which change; what is refused here is in ``messages/golden.txt``."""
+    """The library's messages vary; our own refusals are in ``messages/golden.txt``."""
     (tmp_path / "config.json").write_text(json.dumps(GROUPED | {"model_type": "llama"} | changed))
     with pytest.raises(InputError, match=f"^hf:{tmp_path}: {why}") as caught:
         load_source(f"hf:{tmp_path}{settings}")
@@ -209,7 +209,8 @@ def test_without_the_library_a_line_says_how_to_get_it(
 
 
 def test_settings_follow_the_path(tmp_path: Path) -> None:
-    """They travel to other processes; code beside a model that the library has is not run."""
+    """They are passed to other processes; code in a model's folder is not run if the library has
+    the model."""
     auto = {"AutoConfig": "beside.Config", "AutoModelForCausalLM": "beside.Model"}
     path = saved(tmp_path, "llama", auto_map=auto)
     found = load_source(f"hf:{path},seq=6,micro_batch=3,seed=2,lr=0.01,attention=eager")

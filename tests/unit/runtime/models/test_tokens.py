@@ -1,4 +1,4 @@
-"""Windows of files of tokens, the same in every process."""
+"""Windows of token files, the same in every process."""
 
 from __future__ import annotations
 

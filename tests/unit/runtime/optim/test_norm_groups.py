@@ -1,4 +1,5 @@
-"""Which processes share a norm, and which parameters are shards: what is refused at the start."""
+"""Which processes share a norm, and which parameters are shards: combinations refused at the
+start."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ ONE, TWO = (0, 1), (0, 2)
 
 
 def mesh(*groups: tuple[Processes, ...] | None) -> list[Side]:
-    """Processes 0 and 2 are one pipeline, 1 and 3 another; ``groups``: of each process."""
+    """Processes 0 and 2 are one pipeline, 1 and 3 another; ``groups``: for each process."""
     return [Side(i // 2, (i % 2, i % 2 + 2), groups=own) for i, own in enumerate(groups)]
 
 
@@ -21,7 +22,7 @@ UNTOLD = mesh(None, None, None, None)
 
 
 def joined(**changes: object) -> list[Side]:
-    """Untold, with a change of the first process."""
+    """The sides without explicit groups, with a change in the first process."""
     return [replace(UNTOLD[0], **changes), *UNTOLD[1:]]  # type: ignore[arg-type]
 
 

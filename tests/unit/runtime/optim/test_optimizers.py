@@ -1,5 +1,5 @@
-"""Any optimizer: a step that was taken ahead and back leaves nothing behind, and one that loads a
-state goes on bit for bit."""
+"""Any optimizer: a step that is taken early and undone has no effect, and loading a state resumes
+bitwise equally."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.schedules import schedule
 
 
 class Odd(torch.optim.Optimizer):
-    """Keeps numbers and lists, changes its own options, replaces its state and writes gradients."""
+    """Keeps numbers and lists, changes its options, replaces its state and writes gradients."""
 
     def __init__(self, parameters: Any, lr: float) -> None:
         super().__init__(parameters, {"lr": lr, "decay": 1.0})
@@ -59,7 +59,7 @@ LOADED = [name for name in OPTIMIZERS if name not in ("odd", "tensor lr")]
 
 
 class Sometimes(nn.Linear):
-    """Uses its bias only where it is told to."""
+    """Uses its bias only if requested."""
 
     biased = False
 
@@ -86,8 +86,8 @@ def step(tested: Pipeline, number: int, factor: float = 1.0, *, biased: bool = T
 
 
 def clipped(name: str, ahead: bool) -> Any:
-    """The parameters and the optimizer's state of a rank, after steps that are clipped, not
-    clipped, skipped and clipped, with another rate each time before the verdict."""
+    """The parameters and optimizer state of a rank after steps that are clipped, not clipped,
+    skipped and clipped, each with another learning rate before the verdict."""
     tested = pipeline(OPTIMIZERS[name], 2, ahead=ahead, clip_grad_norm=1.0)
     seen = []
     for number, factor in enumerate((30.0, 0.01, inf, 30.0, 0.01)):
@@ -144,7 +144,7 @@ def test_options_are_the_saved_ones_but_for_how_it_computes() -> None:
 
 
 def test_an_optimizer_of_sparse_gradients_has_no_state_by_names() -> None:
-    """What needs a closure: ``tests/unit/runtime/pipeline/test_state.py``."""
+    """Optimizers with a closure: ``tests/unit/runtime/pipeline/test_state.py``."""
     with pytest.raises(InputError, match=r"got SparseAdam: RuntimeError: .*dense") as caught:
         pipeline(torch.optim.SparseAdam, 1).state_dict()
     assert "\n" not in str(caught.value)

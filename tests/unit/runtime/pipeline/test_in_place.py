@@ -1,4 +1,4 @@
-"""``Pipeline.profile`` by programs of every kind, of stages in two dtypes."""
+"""``Pipeline.profile`` with programs of every kind, with stages in two dtypes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Seen = tuple[Measurement, list[int]]
 def profiled(
     family: str, options: dict[str, Any], *, relays: bool = False, **settings: Any
 ) -> Seen:
-    """On one rank, and bytes of the parameters of its stages."""
+    """The profile on one rank, and the bytes of its stages' parameters."""
     source = TinyTransformer(torch.float32)
     plan = schedule(family, RANKS, MICROBATCHES)
     ties = [] if family == "pipedream" else [(0, plan.problem.stages - 1)]
@@ -51,8 +51,8 @@ def _parameters(pipeline: Pipeline) -> list[torch.Tensor]:
 def test_all_kinds_of_ops_are_measured_whatever_the_program_has(
     family: str, in_flight: int
 ) -> None:
-    """At most as many microbatches at once as a rank has of a stage; of chimera each rank runs each
-    stage, on half of them."""
+    """A rank has at most as many microbatches at once as for a single stage. In chimera each rank
+    runs every stage, for half of them."""
     rows = on_threads(partial(profiled, family, {}), RANKS)
     found = rows[0][0]
     assert all(other == found for other, _ in rows.values())

@@ -1,4 +1,4 @@
-"""Model sources: loaded by name, cut between their layers, and what is wrong with them."""
+"""Model sources: loading by name, cutting between layers, and invalid ones."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_cannot_be_loaded_is_one_line(module: str, name: str, expected: str
 
 @dataclass
 class Cut:
-    """A model of 24 layers, cut into as many stages as ``divides`` takes."""
+    """A model of 24 layers that can be cut into the numbers of stages that ``divides`` accepts."""
 
     divides: Callable[[int], bool]
 
@@ -90,7 +90,7 @@ DIVISORS = Cut(lambda count: 24 % count == 0)
     [
         (GPT(), 2, 8),
         (GPT(cuts=(4, 2, 2)), 3, 3),
-        (DIVISORS, 2, 8),  # not 10
+        (DIVISORS, 2, 8),  # not into 10
         (DIVISORS, 6, 12),
         (Cut(lambda count: count in {2, 4, 6, 7, 16}), 2, 7),
         (Cut(lambda count: True), 2, None),
@@ -108,7 +108,7 @@ X = [torch.zeros(2, 4)] * 3
 
 
 class Made(MLP):
-    """A source whose ``batch`` gives what it is told to."""
+    """A source whose ``batch`` returns a given value."""
 
     given: Any = ()
 
@@ -157,11 +157,11 @@ def test_tied_layers_are_one_parameter_in_a_stage_and_a_group_across_stages() ->
     first, _, last = modules(cut(model, 0, 1, 4), 3)
     assert torch.equal(first[0].symbols.weight, last[1].symbols.weight)
     assert cut(small(), 0, 1).tied(2) == ()
-    assert cut(model, 0, 3).tied(2) == tuple(model.tied(2))  # as the model itself says
+    assert cut(model, 0, 3).tied(2) == tuple(model.tied(2))  # as the model's own method
 
 
 def planned(source: Any, parts: Sequence[Sequence[str]]) -> list[int]:
-    """How many parameters each stage has of a pipeline by a plan of these layers."""
+    """The number of parameters of each stage of a pipeline planned with these layers."""
     profile = program(each(FUSED, 2)).schedule.problem.profile
     stages = [
         replace(stage, layers=tuple(Layer(name) for name in part))

@@ -1,5 +1,5 @@
-"""The state of a pipeline: buffers, frozen parameters, other programs, the names of what is saved,
-and what is refused on all ranks."""
+"""The state of a pipeline: buffers, frozen parameters, other programs, names of saved values, and
+states that all ranks refuse."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ State: TypeAlias = Mapping[str, Any]
 
 
 class Counted(nn.Linear):
-    """What no tensor holds is in its state, too."""
+    """Its state includes a value that is not in a tensor."""
 
     def __init__(self) -> None:
         super().__init__(4, 4)
@@ -49,7 +49,7 @@ class Counted(nn.Linear):
 
 
 def made(**options: Any) -> Pipeline:
-    """A frozen layer, one with a buffer, and one that has a counter of its own."""
+    """A frozen layer, one with a buffer, and one with a counter."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), Counted())
     module[0].requires_grad_(False)
@@ -73,7 +73,7 @@ def losses_by(pipeline: Pipeline, steps: Iterable[int], *, update: bool = True) 
 
 
 def assert_has(pipeline: Pipeline, model: State) -> None:
-    """Bit for bit."""
+    """Compare bitwise."""
     torch.testing.assert_close(pipeline.state_dict()["model"], model, rtol=0.0, atol=0.0)
 
 
@@ -88,14 +88,14 @@ def test_a_pipeline_goes_on_from_anothers_state_which_is_no_copy() -> None:
     assert_has(first, second.state_dict()["model"])
     counted = [one.state_dict()["optimizer"]["state.2.weight.step"] for one in (first, second)]
     losses_by(second, range(4, 5))
-    assert [count.item() for count in counted] == [4.0, 5.0]  # loading has made none its own
-    first.load_state_dict({"model": weights})  # the model alone leaves the optimizer
+    assert [count.item() for count in counted] == [4.0, 5.0]  # loading does not share them
+    first.load_state_dict({"model": weights})  # leaves the optimizer
     assert torch.equal(first.modules[0].state_dict()["2.weight"], weights["2.weight"])
     assert counted[0].item() == 4.0
 
 
 def test_gradients_that_add_up_are_never_lost_in_silence() -> None:
-    """No state is given while they do; a state that is loaded begins without them."""
+    """While they accumulate, no state is returned; a loaded state begins without them."""
     first, second = made(), made()
     losses_by(first, range(1))
     kept = copy.deepcopy(first.state_dict())
@@ -124,12 +124,12 @@ def test_the_program_that_stepped_last_has_the_loss_scale() -> None:
 
 
 def of_two(family: str = "1f1b", **options: Any) -> Pipeline:
-    """The pipeline of a small GPT on a rank that is a thread."""
+    """A small GPT's pipeline, on a rank that is a thread."""
     return Pipeline.from_source(program_of(family, RANKS), SmallGPT(), transport=own(), **options)
 
 
 def losses_of(pipeline: Pipeline, first: int) -> list[float]:
-    """The mean loss of each step."""
+    """The mean loss of each step, starting with step ``first``."""
     history = []
     for step in range(first, first + STEPS):
         rows = pipeline.gather(stepped(pipeline, SmallGPT(), step))
@@ -138,7 +138,7 @@ def losses_of(pipeline: Pipeline, first: int) -> list[float]:
 
 
 def saved() -> tuple[State, list[float]]:
-    """What a rank saves after steps, and the losses of more."""
+    """A rank's state after some steps, and the losses of further steps."""
     pipeline = of_two("chimera")
     losses_of(pipeline, 0)
     state = copy.deepcopy(pipeline.state_dict())
@@ -146,7 +146,7 @@ def saved() -> tuple[State, list[float]]:
 
 
 def whole() -> nn.Module:
-    """The model in one process, with its own names."""
+    """The model in one process, with its own parameter names."""
     embedding, *blocks, head = (make() for _, make in SmallGPT().named_layers())
     head.symbols.weight = embedding.symbols.weight
     return nn.Sequential(OrderedDict(embedding=embedding, blocks=nn.Sequential(*blocks), head=head))
@@ -173,7 +173,7 @@ def test_torchs_own_functions_load_what_a_pipeline_saved_under_torchs_own_keys()
 
 
 def changed(section: str, end: str, value: object = None) -> Callable[[State], Any]:
-    """A state with another value, or none, under the first key that ends so."""
+    """Changes or deletes the value of the first key of a state that ends with ``end``."""
 
     def change(state: State) -> State:
         key = next(key for key in state[section] if key.endswith(end))
@@ -183,7 +183,7 @@ def changed(section: str, end: str, value: object = None) -> Callable[[State], A
     return change
 
 
-FIRST = "blocks.2.norm_attention.weight"  # of the last rank's parameters
+FIRST = "blocks.2.norm_attention.weight"  # a parameter of the last rank
 WRONG: list[tuple[Callable[[State], Any], str]] = [
     (changed("model", "widen.weight"), "model.blocks.2.widen.weight: missing"),
     (changed("optimizer", ".exp_avg"), f"optimizer.state.{FIRST}.exp_avg: missing"),
@@ -202,7 +202,8 @@ WRONG: list[tuple[Callable[[State], Any], str]] = [
 
 
 def refused(change: Callable[[State], Any]) -> str:
-    """What ranks say of a state that is wrong on the last one; none takes over anything of it."""
+    """The message of all ranks for a state that is invalid on the last one; none loads any of
+    it."""
     pipeline = of_two(loss_scale=LossScale(8.0))
     stepped(pipeline, SmallGPT())
     state = pipeline.state_dict()
@@ -230,7 +231,7 @@ def raising(stage: int, name: str) -> str:
 
 
 def of_last(parameters: Any) -> torch.optim.Optimizer:
-    """An optimizer that has no state by names on the last rank alone."""
+    """An optimizer without a state by names, only on the last rank."""
     between = own()
     assert between is not None
     kind = torch.optim.LBFGS if between.rank == RANKS - 1 else torch.optim.SGD
@@ -238,7 +239,7 @@ def of_last(parameters: Any) -> torch.optim.Optimizer:
 
 
 def unsaved(**options: Any) -> str:
-    """What a rank says, each time that it is asked."""
+    """The message of a rank, which is the same every time."""
     pipeline = of_two(**options)
     said = []
     for _ in range(2):

@@ -1,5 +1,6 @@
-"""What ``step`` and ``eval`` take and give on one rank, as with ``torch.distributed.pipelining``:
-losses of all kinds, batches that are nested, outputs and gradients; and what is refused."""
+"""Arguments and results of ``step`` and ``eval`` on one rank, as in
+``torch.distributed.pipelining``: all kinds of losses, nested batches, outputs and gradients; and
+refused arguments."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ class Output:
 
 
 def judged(form: Callable[[Tensor, Tensor], Any], m: Any, x: Tensor, **target: Any) -> Any:
-    """What a last stage returns: with labels its loss in one of the ways in which models do."""
+    """The result of a last stage; with labels, a loss in one of the forms that models use."""
     out = m.layer(x)
     if not target:
         return out
@@ -109,11 +110,11 @@ def test_a_model_may_compute_its_loss(form: str) -> None:
     torch.testing.assert_close(losses, evaluated)
     shown = output["logits"] if form == "mapping" else pipeline.eval(X)
     assert shown.shape == (6, 2)
-    assert pipeline.eval(X).shape == (6, 2)  # no labels, no loss
+    assert pipeline.eval(X).shape == (6, 2)  # without labels there is no loss
 
 
 def taking() -> nn.Module:
-    """A first stage that takes what is nested."""
+    """A first stage with nested arguments."""
     take = lambda m, batch, scale: scale * m.layer(batch["x"] + batch["more"][1])  # noqa: E731
     return Of(take, layer=nn.Linear(4, 4))
 
@@ -193,7 +194,7 @@ def test_lists_in_keyword_arguments_and_their_targets_say_how_many_microbatches_
     assert len(losses) == count
     with pytest.raises(InputError, match="got 3 microbatches and 10 mic"):
         pipeline.eval(x=x, target={"labels": [torch.zeros(2, 2)] * 3})
-    assert len(pipeline.eval(x=x)) == 2 * count  # goes on
+    assert len(pipeline.eval(x=x)) == 2 * count  # still works
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_wrong_ties_are_refused(tied: list[list[tuple[int, str]]], message: str)
 
 
 def test_a_program_that_goes_on_after_a_step_is_not_clipped() -> None:
-    """Each stage stepped once it is done, which is a valid program."""
+    """Each stage is stepped as soon as it is done, which is a valid program."""
     whole = program(each(FUSED, MICROBATCHES))
     (row,) = whole.instructions
     lines = [item for item in row if str(item) != "step 1"]
@@ -223,7 +224,7 @@ def test_a_program_that_goes_on_after_a_step_is_not_clipped() -> None:
 
 
 def calling(give: Callable[..., Any]) -> nn.Module:
-    """Gives what ``give`` makes of its output."""
+    """A stage that returns ``give`` of its output."""
     return Of(
         lambda m, x, *more, **options: give(m.layer(x), *more, **options), layer=nn.Linear(4, 4)
     )
@@ -274,7 +275,7 @@ def test_options_are_cut_or_given_to_each_microbatch() -> None:
     last = calling(lambda y, **_: y)
     handed_on(give, last, scale=torch.arange(8), name="x", parts=parts)
     assert seen[-4:] == [([2 * j, 2 * j + 1], "x", (j + 1,)) for j in range(4)]
-    assert len(seen) == 8  # tried once for each kind, as the shapes of ``parts`` differ
+    assert len(seen) == 8  # called once for each kind, as the shapes of ``parts`` differ
 
 
 @pytest.mark.parametrize("pair", [(0, 0), (1, 0), (0, 4), (-1, 1)])

@@ -1,5 +1,5 @@
-"""Measured profiles of one process: bytes are those added up by hand, those by calculation are the
-measured ones to the last, and times become links."""
+"""Profiles measured in one process: bytes equal those computed by hand and those calculated without
+running, and times become links."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Stack(Squares):
 
 
 class Whole(Stack):
-    """Its batch is not cut."""
+    """Its batch cannot be cut."""
 
     def batch(self, step: int, microbatches: int) -> Any:
         return torch.ones(2, microbatches * ROWS, NARROW).unbind()
 
 
 class Choosing(Stack):
-    """It looks at values."""
+    """It depends on values."""
 
     def stage(self, number: int) -> nn.Module:
         return nn.Sequential(super().stage(number), Of(lambda _, x: x if x.sum() > 0 else -x))
@@ -63,7 +63,7 @@ def calculated(source: ModelSource, stages: int = 3, **options: Any) -> Measurem
 
 
 def measured(source: ModelSource, stages: int = 3, **options: Any) -> Measurement:
-    """All stages in one process."""
+    """All stages, measured in one process."""
     options = {"recompute": True, "offload": True, "repeats": 1, "warmup": 0} | options
     return measure_profile(source, stages=stages, ranks=stages, together=False, **options)
 
@@ -88,7 +88,7 @@ def test_sizes_are_those_by_hand(dtype: torch.dtype | None, size: int) -> None:
         assert stage.m_w == (8 + 16 + 8 + 16) * row
         assert stage.activation_bytes == ROWS * NARROW * size
         assert stage.weight_bytes == stage.grad_bytes == stage.optimizer_bytes == WEIGHTS * size
-    # the loss saves the last one's output, too
+    # the loss saves the last stage's output, too
     assert [stage.offload_bytes for stage in stages] == [n * row for n in (48, 48, 48 + 8)]
     assert [stage.m_r for stage in stages] == [8 * n * row for n in (1, 2, 1)]
     assert [stage.m_o for stage in stages] == [stage.m_r for stage in stages]
@@ -231,8 +231,8 @@ def samples(ranks: tuple[int, int], small: float, large: float) -> LinkSamples:
 
 
 def test_times_of_messages_are_links() -> None:
-    """Latency of small ones, bandwidth of what large ones take beyond it; a much slower pair is
-    named."""
+    """Latency from small messages, bandwidth from the additional time of large ones; a much slower
+    pair is reported."""
     alike = [samples(pair, 0.1, 1.1) for pair in ((0, 1), (2, 3), (0, 3))]
     links = links_of([samples(pair, 0.5, 1.5) for pair in ((0, 1), (1, 2))])
     assert (links.default, links.pairs) == (Link(0.5, pytest.approx(1.0)), ())
@@ -242,7 +242,7 @@ def test_times_of_messages_are_links() -> None:
     faster = links_of([samples((0, 1), 2.0, 1.0)]).default  # than a small one
     assert faster.delay(MEGABYTE) == pytest.approx(1.0)
     assert 0.99 < faster.latency < 1.0
-    bounded = links_of([samples((0, 1), 1.0, 2.0)], most=0.25).default  # by an activation's time
+    bounded = links_of([samples((0, 1), 1.0, 2.0)], most=0.25).default  # by an activation
     assert (bounded.latency, bounded.delay(MEGABYTE)) == (0.25, pytest.approx(2.0))
     copies = probe_host(torch.device("cpu"), 3, rank=1)
     assert (copies.ranks, copies.size, len(copies.small)) == ((1, 1), 1 << 23, 3)
@@ -251,7 +251,7 @@ def test_times_of_messages_are_links() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_eight_stages_of_70_billion_parameters_take_no_memory(tmp_path: Path) -> None:
-    """A child says how much it took at most."""
+    """A child process reports its peak memory."""
     path = configured("llama", tmp_path, **LLAMA_70B)
     script = (
         "import resource, sys\n"
@@ -264,6 +264,6 @@ def test_eight_stages_of_70_billion_parameters_take_no_memory(tmp_path: Path) ->
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     kibibytes, weights, held = map(float, done.stdout.split())
     assert kibibytes < 8 * 2**20
-    assert weights == 2 * 70_553_706_496  # bfloat16
+    assert weights == 2 * 70_553_706_496  # in bfloat16
     tokens, block, stage = 4096, 8192 * 2, 10
     assert held > tokens * block * stage  # at least each layer's input

@@ -1,4 +1,4 @@
-"""Gradients of stages that are sent: rounded once, as they leave; and those that are none."""
+"""Gradients of stages that are sent: rounded once, when they are sent; and missing ones."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def values(tensors: list[Tensor]) -> set[float]:
 
 @pytest.mark.parametrize("leaves", [True, False])
 def test_what_is_too_small_for_the_sent_dtype_adds_up_until_it_leaves(leaves: bool) -> None:
-    """At home nothing is rounded."""
+    """On their own rank they are not rounded."""
     module = nn.Linear(3, 5, dtype=torch.float64)
     layout = Layout(list(module.parameters()), torch.float64)
     found = GradientAccumulator(layout, torch.device("cpu"), torch.bfloat16)
     received = torch.full((layout.size,), 1.0, dtype=torch.bfloat16)
-    small = 2.0**-9 if leaves else 2.0**-20  # each too small to change a bfloat16 of 1
+    small = 2.0**-9 if leaves else 2.0**-20  # each is too small to change 1 in bfloat16
     found.begin(int(leaves))
     if leaves:
         found.arrive(received)
@@ -37,7 +37,7 @@ def test_what_is_too_small_for_the_sent_dtype_adds_up_until_it_leaves(leaves: bo
 
 @pytest.mark.filterwarnings("error")
 def test_real_and_complex_gradients_are_one_message() -> None:
-    """Without torch's warning of imaginary parts that are lost."""
+    """Without torch's warning on discarded imaginary parts."""
     given = [torch.randn(3), torch.randn(2, 2, dtype=torch.complex64).conj(), torch.ones(())]
     found = [torch.zeros_like(x) for x in given]
     for dtype, apart in ((None, 0.0), (torch.bfloat16, 0.05)):

@@ -1,4 +1,4 @@
-"""A checkpoint that somebody made to run something runs nothing."""
+"""A malicious checkpoint cannot execute code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Touching:
-    """Makes a file where it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -44,7 +44,7 @@ def test_a_value_is_a_number_or_words_and_runs_nothing(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
     assert not mark.exists()
     state: dict[str, Any] = {"run": {"step": 0}, "x": torch.zeros(2)}
-    load(state, checkpoint_id=folder, no_dist=True)  # torch's own does
+    load(state, checkpoint_id=folder, no_dist=True)  # torch's own loader executes it
     assert mark.exists()
 
 
@@ -57,12 +57,12 @@ def test_a_table_of_contents_runs_nothing(tmp_path: Path) -> None:
         saved_keys(folder)
     assert not mark.exists()
     with pytest.raises(AttributeError):
-        FileSystemReader(folder).read_metadata()  # torch's own runs it
+        FileSystemReader(folder).read_metadata()  # torch's own reader executes it
     assert mark.exists()
 
 
 class Gets:
-    """Pickled as the attribute ``name`` of ``kind``, as Python 3.11.2 pickles an enumeration."""
+    """Pickled as attribute ``name`` of ``kind``, as Python 3.11.2 pickles enumerations."""
 
     def __init__(self, kind: object, name: str) -> None:
         self.of = (kind, name)

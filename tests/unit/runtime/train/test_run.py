@@ -1,4 +1,4 @@
-"""Who is told of the steps of a run, and what a long one keeps."""
+"""Callbacks of a run, and what a long run keeps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def note(record: StepRecord) -> None:
 
 
 class Closing:
-    """Made without arguments."""
+    """Constructed without arguments."""
 
     closed = 0
 

@@ -1,4 +1,4 @@
-"""The choice among placements: what is tried, what is left out, and what weights leave for
+"""The choice of the placement: which are tried or skipped, and the memory that weights leave for
 activations."""
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_a_profile_is_cut_no_further_than_its_source() -> None:
 
 
 def test_stages_of_unlike_work_are_shared_out_evenly() -> None:
-    """With 9 + 1, 5 + 4 and 5 + 4 on the ranks; interleaved they have 14, 5 and 9."""
+    """With 9 + 1, 5 + 4 and 5 + 4 on the ranks; interleaved, they have 14, 5 and 9."""
     work = (9.0, 1.0, 5.0, 5.0, 4.0, 4.0)
     profile = Profile(tuple(StageProfile(w / 2, w / 4, w / 4, 0.1, 0.1) for w in work), 3)
     chosen = best_placement(profile, 7, search)
@@ -75,13 +75,13 @@ def test_stages_of_unlike_work_are_shared_out_evenly() -> None:
 
 
 def test_work_is_shared_out_by_what_ranks_can_do_and_hold() -> None:
-    """Of seven equal stages a rank that takes twice as long has one; without it, the first ones,
-    which hold most, are where the limit is largest."""
+    """Of seven equal stages, a rank that takes twice as long gets one. Without a slow rank, the
+    first stages, which hold most, are on the rank with the largest limit."""
     profile = Profile((STAGE,) * 7, 3)
     assert balanced(profile, {1: 2.0}, (9.0,) * 3).owners.count(1) == 1
     owners = balanced(profile, {}, (2.0, 1.0, 5.0)).owners
     assert (owners[0], sorted(map(owners.count, range(3)))) == (2, [2, 2, 3])
-    # longest first alone has 16 on one rank
+    # longest-first alone puts 16 on one rank
     uneven = tuple(StageProfile(work, 0.0, 0.0) for work in (7.0, 7.0, 6.0, 6.0, 5.0, 5.0, 4.0))
     work = [stage.t_f for stage in uneven]
     shared = balanced(Profile(uneven, 3), {}, (9.0,) * 3).owners
@@ -101,7 +101,7 @@ def test_the_best_of_all_is_no_worse_than_each_of_them() -> None:
         assert chosen.bound <= max(lower_bound(problem).value, best)
     for tried in chosen.tried:
         assert tried.bound is not None
-        if tried.schedule is None:  # left out: it cannot be better
+        if tried.schedule is None:  # skipped, as it cannot be better
             assert tried.bound >= best * (1 - 1e-6)
 
 
@@ -116,7 +116,7 @@ def test_activations_have_what_weights_leave_on_the_device() -> None:
 
 
 def test_after_an_interrupt_all_that_may_win_get_their_first_schedules() -> None:
-    """The one with the least bound begins; it may have nothing but one microbatch at a time."""
+    """The one with the least bound is first; its schedule may run one microbatch at a time."""
 
     def hasty(problem: Problem, _: str) -> Solving:
         return Solving.of(problem, solver="heuristic", work_limit=WORK, should_stop=lambda: True)
@@ -138,7 +138,7 @@ def entry(chosen: Chosen, name: str) -> TriedPlacement:
 
 
 def test_two_copies_of_the_weights_leave_less_for_activations() -> None:
-    """Both ranks have both stages, 3 each: 2.5 of 8.5 are left."""
+    """Both ranks have both stages, with 3 each; 2.5 of 8.5 are left."""
     found = entry(best_placement(TWO_WAYS, 4, search, copies=2), "bidirectional")
     assert found.schedule.problem.memory_limit == (2.5, 2.5)
     assert max(found.schedule.known_timing.peak_memory) <= 2.5

@@ -1,4 +1,4 @@
-"""``show``: pictures by the extension, in the terminal, of several files and of programs."""
+"""``show``: pictures by file extension, in the terminal, of several files and of programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``verify``: valid or not, and whether a lower bound is checked; certificates of ``optimize``."""
+"""``verify``: validity, and whether a lower bound is checked; certificates of ``optimize``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_verify_says_ok_or_every_violation(
 ) -> None:
     done = pipeloom("verify", schedule)
     assert (done.code, done.out) == (0, f"ok: {schedule} is a valid schedule\n")
-    # a key that is unknown, though it is a program's, changes nothing
+    # an unknown key that is valid in a program is ignored
     document = json.loads(schedule.read_text()) | {"schedule": 5}
     assert pipeloom("verify", written(schedule, document)).code == 0
     document["order"][0].pop()
@@ -48,7 +48,7 @@ def test_a_certificate_proves_a_bound(pipeloom: Command, profile: Path, tmp_path
 def test_a_forged_bound_is_said_to_be_unchecked(
     pipeloom: Command, profile: Path, tmp_path: Path
 ) -> None:
-    """The cost as the bound makes a schedule optimal, whoever says so."""
+    """The file claims a bound equal to the cost, which would make the schedule optimal."""
     forged = tmp_path / "forged.json"
     assert pipeloom("build", "gpipe", profile, "-m", 4, "-o", forged).code == 0
     document = json.loads(forged.read_text())

@@ -1,4 +1,4 @@
-"""``build`` and ``optimize``: what they write, print, keep and refuse."""
+"""``build`` and ``optimize``: what they write, print, cache and refuse."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def test_the_second_time_is_a_hit_in_every_command(
     one = ["optimize", profile, *words, "--cache", tmp_path / "cache", "--placement", "linear"]
     first, second = pipeloom(*one), pipeloom(*one)
     assert [TAKEN in each.err for each in (first, second)] == [False, True]
-    assert second.json == first.json  # the seconds of the solve too
+    assert second.json == first.json  # including the solve time
     monkeypatch.setenv("PIPELOOM_CACHE", str(tmp_path / "other"))
     assert pipeloom("compare", profile, *words).code == 0
     first, second = (pipeloom("optimize", profile, *words) for _ in range(2))
     assert TAKEN in first.err
-    assert second.json == first.json  # how long each placement was searched, too
+    assert second.json == first.json  # including the search time of each placement
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,8 @@ def test_the_second_time_is_a_hit_in_every_command(
 def test_only_the_levers_that_are_wanted_are_pulled(
     pipeloom: Command, tmp_path: Path, by: str, given: list[str], kinds: set[str]
 ) -> None:
-    """Four layers, of which a rank's two on a V hold 2 between F and B, 1.25 with levers."""
+    """Four layers on a V: a rank's two layers hold 2 between F and B, or 1.25 with recomputation or
+    offload."""
     costs = STAGE | {"t_r": 1.0, "m_r": 0.25, "m_o": 0.25, "offload_bytes": 1e6}
     layers = [{"name": "layers.{}", "repeat": 4, **costs}]
     pieces = {"stages": [costs] * 2} if by == "stages" else {"stages": None, "layers": layers}
@@ -116,7 +117,7 @@ def test_a_slow_rank_is_planned_as_its_stages_with_longer_times_wherever_they_ar
     slow = optimize(profile, 6, slow={1: 1.5}, **asked)
     problem = slow.schedule.problem
     pieces = problem.profile.num_stages // 4
-    assert pieces > 1  # another placement than linear
+    assert pieces > 1  # a placement other than linear
     for stage, found in enumerate(problem.profile.stages):
         times = 1.5 if problem.placement.owners[stage] == 1 else 1.0
         assert (found.t_f, found.t_b) == (2.0 * times / pieces, 3.0 * times / pieces)

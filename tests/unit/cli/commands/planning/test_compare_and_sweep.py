@@ -1,4 +1,4 @@
-"""``compare`` and ``sweep``: rows side by side, limits, and what is left of a stopped sweep."""
+"""``compare`` and ``sweep``: tables, limits, and continuing an interrupted sweep."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_compare_lays_all_side_by_side(pipeloom: Command, profile: Path) -> None
     by_cost = sorted((r for r in results.values() if "period" in r), key=lambda r: r["period"])
     names = [r["schedule"] for r in by_cost if r["passing"] != "weights"]
     assert [line.split()[0] for line in rows.splitlines()[2:]] == names
-    # the profile has no links: weights move for nothing
+    # the profile has no links, so that passing weights takes no time
     weights = [r["schedule"] for r in by_cost if r["passing"] == "weights"]
     assert [line.split()[0] for line in re.split(r"\n(?! )", apart)[1:]] == weights
     assert max(map(len, "\n".join((rows, apart, footer)).splitlines())) <= 100
@@ -71,14 +71,14 @@ def test_compare_shows_links_memory_and_iterations_where_they_are_known(
     pipeloom: Command, tmp_path: Path
 ) -> None:
     stage = profile_document()["stages"][0] | {"activation_bytes": 1e6, "weight_bytes": 3e6}
-    replicas = {"size": 3, "latency": 0.0, "gigabytes_per_second": 1.0}  # 4 ms for each stage
+    replicas = {"size": 3, "latency": 0.0, "gigabytes_per_second": 1.0}  # 4 ms per stage
     document = profile_document(stages=[stage] * 2, data_parallel=replicas)
     words = ["compare", written(tmp_path / "p.json", document), "-m", 4, "--no-optimizer"]
     results = {r["schedule"]: r for r in pipeloom(*words, "--json").json["results"]}
     assert results["1f1b"]["link_bytes"] == 8e6  # four activations and four gradients
     assert results["interleaved-1f1b"]["link_bytes"] == 24e6
-    assert results["1f1b"]["balance"] == 0.5  # one microbatch beside two
-    # after each step gradients are averaged, for 4 ms
+    assert results["1f1b"]["balance"] == 0.5  # peaks of one and two microbatches
+    # gradients are averaged after each step, in 4 ms
     assert results["gpipe"]["iteration_time"] == results["gpipe"]["period"] + 4.0
     head, _, *rows = pipeloom(*words).out.split("\n\n", maxsplit=1)[0].splitlines()
     assert re.split("  +", head.strip())[:3] == ["schedule", "iteration", "period"]
@@ -86,7 +86,7 @@ def test_compare_shows_links_memory_and_iterations_where_they_are_known(
     written(tmp_path / "p.json", profile_document())
     assert "iteration" not in pipeloom(*words).out
     unknown = {r["schedule"]: r for r in pipeloom(*words, "--json").json["results"]}
-    assert unknown["fsdp"]["link_bytes"] is None  # of weights no size is known
+    assert unknown["fsdp"]["link_bytes"] is None  # sizes of weights are unknown
 
 
 def test_sweep_leaves_a_schedule_a_limit_and_a_picture(
@@ -94,7 +94,7 @@ def test_sweep_leaves_a_schedule_a_limit_and_a_picture(
 ) -> None:
     folder = tmp_path / "made" / "sweep"
     words = ["sweep", profile, "-m", 4, "--placement", "linear", *SHORT, "-o", folder]
-    # files were named by six digits: of two limits in bytes the second took the first's
+    # regression: file names had six digits, so that two limits in bytes had the same file
     limits = ("--memory-limits", "2,0.5,400000001,400000002,none,2")
     done = pipeloom(*words, *limits)
     assert (done.code, done.err) == (0, "")
@@ -114,7 +114,7 @@ def test_sweep_leaves_a_schedule_a_limit_and_a_picture(
 
 
 def solved(folder: Path) -> dict[str, Any]:
-    """All documents of a sweep but how long solves took."""
+    """All documents of a sweep, without solve times."""
     found = {path.name: untimed(json.loads(path.read_text())) for path in folder.glob("*.json")}
     return found | {"frontier.svg": (folder / "frontier.svg").read_text()}
 
@@ -156,8 +156,8 @@ def test_a_folder_has_no_schedules_of_an_earlier_sweep_but_those_that_were_chang
     results = tmp_path / "results.json"
     later = results.stat().st_mtime_ns + 1
     os.utime(tmp_path / "schedule-3.json", ns=(later, later))
-    sleep(0.05)  # clocks of file systems tick slowly
-    older.rename(tmp_path / "schedule-4.json")  # keeps the time when it was written
+    sleep(0.05)  # timestamps of file systems are coarse
+    older.rename(tmp_path / "schedule-4.json")  # keeps its modification time
     kept = ["schedule-3.json", "schedule-4.json"]
     assert swept(2.0) == {"schedule-2.json", *kept}
     assert str(told[-1]) == f"{tmp_path}: not of this sweep: {', '.join(kept)}"

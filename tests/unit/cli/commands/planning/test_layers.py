@@ -1,4 +1,4 @@
-"""A profile by layers in each command: it is cut into as many stages as are to run."""
+"""A profile by layers in each command: it is cut into the number of stages that are run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parts(schedule: Path) -> list[list[str]]:
     return found
 
 
-# times: the embedding 1, each of six blocks 4, head and loss (never cut apart) 6 and 1
+# times: embedding 1, each of six blocks 4, head 6 and loss 1 (never cut apart)
 @pytest.mark.parametrize(
     ("family", "way", "expected"),
     [

@@ -1,4 +1,4 @@
-"""``plan`` and ``predict``: what they find and write, and that they agree."""
+"""``plan`` and ``predict``: their results and files, and their agreement."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_best_is_above_all_others_in_the_picture(tmp_path: Path) -> None:
     assert "no plan takes less than" in str(found)
     found.write(tmp_path)
     picture = (tmp_path / "plan.svg").read_text()
-    assert "a device has 79.1 GiB<" in picture  # it is far from all plans, and not drawn
+    assert "a device has 79.1 GiB<" in picture  # far above all plans, so its line is not drawn
     marks = [(float(x), float(y), fill) for x, y, fill in re.findall(CIRCLE, picture)]
     across, down, fills = zip(*marks, strict=True)
     assert len(marks) == len(found.plans) > 1
@@ -96,7 +96,7 @@ def test_the_best_is_above_all_others_in_the_picture(tmp_path: Path) -> None:
 def test_flags_of_other_systems_are_those_of_the_plan(
     tmp_path: Path, given: dict[str, Any], flags: str
 ) -> None:
-    """Those of its program say that it averages over replicas, and what the model is to do."""
+    """Notes say that the program averages over replicas, and which settings the model needs."""
     fixed = {"layers": 4, "recompute": "none", "schedule": "1f1b", "time_limit": 5.0}
     plan("mixtral-8x7b", "H100", **TPS, **fixed, **given).write(tmp_path)
     written_flags = (tmp_path.joinpath(f"{x}.flags") for x in ("torchtitan.json", "megatron.txt"))
@@ -126,8 +126,8 @@ def test_flags_of_other_systems_are_those_of_the_plan(
 def test_the_written_schedule_takes_as_long_as_the_plan_says(
     tmp_path: Path, how: dict[str, Any]
 ) -> None:
-    """Averages took the whole link's time, where the plan counts what nothing hides; the link in
-    the file is the real one."""
+    """Regression: averaging took the link's whole time, although the plan counts only the exposed
+    part. The file has the real link."""
     fixed = {"layers": 8, "recompute": "none", "time_limit": 10.0}
     found = plan("llama-3-8b", "H100", **TPS, **fixed, **how)
     found.write(tmp_path)
@@ -169,7 +169,7 @@ def test_weak_scaling_has_the_batch_grow_and_strong_scaling_has_it_stay(tmp_path
     weak, strong = scaled(), scaled(scaling="strong", gpus=[8, 16, 256])
     assert [(p.gpus, p.global_batch) for p in weak.points] == [(8, 16), (16, 32)]
     assert [(p.gpus, p.global_batch) for p in strong.points[:2]] == [(8, 16), (16, 16)]
-    # the same microbatches a rank cost about the same; half of them have a larger bubble
+    # with the same microbatches per rank costs are similar; half of them have a larger bubble
     near, far = (each.efficiency(each.points[1]) or 0.0 for each in (weak, strong))
     assert far < near == pytest.approx(0.96, abs=0.06)
     bubbles = [p.parts["bubble"] / sum(p.parts.values()) for p in strong.points[:2]]

@@ -1,4 +1,4 @@
-"""``profile`` measures, and ``run`` trains by a compiled program, saves, goes on and is stopped."""
+"""``profile`` measures; ``run`` trains with a program, saves, resumes, and can be stopped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIGNALS: list[signal.Signals] = []
 
 @pytest.fixture(autouse=True)
 def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where commands find the models of this checkout."""
+    """The directory in which commands find this checkout's models."""
     monkeypatch.chdir(Path(__file__).parents[5])
 
 
@@ -31,7 +31,7 @@ def untied(pipeloom: Command, schedule: Path, tmp_path: Path) -> Path:
 
 
 def stop(record: StepRecord) -> None:
-    """As Ctrl-C or another process's SIGTERM would."""
+    """Send a signal, as Ctrl-C or another process's SIGTERM would."""
     if record.step == 1:
         os.kill(os.getpid(), SIGNALS.pop())
 
@@ -50,11 +50,11 @@ def test_run_trains_and_traces(pipeloom: Command, program: Path, tmp_path: Path)
     assert losses[-1] < losses[0]
     measured = json.loads(trace.read_text())["report"]
     assert measured["makespan"] == pytest.approx(done.json["measured"]["makespan"])
-    assert measured["lower_bound"] is None  # it was of the planned times
+    assert measured["lower_bound"] is None  # the bound was for the planned times
     told = pipeloom("show", program, "--measured", trace, "--json").json["attribution"]
     assert told["measured"] == pytest.approx(measured["makespan"])
     assert "ms planned," in pipeloom("show", program, "--measured", trace).out
-    assert "one iteration of many" not in pipeloom("show", trace).out  # one step was measured
+    assert "one iteration of many" not in pipeloom("show", trace).out  # only one step was measured
     other = tmp_path / "other.json"
     assert pipeloom("build", "gpipe", tmp_path / "profile.json", "-m", 4, "-o", other).code == 0
     assert "as planned, got" in pipeloom("show", other, "--measured", trace).refusal
