@@ -29,8 +29,8 @@ VTRAIN = {
 }
 """Common values of all rows of vTrain's measurements (Bang et al., 2023)."""
 LEAST, MOST = 1e-6, 1e12
+"""The range of valid measured values."""
 AGREE = 1.05  # most that a time and a throughput of one run can differ
-"""Of whatever is measured."""
 _MEASURED = ("step_ms", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "memory_gib", "memory_gb")
 _BESIDE = (
     "source", "case", "release", "note", "seq_stated", "weights_optimizer_gib", "activation_gib",
