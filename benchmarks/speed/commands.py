@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from .. import Case, Claim, Row, Rows, Size, Table, plain
+from .simulator import times
 
 PART, RUNS = "commands", 9
 PROFILE = str(Path(__file__).parents[2] / "examples" / "profiles" / "zb-6.2b.json")
@@ -33,14 +34,10 @@ def cases(size: Size) -> Iterator[Case]:
 
 def measure(case: Case) -> Row:
     """The median and the longest of several runs, after one that fills caches."""
-    seconds = [_seconds(COMMANDS[case.name]) for _ in range(RUNS + 1)][1:]
+    words = [sys.executable, *COMMANDS[case.name]]
+    run = partial(subprocess.run, words, capture_output=True, check=True)
+    seconds = times(run, RUNS)
     return {"runs": RUNS, "seconds": median(seconds), "longest_seconds": max(seconds)}
-
-
-def _seconds(words: Sequence[str]) -> float:
-    begin = time.perf_counter()
-    subprocess.run([sys.executable, *words], capture_output=True, check=True)
-    return time.perf_counter() - begin
 
 
 def judge(rows: Rows) -> Iterator[Claim]:

@@ -30,13 +30,13 @@ def measure(case: Case) -> Row:
     def kernel() -> None:
         assert simulator.run(order)
 
-    seconds = _times(kernel, REPEATS)
+    seconds = times(kernel, REPEATS)
     assert tuple(simulator.peak.tolist()) == simulate(schedule).peak_memory
     return {
         "ops": len(order),
         "median_ms": median(seconds) * 1e3,
         "ops_per_second": len(order) / median(seconds),
-        "simulate_ms": median(_times(lambda: simulate(schedule), 21)) * 1e3,
+        "simulate_ms": median(times(lambda: simulate(schedule), 21)) * 1e3,
     }
 
 
@@ -49,8 +49,9 @@ def unequal_profile(seed: int = 0) -> Profile:
     return Profile(stages, RANKS, tuple(map(tuple, t_comm.tolist())))
 
 
-def _times(run: Callable[[], object], repeats: int) -> list[float]:
-    run()  # compile, and warm the caches
+def times(run: Callable[[], object], repeats: int) -> list[float]:
+    """The seconds of each of several runs, after one that compiles and fills caches."""
+    run()
     seconds = []
     for _ in range(repeats):
         begin = time.perf_counter()
