@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,19 +15,18 @@ PLACES = ("family", "files")
 file."""
 LAST = ("quiet", "output", "json")
 """Options at the end of every help text."""
-MICROBATCHES = {"microbatches": "-m/--microbatches"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command(Request):
+class Command(Request, ABC):
     """A command: its fields are its arguments and options."""
 
     json: bool = option(default=False)
     """print only one JSON object on standard output"""
 
+    @abstractmethod
     def run(self) -> int:
         """Run the command; returns the exit code."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def as_typed(error: InputError, request: type[Request]) -> InputError:
     beginning of lines."""
     made = options_of(request).items()
     typed = {name: each.names[-1] for name, each in made if not each.is_place or name in PLACES}
-    return renamed(error, typed | MICROBATCHES)
+    return renamed(error, typed | {"microbatches": "-m/--microbatches"})
 
 
 def renamed(error: InputError, names: dict[str, str]) -> InputError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, TypeGuard
 
@@ -12,7 +13,7 @@ from ..dtensors import is_dtensor, local
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rule:
+class Rule(ABC):
     """A product of ``x`` with ``weight``, plus ``bias`` if there is one.
 
     ``forward`` and ``input_grad`` receive the weight and bias to compute with; under autocast
@@ -24,17 +25,20 @@ class Rule:
     autocast: ClassVar[bool] = True
     """Whether autocast runs this product in lower precision."""
 
+    @abstractmethod
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Returns the product."""
-        raise NotImplementedError
 
     def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """Returns the gradient of ``x``, shaped like ``x``; ``dy`` is shaped like the product."""
+        """Returns the gradient of ``x``, shaped like ``x``; ``dy`` is shaped like the product.
+
+        Not called for an ``x`` that needs no gradient, such as integers.
+        """
         raise NotImplementedError
 
+    @abstractmethod
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
         """Adds the gradients of weight and bias to their ``.grad``."""
-        raise NotImplementedError
 
 
 class Linear(Rule):
