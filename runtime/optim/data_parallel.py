@@ -18,7 +18,7 @@ from ..rank.context import RankContext
 from ..rank.role import averaged
 from ..stages.fsdp import ShardedStages
 from ..stages.gradients import clear_unused, flattened, gradient_of, spread
-from .shard_squares import Axes, mesh_axes, processes_of, wait
+from .shard_squares import Axes, mesh_axes, processes_of, summed, wait
 
 _Arrival: TypeAlias = "torch.futures.Future[tuple[float, float]] | None"
 
@@ -106,9 +106,13 @@ class Averaging:
     def begin(self, stage: int) -> None:
         """Starts averaging the stage's gradients, which are complete.
 
-        Returns at once, except for shards on a CPU.
+        Returns at once, except for shards on a CPU. Raises ConnectionError there if another
+        replica fails or does not come in time.
         """
         if stage in self._sharded:
+            if self._context.device.type == "cpu":  # torch's own wait notices neither
+                what = f"averaging the gradients of stage {stage} over the replicas"
+                summed(self._context, 0.0, self._group, what)
             self._sharded[stage].reduce(self._context.options.sum_dtype)
         else:
             self._send(stage)

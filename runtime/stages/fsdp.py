@@ -74,7 +74,6 @@ class ShardedModule:
         from torch.distributed.fsdp import FSDPModule
 
         self._stage, self._timeout, self._faults = stage, timeout, faults
-        self._group = group
         self._device = device_of([module]).type
         self._parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
         self._states: list[Any] = [part._get_fsdp_state() for part in self._parts]
@@ -141,13 +140,8 @@ class ShardedModule:
         """Reduces all gradients to the shards' and frees the whole parameters.
 
         On a GPU, the reduction continues until :meth:`finish`. ``dtype``: that of the gradients
-        that are sent; by default their own. Raises ConnectionError on a CPU if another replica
-        fails or does not come in time.
+        that are sent; by default their own.
         """
-        if self._device == "cpu":  # torch's own wait notices neither
-            ready = dist.all_reduce(torch.zeros(1), group=self._group, async_op=True)
-            what = f"averaging the gradients of stage {self._stage} over the replicas"
-            wait_for(ready, self._timeout, what, self._faults)
         for found, divisor in zip(self._groups, self._divisors, strict=True):
             for parameter in self._trained.keys() & {*found.fsdp_params}:
                 gradient_of(parameter._unsharded_param).div_(divisor)
