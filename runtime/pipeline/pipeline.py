@@ -163,8 +163,7 @@ class Pipeline(PipelineReports):
         """Runs a step on ``data``; ``keep``: keep outputs, ``updates``: the optimizers step."""
         store, setup, step_end = ran.context.store, ran.setup, ran.step_end
         ran.inputs.put(data)
-        if ran is not self._last:
-            self._take_turn(ran)
+        self._take_turn(ran)
         if not store.resident:
             setup.gather()
         executor = setup.executor if setup.fixed and setup.executor else setup.prepared()
