@@ -122,34 +122,52 @@ def common(trees: Sequence[Path], room: str) -> list[tuple[Mutant, ...]]:
     return [tuple(one[key] for one in found) for key in found[0] if all(key in o for o in found)]
 
 
-def failed(tree: Path, tests: Sequence[str], seconds: float) -> bool:
-    """Whether the tests fail or take longer than ``seconds``."""
-    words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    environment = os.environ | {"PYTHONPATH": f"{tree / 'src'}:{tree}"}
-    with subprocess.Popen(
-        words,
-        cwd=tree,
-        env=environment,
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
+@dataclass(frozen=True)
+class Suite:
+    """Tests of a checkout, and a copy of the checkout in which they run."""
+
+    source: Path
+    tests: Sequence[str]
+    tree: Path
+
+    def failed(self, seconds: float) -> bool:
+        """Whether the tests fail or take longer than ``seconds``."""
+        words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *self.tests]
+        environment = os.environ | {"PYTHONPATH": f"{self.tree / 'src'}:{self.tree}"}
+        with subprocess.Popen(
+            words,
+            cwd=self.tree,
+            env=environment,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            try:
+                code = process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                return True
+        return code != 0
+
+    def finds(self, mutant: Mutant, seconds: float) -> bool:
+        """Whether the tests find the mutant; prints it if they do not."""
+        path = self.tree / mutant.path
+        original = path.read_bytes()
+        mutant.write(self.tree)
         try:
-            code = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return True
-    return code != 0
+            found = self.failed(seconds)
+        finally:
+            path.write_bytes(original)
+        if not found:
+            print(f"survived {self.source.name}: {mutant}", flush=True)
+        return found
 
-
-def killed(mutant: Mutant, tree: Path, tests: Sequence[str], seconds: float) -> bool:
-    """Whether the tests find the mutant."""
-    original = (tree / mutant.path).read_bytes()
-    mutant.write(tree)
-    try:
-        return failed(tree, tests, seconds)
-    finally:
-        (tree / mutant.path).write_bytes(original)
+    def copy(self, seconds: float) -> bool:
+        """Copy the checkout; returns whether its tests pass in half of ``seconds``."""
+        ignored = shutil.ignore_patterns(".*")
+        shutil.copytree(self.source, self.tree, symlinks=True, ignore=ignored)
+        warm = not self.failed(10 * seconds)  # also compiles kernels
+        return warm and not self.failed(seconds / 2)
 
 
 def main() -> int:
@@ -162,29 +180,24 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--other", nargs="+", metavar=("TREE", "TESTS"), help="another checkout")
     args = parser.parse_args()
-    suites = {ROOT: args.tests}
+    given = [(ROOT, args.tests)]
     if args.other:
-        suites[Path(args.other[0])] = args.other[1:]
+        given.append((Path(args.other[0]), args.other[1:]))
     with tempfile.TemporaryDirectory() as folder:
-        trees = [Path(folder) / f"tree{number}" for number in range(len(suites))]
-        for source, tree in zip(suites, trees, strict=True):
-            shutil.copytree(source, tree, symlinks=True, ignore=shutil.ignore_patterns(".*"))
-            first = failed(tree, suites[source], 10 * args.seconds)  # also compiles kernels
-            if first or failed(tree, suites[source], args.seconds / 2):
-                print(f"{source}: the tests fail, or take too long, as they are")
+        suites = [Suite(*each, Path(folder) / f"tree{n}") for n, each in enumerate(given)]
+        for suite in suites:
+            if not suite.copy(args.seconds):
+                print(f"{suite.source}: the tests fail, or take too long, as they are")
                 return 2
-        drawn = random.Random(args.seed).sample(common(trees, args.room), args.count)
-        found = [0] * len(suites)
-        for each in drawn:
-            for number, (mutant, tree, tests) in enumerate(
-                zip(each, trees, suites.values(), strict=True)
-            ):
-                if killed(mutant, tree, tests, args.seconds):
-                    found[number] += 1
-                else:
-                    print(f"survived {list(suites)[number].name}: {mutant}", flush=True)
-    for source, count in zip(suites, found, strict=True):
-        print(f"{source.name}: {args.room}: {count} of {len(drawn)} killed")
+        alike = common([suite.tree for suite in suites], args.room)
+        drawn = random.Random(args.seed).sample(alike, args.count)
+        found = [
+            [suite.finds(mutant, args.seconds) for suite, mutant in zip(suites, each, strict=True)]
+            for each in drawn
+        ]
+    for number, suite in enumerate(suites):
+        count = sum(finds[number] for finds in found)
+        print(f"{suite.source.name}: {args.room}: {count} of {len(drawn)} killed")
     return 0
 
 
