@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("files.export", "write a schedule in another system's format"),
     "import": ("files.import_", "read another system's format"),
 }
-CBC = "pipeloom.solver.exact.milp.cbc_process"
+CBC = "pipeloom.solver.exact.cbc"
 LEFT = ("solve_", "rank ")
 """Prefixes of the names of threads that may still be running at exit: those of
 :func:`pipeloom.solver.core.worker_threads.in_thread`, and a rank's requests to the store

@@ -30,7 +30,7 @@ from .core.worker_threads import Pieces
 from .exact import BACKENDS
 
 if TYPE_CHECKING:
-    from .exact.orders.general_interleaving import Apart
+    from .exact.instance import Learned
 
 CROSSINGS_SECONDS = 10.0
 FLOW_WORK = 2e7  # work, in simulated ops, of the smallest linear programs of a rank
@@ -122,16 +122,16 @@ def interleave(best: Incumbent, seed: int) -> Pieces:
 
     Applies where memory holds few microbatches, or a few microbatches are unlike.
     """
-    from .exact.orders.rank_windows import bound_by_windows
-    from .exact.orders.target_bisection import bisect, climb
+    from .exact.bisection import bisect, climb
+    from .exact.rank_windows import bound_by_windows
 
     if best.problem.profile.unlike:
         yield from climb(best, seed)
     elif not overlap_saves(best.problem):
-        apart: Sequence[Apart] = ()
+        learned: Sequence[Learned] = ()
         if several_stages(best.problem):
-            apart = yield from bound_by_windows(best)
-        yield from bisect(best, seed, apart)
+            learned = yield from bound_by_windows(best)
+        yield from bisect(best, seed, learned)
 
 
 def several_stages(problem: Problem) -> bool:

@@ -1,6 +1,4 @@
-"""Exact solvers: CP-SAT and a MILP (CBC) solve one formulation (:mod:`.formulation`).
-
-:mod:`.orders` has further CP-SAT models, of all orders of ops.
+"""Exact solvers of orders of ops, described by :mod:`.instance`: one CP-SAT model and one ILP.
 
 Importing this package imports neither ortools nor pulp; the first use of a solver does.
 """
@@ -63,6 +61,6 @@ def _load(module: str) -> Backend:
     return solve
 
 
-BACKENDS: Mapping[str, Backend] = {"cp-sat": _load("cp_sat"), "milp": _load("milp.model")}
+BACKENDS: Mapping[str, Backend] = {"cp-sat": _load("cp_sat"), "milp": _load("ilp")}
 MOST_OPS = 12_000
 """The most ops that a solver accepts: the matrix of their order has one byte per pair of ops."""

@@ -1,4 +1,4 @@
-"""Large neighbourhood search by CP-SAT (:mod:`..exact.orders.window_orders`).
+"""Large neighbourhood search by CP-SAT (:mod:`..exact.schedule_window`).
 
 The ops that all ranks run in a *window* of time are reordered, and all others stay. The model asks
 for a cost that is lower by some step. After a success the step doubles; otherwise it is halved, and
@@ -24,10 +24,10 @@ from ..core.methods import Method
 from ..core.options import Order
 from ..core.relaxations import fusible, has_remat, recomputable
 from ..core.stopping import OPS_A_SECOND
-from ..core.streams import by_turns
+from ..core.streams import by_turns, streams_of
 
 if TYPE_CHECKING:
-    from ..exact.orders.rank_orders import OpenOrders
+    from ..exact.schedule_window import Decided
 
 # least improvement asked for, relative to the cost: at first, and at most
 STEP, LONGEST_STEP = 5e-4, 1e-2
@@ -79,9 +79,9 @@ class WindowSearch:
             self._ask(best)
 
     def _ask(self, best: Incumbent) -> None:
-        from ..exact.orders.schedule_window import ScheduleWindow
-        from ..exact.orders.target_bisection import find
-        from ..exact.orders.window_orders import WindowOrders
+        from ..exact.bisection import find
+        from ..exact.model import OrderModel
+        from ..exact.schedule_window import ScheduleWindow
 
         order, _, cost = best.found()
         if order is not self._order:
@@ -94,11 +94,11 @@ class WindowSearch:
         if (first == stop).all():
             self._pairs = PAIRS
             return
-        window = ScheduleWindow(self._graph, first, stop, self._orders, free=self._free)
-        model = WindowOrders(window, max(cost * (1 - self._step), best.bound.value))
+        window = ScheduleWindow(self._graph, first, stop, self._decided, free=self._free)
+        target = max(cost * (1 - self._step), best.bound.value)
+        model = OrderModel(window.instance(target), 0.0, target, hint=window.hint)
         seed = int(self._rng.integers(1 << 31))
-        budget = best.budget(SHARE, SECONDS)
-        search = find(best, model, budget, seed, method=Method.WINDOW)
+        search = find(best, model, best.budget(SHARE, SECONDS), seed, Method.WINDOW)
         if best.cost < cost:
             self._step = min(2 * self._step, LONGEST_STEP)
             return
@@ -106,10 +106,12 @@ class WindowSearch:
         self._pairs *= WIDER if search.refuted else NARROWER
 
     @cached_property
-    def _orders(self) -> list[OpenOrders]:
-        from ..exact.orders.general_interleaving import rank_orders
+    def _decided(self) -> Decided:
+        """The orders that memory decides if microbatches are positions."""
+        from ..exact.instance import decided
 
-        return [] if self._remat else rank_orders(self._best.problem)
+        problem = self._best.problem
+        return [] if self._remat else [*decided(problem, streams_of(problem))]
 
     def _graph_of(self, order: Order) -> ScheduleGraph | None:
         """The schedule of ``order`` as a graph; None if something is offloaded."""

@@ -24,12 +24,11 @@ from pipeloom.solver import (
     objective_cost,
     one_at_a_time,
 )
-from pipeloom.solver.exact import ExactResult
-from pipeloom.solver.exact.cp_sat import CpSatModel
+from pipeloom.solver.exact import ExactResult, cbc
+from pipeloom.solver.exact.cbc import PREFIX
+from pipeloom.solver.exact.cp_sat import exact_model
 from pipeloom.solver.exact.cp_sat_thread import CpSatThread
-from pipeloom.solver.exact.formulation import Formulation
-from pipeloom.solver.exact.milp import cbc_process
-from pipeloom.solver.exact.milp.cbc_process import PREFIX
+from pipeloom.solver.exact.instance import all_positions
 from tests.property.small_exact.instances import problem_of
 from tests.support.oracle import searched
 from tests.support.processes import ENVIRONMENT
@@ -133,8 +132,8 @@ def processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[subproces
         return process
 
     real = subprocess.Popen
-    monkeypatch.setattr(cbc_process.subprocess, "Popen", popen)
-    monkeypatch.setattr(cbc_process.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(cbc.subprocess, "Popen", popen)
+    monkeypatch.setattr(cbc.tempfile, "tempdir", str(tmp_path))
     return started
 
 
@@ -190,7 +189,7 @@ def test_presolving_proves_no_bound_above_a_schedule() -> None:
     known = timed(Schedule.of(problem, map(parse_order, order), "known"))
     assert known.known_timing.period == pytest.approx(638.896)
     incumbent = build_family("zb-v", problem.profile, 8, memory_limit=10.0)
-    model = CpSatModel.of(Formulation.of(problem), incumbent, 0.0)
+    model = exact_model(problem, all_positions(problem), incumbent, 0.0)
     with CpSatThread(
         model.cp,
         lambda _: 0.0,

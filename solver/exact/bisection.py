@@ -1,0 +1,164 @@
+"""Proofs and schedules for small memory by bisection over target costs.
+
+A target far below the best cost is refuted quickly, one just below it may take long. So targets
+rise from the lower bound to the best cost, or to the lowest target that was not decided in time.
+The models have no objective: a target is refuted, or any solution is a schedule to start from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.errors import InvalidScheduleError
+from pipeloom.ir.model.ops import split_backwards
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..bounds.low_memory.activation_slots import slots_limit_rate
+from ..core.bound import Bound
+from ..core.incumbent import Incumbent
+from ..core.linear_instance import LinearInstance
+from ..core.methods import Method
+from ..core.options import Order
+from ..core.schedule_cost import within_memory
+from ..core.stopping import OPS_A_SECOND, Budget
+from ..core.worker_threads import Pieces
+from .cp_sat_thread import CpSatThread
+from .instance import Instance, Learned, all_orders
+from .model import PARAMETERS, OrderModel
+
+LITERALS, OPS = 20_000, 25_000  # most open pairs and ops in a model
+UNLIKE_LITERALS, UNLIKE_SHARE = 4_000, 0.75  # for unlike microbatches
+STEPS = (0.3, 0.5, 0.7, 1.0)  # targets, from bound (0) to cost (1); low ones are refuted sooner
+FIRST = 0.1  # first target if a rank has several stages
+SHARE = 0.4  # share of the time left for a target; all of it for the last one
+PATIENCE = 3  # undecided targets after which the rest of the time goes to searches
+CLOSE = 1e-3  # relative distance of bound and target from which on the best cost is the target
+JUST_BELOW = 5e-7  # relative distance of the highest target to the best cost, which counts as equal
+
+_WORDS = "few orders are possible: all orders of F's and B's are searched"
+
+
+def bisect(best: Incumbent, seed: int, learned: Sequence[Learned] = ()) -> Pieces:
+    """Bisect over targets until bound and cost are equal, or too many targets are not decided.
+
+    ``learned``: precedences known to hold. It ends at once if the model would be too large or, with
+    one stage per rank, memory does not limit the rate.
+    """
+    linear = LinearInstance.of(best.problem)
+    small = 3 * best.problem.stages * best.problem.microbatches <= OPS
+    if not small or (linear and not slots_limit_rate(linear)):
+        return
+    instance = all_orders(best.problem, learned=learned)
+    if instance.literals > LITERALS:
+        return
+    above = best.cost  # the lowest cost that was found, or not decided
+    steps = STEPS if linear else (FIRST, *STEPS)
+    answers = unanswered = 0
+    while unanswered < PATIENCE and not best.over():
+        low, high = best.bound.value, best.cost * (1 - JUST_BELOW)
+        target, share = low + steps[min(answers, len(steps) - 1)] * (above - low), SHARE
+        if target >= min(above, high) or target - low < CLOSE * best.cost:
+            target, share = high, 1.0
+        before = best.bound.value, best.cost
+        answered = ask(best, instance, target, best.budget(share), seed)
+        if answered and before == (best.bound.value, best.cost):
+            return  # the precision of ticks is reached
+        answers, unanswered = (answers + 1, 0) if answered else (0, unanswered + 1)
+        above = min(best.cost, above if answered else target)
+        yield
+
+
+def climb(best: Incumbent, seed: int) -> Pieces:
+    """:func:`bisect` for unlike microbatches, with rising targets.
+
+    The microbatches that hold most memory for longest come first, then more of them. After a target
+    that was not decided it yields, so that the caller may do something else in between.
+    """
+    for instance, every in _subsets(best.problem):
+        low = best.bound.value
+        for step in (FIRST, *STEPS):
+            for _ in range(PATIENCE):
+                if best.over():
+                    return
+                target = min(low + step * (best.cost - low), best.cost * (1 - JUST_BELOW))
+                if target <= best.bound.value:
+                    break
+                if ask(best, instance, target, best.budget(UNLIKE_SHARE), seed):
+                    break
+                yield
+            else:
+                return
+            if best.bound.value < target and not every:
+                break  # this subset has a schedule of this cost
+
+
+def _subsets(problem: Problem) -> list[tuple[Instance, bool]]:
+    """The orders of ever more unlike microbatches, each with whether it has all of them.
+
+    Those with the largest product of memory and time come first. Models that would be too large are
+    left out.
+    """
+    costs, numbers, n = Costs.of(problem), [problem.microbatches], 3
+    while n < problem.microbatches:
+        numbers, n = [*numbers, n], n + n // 2
+    areas = costs.m_b.sum(axis=0) * costs.durations[:2].sum(axis=(0, 1))
+    largest, found = np.argsort(-areas, kind="stable").tolist(), []
+    for number in sorted(numbers):
+        instance = all_orders(problem, streams=[[j] for j in sorted(largest[:number])])
+        if instance.literals > UNLIKE_LITERALS:
+            break
+        found.append((instance, number == problem.microbatches))
+    return found
+
+
+def ask(best: Incumbent, instance: Instance, target: float, budget: Budget, seed: int) -> bool:
+    """Ask for schedules that cost at most ``target``; offers them, and raises the bound.
+
+    Returns whether it was decided: such a schedule was found, or there is none.
+    """
+    model = OrderModel(instance, best.bound.value, target)
+    search = find(best, model, budget, seed, Method.CP_SAT)
+    if search.refuted:
+        best.raise_bound(Bound(model.above, "interleaving", _WORDS))
+    return best.closed or search.refuted or search.status == cp_model.OPTIMAL
+
+
+def find(
+    best: Incumbent, model: OrderModel, budget: Budget, seed: int, method: Method
+) -> CpSatThread[Order]:
+    """Run CP-SAT on ``model`` until it ends or ``budget`` is used up, and return the ended search.
+
+    Its schedules are offered to ``best`` under the name ``method``.
+    """
+    parameters = {
+        "max_time_in_seconds": budget.time.left,
+        "max_deterministic_time": budget.work.ops / OPS_A_SECOND / model.unit,
+        "num_workers": 1,
+        "random_seed": seed % 2**31,
+        **PARAMETERS,
+    }
+    with CpSatThread(model.cp, model.order, **parameters) as search:
+        while (order := search.next(best.interrupted)) is not None:
+            if not isinstance(order, float) and (cost := _cost(best, order)) is not None:
+                best.offer(order, method, cost)
+    best.work.spend(search.work * model.unit * OPS_A_SECOND)
+    return search
+
+
+def _cost(best: Incumbent, order: Order) -> float | None:
+    """The cost of ``order``; None if it is invalid or does not contain all microbatches."""
+    ops = sum(len(split_backwards(row)) for row in order)
+    if ops < 3 * best.problem.stages * best.problem.microbatches:
+        return None
+    schedule = Schedule(best.problem, order)
+    try:
+        timing = simulate(schedule)
+    except InvalidScheduleError:
+        return None
+    return timing.cost(best.problem.objective) if within_memory(best.problem, timing) else None

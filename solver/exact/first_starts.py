@@ -1,0 +1,149 @@
+"""When a rank's first op starts: what solutions of all orders lack to be schedules.
+
+In :mod:`.instance`, ops are numbered by position, which keeps all times. But the contract's times
+are the earliest of an *order*, and the period counts from each rank's first start. For the
+makespan, earlier is never worse. For the period it can be: a rank whose first op is the F of the
+second microbatch to arrive starts later, and may have a shorter span
+(``tests/unit/support/test_oracle.py`` has an example).
+
+In the contract's times, every op before a rank's first B (all of them are F's) starts exactly when
+the previous op on the rank ends or some F of the previous stage arrives: :class:`Earliest`.
+Conversely, times that satisfy this belong to an order of real microbatches (:func:`to_schedule`
+finds it): sort a stage's F's by start. Those that start at an arrival take the microbatch that has
+just arrived, all others the first one that is available. As the sets of arrived microbatches only
+grow, one is always available. First starts depend only on F's, because a B on any rank comes after
+an F on every rank. So with these constraints, the optimum over positions is the optimum over all
+valid schedules, including those in which another microbatch is first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.errors import InvalidScheduleError
+from pipeloom.ir.model.ops import CLASS_MASK, MICROBATCH_SHIFT, FloatArray, IntArray, fields_of
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..core.schedule_cost import objective_cost, within_memory
+from ..core.streams import by_turns
+from .instance import B, F, Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """The F ``op`` starts when an op of ``after`` has ended and its delay has passed.
+
+    Unless one of ``unless`` runs before it. It starts at 0 if ``after`` is empty.
+    """
+
+    op: int
+    unless: tuple[int, ...]
+    after: tuple[tuple[int, float], ...]
+
+
+def earliest(problem: Problem, instance: Instance) -> list[Earliest]:
+    """The constraint of each F that may run before its rank's first B; none for the makespan."""
+    if problem.objective is Objective.MAKESPAN:
+        return []
+    costs, rules, every = Costs.of(problem), list[Earliest](), range(problem.microbatches)
+    for rank, ops in enumerate(instance.rank_ops):
+        known, at = instance.known(rank), {i: n for n, i in enumerate(ops.tolist())}
+        stages = problem.placement.stages_of(rank)
+        unless = tuple(instance.at(B, s, 0) for s in stages)
+        for s, k in ((s, k) for s in stages for k in every):
+            i = instance.at(F, s, k)
+            if any(known[at[b], at[i]] for b in unless):
+                continue
+            others = [(t, j) for t in stages for j in (every if t != s else every[:k][-1:])]
+            found = {instance.at(F, t, j): 0.0 for t, j in others}
+            if s > 0:
+                delay = float(costs.into_f[s, 0])
+                found |= {instance.at(F, s - 1, j): delay for j in every[k:]}
+            after = ((o, d) for o, d in found.items() if o not in at or not known[at[i], at[o]])
+            rules.append(Earliest(i, unless, tuple(after)))
+    return rules
+
+
+def starts_of(instance: Instance, schedule: Schedule) -> FloatArray:
+    """The starts of a schedule's ops by position, with each BW as B and W, (N,).
+
+    Raises ValueError if the schedule exceeds a memory limit, as it is then no solution.
+    """
+    order = by_turns(schedule.problem, schedule.order)
+    timing = simulate(Schedule(schedule.problem, order))
+    if not within_memory(schedule.problem, timing):
+        raise ValueError(f"incumbent holds {timing.peak_memory}, more than its limit")
+    found = np.empty(len(instance.packed))
+    found[[instance.number[packed] for packed in np.concatenate(order).tolist()]] = np.concatenate(
+        timing.start
+    )
+    return found
+
+
+def to_schedule(
+    positions: Schedule, instance: Instance, start: FloatArray, slack: float
+) -> Schedule | None:
+    """The better of two schedules of a solution, timed by the simulator, or None.
+
+    One uses ``positions`` as microbatches. The other names microbatches such that every rank starts
+    as late as in the solution. Either may be invalid. ``slack``: the largest error of ``start``.
+    """
+    names = _microbatches(positions, instance, start, slack)
+    found = [_valid(positions), _valid(_renamed(positions, names))]
+    valid = [schedule for schedule in found if schedule is not None]
+    return min(valid, key=objective_cost, default=None)
+
+
+def _microbatches(
+    positions: Schedule, instance: Instance, start: FloatArray, slack: float
+) -> IntArray:
+    """The microbatch of the k-th F of each stage, shape (S, M)."""
+    problem = positions.problem
+    end, into, every = start + instance.takes, Costs.of(problem).into_f, range(problem.microbatches)
+    rows = [[instance.number[packed] for packed in row.tolist()] for row in positions.order]
+    free = {b: float(end[a]) for row in rows for a, b in pairwise(row)}
+    names = np.tile(np.arange(problem.microbatches), (problem.stages, 1))
+    for s in range(1, problem.stages):
+        arrival = [float(end[instance.at(F, s - 1, k)] + into[s, 0]) for k in every]
+        left = list(every)
+        for k in every:
+            i = instance.at(F, s, k)
+            waits = float(start[i]) > free.get(i, -np.inf) + slack
+            pick = _pick(arrival, left, float(start[i]) + slack, waits)
+            left.remove(pick)
+            names[s, k] = names[s - 1, pick]
+    return names
+
+
+def _pick(arrival: Sequence[float], left: list[int], by: float, waits: bool) -> int:
+    """The index of the F to take of ``left``: the last arrived if it waits, else the first."""
+    there = [k for k in left if arrival[k] <= by] or left[:1]
+    return there[-1] if waits else there[0]
+
+
+def _renamed(positions: Schedule, names: IntArray) -> Schedule:
+    """The schedule in which F's have the microbatches ``names``.
+
+    B's and W's take the microbatches in the order in which the last stage runs their F's.
+    """
+    rows = []
+    for row in positions.order:
+        kind, stage, k = fields_of(row)
+        j = names[np.where(kind == F, stage, len(names) - 1), k]
+        rows.append((row & CLASS_MASK) | (j << MICROBATCH_SHIFT))
+    return replace(positions, order=tuple(rows))
+
+
+def _valid(schedule: Schedule) -> Schedule | None:
+    try:
+        timing = simulate(schedule)
+    except InvalidScheduleError:
+        return None
+    return replace(schedule, timing=timing) if within_memory(schedule.problem, timing) else None

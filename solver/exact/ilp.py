@@ -1,0 +1,262 @@
+"""The integer program of the Zero Bubble paper (appendix), with PuLP and CBC: ``milp``.
+
+The paper's symbols: op i ends at E(i) and takes T(i); O(i, k) is 1 if i runs before k, two ops of
+one rank whose order is open; the *inf* of the paper's big-M constraints is the smallest constant
+that suffices. The constraints, with the makespan or the period as the objective:
+
+- *waits* (dependencies, and known orders): E(k) - T(k) >= E(i) - T(i) + the least time between;
+- *one op at a time*: E(k) >= E(i) + T(k) - (1 - O(i, k)) inf;
+- *memory* at every F k: the sum of dM(i) O(i, k) over all i, plus dM(k), is at most the limit;
+- *packing* (not in the paper): before and after each op, there is time for all ops that run before
+  and after it on its rank. Without it the LP relaxation only proves the work; with it, often the
+  optimum;
+- *implications* (not in the paper): if i runs before k, it runs before what must follow k;
+- *first starts* (:mod:`.first_starts`).
+
+CBC computes in floating point. A binary variable may be off by ``_INTEGER``, which lets a big-M
+constraint slip by that times M, and any constraint may be off by ``_PRIMAL``. Along a path of N ops
+this adds up to at most N (``_INTEGER`` M + ``_PRIMAL``), which is subtracted from its bound,
+together with the precision of its output. If all costs are whole ticks, the rest is rounded up. The
+bound is the one that CBC reports at its end; if it reports none, the known bound is returned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import permutations
+
+import numpy as np
+import pulp
+
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule
+
+from ..core.methods import Method
+from ..core.options import SolveOptions
+from ..core.schedule_cost import objective_cost
+from ..core.stopping import TimeLimit
+from ..core.tolerances import ROUNDING
+from . import ExactResult
+from .cbc import Outcome, run_cbc
+from .first_starts import earliest, starts_of, to_schedule
+from .instance import F, all_positions
+from .integer_time import Ticks
+
+NODE = 50  # work of a node of the search tree per pair of ops, in simulated ops
+_COST = 1e4  # the scaled horizon: CBC prints three decimals of a bound
+_PRINTED = 1e-3
+_INTEGER = 1e-9
+_ABOVE = 1e-6  # relative slack above incumbent and horizon, as numbers are rounded in the file
+_PRIMAL = 1e-8
+
+
+def solve(
+    problem: Problem,
+    options: SolveOptions,
+    *,
+    incumbent: Schedule | None,
+    lower_bound: float,
+    on_solution: Callable[[Schedule], None] | None = None,
+    on_bound: Callable[[float], None] | None = None,
+) -> ExactResult:
+    """See :class:`pipeloom.solver.exact.Backend`. Callbacks are only called at the end."""
+    time, best = TimeLimit(options.time_limit), incumbent
+    program = _Program(problem, incumbent, lower_bound)
+    node = NODE * len(program.T) ** 2
+    outcome = run_cbc(
+        program.lp,
+        start=program.start,
+        seconds=max(time.left, 0.1),
+        options=_options(options, node),
+        should_stop=options.should_stop,
+    )
+    found = program.schedule(outcome) if outcome.values else None
+    if found is not None and (best is None or objective_cost(found) < objective_cost(best)):
+        best = found
+        if on_solution:
+            on_solution(found)
+    if outcome.infeasible and best is None:
+        return ExactResult(None, math.inf, complete=True)
+    bound = max(lower_bound, program.proves(outcome))
+    bound = min(bound, math.inf if best is None else objective_cost(best))
+    return ExactResult(best, bound, outcome.complete)
+
+
+def _options(options: SolveOptions, node: float) -> dict[str, float | str]:
+    seed = 1 + options.seed % 2**30  # 0 would mean the time of day
+    return {
+        **({} if math.isinf(options.ops) else {"maxNodes": 1 + int(options.ops / node)}),
+        "integerTolerance": _INTEGER,
+        "primalTolerance": _PRIMAL,
+        "randomSeed": seed,
+        "randomCbcSeed": seed,
+        "ratioGap": 0,
+        "allowableGap": 0,
+        "preprocess": "off",  # it finds little here, and the search then takes twice as long
+    }
+
+
+class _Program:
+    """The program of all orders of ``problem``, with times multiplied by ``scale``.
+
+    Lists are by op (:mod:`.instance`). ``start``: the incumbent as values of the variables.
+    """
+
+    def __init__(self, problem: Problem, incumbent: Schedule | None, known: float) -> None:
+        self.problem, self.instance = problem, all_positions(problem)
+        self.waits, takes = sorted(self.instance.waits), self.instance.takes
+        rank_ops = self.instance.rank_ops
+        horizon = cost = self.instance.horizon * (1 + _ABOVE)
+        if incumbent is not None:
+            cost = objective_cost(incumbent) * (1 + _ABOVE)
+            times = 2 if problem.objective is Objective.PERIOD else 1  # see :mod:`.model`
+            horizon = min(horizon, times * cost)
+        self.scale = scale = _COST / horizon if horizon > 0 else 1.0
+        self.horizon, head, tail = horizon * scale, np.zeros(len(takes)), takes.copy()
+        for i, k, gap in self.waits:
+            head[k] = max(head[k], head[i] + gap)
+        for i, k, gap in reversed(self.waits):
+            tail[i] = max(tail[i], gap + tail[k])
+        self.T = takes * scale
+        self.earliest = self.T + head * scale
+        self.latest = np.maximum(self.earliest, self.T + (horizon - tail) * scale)
+        lp = self.lp = pulp.LpProblem("schedule", pulp.LpMinimize)
+        self.cost = lp.add_variable("cost", known * scale * (1 - ROUNDING), cost * scale)
+        ends = enumerate(zip(self.earliest, self.latest, strict=True))
+        self.E = [lp.add_variable(f"E{i}", low, high) for i, (low, high) in ends]
+        self.O: dict[tuple[int, int], pulp.LpVariable] = {}
+        self.ranks = [(ops.tolist(), self.instance.known(r)) for r, ops in enumerate(rank_ops)]
+        self._place = {i: n for ops, _ in self.ranks for n, i in enumerate(ops)}
+        lp += self.cost
+        for constrain in CONSTRAINTS:
+            constrain(self)
+        self.start = {} if incumbent is None else self._start(incumbent)
+
+    def before(self, i: int, k: int) -> pulp.LpAffineExpression | int:
+        """O(i, k), or its value if the order of the two ops of one rank is known."""
+        if (i, k) in self.O:
+            return self.O[i, k] + 0
+        known = self.ranks[self.instance.rank[i]][1]
+        return 1 - self.O[k, i] if (k, i) in self.O else int(known[self._place[i], self._place[k]])
+
+    def follows(self, k: int, i: int, gap: float, excuse: pulp.LpAffineExpression) -> None:
+        """Add: ``k`` ends ``gap`` after the end of ``i``, unless ``excuse`` is 1."""
+        inf = self.latest[i] + gap - self.earliest[k]
+        if inf > 0:
+            self.lp += self.E[k] >= self.E[i] + gap - inf * excuse
+
+    def _start(self, incumbent: Schedule) -> dict[str, float]:
+        """The incumbent; CBC completes the binary variables of first starts by itself."""
+        ends = (starts_of(self.instance, incumbent) + self.instance.takes) * self.scale
+        place = {i: n for n, i in enumerate(np.lexsort((self.T > 0, ends)).tolist())}
+        orders = {binary.name: float(place[i] < place[k]) for (i, k), binary in self.O.items()}
+        times = {end.name: time for end, time in zip(self.E, ends.tolist(), strict=True)}
+        return {"cost": objective_cost(incumbent) * self.scale, **times, **orders}
+
+    def proves(self, outcome: Outcome) -> float:
+        """The lower bound on the cost; 0 if CBC reports none, or none is valid."""
+        if outcome.infeasible or outcome.bound is None:  # because of a tolerance
+            return 0.0
+        slip = len(self.T) * (_INTEGER * self.horizon + _PRIMAL) + _PRINTED
+        proven = (outcome.bound - slip) / self.scale
+        ticks = Ticks.of(np.unique(self.instance.times).tolist(), self.instance.horizon)
+        return ticks.least(proven) / ticks.per_unit if ticks.exact else proven
+
+    def schedule(self, outcome: Outcome) -> Schedule | None:
+        """The schedule of CBC's solution."""
+        value, packed = outcome.values, self.instance.packed
+        start = (np.array([value[end.name] for end in self.E]) - self.T) / self.scale
+        before = np.zeros(len(self.T))
+        for ops, known in self.ranks:
+            before[ops] = known.sum(axis=0)
+        for (i, k), binary in self.O.items():
+            before[k if value[binary.name] > 0.5 else i] += 1
+        order = tuple(packed[sorted(ops, key=before.__getitem__)] for ops, _ in self.ranks)
+        report = Report(self.problem.objective, OPTIMIZED, method=Method.MILP)
+        positions = Schedule(self.problem, order, report=report)
+        return to_schedule(positions, self.instance, start, 1e-3 / self.scale)
+
+
+def _waits(program: _Program) -> None:
+    for i, k, gap in program.waits:
+        delay = gap * program.scale - program.T[i] + program.T[k]
+        program.lp += program.E[k] >= program.E[i] + delay
+
+
+def _one_op_at_a_time(program: _Program) -> None:
+    """Also add that the orders of ops of zero duration form no cycle."""
+    takes = program.T
+    for ops, known in program.ranks:
+        for n, m in np.argwhere(np.triu(~(known | known.T), 1)).tolist():
+            i, k = ops[n], ops[m]
+            binary = program.O[i, k] = program.lp.add_variable(f"O{i}_{k}", cat=pulp.LpBinary)
+            program.follows(k, i, takes[k], 1 - binary)
+            program.follows(i, k, takes[i], binary + 0)
+        for cycle in permutations((i for i in ops if takes[i] == 0), 3):
+            if cycle[0] == min(cycle):
+                a, b, c = cycle
+                orders = program.before(a, b), program.before(b, c), program.before(c, a)
+                program.lp += pulp.lpSum(orders) <= 2
+
+
+def _implications(program: _Program) -> None:
+    after: dict[int, list[int]] = {}
+    for k, later, _ in program.waits:
+        if program.instance.rank[k] == program.instance.rank[later]:
+            after.setdefault(k, []).append(later)
+    for i, k in [pair for a, b in program.O for pair in ((a, b), (b, a))]:
+        for later in after.get(k, ()):
+            if isinstance(follows := program.before(i, later), pulp.LpAffineExpression):
+                program.lp += program.before(i, k) <= follows
+
+
+def _packing(program: _Program) -> None:
+    lp, end, takes = program.lp, program.E, program.T
+    period = program.problem.objective is Objective.PERIOD
+    for ops, _ in program.ranks:
+        for i in ops:  # of a rank, the first op is the F of microbatch 0 on its lowest stage
+            begins = end[ops[0]] - takes[ops[0]]
+            others = [k for k in ops if k != i]
+            earlier = pulp.lpSum(takes[k] * program.before(k, i) for k in others)
+            later = pulp.lpSum(takes[k] * program.before(i, k) for k in others)
+            lp += end[i] - takes[i] >= begins + earlier
+            lp += program.cost + (begins if period else 0) >= end[i] + later
+
+
+def _memory(program: _Program) -> None:
+    for rank, rows in program.instance.memory.items():
+        ops, _ = program.ranks[rank]
+        for change, limit in rows:
+            unit = max(float(np.abs(change).max()), limit) / 100
+            amounts = dict(zip(ops, (change / unit).tolist(), strict=True))
+            for k in (i for i in ops if program.instance.kind[i] == F):
+                others = pulp.lpSum(amounts[i] * program.before(i, k) for i in ops if i != k)
+                held = others + amounts[k]
+                if not held.isNumericalConstant():
+                    program.lp += held <= limit / unit
+                elif held.constant > limit / unit:
+                    program.lp += program.cost <= -1  # no schedule at all
+
+
+def _first_starts(program: _Program) -> None:
+    lp, end, takes = program.lp, program.E, program.T
+    for n, rule in enumerate(earliest(program.problem, program.instance)):
+        k = rule.op
+        if not rule.after:
+            lp += end[k] <= takes[k]
+            continue
+        reasons = []
+        for i, delay in rule.after:
+            reason = lp.add_variable(f"r{n}_{i}", cat=pulp.LpBinary)
+            reasons.append(reason)
+            gap = delay * program.scale + takes[k]
+            program.follows(k, i, gap, 1 - reason)
+            inf = max(0.0, program.latest[k] - program.earliest[i] - gap)
+            lp += end[k] <= end[i] + gap + inf * (1 - reason)
+        late = [program.before(b, k) for b in rule.unless]
+        lp += pulp.lpSum(reasons) + pulp.lpSum(late) >= 1
+
+
+CONSTRAINTS: tuple[Callable[[_Program], None], ...]
+CONSTRAINTS = (_one_op_at_a_time, _waits, _implications, _packing, _memory, _first_starts)

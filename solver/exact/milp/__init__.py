@@ -1,1 +1,0 @@
-"""The formulation as a MILP, solved by CBC in a process of its own."""

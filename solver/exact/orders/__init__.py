@@ -1,1 +1,0 @@
-"""CP-SAT models of all orders of ops, for bounds and schedules if memory is small."""

@@ -1,0 +1,293 @@
+"""A lower bound from all orders of the ops of one rank, or of a few, by CP-SAT.
+
+The other ranks are replaced by the least times that a microbatch needs there (:mod:`.instance`).
+Let l be the lowest stage of the rank, and E(m) the least time from the start of F(l) of a
+microbatch to the end of B(l) of the m-th one after it.
+
+**Windows.** Microbatches are numbered by position (:mod:`.instance`). In any schedule, the ops of
+microbatches j, ..., j+m alone satisfy all dependencies, the order of each class, no-overlap and
+memory; W's that are not needed in time may come later. So a bound E(m) > t, proven for m + 1
+microbatches alone, holds for every window of m + 1 successive microbatches in a larger schedule,
+where it becomes a constraint on F(l, j) and B(l, j+m). Without it the solver would have to find the
+same refutation for each j.
+
+**Several ranks.** The model may also have the ops of other ranks whose lowest stage is above l:
+their first op is an F of it, and after their last B there is the time of the way back to l. What is
+proven for windows of one rank becomes a constraint there, too.
+
+**Cost.** E(M - 1) bounds the time from the rank's first op to the end of its last B. The bound on
+the cost follows by :meth:`..bounds.several_stages.general_placement.GeneralPlacement.way_back`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from math import inf
+
+from ortools.sat.python import cp_model
+
+from pipeloom.ir.units import counted
+
+from ..bounds.several_stages.general_placement import GeneralPlacement
+from ..bounds.several_stages.host_model import HostModel
+from ..core.bound import Bound
+from ..core.incumbent import Incumbent
+from ..core.relaxations import unfused
+from ..core.stopping import OPS_A_SECOND
+from ..core.worker_threads import Pieces
+from .cp_sat_thread import CpSatThread
+from .instance import B, F, Instance, Learned, OpClass, all_orders
+from .model import PARAMETERS, OrderModel
+
+WORDS = "all orders of one rank's ops are searched, the other ranks count as ways"
+WORDS_OF_MORE = "all orders of several ranks' ops are searched, any other ranks count as ways"
+MOST_HELD = 3.5  # only for ranks whose memory holds at most this many whole microbatches
+TURNS = 3.0  # longest window but the last, in multiples of the microbatches that memory holds
+OPS = 600  # most F's and B's in a model, whose construction takes quadratic time
+CLOSE = 0.006  # relative distance of refuted and open targets at which the questions end
+# questions, and core seconds of each, about one window; about all microbatches
+LIMITS, ALL_LIMITS = (6, 0.2), (8, 2.0)
+SHARE = 0.5  # share of the time left for windows of one rank, without all microbatches
+# for several ranks: most literals, and most ops of the problem
+WIDE_LITERALS, WIDE_OPS = 4_000, 3_000
+WIDE_HELD = 0.61  # several ranks only if some memory holds at most this share of P microbatches
+WIDE_SHARE = 0.5  # share of the time left for windows of several ranks
+FOLLOW_LIMITS = 6, 2.0  # for one window of several ranks
+SPARSE = 8  # up to this length all windows are asked about
+SLOWER = 1.3  # estimated factor from the time of one length to that of the next
+STRIDE, PARTS = 3, 12  # E is extrapolated over this many windows; precision, as a part of the step
+UNANSWERED = 2  # undecided questions after which a window is given up
+
+
+class RankWindows:
+    """Bounds on windows of the rank ``host``, together with the ranks ``beside``.
+
+    ``least``: lower bounds on E(m), for each m that has been asked about. ``spent``: work of the
+    questions, in simulated ops. ``taught``: windows of one rank, whose bounds are constraints.
+    ``answered``: whether the last window was decided closely enough that longer ones pay.
+    """
+
+    def __init__(
+        self,
+        best: Incumbent,
+        placed: GeneralPlacement,
+        host: HostModel,
+        beside: Sequence[HostModel] = (),
+        taught: Sequence[RankWindows] = (),
+    ) -> None:
+        self.host, self._best, self._placed, self._taught = host, best, placed, taught
+        self._ranks = [each.rank for each in (host, *beside)]
+        self._enters, self._leaves = OpClass(F, host.lowest), OpClass(B, host.lowest)
+        self._last = float(placed.b[host.lowest])
+        self.least = {0: placed.turn(host.lowest, host.lowest) + self._last}
+        self.all, self.answered, self.spent = host.count - 1, True, 0.0
+
+    def known(self, m: int) -> float:
+        """The lower bound on E(m) that windows of at most ``m`` prove."""
+        return max(least for k, least in self.least.items() if k <= m)
+
+    def learned(self) -> Iterator[Learned]:
+        """Yield what windows prove about any schedule, as precedences."""
+        for m, least in self.least.items():
+            yield self._enters, self._leaves, m, least - self._last
+
+    @property
+    def bound(self) -> Bound:
+        """The lower bound on the cost that the longest window proves."""
+        m, alone = max(self.least), len(self._ranks) == 1
+        why = f"of {counted(m + 1, 'microbatch')} no order of {'its' if alone else 'these ranks'}"
+        words = WORDS if alone else WORDS_OF_MORE
+        return self._placed.way_back("rank-orders", words, self.host, self.least[m], why)
+
+    def _window(self, m: int, most: float) -> Instance:
+        """The orders of m + 1 microbatches that take at most ``most``."""
+        learned = [way for each in (self, *self._taught) for way in each.learned() if way[2] <= m]
+        problem = replace(self._best.problem, microbatches=m + 1)
+        whole = all_orders(problem, ranks=self._ranks, learned=learned)
+        due = whole.due.copy()
+        due[whole.at(B, self.host.lowest, m)] = most
+        return replace(whole, due=due, objective=None, until=B)
+
+    def _ask(self, m: int, most: float, seconds: float) -> float | None:
+        """Ask whether a window of ``m`` can take ``most``, in at most ``seconds`` of a core.
+
+        Returns the time of a solution; infinite if there is none, which raises the bound; None if
+        it was not decided.
+        """
+        window, best = self._window(m, most), self._best
+        model, budget = OrderModel(window, 0.0, most), best.budget()
+        end = window.at(B, self.host.lowest, m)
+        parameters = {
+            "max_time_in_seconds": budget.time.left,
+            "max_deterministic_time": min(seconds, budget.work.ops / OPS_A_SECOND) / model.unit,
+            "num_workers": 1,
+            **PARAMETERS,
+        }
+
+        def time(solution: cp_model.CpSolverSolutionCallback) -> int:
+            return int(solution.value(model.starts[end])) + model.takes[end]
+
+        found: float | None = None
+        with CpSatThread(model.cp, time, **parameters) as search:
+            while (news := search.next(best.interrupted)) is not None:
+                found = news / model.ticks.per_unit if isinstance(news, int) else found
+        ops = search.work * model.unit * OPS_A_SECOND
+        self.spent += ops
+        best.work.spend(ops)
+        if search.refuted:
+            self.least[m] = model.above
+            best.raise_bound(self.bound)
+        return inf if search.refuted else found
+
+    def grow(self, m: int) -> Pieces:
+        """Ask about windows of ``m``; the first step is the F's and B's of one more microbatch."""
+        step = float((self.host.f + self.host.b).sum())
+        yield from self._climb(m, self.known(m), (step, 2 * step), LIMITS)
+
+    def finish(self) -> Pieces:
+        """Ask about all microbatches, from halfway between bound and best cost."""
+        low = max(self.known(self.all), self._time_of(self._best.bound.value))
+        step = (self._time_of(self._best.cost) - low) / 2
+        yield from self._climb(self.all, low, (step, 2 * step), ALL_LIMITS)
+
+    def follow(self, m: int) -> Pieces:
+        """Ask about windows of ``m`` near what shorter ones suggest."""
+        last = max(self.least)
+        since = max((k for k in self.least if k <= last - STRIDE), default=0)
+        grown = (self.least[last] - self.least[since]) / max(1, last - since)
+        step = (grown or float((self.host.f + self.host.b).sum())) * (m - last)
+        steps, close = (step, step / 4), step / PARTS
+        yield from self._climb(m, self.known(m), steps, FOLLOW_LIMITS, close)
+
+    def _time_of(self, cost: float) -> float:
+        """The time from the first op to the last B in a schedule of this cost."""
+        return max(0.0, cost - self._placed.way_back("", "", self.host, 0.0, "").value)
+
+    def _climb(
+        self,
+        m: int,
+        low: float,
+        steps: tuple[float, float],
+        limits: tuple[int, float],
+        close: float | None = None,
+    ) -> Pieces:
+        """Ask about rising targets for windows of ``m``, until they are ``close``.
+
+        The first target is a step above ``low``, the second the other step above the first. The
+        step doubles after each later target that is refuted. After one that is not, targets are
+        halfway to it. ``limits``: the number of questions, and the core seconds of each.
+        """
+        if 2 * len(self.host.stages) * (m + 1) > OPS:
+            return
+        high, met, unanswered = self._time_of(self._best.cost), False, 0
+        (step, later), (questions, seconds) = steps, limits
+        for _ in range(questions):
+            enough = CLOSE * high if close is None else close
+            if high - low <= enough or unanswered >= UNANSWERED or self._best.over():
+                break
+            target = (low + high) / 2 if met else min(low + step, high)
+            found = self._ask(m, target, seconds)
+            if found is not None and found > target:
+                low, step, later = target, later, 2 * later
+            else:
+                high, met = target if found is None else found, True
+                unanswered += found is None
+            yield
+        self.answered = unanswered < UNANSWERED
+
+
+def bound_by_windows(best: Incumbent) -> Generator[None, None, Sequence[Learned]]:
+    """Raise the bound by windows; returns what they prove as precedences.
+
+    First windows of single ranks, of rising lengths; half of the ranks are dropped each time the
+    length doubles. Then windows of several ranks at once. The most promising rank is also asked
+    about all microbatches: at once if its lowest stage is the highest of all ranks (where a
+    placement folds), otherwise only if the windows of several ranks do not reach that length.
+
+    Only ranks that hold few microbatches are asked about. Microbatches must be equal, and stages on
+    one rank each, neither recomputed nor offloaded.
+    """
+    placed = GeneralPlacement.of(unfused(best.problem))
+    asked = tuple(
+        RankWindows(best, placed, host)
+        for host in placed.hosts
+        if host.limit <= MOST_HELD * float(host.m_b.sum()) > 0
+    )
+    if best.over():
+        return ()
+    narrow = yield from _grow(best, asked)
+    folds = narrow is not None and narrow.host is max(placed.hosts, key=lambda each: each.lowest)
+    if narrow is not None and folds:
+        yield from narrow.finish()
+    wide = several_ranks(best, placed, asked)
+    if wide is not None:
+        yield from _follow(best, wide)
+    if narrow is not None and not folds and (wide is None or max(wide.least) < wide.all):
+        yield from narrow.finish()
+    return [way for rank in (*asked, *((wide,) if wide else ())) for way in rank.learned()]
+
+
+def _grow(
+    best: Incumbent, asked: Sequence[RankWindows]
+) -> Generator[None, None, RankWindows | None]:
+    """Ask about windows of single ranks; returns the most promising rank."""
+    if not asked:
+        return None
+    ranks, end = list(asked), best.budget(SHARE).time
+    held = max(each.host.limit / float(each.host.m_b.sum()) for each in ranks)
+    for m in range(1, min(round(TURNS * held), best.problem.microbatches - 2) + 1):
+        for each in ranks if not end() else ():
+            yield from each.grow(m)
+        if m & (m - 1) == 0 and m > 1:
+            ranks.sort(key=lambda each: -each.bound.value)
+            del ranks[(len(ranks) + 1) // 2 :]
+    return max(ranks, key=lambda each: each.bound.value)
+
+
+def several_ranks(
+    best: Incumbent, placed: GeneralPlacement, taught: Sequence[RankWindows] = ()
+) -> RankWindows | None:
+    """Windows of all ranks, or of two: that of the first stage, and a last one.
+
+    The second is the rank whose lowest stage is highest. None if these have too many orders, or if
+    memory holds too much: then it binds only in long windows.
+    """
+    most = WIDE_HELD * best.problem.ranks
+    little = [host.limit <= most * float(host.m_b.sum()) for host in placed.hosts]
+    if 3 * best.problem.stages * best.problem.microbatches > WIDE_OPS or not any(little):
+        return None
+    first, *others = sorted(placed.hosts, key=lambda host: host.lowest)
+    for beside in (others, others[-1:]):
+        ranks = [host.rank for host in (first, *beside)]
+        if all_orders(best.problem, ranks=ranks).literals <= WIDE_LITERALS:
+            known = [each for each in taught if each.host.rank in ranks]
+            return RankWindows(best, placed, first, beside, known)
+    return None
+
+
+def _follow(best: Incumbent, wide: RankWindows) -> Pieces:
+    """Ask about ever longer windows of several ranks.
+
+    It stops if they are not expected to reach all microbatches in time, or too much was not
+    decided.
+    """
+    lengths = list(_lengths(wide.all))
+    for i, m in enumerate(lengths):
+        before = wide.spent
+        yield from wide.follow(m)
+        took = (wide.spent - before) / OPS_A_SECOND
+        expected = took * sum(SLOWER**n for n in range(1, len(lengths) - i))
+        left = best.budget(WIDE_SHARE)
+        if expected > min(left.time.left, left.work.ops / OPS_A_SECOND) or not wide.answered:
+            break
+
+
+def _lengths(longest: int) -> Iterator[int]:
+    """The lengths of windows to ask about: all at first, then ever fewer, and the longest."""
+    m = 1
+    while m < longest:
+        yield m
+        m += 1 + m // SPARSE
+    if longest:
+        yield longest
