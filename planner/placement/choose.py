@@ -20,7 +20,6 @@ from pipeloom.ir.units import duration
 from pipeloom.report.summaries import from_optimal, percent
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
-from pipeloom.solver.core.worker_threads import workers_abreast
 from pipeloom.solver.optimize import Solving
 from pipeloom.solver.placement.search import (
     Chosen,
@@ -66,7 +65,6 @@ def plan_placement(
         entries,
         partial(_search_at, search),
         seconds=math.inf if asked.work_limit is not None else asked.time_limit,
-        abreast=workers_abreast(),
         should_stop=asked.should_stop,
     )
     choice = choice_facts(chosen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 from threading import RLock, get_ident
@@ -13,6 +12,7 @@ import numpy as np
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.remat import pulled
 from pipeloom.ir.cost.simulator import Simulator, timed
+from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.ops import offsets_of
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Report, Schedule, Transfer
@@ -29,7 +29,6 @@ Pairs = tuple[tuple[int, ...], ...]
 """For each rank, the positions in its order where an F and a BW begin that run at once."""
 SLICE = 10_000_000  # simulated ops of one slice of search, about 0.2 s
 SLICES = 16  # least number of slices in a work limit
-MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # shares of the work limit at which workers exchange schedules
 
 
 class Incumbent:
@@ -41,12 +40,12 @@ class Incumbent:
     ``interrupt`` is a flag that kernels read; it is set when the solve is over.
 
     With a ``work_limit`` a solve is repeatable: nothing depends on the clock (``time_limit`` is
-    ignored), and each worker has its own copy of the incumbent. The copies are compared after equal
-    amounts of work. Only an interrupt ends the solve in between.
+    ignored), and lanes take turns (:mod:`.worker_threads`). ``work`` is the limit of the lane that
+    runs.
 
     ``slice``: simulated ops of one slice of search, fewer if the work limit is small, so that all
     methods have their turns. ``beat``: the cost of a schedule known elsewhere; once the bound
-    reaches it, the solve ends.
+    reaches it, the solve ends. ``lacking``: why no schedule found fits, as long as none does.
     """
 
     def __init__(self, problem: Problem, bound: Bound, options: SolveOptions) -> None:
@@ -57,7 +56,7 @@ class Incumbent:
         self.pairs: Pairs = ()
         self.transfers: tuple[Transfer, ...] = ()
         self.method: str | None = None
-        self.one_worker = False
+        self.lacking: InfeasibleError | None = None
         self.beat = inf
         self._began, self._told = clock(), monotonic()
         self.limited = options.work_limit is not None
@@ -66,7 +65,6 @@ class Incumbent:
         self.slice = min(SLICE, options.ops / SLICES)
         self.interrupt = Interrupt()
         self._options = options
-        self._views: Sequence[Incumbent] = ()
         self._owner = get_ident()
         self._lock = RLock()
         self._news = self._told_to_stop = False
@@ -136,13 +134,11 @@ class Incumbent:
     def stop(self) -> None:
         """End the solve for all threads, until it is resumed."""
         self.interrupt.put()
-        for view in self._views:
-            view.interrupt.put()
 
     def budget(self, share: float = 1.0, seconds: float = inf) -> Budget:
         """A budget with a share of the time left, at most ``seconds``.
 
-        If work is limited, it has a share of the work left until the next exchange of workers.
+        If work is limited, it has a share of the work left until the next lane runs.
         """
         if self.limited:
             ops = min(seconds * OPS_A_SECOND, share * self.work.left)
@@ -177,10 +173,9 @@ class Incumbent:
 
         ``cost``: by the objective, or by the steady step if ``bound`` is about that.
         """
-        assert schedule.report is not None
         with self._lock:
             self.order, self.transfers, self.cost = schedule.order, schedule.transfers, cost
-            self.method = schedule.report.method
+            self.method = schedule.known_report.method
         self._changed()
 
     def raise_bound(self, bound: Bound) -> None:
@@ -215,51 +210,6 @@ class Incumbent:
             seed=seed,
         )
         return replace(found, report=report)
-
-    def views(self, number: int) -> Sequence[Incumbent]:
-        """The incumbents of ``number`` workers: this one, or a copy for each if work is limited."""
-        if not self.limited:
-            return [self] * number
-        self._views = [
-            Incumbent(self.problem, self.bound, SolveOptions(work_limit=self._options.work_limit))
-            for _ in range(number)
-        ]
-        for view in self._views:
-            view.work.used = self.work.used
-            view._adopt(self)
-        return self._views
-
-    def marks(self, views: Sequence[Incumbent]) -> Iterator[None]:
-        """Yield whenever the workers are to start: once, or once per share of a work limit.
-
-        After each share the copies exchange the best schedule and bound.
-        """
-        if not self.limited:
-            yield
-            return
-        for share in MARKS:
-            if self.over():
-                return
-            for view in views:
-                view.work.ops = share * self._options.ops
-            yield
-            self.gather()
-            for view in views:
-                view._adopt(self)
-            self.work.used = max(view.work.used for view in views)
-
-    def gather(self) -> None:
-        for view in self._views:
-            self._adopt(view)
-
-    def _adopt(self, other: Incumbent) -> None:
-        self.raise_bound(other.bound)
-        with other._lock:  # its worker may still be running
-            order, pairs, cost, method = other.order, other.pairs, other.cost, other.method
-        if cost < self.cost:
-            with self._lock:
-                self.order, self.pairs, self.cost, self.method = order, pairs, cost, method
-            self._changed()
 
     def _cost(self, order: Order, pairs: Pairs = ()) -> float:
         if any(pairs) or pulled(order):

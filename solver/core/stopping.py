@@ -53,9 +53,8 @@ class WorkLimit:
     :meth:`spend` counts them; other work counts as the ops that take about as long.
     """
 
-    def __init__(self, ops: float = inf) -> None:
-        self.ops = ops
-        self.used = 0.0
+    def __init__(self, ops: float = inf, used: float = 0.0) -> None:
+        self.ops, self.used = ops, used
 
     def __call__(self) -> bool:
         return self.used >= self.ops

@@ -1,4 +1,4 @@
-"""Worker threads: the parts of a portfolio run in parallel and share one incumbent.
+"""Lanes: pieces of work that run side by side and share one incumbent.
 
 Kernels and solvers release Python's global lock, so threads suffice to use several cores. The
 caller's thread only waits. It is the only one that calls the listener, asks whether to stop and
@@ -9,64 +9,69 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from functools import cache
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from time import monotonic
 from typing import TypeVar
 
 from .incumbent import Incumbent
 from .options import LEAST_WORKERS, cores
+from .stopping import WorkLimit
 
 Result = TypeVar("Result")
 
 MOST_WORKERS = 8
 POLL = 0.05  # seconds between two checks of the clock
 GRACE = 0.5  # seconds that work has to end after the time limit, before it is abandoned
+MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # shares of the work limit after which the next lane runs
 
 Pieces = Iterator[None]
 """Work in pieces; it can be paused after each."""
 Worker = Callable[[Incumbent], Pieces]
 
 
-def workers_abreast(best: Incumbent | None = None) -> int:
-    """The number of parallel workers: one per core and at least two; two if work is limited."""
-    if best is not None and best.limited:
-        return LEAST_WORKERS
-    return max(LEAST_WORKERS, min(cores(), MOST_WORKERS))
+def workers_abreast(best: Incumbent) -> int:
+    """The number of lanes: one per core and at least two; two if work is limited."""
+    return LEAST_WORKERS if best.limited else max(LEAST_WORKERS, min(cores(), MOST_WORKERS))
 
 
-def run_workers(best: Incumbent, workers: Sequence[Worker]) -> None:
-    """Run the workers until the solve is over, or all of them have finished.
+def side_by_side(best: Incumbent, lanes: Sequence[Pieces]) -> Pieces:
+    """Run all lanes until the solve is over or all have finished, in a thread each.
 
-    An exception of a worker is raised here, once the others have stopped.
+    If work is limited they run in turn, so that nothing depends on the clock. Each lane continues
+    where it was when this is resumed. An exception is raised here, once the other lanes have
+    stopped.
     """
-    views = best.views(len(workers))
-    work = [worker(view) for worker, view in zip(workers, views, strict=True)]
-    try:
-        with ThreadPoolExecutor(len(workers), "worker") as threads:
+    if best.limited:
+        _in_turn(best, lanes)
+        return
+    while True:
+        with ThreadPoolExecutor(len(lanes), "worker") as threads:
             try:
-                for _ in best.marks(views):
-                    pairs = zip(work, views, strict=True)
-                    _await(
-                        best, {threads.submit(run_pieces, pieces, view) for pieces, view in pairs}
-                    )
+                for done in as_completed(
+                    [threads.submit(run_pieces, lane, best) for lane in lanes]
+                ):
+                    done.result()
             finally:
                 best.stop()  # before leaving the pool, which waits for its threads
-    finally:
-        best.gather()  # also if a worker raised or the user interrupted
-
-
-def side_by_side(best: Incumbent, workers: Sequence[Worker]) -> Pieces:
-    """Run the workers in parallel, or only the first if one core is allowed, until all finish.
-
-    Each continues where it was when this is resumed.
-    """
-    resumed: list[Worker] = [cache(worker) for worker in workers]
-    while True:
-        run_workers(best, resumed[:1] if best.one_worker else resumed)
-        if not best.exhausted and not best.one_worker:
+        if not best.exhausted:
             return
         yield
+
+
+def _in_turn(best: Incumbent, lanes: Sequence[Pieces]) -> None:
+    """Run each lane up to a share of the work limit, then to the next; each may use all of it."""
+    total, limits = best.work.ops, [WorkLimit(used=best.work.used) for _ in lanes]
+    for share in MARKS:
+        for lane, limit in zip(lanes, limits, strict=True):
+            best.work, limit.ops = limit, share * total
+            run_pieces(lane, best)
+
+
+def run_pieces(pieces: Pieces, best: Incumbent) -> None:
+    if not best.over():
+        for _ in pieces:
+            if best.over():
+                return
 
 
 def in_thread(work: Callable[[], Result]) -> Future[Result]:
@@ -92,18 +97,3 @@ def has_ended(best: Incumbent, work: Future[Result]) -> bool:
             return False
     best.over()  # notifies the listener
     return True
-
-
-def run_pieces(pieces: Pieces, best: Incumbent) -> None:
-    if not best.over():
-        for _ in pieces:
-            if best.over():
-                return
-
-
-def _await(best: Incumbent, running: set[Future[None]]) -> None:
-    while running:
-        done, running = wait(running, POLL, FIRST_EXCEPTION)
-        for each in done:
-            each.result()
-        best.over()

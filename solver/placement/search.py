@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -23,7 +22,6 @@ from ..bounds import lower_bound
 from ..core.schedule_cost import cost_and_memory, iteration_time
 from ..core.stopping import NEVER, StoppingCriterion, TimeLimit, clock
 from ..core.tolerances import CLOSED, ROUNDING
-from ..core.worker_threads import POLL
 from .balanced import balanced
 from .replication import BIDIRECTIONAL, KEPT, assumed, why_one_way, why_unchecked
 
@@ -38,16 +36,8 @@ class PausableSolve(Protocol):
 
     def run(self, seconds: float) -> Schedule: ...
 
-    def explore(self, seconds: float) -> Schedule:
-        """Continue as :meth:`run` does, on one core. Any thread may call it."""
-        ...
-
-    def look(self) -> None:
-        """Notify the listener and check for an interrupt while another thread explores."""
-        ...
-
     def beat(self, cost: float) -> None:
-        """Stop calls once no schedule can cost less than ``cost``; with 0, at once."""
+        """Stop calls once no schedule can cost less than ``cost``."""
         ...
 
 
@@ -56,7 +46,7 @@ StartSolve: TypeAlias = Callable[[Problem, str], PausableSolve]
 
 HOPE = 1 / 3  # share of the gap that a search is assumed to close
 LEAST_SECONDS = 0.5
-QUICK = 0.3  # core seconds that show how good a placement is
+QUICK = 0.15  # seconds that show how good a placement is
 EXPLORING = 0.5  # share of the time to find out which placement gets the rest
 AFTER_STOP = 1.0  # seconds after a stop in which placements still get their first schedules
 
@@ -98,14 +88,10 @@ class Contender:
 
 
 class SuccessiveHalving:
-    """Successive halving of the placements that fit.
+    """Successive halving: contenders share the time as long as they may win, ever fewer of them."""
 
-    ``abreast``: how many explore in parallel, on one core each.
-    """
-
-    def __init__(self, should_stop: StoppingCriterion, abreast: int) -> None:
-        self._time, self._should_stop, self._abreast = TimeLimit(), should_stop, abreast
-        self.contenders: list[Contender] = []
+    def __init__(self, contenders: Sequence[Contender], should_stop: StoppingCriterion) -> None:
+        self.contenders, self._should_stop, self._time = contenders, should_stop, TimeLimit()
 
     @property
     def best(self) -> Schedule | None:
@@ -117,22 +103,29 @@ class SuccessiveHalving:
     def cost(self) -> float:
         return min((contender.cost for contender in self.contenders), default=math.inf)
 
-    @property
-    def over(self) -> bool:
-        return self.cost < math.inf and (self._should_stop() or self._time())
-
     def run(self, start: StartSolve, seconds: float) -> None:
-        """Spend ``seconds`` in total: begin all, explore with ever fewer, finish the best.
-
-        Without a time limit, each placement that may win runs to its own end.
-        """
+        """Spend ``seconds`` in total; without a limit, run each that may win to its own end."""
         self._time = TimeLimit(seconds)
         self._begin(start)
         if seconds < math.inf:
-            self._explore()
-            self._finish()
-        else:
-            self._each()
+            self._explore(EXPLORING * self._time.left)
+        while (going_on := self._going_on()) and not self._over:
+            self._advance(going_on[0], max(self._time.left / 3, LEAST_SECONDS))
+
+    def _explore(self, seconds: float) -> None:
+        """Let all run equally long, then the better half of them, and so on."""
+        exploring = self._going_on()
+        rounds = math.ceil(math.log2(max(1, len(exploring))))
+        rounds = min(rounds, max(1, int(seconds / (QUICK * max(1, len(exploring))))))
+        for _ in range(rounds):
+            for contender in exploring:
+                self._advance(contender, seconds / rounds / len(exploring))
+            still = [contender for contender in self._going_on() if contender in exploring]
+            exploring = still[: (len(exploring) + 1) // 2]
+
+    @property
+    def _over(self) -> bool:
+        return self.cost < math.inf and (self._should_stop() or self._time())
 
     def _begin(self, start: StartSolve) -> None:
         """Build the first schedule of each placement, also after a stop.
@@ -149,69 +142,15 @@ class SuccessiveHalving:
                 contender.search = start(contender.problem, contender.name)
                 contender.go(contender.search.begin, self._time.left)
 
-    def _explore(self) -> None:
-        """Let all explore equally long, then the better half of them, and so on."""
-        exploring = self._going_on()
-        cores, time = self._abreast, EXPLORING * self._time.left
-        rounds = math.ceil(math.log2(max(1, len(exploring))))
-        if exploring:
-            rounds = max(1, min(rounds, int(time * cores / (QUICK * len(exploring)))))
-        for _ in range(rounds):
-            if len(exploring) < 2 or self.over:
-                return
-            turns = math.ceil(len(exploring) / cores)
-            for first in range(0, len(exploring), cores):
-                self._abreast_for(time / rounds / turns, exploring[first : first + cores])
-            still = self._going_on()
-            exploring = [contender for contender in still if contender in exploring][
-                : (len(exploring) + 1) // 2
-            ]
-
-    def _abreast_for(self, seconds: float, contenders: Sequence[Contender]) -> None:
-        contenders = [contender for contender in contenders if self._may_win(contender)]
-        if self.over or not contenders:
-            return
-        seconds = min(seconds, self._time.left)
-        with ThreadPoolExecutor(len(contenders), "placement") as threads:
-            running: set[Future[None]] = set()
-            for contender in contenders:
-                assert contender.search is not None
-                contender.search.beat(self.cost)
-                running.add(threads.submit(contender.go, contender.search.explore, seconds))
-            while running:
-                done, running = wait(running, POLL)
-                for each in done:
-                    each.result()
-                decided = len(self._going_on()) < 2
-                for contender in contenders:
-                    assert contender.search is not None
-                    contender.search.look()
-                    if decided:  # the only one left gets the rest of the time
-                        contender.search.beat(0.0)
-
-    def _each(self) -> None:
-        """Run each placement that may still win to its own end, the most promising first."""
-        served: set[int] = set()
-        while waiting := [r for r in self._going_on() if id(r) not in served]:
-            served.add(id(waiting[0]))
-            self._advance(waiting[0], math.inf)
-
-    def _finish(self) -> None:
-        """Repeatedly give the most promising placement a third of the time left."""
-        while not self.over and (going_on := self._going_on()):
-            left = self._time.left
-            self._advance(going_on[0], min(left, max(left / 3, LEAST_SECONDS)))
-
     def _advance(self, contender: Contender, seconds: float) -> None:
-        if not self.over:
-            assert contender.search is not None
+        if contender.search is not None and self._may_win(contender) and not self._over:
             contender.search.beat(self.cost)
-            contender.go(contender.search.run, seconds)
+            contender.go(contender.search.run, min(seconds, self._time.left))
 
     def _going_on(self) -> list[Contender]:
         """The contenders that have begun and may still win, the most promising first."""
-        in_thread = [r for r in self.contenders if r.search is not None and self._may_win(r)]
-        return sorted(in_thread, key=lambda contender: contender.promise)
+        begun = [r for r in self.contenders if r.search is not None and self._may_win(r)]
+        return sorted(begun, key=lambda contender: contender.promise)
 
     def _may_win(self, contender: Contender) -> bool:
         return not contender.done and contender.bound < self.cost * (1 - CLOSED)
@@ -314,7 +253,6 @@ def best_placement(
     start: StartSolve,
     *,
     seconds: float = math.inf,
-    abreast: int = 2,
     should_stop: StoppingCriterion = NEVER,
 ) -> Chosen:
     """The best schedule of all placements, as returned by :func:`bounded_placements`.
@@ -322,14 +260,14 @@ def best_placement(
     A placement is left out if its bound is no lower than the best cost found.
 
     Without a time limit each search runs to its own end, so no single search would find more.
-    Within ``seconds`` in total, all placements get first schedules and explore, ``abreast`` at a
-    time; the more promising half continues; the most promising one gets the rest of the time.
+    Within ``seconds`` in total, all placements get first schedules and explore; the more promising
+    half continues; the most promising one gets the rest of the time.
     """
-    halving = SuccessiveHalving(should_stop, abreast)
-    halving.contenders = [one for one in entries if isinstance(one, Contender)]
+    contenders = [one for one in entries if isinstance(one, Contender)]
+    halving = SuccessiveHalving(contenders, should_stop)
     halving.run(start, seconds)
     timed, best = seconds < math.inf, halving.best
-    tried = [TriedPlacement.of(one, timed=timed) for one in halving.contenders]
+    tried = [TriedPlacement.of(one, timed=timed) for one in contenders]
     tried += [one for one in entries if isinstance(one, TriedPlacement)]
     tried.sort(key=lambda one: (one.schedule is not best, one.cost, one.bound or math.inf))
     return Chosen(best, tuple(tried))

@@ -8,7 +8,7 @@ remainder at a time::
     expanded    F ....... R  B      W
 
 Offload is similar, but its copies run beside the ops: with room for one or more remainders, an F
-can run while the activations of another microbatch are being offloaded. :meth:`Reduction.expanded`
+can run while the activations of another microbatch are being offloaded. :meth:`Reduction.orders`
 chooses, from the memory available, which microbatches are offloaded, and when.
 """
 
@@ -84,8 +84,8 @@ class Reduction:
         choice = self.choice[stage]
         return choice != STAYS and bool(costs.m_w[stage] > costs.kept[choice, stage])
 
-    def expanded(self, rows: Sequence[IntArray]) -> tuple[IntArray, ...]:
-        """Convert a schedule of :attr:`reduced` to one of ``problem``."""
+    def orders(self, rows: Sequence[IntArray]) -> list[tuple[IntArray, ...]]:
+        """Convert an order of :attr:`reduced` to one of ``problem``."""
         costs = Costs.of(self.problem)
         joined = [self._joined(costs, s) for s in range(self.problem.stages)]
         result = []
@@ -93,7 +93,7 @@ class Reduction:
             limit = self.problem.memory_limit[rank] * (1 + ROUNDING)
             ops = _Expansion(self, costs, joined, limit).of(_split(unpack(row), joined))
             result.append(pack(brought_forward(ops, self.problem, limit)))
-        return tuple(result)
+        return [tuple(result)]
 
 
 def reductions(problem: Problem, every: bool) -> Iterator[Reduction]:

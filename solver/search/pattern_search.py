@@ -25,7 +25,7 @@ from ..core.options import Order
 from ..core.tolerances import ROUNDING
 from ..core.unlike import typical
 from ..core.worker_threads import Worker
-from .unrolling import ENDLESS, SmallSearch
+from .related import ENDLESS, SmallSearch
 
 NEAR = 1.1  # patterns up to this multiple of the best pattern's cost are filled in
 

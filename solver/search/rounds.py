@@ -9,8 +9,10 @@ from ..core.incumbent import Incumbent
 from ..core.stopping import OPS_A_SECOND
 from ..core.worker_threads import Pieces
 
-# least time of a method without success, as a share of that of a successful one
-LEAST_SHARE = 1 / 8
+LEAST_SHARE = 1 / 8  # least time of a method without success, relative to a successful one
+
+
+END = object()  # of pieces
 
 
 class Round(Protocol):
@@ -24,20 +26,44 @@ class Round(Protocol):
         ...
 
 
-def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:
-    """Run the method that has used least time, as long as any is able.
+class Once:
+    """A method that ends: each round is the next of its pieces."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces, self.able = pieces, True
+
+    def round(self, best: Incumbent) -> None:
+        self.able = next(self._pieces, END) is not END
+
+
+class Turns:
+    """Several methods; each round is one of the method that has used least time.
 
     The time of methods without success counts more: twice as much after each round that found
     nothing, up to eight times as much.
     """
-    spent, weight = [0.0] * len(rounds), [1.0] * len(rounds)
-    while able := [i for i, each in enumerate(rounds) if each.able]:
-        i = min(able, key=lambda i: spent[i])
+
+    def __init__(self, methods: Sequence[Round]) -> None:
+        self._methods = methods
+        self._spent, self._weight = [0.0] * len(methods), [1.0] * len(methods)
+
+    @property
+    def able(self) -> bool:
+        return any(each.able for each in self._methods)
+
+    def round(self, best: Incumbent) -> bool:
+        able = [i for i, each in enumerate(self._methods) if each.able]
+        i = min(able, key=lambda i: self._spent[i])
         before, began = best.cost, _spent(best)
-        went_on = rounds[i].round(best)
-        weight[i] = 1.0 if went_on or best.cost < before else min(2 * weight[i], 1 / LEAST_SHARE)
-        spent[i] += weight[i] * (_spent(best) - began)
-        yield
+        won = bool(self._methods[i].round(best)) or best.cost < before
+        self._weight[i] = 1.0 if won else min(2 * self._weight[i], 1 / LEAST_SHARE)
+        self._spent[i] += self._weight[i] * (_spent(best) - began)
+        return won
+
+    def pieces(self, best: Incumbent) -> Pieces:
+        while self.able:
+            self.round(best)
+            yield
 
 
 def _spent(best: Incumbent) -> float:

@@ -1,13 +1,10 @@
-"""Searches on fewer microbatches whose schedules are extended, and on pieces of the best schedule.
+"""Extends schedules of fewer microbatches, and exchanges pieces of the best schedule.
 
 Far from its ends a good schedule is periodic. So a schedule of few microbatches shows how to run
 many (:mod:`.splicing`), and is found much sooner.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
-from math import inf
 
 import numpy as np
 
@@ -16,28 +13,19 @@ from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
 
-from ..bounds import lower_bounds
 from ..core.incumbent import Incumbent
 from ..core.methods import Method
-from ..core.options import SolveOptions
-from ..core.overlap_relaxation import without_overlap
 from ..core.relaxations import has_remat
 from ..core.stopping import Budget
 from ..core.streams import as_many_each_way, streams_of
 from ..core.tolerances import ROUNDING, counts_within
-from ..core.worker_threads import Pieces, Worker
 from .splicing import BUILT, CUTS, Splices, lengthened
 
 FEWER = 2 / 3  # no separate search with more than this share of the microbatches
-SMALL_WORK = 4  # slices of work in a round of such a search
-# first search: until this share of time is left, and at most this many rounds
-FIRST, FIRST_ROUNDS = 0.6, 40
-CLOSE = 0.003  # no first search if the gap to the bound is at most this
 LENGTHENING = 16  # slices of work to extend a schedule
 ROUND = 4  # slices of work in a round of splicing
 # least number of cuts tried to remove a piece; a period gets 1 / PART of the work
 LEAST, PART = 4, 16
-ENDLESS = SolveOptions(work_limit=1e290)  # its search never reads the clock
 
 
 def fewer_microbatches(problem: Problem) -> list[int]:
@@ -65,62 +53,14 @@ def _slots(problem: Problem) -> int:
     return max(1, int(fit[list(set(costs.owner[:, 0].tolist()))].max()))
 
 
-class SmallSearch:
-    """The search of a smaller problem, continued in rounds; ``ended``: nothing is left to do."""
-
-    def __init__(self, best: Incumbent, small: Incumbent, search: Worker) -> None:
-        small.interrupt, small.slice = best.interrupt, best.slice
-        self.small, self._pieces, self.ended = small, search(small), False
-
-    def go_on(self, best: Incumbent) -> None:
-        small, before = self.small, self.small.work.used
-        self.ended, most = True, min(SMALL_WORK * best.slice, best.work.left)
-        for _ in self._pieces:
-            if small.over() or small.work.used - before > most:
-                self.ended = small.closed
-                break
-        best.work.spend(small.work.used - before)
-
-
-class Unroller:
-    """Searches a schedule of fewer microbatches, and extends it."""
-
-    def __init__(
-        self, best: Incumbent, fewer: int, search: Worker, rng: np.random.Generator
-    ) -> None:
-        problem = without_overlap(replace(best.problem, microbatches=fewer))
-        self._small = Incumbent(problem, next(lower_bounds(problem)), ENDLESS)
-        self._search = SmallSearch(best, self._small, search)
-        self._lengthened, self._rng = inf, rng
-
-    @property
-    def able(self) -> bool:
-        return not self._small.closed
-
-    def first(self, best: Incumbent) -> Pieces:
-        """Rounds before all other methods, for a share of the time, unless the gap is small."""
-        for _ in range(FIRST_ROUNDS):
-            close = best.cost <= (1 + CLOSE) * best.bound.value
-            if close or not self.able or self._search.ended or best.share_left < FIRST:
-                break
-            self.round(best)
-            yield
-
-    def round(self, best: Incumbent) -> None:
-        self._search.go_on(best)
-        self._lengthen(best)
-
-    def _lengthen(self, best: Incumbent) -> None:
-        small = self._small
-        if small.order is None or not small.cost < self._lengthened:
-            return
-        cost, budget = small.cost, _budget(best, LENGTHENING)
-        found = lengthened(best.problem, small.order, small.problem.microbatches, self._rng, budget)
-        if found is not None:
-            best.offer(found, Method.UNROLL)
-        best.work.spend(budget.work.used)
-        if not budget():  # otherwise it was not finished
-            self._lengthened = cost
+def unroll(best: Incumbent, small: Incumbent, rng: np.random.Generator) -> None:
+    """Offer the best schedule of fewer microbatches, extended to all."""
+    order, _, _ = small.found()
+    budget = _budget(best, LENGTHENING)
+    found = lengthened(best.problem, order, small.problem.microbatches, rng, budget)
+    best.work.spend(budget.work.used)
+    if found is not None:
+        best.offer(found, Method.UNROLL)
 
 
 class SpliceSearch:

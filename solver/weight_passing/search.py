@@ -15,7 +15,7 @@ A bound on the objective need not hold for the step, so with ``by_step`` the inc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -31,7 +31,7 @@ from pipeloom.ir.units import memory_size, sufficient_size
 
 from ..bounds.general import busy
 from ..core.incumbent import Incumbent
-from ..core.options import Memory
+from ..core.options import SolveOptions
 from .parameters import WeightPassingParameters, WeightPassingSpace
 from .round_orders import rows, within_limit
 from .streaming import Route, default_owners, streamed
@@ -72,36 +72,45 @@ def busiest_first_owners(problem: Problem) -> tuple[int, ...]:
 class WeightPassingSearch:
     """Tries parameters, each once, and gives the best schedule to the incumbent.
 
-    ``memory`` is called if the profile has ``device_memory``. ``by_step``: schedules are compared
-    by the steady step instead of the objective, and the cost and bound of the incumbent are those
-    of the step.
+    ``families``: the schedules of families, which are tried as well, but not by step.
+    ``options.memory`` is called if the profile has ``device_memory``. ``options.by_step``:
+    schedules are compared by the steady step instead of the objective, and the cost and bound of
+    the incumbent are those of the step.
     """
 
-    def __init__(self, best: Incumbent, memory: Memory | None, by_step: bool = False) -> None:
+    def __init__(
+        self,
+        best: Incumbent,
+        families: Iterable[Schedule],
+        options: SolveOptions,
+        rng: np.random.Generator,
+    ) -> None:
         self._best, self._problem = best, best.problem
-        self._memory, self.by_step = memory, by_step
+        self._memory, self.by_step = options.memory, options.by_step
+        self._families = families
         self._choices = WeightPassingSpace(best.problem)
         self._merits: dict[WeightPassingParameters, Merit] = {}
         self._least: tuple[Merit, Schedule] | None = None
         self._unit = float(busy(best.problem).max()) or 1.0  # unit of costs
+        self._left, self._in_vain, self.able = self._starts(rng), 0, True
 
     @cached_property
     def _owner(self) -> tuple[int, ...]:
         return busiest_first_owners(self._problem)
 
-    def first(self) -> None:
-        """Build one schedule that keeps the memory limit."""
-        self._merit(self._fewest_rounds(Route.DIRECT))
-
-    def improve(self, seed: int) -> None:
-        """Descend from many starts until time or work is used up, or the best is proven optimal."""
-        in_vain = 0
-        for start in self._starts(np.random.default_rng(seed)):
-            before = self._nearest
+    def round(self, best: Incumbent) -> None:
+        """Descend from the next start; the first round also tries ``families``."""
+        if not self._merits:
+            self._merit(self._fewest_rounds(Route.DIRECT))
+            for schedule in () if self.by_step else self._families:
+                if best.over():
+                    break
+                self._consider(schedule)
+        before, start = self._nearest, next(self._left, None)
+        if start is not None:
             self._descend(start)
-            in_vain = 0 if self._nearest < before else in_vain + 1
-            if self._best.closed or self._best.exhausted or (self.by_step and in_vain >= PATIENCE):
-                return
+        self._in_vain = 0 if self._nearest < before else self._in_vain + 1
+        self.able = start is not None and not (self.by_step and self._in_vain >= PATIENCE)
 
     @property
     def _nearest(self) -> tuple[float, float]:
@@ -149,24 +158,6 @@ class WeightPassingSearch:
                 if self._best.exhausted:
                     return
 
-    def check_memory(self) -> None:
-        """Raise InfeasibleError if no schedule found fits on the devices."""
-        assert self._least is not None  # one microbatch at a time with direct routes can always run
-        merit, schedule = self._least
-        if merit.excess <= 0:
-            return
-        lacks, given = self._lacks(schedule), self._problem.profile.device_memory
-        assert given is not None
-        rank = int(lacks.argmax())
-        holds = given[rank] + float(lacks[rank])
-        raise InfeasibleError(
-            f"device_memory {memory_size(given[rank])} is too small for rank {rank}: the schedule "
-            f"found that exceeds it least holds {sufficient_size(holds)} there",
-            smallest=holds,
-            rank=rank,
-            device=True,
-        )
-
     def _merit(self, choice: WeightPassingParameters) -> Merit:
         if choice not in self._merits:
             self._merits[choice] = self._tried(choice)
@@ -182,16 +173,32 @@ class WeightPassingSearch:
             return NONE
         finally:
             self._best.work.spend(BUILDING * sum(map(len, order)))
-        return self.consider(schedule)
+        return self._consider(schedule)
 
-    def consider(self, schedule: Schedule) -> Merit:
+    def _consider(self, schedule: Schedule) -> Merit:
         """Keep a timed schedule within the memory limit if it is the best; returns its merit."""
         merit = self._judged(schedule)
         if self._least is None or merit < self._least[0]:
             self._least = merit, schedule
-            if merit.excess <= 0:
-                self._best.take(schedule, merit.cost * self._unit)
+            self._offer(merit, schedule)
         return merit
+
+    def _offer(self, merit: Merit, schedule: Schedule) -> None:
+        """Give a schedule to the incumbent or, if it does not fit, the reason."""
+        if merit.excess <= 0:
+            self._best.take(schedule, merit.cost * self._unit)
+            return
+        lacks, given = self._lacks(schedule), self._problem.profile.device_memory
+        assert given is not None
+        rank = int(lacks.argmax())
+        holds = given[rank] + float(lacks[rank])
+        self._best.lacking = InfeasibleError(
+            f"device_memory {memory_size(given[rank])} is too small for rank {rank}: the schedule "
+            f"found that exceeds it least holds {sufficient_size(holds)} there",
+            smallest=holds,
+            rank=rank,
+            device=True,
+        )
 
     def _keeps_limit(self, choice: WeightPassingParameters) -> bool:
         return within_limit(self._problem, rows(self._problem, choice.rounds, choice.deep))

@@ -1,0 +1,171 @@
+"""The two kinds of lanes of a solve: search of schedules, and proofs of bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from pipeloom.ir.model.problem import Problem
+
+from .bounds.milp_relaxation import SECONDS, remat_relaxation
+from .construct.linear import HeuristicParameters, settings
+from .construct.one_at_a_time import one_at_a_time
+from .construct.warm_start import warm_starts
+from .core.incumbent import Incumbent
+from .core.kinds import linear, paired, plain, remat, two_copies, unlike, weights
+from .core.methods import Method
+from .core.options import SolveOptions
+from .core.progress import FALLBACK
+from .core.streams import as_many_each_way
+from .core.worker_threads import Pieces
+from .families.applicable import build_families
+from .methods import METHODS, Lane, list_tuner
+from .proofs import closed_form_bounds, interleave, solve_exactly, tighten
+from .remat.relations import one_at_a_time_with_remat
+from .search.constructor_search import building
+from .search.pattern_search import offer_filled
+from .search.periodic_search import search_periodic
+from .search.rounds import Turns
+
+EXACT_OPS = 400  # the most ops for which ``auto`` tries an exact solver
+FIRST_OPS = 2_000_000  # total ops of the schedules that are built before lanes run side by side
+LEFT = 0.9  # share of the time or work left at which the first periodic search ends
+PROVED = 0.1  # share of the time left for the relaxation with remat
+
+
+class Search:
+    """A lane that builds schedules, and improves the best one by all methods in turn.
+
+    ``number``: 0 for the lane that constructs; others improve what is there.
+    """
+
+    def __init__(self, best: Incumbent, options: SolveOptions, number: int = 0) -> None:
+        self._lane = Lane(best, options, number, self._alone)
+        self._best, self._problem, self._options = best, best.problem, options
+        self._ops = 3 * best.problem.stages * best.problem.microbatches
+
+    @cached_property
+    def _turns(self) -> Turns:
+        lane, problem = self._lane, self._problem
+        served = (row for row in METHODS if lane.number in row.lanes and row.serves(problem))
+        groups = [list(row.begin(lane)) for row in served]
+        return Turns([Turns(group) for group in groups if group])
+
+    @cached_property
+    def _left(self) -> Iterator[HeuristicParameters]:
+        if self._lane.number or not linear(self._problem):
+            return iter(())
+        instance = self._lane.constructor.linear
+        return settings(instance, self._best.bound.value, instance.lags(self._problem.objective))
+
+    def first(self) -> None:
+        """Compute the closed-form bounds, and build the first schedules."""
+        best, problem = self._best, self._problem
+        if remat(problem):
+            best.offer(one_at_a_time_with_remat(problem, self._options.recompute_all), FALLBACK)
+        elif not weights(problem):
+            best.offer(one_at_a_time(problem), FALLBACK)
+        if not self._options.by_step:
+            closed_form_bounds(best)
+        if linear(problem):
+            self._construct_first()
+        elif plain(problem) or unlike(problem):
+            self._build()
+        else:
+            self._turns.round(best)
+
+    def _construct_first(self) -> None:
+        """Build the warm starts, and construct schedules for some parameter settings."""
+        for order in warm_starts(self._problem, self._lane.constructor.linear):
+            self._best.offer(order, Method.WARM_START)
+        for number, _ in enumerate(self.construct()):
+            if self._best.over() or number * self._ops > FIRST_OPS:
+                break
+
+    def _build(self) -> None:
+        """Build families, patterns that repeat, and one schedule of the list scheduler."""
+        best, problem = self._best, self._problem
+        build_families(best)
+        if unlike(problem) and best.order is not None:
+            offer_filled(best, best.order, Method.PATTERN if best.built else FALLBACK)
+        for _ in search_periodic(best):
+            if best.over() or best.method == Method.PERIODIC or best.share_left < LEFT:
+                break
+        if as_many_each_way(problem) and not best.over():
+            list_tuner(problem, self._lane.rng).first(best)
+
+    def construct(self) -> Pieces:
+        """Run the constructor with the parameter settings that have not been tried."""
+        for parameters in self._left:
+            self._best.work.spend(building(self._ops))
+            rows = self._lane.constructor.build(parameters)
+            if rows is not None:
+                cost = self._lane.constructor.cost(rows)
+                self._lane.tried.append((cost, parameters))
+                self._best.offer(rows, Method.ROUNDS, cost)
+            yield
+
+    def improve(self) -> Pieces:
+        """Improve the best schedule by all methods in turn."""
+        return self._turns.pieces(self._best)
+
+    def pieces(self) -> Pieces:
+        yield from self.construct()
+        yield from self.improve()
+
+    def _alone(self, small: Incumbent) -> Pieces:
+        """The search of a related problem."""
+        options = SolveOptions(seed=int(self._lane.rng.integers(1 << 31)))
+        search = Search(small, options)
+        search.first()
+        yield from search.pieces()
+
+
+class Proof(NamedTuple):
+    """A method that raises the lower bound, and may find schedules."""
+
+    serves: Callable[[Problem], bool]
+    pieces: Callable[[Incumbent, int], Pieces]
+
+
+def _relaxation(best: Incumbent, _: int) -> Pieces:
+    if not best.over():
+        found = remat_relaxation(best.problem, best.cost, best.budget(PROVED, SECONDS))
+        if found is not None:
+            best.raise_bound(found)
+    yield
+
+
+def _exact(best: Incumbent, seed: int) -> Pieces:
+    while not solve_exactly(best, "cp-sat", seed):
+        yield
+
+
+def _tightened(problem: Problem) -> bool:
+    return plain(problem) and not two_copies(problem)
+
+
+def _interleaved(problem: Problem) -> bool:
+    return plain(problem) or unlike(problem)
+
+
+def _small(problem: Problem) -> bool:
+    few = 3 * problem.stages * problem.microbatches <= EXACT_OPS
+    return few and plain(problem) and not (two_copies(problem) or paired(problem))
+
+
+PROOFS = (
+    Proof(remat, _relaxation),
+    Proof(_tightened, lambda best, _: tighten(best)),
+    Proof(_interleaved, interleave),
+    Proof(_small, _exact),
+)
+
+
+def prove(best: Incumbent, options: SolveOptions) -> Pieces:
+    """Prove what can be proven, then improve with methods of this lane."""
+    for proof in PROOFS:
+        if proof.serves(best.problem):
+            yield from proof.pieces(best, options.seed)
+    yield from Search(best, options, 1).improve()

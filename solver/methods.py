@@ -1,0 +1,183 @@
+"""``METHODS``: the methods that improve a schedule, which problems each serves, how it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.overlap import overlap_saves
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.model.problem import Problem
+
+from .construct.backward_tail import TailBuilder
+from .construct.linear import Constructor
+from .core.incumbent import Incumbent
+from .core.kinds import even, linear, paired, remat, two_copies, unlike, weights
+from .core.linear_instance import LinearInstance
+from .core.methods import Method
+from .core.options import SolveOptions
+from .core.worker_threads import MOST_WORKERS, Worker
+from .families.applicable import streaming_families
+from .proofs import RankBounds
+from .remat import relations
+from .remat.annealing import RematAnnealer
+from .remat.list_tuner import RematListTuner
+from .search.constructor_search import LinearListTuner, RoundTuner, Tried
+from .search.list_search import ListTuner, PriorityTuner
+from .search.local_search import Annealer, FillingAnnealer
+from .search.overlap_annealing import OverlapAnnealer
+from .search.pattern_search import PatternSearch
+from .search.periodic_search import repeats, search_periodic
+from .search.related import RelatedSearch, Restarts
+from .search.rounds import Once, Round
+from .search.unrolling import SpliceSearch, fewer_microbatches, in_pieces, unroll
+from .search.window_search import WindowSearch
+from .weight_passing import WeightPassingSearch
+
+
+@dataclass
+class Lane:
+    """What the methods of a lane share.
+
+    ``number``: 0 for the lane that constructs schedules. ``alone``: searches a related problem.
+    ``tried``: the parameters that were constructed if the problem is linear.
+    """
+
+    best: Incumbent
+    options: SolveOptions
+    number: int
+    alone: Worker
+    tried: list[Tried] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.problem = self.best.problem
+        self.rng = np.random.default_rng((self.options.seed, self.number))
+
+    @cached_property
+    def constructor(self) -> Constructor:
+        instance = LinearInstance.of(self.problem)
+        assert instance is not None
+        return Constructor(self.problem, instance)
+
+
+class Row(NamedTuple):
+    """A method. ``begin``: creates it for a lane, as parts that share its time.
+
+    ``lanes``: the numbers of the lanes that run it.
+    """
+
+    name: str
+    serves: Callable[[Problem], object]
+    begin: Callable[[Lane], Iterable[Round]]
+    lanes: Container[int] = range(MOST_WORKERS)
+
+
+class _OfProblem(Protocol):
+    def __call__(self, problem: Problem, rng: np.random.Generator) -> Round: ...
+
+
+def _plain(kind: _OfProblem) -> Callable[[Lane], Iterable[Round]]:
+    return lambda lane: [kind(lane.problem, lane.rng)]
+
+
+def list_tuner(problem: Problem, rng: np.random.Generator) -> ListTuner | PriorityTuner:
+    """The list scheduler by priorities if microbatches are unlike and each stage has its own rank.
+
+    Otherwise the list scheduler that reserves memory for the later stages of a rank.
+    """
+    owners = Costs.of(problem).owner[:, 0].tolist()
+    alone = unlike(problem) and len(owners) == len(set(owners))
+    return PriorityTuner(problem, rng) if alone else ListTuner(problem, rng)
+
+
+def _related(
+    related: Callable[[Problem, bool], Iterable[relations.Relation]],
+) -> Callable[[Lane], Iterable[Round]]:
+    def begin(lane: Lane) -> Iterator[Round]:
+        for relation in related(lane.problem, lane.options.recompute_all):
+            with suppress(InfeasibleError):
+                yield RelatedSearch(lane.best, relation.problem, lane.alone, relation.take)
+
+    return begin
+
+
+def _remat_lists(lane: Lane) -> Iterator[Round]:
+    tuner = None if lane.options.recompute_all else RematListTuner.of(lane.problem, lane.rng)
+    if tuner is not None:
+        yield relations.RematLists(tuner)
+
+
+def _remat_annealer(lane: Lane) -> Iterator[Round]:
+    yield RematAnnealer(lane.problem, lane.rng, lane.options.recompute_all)
+
+
+def _constructors(lane: Lane) -> Iterator[Round]:
+    yield RoundTuner(lane.constructor, lane.tried, lane.rng)
+
+
+def _linear_lists(lane: Lane) -> Iterator[Round]:
+    yield LinearListTuner(lane.constructor, lane.tried, lane.rng, lane.problem.objective)
+
+
+def _unrollers(lane: Lane) -> Iterator[Round]:
+    for fewer in fewer_microbatches(lane.problem):
+        small = replace(lane.problem, microbatches=fewer)
+        yield RelatedSearch(lane.best, small, lane.alone, partial(unroll, rng=lane.rng))
+
+
+def _windows(lane: Lane) -> Iterator[Round]:
+    yield WindowSearch(lane.best, lane.rng, free=not lane.options.recompute_all)
+
+
+def _patterns(lane: Lane) -> Iterator[Round]:
+    yield PatternSearch(lane.best, lane.alone, largest=lane.number % 2 == 0)
+
+
+def _streams(lane: Lane) -> Iterator[Round]:
+    families = streaming_families(lane.problem)
+    yield WeightPassingSearch(lane.best, families, lane.options, lane.rng)
+
+
+def _cut_in_pieces(problem: Problem) -> bool:
+    return in_pieces(problem) and not overlap_saves(problem)
+
+
+def _annealed(problem: Problem) -> bool:
+    return not (weights(problem) or remat(problem))
+
+
+FIRST, SECOND = range(1), range(1, 2)
+METHODS = (
+    Row(Method.STREAM, weights, _streams, FIRST),
+    Row(Method.LIST, remat, _remat_lists),
+    Row("without-remat", remat, _related(relations.without_remat), FIRST),
+    Row(Method.FUSE, remat, _related(relations.with_fused_backwards), FIRST),
+    Row(Method.WHOLE_STAGES, remat, _related(relations.with_whole_stages), FIRST),
+    Row(Method.REPAIR, remat, _related(relations.with_more_memory), FIRST),
+    Row(Method.ANNEAL, remat, _remat_annealer),
+    Row(Method.LIST, unlike, _plain(list_tuner)),
+    Row(Method.PATTERN, unlike, _patterns),
+    Row(Method.PAIR, paired, _plain(OverlapAnnealer)),
+    Row(Method.ANNEAL, _annealed, _plain(Annealer)),
+    Row(Method.ROUNDS, linear, _constructors, FIRST),
+    Row(Method.LIST, linear, _linear_lists, FIRST),
+    Row(Method.PERIODIC, repeats, lambda lane: [Once(search_periodic(lane.best))], FIRST),
+    Row(Method.TAIL, even, _plain(TailBuilder)),
+    Row(Method.LIST, even, _plain(list_tuner)),
+    Row(Method.FILL, even, _plain(FillingAnnealer)),
+    Row("restart", even, lambda lane: [Restarts(lane.best, lane.rng)]),
+    Row(Method.UNROLL, fewer_microbatches, _unrollers),
+    Row(Method.SPLICE, _cut_in_pieces, _plain(SpliceSearch)),
+    Row(Method.WINDOW, lambda problem: not weights(problem), _windows),
+    Row("rank-moments", two_copies, lambda lane: [RankBounds(lane.best)], SECOND),
+)
+"""Methods without a label of :class:`.core.methods.Method` hand on the labels of others.
+
+The last one improves the bound.
+"""

@@ -1,0 +1,118 @@
+"""Problems without remat whose schedules become schedules of a problem with remat.
+
+*Remat* is recomputation, offload and fused backwards. The related problems: nothing of it; fused
+backwards on all stages that they make faster; whole stages recomputed or offloaded
+(:mod:`.whole_stages`); more memory, the schedules then made to fit (:mod:`.repair`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.model.ops import Op, OpKind, pack
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..core.incumbent import Incumbent
+from ..core.methods import Method
+from ..core.options import Order
+from ..core.progress import FALLBACK
+from ..core.relaxations import fusible, plain, recomputable
+from ..core.schedule_cost import within_memory
+from .fused_backward import fused, fused_neighbours, fused_whole
+from .keeping import kept
+from .list_tuner import RematListTuner
+from .repair import fitted, roomier
+from .whole_stages import reductions, returned
+
+
+class Relation(NamedTuple):
+    """A related problem, and the orders that one of its orders becomes.
+
+    ``method``: the label of these orders; None if it is that of the original order. ``every``:
+    whether all recomputable stages must be recomputed.
+    """
+
+    problem: Problem
+    orders: Callable[[Order], Iterable[Order]]
+    method: Method | None
+    every: bool = False
+
+    def take(self, best: Incumbent, small: Incumbent) -> None:
+        """Offer what the best schedule of the related problem becomes."""
+        order, _, _ = small.found()
+        for rows in self.orders(order):
+            offer(best, rows, self.method or small.method or FALLBACK, self.every)
+
+
+def without_remat(problem: Problem, every: bool) -> Iterator[Relation]:
+    if not every:
+        yield Relation(plain(problem), lambda rows: [rows], None)
+
+
+def with_fused_backwards(problem: Problem, every: bool) -> Iterator[Relation]:
+    if not every and fusible(problem).any():
+        yield Relation(fused_whole(problem), lambda rows: [fused(problem, rows)], Method.FUSE)
+
+
+def with_whole_stages(problem: Problem, every: bool) -> Iterator[Relation]:
+    for reduction in reductions(problem, every) if problem.limited or every else ():
+        if (reduced := reduction.reduced) is not None:
+            yield Relation(reduced, reduction.orders, Method.WHOLE_STAGES, every)
+
+
+def with_more_memory(problem: Problem, every: bool) -> Iterator[Relation]:
+    for with_more in roomier(problem) if problem.limited and not every else ():
+        yield Relation(with_more, partial(fitted, problem), Method.REPAIR)
+
+
+def offer(best: Incumbent, rows: Order, method: str, every: bool) -> None:
+    """Offer an order if it keeps the memory limit, and variants of it.
+
+    Variants have no unnecessary R's, unless ``every`` R must run, or have BW's.
+    """
+    problem = best.problem
+    for each in (rows,) if every else (rows, kept(problem, rows)):
+        for either in (each, fused_neighbours(problem, each)):
+            timing = simulate(Schedule(problem, either))
+            if within_memory(problem, timing):
+                best.offer(either, method, timing.cost(problem.objective))
+
+
+class RematLists:
+    """The list scheduler that recomputes what does not fit, with annealed parameters."""
+
+    def __init__(self, tuner: RematListTuner) -> None:
+        self._tuner, self.able = tuner, True
+
+    def round(self, best: Incumbent) -> None:
+        for rows in self._tuner.round(best):
+            offer(best, rows, Method.LIST, every=False)
+
+
+def one_at_a_time_with_remat(problem: Problem, every: bool) -> Order:
+    """One microbatch after the other, holding as little as possible while it waits."""
+    kept = Costs.of(problem).kept
+    choices = kept.argmin(axis=0)
+    choices[choices == len(kept) - 1] = OFFLOADED
+    if every:
+        choices = np.where(recomputable(problem), RECOMPUTED, choices)
+    owners = problem.placement.owners
+    rows: list[list[Op]] = [[] for _ in range(problem.ranks)]
+    for j in range(problem.microbatches):
+        for s, rank in enumerate(owners):
+            out = int(choices[s] == OFFLOADED)
+            rows[rank] += [Op(OpKind.F, s, j), *[Op(OpKind.O, s, j)] * out]
+        for s in reversed(range(problem.stages)):
+            choice, row = int(choices[s]), rows[owners[s]]
+            if choice != STAYS:
+                row.append(returned(Op(OpKind.B, s, j), choice))
+            row += [Op(OpKind.B, s, j), Op(OpKind.W, s, j)]
+    return tuple(map(pack, rows))
