@@ -20,8 +20,8 @@ from pipeloom.ir.units import counted
 from pipeloom.solver.families import build_family
 
 from .inputs.documents import named, naming, read_schedule
+from .inputs.fixed_cut import Cuts
 from .inputs.problem_setup import ProfileSource, check_microbatches, layers_of
-from .partition.fixed_cut import Cuts
 from .requests.fields import takes
 from .requests.files import ExportRequest, ImportRequest
 

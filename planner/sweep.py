@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import dump_schedule, write_json, write_text
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Status
@@ -22,24 +19,33 @@ from pipeloom.ir.units import counted
 from pipeloom.report.svg.frontier import Frontier, FrontierPoint, frontier_svg
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.schedule_cost import cost_and_memory, status_under
-from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
+from pipeloom.solver.core.stopping import NEVER
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.placement.search import room
 
-from .compare import evaluate_families, evaluate_optimum
-from .evaluation.columns import BUBBLE, MAKESPAN, PEAK_MEMORY, PERIOD, PLACEMENT, STATUS, Column
-from .evaluation.evaluation import Evaluation
-from .evaluation.table import EvaluationTable, evaluations_table
+from .compare import evaluate_families, optimum
+from .explain.answer import Answer
 from .folders import made
 from .inputs.documents import FilePath
+from .inputs.fixed_cut import profiles_of
 from .inputs.problem_setup import ProfileSource, Terms
 from .inputs.words import MemorySize, memory_limit_of
-from .optimize import TIME_LIMIT
-from .partition.fixed_cut import profiles_of
+from .optimize import TIME_LIMIT, Question
 from .requests.fields import takes
-from .requests.search import SearchRequest, SweepRequest
-from .solving.cache import KeptAnswers, NewAnswers, NotKeptError, ScheduleCache
+from .requests.search import OptimizeRequest, SearchRequest, SweepRequest
+from .results.evaluation import Evaluation
+from .results.table import (
+    BUBBLE,
+    MAKESPAN,
+    PEAK_MEMORY,
+    PERIOD,
+    PLACEMENT,
+    STATUS,
+    Column,
+    EvaluationTable,
+    evaluations_table,
+)
 from .solving.progress import Listener, Note, labelled, unheard
 from .solving.workers import Workers, in_order, stop_asked
 
@@ -146,17 +152,12 @@ class Sweep(EvaluationTable):
             )
         )
 
-    def write(self, folder: Path, *, complete: bool = True) -> None:
-        """Write results.json, results.csv and frontier.svg. If ``complete``, also remove the
-        schedules of an earlier sweep from the folder, unless they were changed since."""
-        listed = {*_listed(folder)} if complete else set()
-        stale = listed - {swept.file for swept in self.limits}
+    def write(self, folder: Path) -> None:
+        """Write results.json, results.csv and frontier.svg."""
         document = {key: value for key, value in self.to_dict().items() if key != "output"}
         write_json(document, str(folder / "results.json"))
         write_text(self.csv(), str(folder / "results.csv"))
         write_text(self.picture(), str(folder / "frontier.svg"))
-        for file in stale:
-            (folder / file).unlink(missing_ok=True)
 
     def strangers(self, folder: Path) -> list[str]:
         """Schedule files in the folder that do not belong to this sweep."""
@@ -220,99 +221,82 @@ def sweep(request: SweepRequest) -> Sweep:
     source = ProfileSource.of(request.profile, request.progress)
     limits = _limits(request.memory_limits, source)
     folder = None if request.output is None else made(request.output)
-    cache = request.cache
-    if cache is None and folder is not None:
-        cache = str(folder / "cache")
+    cache = request.cache or (folder and str(folder / "cache"))
     terms = Terms.of(request, source)
     known, profile_of, _ = profiles_of(source, terms.microbatches, **request.cuts)
     told, stop = request.progress or unheard, request.should_stop or NEVER
     told(Note(f"{counted(len(limits), 'limit')}, at most {_each(request)}", routine=True))
-    asked = request.arguments(SearchRequest) | {"profile": source, "cache": cache}
-    asked |= {"progress": None, "should_stop": None}
-    jobs = [asked | {"memory_limit": limit} for limit in limits.values()]
     labels = [f"limit {n} of {len(limits)} ({words})" for n, words in enumerate(limits, 1)]
-    solved = (
-        _spread(jobs, labels, told, stop, away)
-        if away.spread(len(limits))
-        else _one_by_one(jobs, labels, told, stop)
-    )
+    asked = request.arguments(SearchRequest) | {"profile": source, "cache": cache}
+    questions = [
+        Question.of(
+            OptimizeRequest(**asked | {"memory_limit": limit, "progress": labelled(label, told)})
+        )
+        for limit, label in zip(limits.values(), labels, strict=True)
+    ]
+    solved = _spread(questions, told, away) if away.spread(len(limits)) else _in_turn(questions)
     found = [_written(swept, folder) for swept in _no_worse(solved, limits, labels, told)]
     if stop() and len(found) < len(limits):
         told(Note(f"interrupted: {counted(len(limits) - len(found), 'limit')} left out"))
     families = evaluate_families(FAMILIES, profile_of, replace(terms, memory_limit=math.inf))
-    swept = Sweep(
-        known,
-        terms.microbatches,
-        terms.objective,
-        tuple(swept.row for swept in found),
-        tuple(found),
-        tuple(families),
-        request.output,
-    )
+    rows, sizes = tuple(swept.row for swept in found), (terms.microbatches, terms.objective)
+    swept = Sweep(known, *sizes, rows, tuple(found), tuple(families), request.output)
     if folder is not None:
-        swept.write(folder, complete=len(found) == len(limits))
+        swept.write(folder)
         if strangers := swept.strangers(folder):
             told(Note(f"{folder}: not of this sweep: {', '.join(strangers)}"))
     return swept
 
 
-def _one_by_one(
-    jobs: Sequence[dict[str, Any]], labels: Sequence[str], tell: Listener, stop: StoppingCriterion
-) -> Iterator[tuple[int, Evaluation]]:
-    for number, (job, label) in enumerate(zip(jobs, labels, strict=True)):
-        heard = {"progress": labelled(label, tell), "should_stop": stop}
-        row, stopped = evaluate_optimum(job | heard)
-        yield number, row
-        if stopped:
+Solved: TypeAlias = Iterator[tuple[int, Answer | InfeasibleError]]
+"""The number of each limit, and its answer."""
+
+
+def _in_turn(questions: Sequence[Question]) -> Solved:
+    for number, question in enumerate(questions):
+        known = question.known()
+        answer = known or _solution(question)
+        if known is None and isinstance(answer, Answer):
+            question.keep(answer)
+        yield number, answer
+        if question.search.stopped:
             return
 
 
-def _spread(
-    jobs: Sequence[dict[str, Any]],
-    labels: Sequence[str],
-    tell: Listener,
-    stop: StoppingCriterion,
-    workers: Workers,
-) -> Iterator[tuple[int, Evaluation]]:
+def _spread(questions: Sequence[Question], tell: Listener, workers: Workers) -> Solved:
     """Solve in worker processes the limits that the cache lacks; each answer is cached at once."""
-    folder = jobs[0]["cache"]
-    cache = ScheduleCache(folder, lambda line: tell(Note(line))) if folder else None
-    rows = [_kept(job, labelled(label, tell)) for job, label in zip(jobs, labels, strict=True)]
-    kept = [(number, row) for number, row in enumerate(rows) if row is not None]
-    missing = [number for number, row in enumerate(rows) if row is None]
+    known = [question.known() for question in questions]
+    missing = [question for question, answer in zip(questions, known, strict=True) if not answer]
+    asked = [
+        replace(question.request, cache=None, progress=None, should_stop=stop_asked)
+        for question in missing
+    ]
 
-    def results() -> Iterator[tuple[int, Evaluation]]:
-        yield from kept
-        asked = [jobs[number] for number in missing]
-        for number, (row, entries) in workers.run(_solve, asked, tell=tell, should_stop=stop):
-            for key, entry in entries.items():
-                if cache is not None:
-                    cache.write(key, entry)
-            yield missing[number], row
+    def results() -> Solved:
+        yield from ((number, answer) for number, answer in enumerate(known) if answer)
+        stop = questions[0].search.options.should_stop
+        for at, answer in workers.run(_solve, asked, tell=tell, should_stop=stop):
+            if isinstance(answer, Answer):
+                missing[at].keep(answer)
+            yield questions.index(missing[at]), answer
 
     return in_order(results())
 
 
-def _kept(job: dict[str, Any], tell: Listener) -> Evaluation | None:
-    """The cached answer; None without a cache or an entry."""
-    if not job["cache"]:
-        return None
-    cache = KeptAnswers(job["cache"], lambda line: tell(Note(line)))
+def _solve(request: OptimizeRequest) -> Answer | InfeasibleError:
+    """Runs in a worker."""
+    return _solution(Question.of(request))
+
+
+def _solution(question: Question) -> Answer | InfeasibleError:
     try:
-        return evaluate_optimum(job | {"cache": cache, "progress": tell})[0]
-    except NotKeptError:
-        return None
-
-
-def _solve(job: dict[str, Any]) -> tuple[Evaluation, dict[str, dict[str, Any]]]:
-    """Runs in a worker: the best schedule, and its new cache entries."""
-    new = NewAnswers()
-    row, _ = evaluate_optimum(job | {"cache": new, "should_stop": stop_asked})
-    return row, new.entries
+        return question.solve()
+    except InfeasibleError as error:
+        return error
 
 
 def _no_worse(
-    solved: Iterator[tuple[int, Evaluation]],
+    solved: Solved,
     limits: Mapping[str, float],
     labels: Sequence[str],
     tell: Listener,
@@ -324,8 +308,8 @@ def _no_worse(
     """
     before: Evaluation | None = None
     typed = list(limits.items())
-    for number, row in solved:
-        words, limit = typed[number]
+    for number, answer in solved:
+        (words, limit), row = typed[number], optimum(answer)
         if row.planned is None:
             tell(Note(f"{labels[number]}: infeasible", routine=True))
             yield Swept(words, limit, row)
@@ -359,26 +343,6 @@ def _each(request: SweepRequest) -> str:
     if request.work_limit is None:
         return f"{request.time_limit or TIME_LIMIT:g} s each (--time-limit)"
     return f"{request.work_limit:g} million simulated ops each (--work-limit)"
-
-
-def _listed(folder: Path) -> Iterator[str]:
-    """The schedule files that results.json in the folder lists, except those changed since."""
-    results = folder / "results.json"
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        written = results.stat().st_mtime_ns
-        for row in json.loads(results.read_text())["results"]:
-            file = row["file"]
-            known = file is not None and re.fullmatch(r"schedule-[^/\\]+\.json", file)
-            if known and _changed(folder / file) <= written:
-                yield file
-
-
-def _changed(file: Path) -> float:
-    """The latest of a file's modification and status-change times, in ns; inf if it is absent."""
-    with suppress(OSError):
-        found = file.lstat()
-        return max(found.st_mtime_ns, found.st_ctime_ns)
-    return math.inf
 
 
 def _written(swept: Swept, folder: Path | None) -> Swept:

@@ -3,10 +3,9 @@ short run of the optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import ceil, floor, isfinite, log10
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from pipeloom.ir.model.profile import Link, Links, Profile
 from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.model.transfers import delay_matrix
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.bounds.feasibility import is_feasible
 from pipeloom.solver.bounds.general import busy
 from pipeloom.solver.core.options import Memory, SolveOptions
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
@@ -52,26 +50,6 @@ class Change:
         """Whether the bubble rate of the bound or of the schedule found is lower than ``now``'s."""
         found = self.bubble is not None and _less(self.bubble, now.bubble or 0.0)
         return found or _less(self.bound_bubble, now.bound_bubble)
-
-
-@dataclass(frozen=True, slots=True)
-class Enough:
-    """The amount of memory above which more memory does not lower the bound.
-
-    It is room for ``microbatches`` more on each of ``ranks``; ``limit`` is then their largest
-    limit. ``ranks``: all ranks if the limits are equal, otherwise those that need more. ``bound``:
-    the bound without any limit. If ``microbatches`` is 0, ``least`` and ``too_little`` are limits,
-    the same on all ranks: with the former, a schedule of the same cost is known; with the latter,
-    none exists.
-    """
-
-    microbatches: int
-    limit: float
-    bound: float
-    bound_bubble: float
-    ranks: tuple[int, ...]
-    least: float | None = None
-    too_little: float | None = None
 
 
 def changes(
@@ -109,83 +87,6 @@ def changes(
         rate = None if cost is None else bubble(problem, cost)
         found.append(Change(what, bound, bubble(problem, bound), cost, rate))
     return found
-
-
-def enough_memory(
-    schedule: Schedule,
-    seconds: float = 0.0,
-    should_stop: StoppingCriterion = NEVER,
-    memory: Memory | None = None,
-) -> Enough | None:
-    """The amount of memory above which the bound stays the same; None without a limit, or above
-    MOST_OPS.
-
-    If more memory gains nothing, lower limits are tried, each for a fifth of ``seconds``.
-    """
-    problem = schedule.problem
-    if not problem.limited or _ops(problem) > MOST_OPS:
-        return None
-    least = lower_bound(replace(problem, memory_limit=(float("inf"),) * problem.ranks)).value
-
-    def suffices(count: int) -> bool:
-        return lower_bound(more_memory(problem, count)).value <= least * SAME
-
-    most = max(map(len, _stages_run(problem)))
-    high = _least(-1, problem.microbatches * most, suffices)  # with this, all microbatches fit
-    ranks = _in_need(problem, high, least) if high else tuple(range(problem.ranks))
-    raised = more_memory(problem, high).memory_limit
-    limit = max(raised[rank] for rank in ranks if isfinite(raised[rank]))
-    options = SolveOptions(time_limit=seconds / 5, should_stop=should_stop, memory=memory)
-    held = _least_memory(schedule, options) if high == 0 else ()
-    return Enough(high, limit, least, bubble(problem, least), ranks, *held)
-
-
-def _in_need(problem: Problem, microbatches: int, least: float) -> tuple[int, ...]:
-    """The ranks that need room for this many more microbatches to reach the bound ``least``. If all
-    limits are equal, all ranks."""
-    everyone, now = tuple(range(problem.ranks)), problem.memory_limit
-    if len(set(now)) == 1 or problem.ranks * _ops(problem) > MOST_ALONE:
-        return everyone
-    raised = list(more_memory(problem, microbatches).memory_limit)
-    for rank in everyone:
-        more, raised[rank] = raised[rank], now[rank]
-        if lower_bound(replace(problem, memory_limit=tuple(raised))).value > least * SAME:
-            raised[rank] = more
-    return tuple(rank for rank in everyone if raised[rank] > now[rank])
-
-
-def _least_memory(schedule: Schedule, options: SolveOptions) -> tuple[float, float]:
-    """The lowest limit at which the optimizer still finds a schedule that costs no more than
-    ``schedule``, and a limit at which none exists."""
-    problem, timing = schedule.problem, schedule.known_timing
-    peak, cost = max(timing.peak_memory), timing.cost(problem.objective) * SAME
-    step = 10.0 ** (floor(log10(peak)) - 2) if peak > 0 else 1.0
-    mixed = problem.placement.passing is Passing.MIXED
-    tried = options.time_limit > 0 and schedule.num_ops <= MOST_TRIED and not mixed
-
-    def limited(count: int) -> Problem:
-        limits = tuple(min(limit, count * step) for limit in problem.memory_limit)
-        return replace(problem, memory_limit=limits)
-
-    def possible(count: int) -> bool:
-        one = limited(count)
-        return is_feasible(one) and lower_bound(one).value <= cost
-
-    def known(count: int) -> bool:
-        found = _cost(limited(count), options) if tried and not options.should_stop() else None
-        return found is not None and found <= cost
-
-    own = ceil(peak / step)
-    least = _least(-1, own, possible)
-    return min(peak, _least(least - 1, own, known) * step), max(0, least - 1) * step
-
-
-def _least(low: int, high: int, suffices: Callable[[int], bool]) -> int:
-    """Bisection: the smallest integer above ``low`` that suffices. ``high`` must suffice."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if suffices(middle) else (middle, high)
-    return high
 
 
 def bubble(problem: Problem, cost: float) -> float:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
 
     from ..inputs.documents import Document, FilePath, Planned
+    from ..inputs.fixed_cut import CutLike
     from ..inputs.problem_setup import ProfileLike, ProfileSource
-    from ..partition.fixed_cut import CutLike
     from ..solving.progress import Listener
 
 # repeated here, as importing the exporters would load NumPy for every --help

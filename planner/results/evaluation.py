@@ -22,7 +22,7 @@ from pipeloom.report.summaries import gap, scope, transfer_note, uncosted
 from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.core.tolerances import ROUNDING
 
-from ..explain.candidates import Candidate, least_bound
+from .candidates import Candidate, least_bound
 
 STRAIN = 1.1
 GROWING = ("t_f", "t_b", "t_w", "activation_bytes")
