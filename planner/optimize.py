@@ -107,8 +107,9 @@ class Question:
 
     @cached_property
     def search(self) -> Search:
-        every = self.request.recompute == "all"
-        return self.request.search(TIME_LIMIT, recompute_all=every, memory=memory_held)
+        request, every = self.request, self.request.recompute == "all"
+        more = {"solver": request.solver, "recompute_all": every, "memory": memory_held}
+        return request.search(TIME_LIMIT, **more)
 
     @cached_property
     def cache(self) -> AnswerCache | None:
@@ -159,9 +160,13 @@ class Question:
         sent = request.passing != "activations"
         if self.spec.name == AUTO or request.start is not None or sent:
             return answer
+        if self.system is not None and not self.system.any_order:
+            cost, others = answer.cost, self.system.other_bounds
+            return with_others(answer, partial(others, given, self.terms, self.spec, cost))
+        own = answer.schedule.problem.placement
         if isinstance(given, LayeredProfile):
-            return with_others(answer, partial(layers.other_bounds, given, self.terms))
-        return with_others(answer, partial(placements.other_bounds, given, self.terms))
+            return with_others(answer, partial(layers.other_bounds, given, self.terms, own))
+        return with_others(answer, partial(placements.other_bounds, given, self.terms, own))
 
     def _answer(self) -> Answer:
         given, terms, search, spec = self.given, self.terms, self.search, self.spec

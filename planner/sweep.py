@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,18 +32,9 @@ from .inputs.words import MemorySize, memory_limit_of
 from .optimize import TIME_LIMIT, Question
 from .requests.fields import takes
 from .requests.search import OptimizeRequest, SearchRequest, SweepRequest
+from .results import table as of
 from .results.evaluation import Evaluation
-from .results.table import (
-    BUBBLE,
-    MAKESPAN,
-    PEAK_MEMORY,
-    PERIOD,
-    PLACEMENT,
-    STATUS,
-    Column,
-    EvaluationTable,
-    evaluations_table,
-)
+from .results.table import Column, EvaluationTable, evaluations_table
 from .solving.progress import Listener, Note, labelled, unheard
 from .solving.workers import Workers, in_order, stop_asked
 
@@ -61,36 +50,15 @@ Rate: TypeAlias = Callable[[float], float]
 
 
 @dataclass(frozen=True)
-class Swept:
-    """The best schedule under one limit. ``words``: the limit as given; ``file``: the name of the
-    schedule's file in the output folder."""
-
-    words: str
-    limit: float
-    row: Evaluation
-    file: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        limit = self.limit if math.isfinite(self.limit) else None
-        known = self.row.to_dict() | {"memory_limit": limit, "file": self.file}
-        return {key: known.get(key) for key in COLUMNS}
-
-    def point(self, rate: Rate) -> FrontierPoint:
-        """The limit with the bubble rate of the best schedule over all placements searched, and of
-        the bound over them."""
-        row, least = self.row, self.row.least_bound
-        bound = None if least is None else rate(least)
-        return FrontierPoint(
-            self.limit, rate(row.iteration_time), bound, row.least_status is Status.OPTIMAL
-        )
-
-
-@dataclass(frozen=True)
 class Sweep(EvaluationTable):
-    """The best schedule for each of ``limits``, in ascending order, and the families' schedules
-    without a limit. ``output``: the folder that the files were written to."""
+    """The best schedule for each memory limit: ``rows``, named by the limits as they were given, in
+    ascending order.
 
-    limits: tuple[Swept, ...]
+    ``limits``: each name's limit. ``families``: the families' schedules without a limit.
+    ``output``: the folder that the files were written to.
+    """
+
+    limits: Mapping[str, float]
     families: tuple[Evaluation, ...]
     output: FilePath | None = None
 
@@ -98,33 +66,26 @@ class Sweep(EvaluationTable):
         """The object that ``sweep --json`` prints."""
         return super().to_dict() | {
             "output": None if self.output is None else os.fspath(self.output),
-            "results": [swept.to_dict() for swept in self.limits],
+            "results": list(map(self._result, self.rows)),
             "families": [row.to_dict() for row in self.families],
         }
 
+    def _result(self, row: Evaluation) -> dict[str, Any]:
+        limit, there = self.limits[row.name], self.output is not None and row.planned
+        known = row.to_dict() | {"file": _file_of(row) if there else None}
+        known["memory_limit"] = limit if math.isfinite(limit) else None
+        return {key: known.get(key) for key in COLUMNS}
+
     def __str__(self) -> str:
-        words = {id(swept.row): swept.words for swept in self.limits}
-        limit = Column("memory limit", lambda row: words[id(row)])
-        cost = PERIOD if self.objective is Objective.PERIOD else MAKESPAN
-        columns = [limit, PLACEMENT, BUBBLE, cost, PEAK_MEMORY, STATUS]
-        shown = evaluations_table(self.rows, columns)
-        return "\n".join([shown, *self.notes, *self._assumed()])
-
-    def _assumed(self) -> list[str]:
-        """One line per assumed cut into stages, with the limits at which it was chosen."""
-        limits: dict[str, list[str]] = {}
-        for swept in self.limits:
-            if swept.row.assumed is not None:
-                limits.setdefault(swept.row.assumed, []).append(swept.words)
-        return [f"assumed at {', '.join(words)}: {line}" for line, words in limits.items()]
-
-    def csv(self) -> str:
-        """The limits as CSV, one per line, with the columns :data:`COLUMNS`."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(swept.to_dict() for swept in self.limits)
-        return text.getvalue()
+        cost = of.PERIOD if self.objective is Objective.PERIOD else of.MAKESPAN
+        limit = Column("memory limit", lambda row: row.name)
+        columns = [limit, of.PLACEMENT, of.BUBBLE, cost, of.PEAK_MEMORY, of.STATUS]
+        assumed: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.assumed is not None:
+                assumed.setdefault(row.assumed, []).append(row.name)
+        lines = [f"assumed at {', '.join(names)}: {line}" for line, names in assumed.items()]
+        return "\n".join([evaluations_table(self.rows, columns), *self.notes, *lines])
 
     def picture(self) -> str:
         """An SVG of the bubble rate over the memory limit, with bounds and families.
@@ -133,36 +94,60 @@ class Sweep(EvaluationTable):
         recomputation, and averaging that does not overlap with ops, count as idle time.
         """
         sizes = counted(self.profile.ranks, "rank"), counted(self.microbatches, "microbatch")
-        title = ", ".join([self.profile.name or "sweep", *sizes])
-        fits = [swept for swept in self.limits if swept.row.planned is not None]
-        tried = {one.name for swept in fits for one in swept.row.candidates}
+        tried = {one.name for row in self.built for one in row.candidates}
         families = [row for row in self.families if row.planned and row.uncosted is None]
         placed = {row.name: row.schedule.problem.placement.name for row in families}
-        rate, idle = _rates([*(swept.row for swept in fits), *families])
-        marks = [(row.name, row.peak_memory, rate(row.iteration_time)) for row in families]
+        rate, idle = _rates([*self.built, *families])
         return frontier_svg(
             Frontier(
-                title,
+                ", ".join([self.profile.name or "sweep", *sizes]),
                 self.objective.value + (f"; {idle} counts as idle" if idle else ""),
-                [swept.point(rate) for swept in fits],
-                marks,
-                fits[-1].row.scope if len(tried) == 1 else "any of these placements",
+                [self._point(row, rate) for row in self.built],
+                [(row.name, row.peak_memory, rate(row.iteration_time)) for row in families],
+                self.built[-1].scope if len(tried) == 1 else "any of these placements",
                 {name for name, placement in placed.items() if placement not in tried},
-                _lines(fits, rate) if len(tried) > 1 else {},
+                self._lines(rate) if len(tried) > 1 else {},
             )
         )
 
+    def _point(self, row: Evaluation, rate: Rate) -> FrontierPoint:
+        """A limit with the bubble rate of the best schedule over all placements searched, and of
+        the bound over them."""
+        least, proven = row.least_bound, row.least_status is Status.OPTIMAL
+        bound = None if least is None else rate(least)
+        return FrontierPoint(self.limits[row.name], rate(row.iteration_time), bound, proven)
+
+    def _lines(self, rate: Rate) -> dict[str, list[list[tuple[float, float]]]]:
+        """For each placement, points (limit, least bubble rate up to this limit), as polylines.
+
+        A schedule that fits under one limit fits under every larger one, so the rate never
+        increases. A polyline is interrupted at limits at which the placement was not searched. An
+        infinite limit is omitted, as it has no position.
+        """
+        lines: dict[str, list[list[tuple[float, float]]]] = {}
+        least: dict[str, float] = {}
+        before: set[str] = set()
+        for row in (row for row in self.built if math.isfinite(self.limits[row.name])):
+            found = {one.name: one.cost for one in row.candidates if one.cost is not None}
+            for name, cost in found.items():
+                least[name] = min(cost, least.get(name, math.inf))
+                runs = lines.setdefault(name, [])
+                if name not in before:
+                    runs.append([])
+                runs[-1].append((self.limits[row.name], rate(least[name])))
+            before = {*found}
+        return lines
+
     def write(self, folder: Path) -> None:
-        """Write results.json, results.csv and frontier.svg."""
+        """Write results.json and frontier.svg."""
         document = {key: value for key, value in self.to_dict().items() if key != "output"}
         write_json(document, str(folder / "results.json"))
-        write_text(self.csv(), str(folder / "results.csv"))
         write_text(self.picture(), str(folder / "frontier.svg"))
 
-    def strangers(self, folder: Path) -> list[str]:
-        """Schedule files in the folder that do not belong to this sweep."""
-        own = {swept.file for swept in self.limits}
-        return sorted(path.name for path in folder.glob("schedule-*.json") if path.name not in own)
+
+def _file_of(row: Evaluation) -> str:
+    """The name of the schedule's file in the output folder."""
+    return f"schedule-{row.name}.json"
 
 
 def _rates(rows: Sequence[Evaluation]) -> tuple[Rate, str]:
@@ -181,28 +166,6 @@ def _rates(rows: Sequence[Evaluation]) -> tuple[Rate, str]:
         return 1 - work / (ranks * cost) if cost > 0 else 0.0
 
     return rate, " and ".join(part for part, there in parts.items() if there)
-
-
-def _lines(fits: Sequence[Swept], rate: Rate) -> dict[str, list[list[tuple[float, float]]]]:
-    """For each placement, points (limit, least bubble rate up to this limit), as polylines.
-
-    A schedule that fits under one limit fits under every larger one, so the rate never increases. A
-    polyline is interrupted at limits at which the placement was not searched. An infinite limit is
-    omitted, as it has no position.
-    """
-    lines: dict[str, list[list[tuple[float, float]]]] = {}
-    least: dict[str, float] = {}
-    before: set[str] = set()
-    for swept in (swept for swept in fits if math.isfinite(swept.limit)):
-        found = {one.name: one.cost for one in swept.row.candidates if one.cost is not None}
-        for name, cost in found.items():
-            least[name] = min(cost, least.get(name, math.inf))
-            runs = lines.setdefault(name, [])
-            if name not in before:
-                runs.append([])
-            runs[-1].append((swept.limit, rate(least[name])))
-        before = {*found}
-    return lines
 
 
 @takes(SweepRequest)
@@ -235,15 +198,16 @@ def sweep(request: SweepRequest) -> Sweep:
         for limit, label in zip(limits.values(), labels, strict=True)
     ]
     solved = _spread(questions, told, away) if away.spread(len(limits)) else _in_turn(questions)
-    found = [_written(swept, folder) for swept in _no_worse(solved, limits, labels, told)]
-    if stop() and len(found) < len(limits):
-        told(Note(f"interrupted: {counted(len(limits) - len(found), 'limit')} left out"))
+    rows = tuple(_no_worse(solved, limits, labels, told, folder))
+    if stop() and len(rows) < len(limits):
+        told(Note(f"interrupted: {counted(len(limits) - len(rows), 'limit')} left out"))
     families = evaluate_families(FAMILIES, profile_of, replace(terms, memory_limit=math.inf))
-    rows, sizes = tuple(swept.row for swept in found), (terms.microbatches, terms.objective)
-    swept = Sweep(known, *sizes, rows, tuple(found), tuple(families), request.output)
+    given, found = (known, terms.microbatches, terms.objective), (rows, limits, tuple(families))
+    swept = Sweep(*given, *found, request.output)
     if folder is not None:
         swept.write(folder)
-        if strangers := swept.strangers(folder):
+        files = {path.name for path in folder.glob("schedule-*.json")}
+        if strangers := sorted(files.difference(map(_file_of, swept.built))):
             told(Note(f"{folder}: not of this sweep: {', '.join(strangers)}"))
     return swept
 
@@ -300,8 +264,10 @@ def _no_worse(
     limits: Mapping[str, float],
     labels: Sequence[str],
     tell: Listener,
-) -> Iterator[Swept]:
-    """The best schedule for each limit, in ascending order.
+    folder: Path | None,
+) -> Iterator[Evaluation]:
+    """The best schedule for each limit, in ascending order, written into the folder if there is
+    one.
 
     A schedule that fits under one limit fits under the next, so that each is at least as good as
     the one before.
@@ -309,13 +275,15 @@ def _no_worse(
     before: Evaluation | None = None
     typed = list(limits.items())
     for number, answer in solved:
-        (words, limit), row = typed[number], optimum(answer)
+        name, limit = typed[number]
+        row = replace(optimum(answer), name=name)
         if row.planned is None:
             tell(Note(f"{labels[number]}: infeasible", routine=True))
-            yield Swept(words, limit, row)
         else:
-            before = _better(row, before, limit)
-            yield Swept(words, limit, before)
+            row = before = _better(row, before, limit)
+            if folder is not None:
+                write_json(dump_schedule(row.schedule), str(folder / _file_of(row)))
+        yield row
 
 
 def _limits(
@@ -343,15 +311,6 @@ def _each(request: SweepRequest) -> str:
     if request.work_limit is None:
         return f"{request.time_limit or TIME_LIMIT:g} s each (--time-limit)"
     return f"{request.work_limit:g} million simulated ops each (--work-limit)"
-
-
-def _written(swept: Swept, folder: Path | None) -> Swept:
-    """Write the schedule into the folder, if both exist; returns ``swept`` with the file's name."""
-    if folder is None or swept.row.planned is None:
-        return swept
-    file = f"schedule-{swept.words}.json"
-    write_json(dump_schedule(swept.row.planned), str(folder / file))
-    return replace(swept, file=file)
 
 
 def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluation:

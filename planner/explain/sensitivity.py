@@ -30,8 +30,6 @@ MOST_OPS = 200_000
 MOST_TRIED = 50_000
 """Number of ops above which a short run of the optimizer finds nothing, so that only bounds are
 computed."""
-MOST_ALONE = 1_000_000
-"""Number of ranks times ops above which the memory of single ranks is not varied."""
 SAME = 1 + 1e-9
 
 
@@ -58,8 +56,8 @@ def changes(
     should_stop: StoppingCriterion = NEVER,
     memory: Memory | None = None,
 ) -> list[Change]:
-    """Changes of the problem with their gains: room for one more M_B on every rank, and on the rank
-    where it helps most; faster links; the same work on every rank; twice the microbatches.
+    """Changes of the problem with their gains: room for one more M_B on every rank; faster links;
+    the same work on every rank; twice the microbatches.
 
     The optimizer gets ``seconds`` for each; it is not run if that is 0 or ``should_stop`` returns
     true. The cost found is at most that of ``schedule``, or of the schedule for a smaller change,
@@ -95,15 +93,10 @@ def bubble(problem: Problem, cost: float) -> float:
     return 1.0 - work / (problem.ranks * cost) if cost > 0 else 0.0
 
 
-def more_memory(problem: Problem, microbatches: int, rank: int | None = None) -> Problem:
-    """The problem with room for ``microbatches`` more of the rank's largest M_B, on ``rank`` or on
-    every rank."""
-    size = _largest(problem)
-    limits = [
-        limit + microbatches * size[r] if rank in (None, r) else limit
-        for r, limit in enumerate(problem.memory_limit)
-    ]
-    return replace(problem, memory_limit=tuple(limits))
+def more_memory(problem: Problem) -> Problem:
+    """The problem with room for one more of the rank's largest M_B on every rank."""
+    pairs = zip(problem.memory_limit, _largest(problem), strict=True)
+    return replace(problem, memory_limit=tuple(limit + size for limit, size in pairs))
 
 
 def faster_links(problem: Problem, share: float) -> Problem:
@@ -114,12 +107,7 @@ def faster_links(problem: Problem, share: float) -> Problem:
 def _variants(problem: Problem) -> Iterator[tuple[str, Problem, bool]]:
     """Each change's description, its problem, and whether it extends the change before it."""
     if problem.limited:
-        alone = _best_alone(problem)
-        if alone is not None:
-            what = f"room for one more microbatch on rank {alone} alone"
-            yield what, more_memory(problem, 1, alone), False
-        what = "room for one more microbatch on every rank"
-        yield what, more_memory(problem, 1), alone is not None
+        yield "room for one more microbatch on every rank", more_memory(problem), False
     if _delayed(problem):
         yield "links twice as fast", faster_links(problem, 0.5), False
         yield "links without delay", faster_links(problem, 0.0), True
@@ -142,20 +130,6 @@ def _delayed(problem: Problem) -> bool:
         )
     costs = Costs.of(problem)
     return bool(costs.into_f.any() or costs.into_b.any())
-
-
-def _best_alone(problem: Problem) -> int | None:
-    """The single rank for which more memory lowers the bound most; None if there is no such
-    rank."""
-    if problem.ranks == 1 or problem.ranks * _ops(problem) > MOST_ALONE:
-        return None
-    bounds = [lower_bound(more_memory(problem, 1, r)).value for r in range(problem.ranks)]
-    best = min(range(problem.ranks), key=bounds.__getitem__)
-    return best if bounds[best] * SAME < lower_bound(problem).value else None
-
-
-def _ops(problem: Problem) -> int:
-    return 3 * problem.stages * problem.microbatches
 
 
 def _found(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeloom.ir.errors import InputError
 
@@ -60,8 +60,6 @@ class ExportRequest(Request):
     _: KW_ONLY
     micro_batch_size: int | None = option("N", typed(COUNT))
     """sequences per microbatch, for the flags; by default, the profile's micro_batch"""
-    model: Any = option("MODULE:ATTRIBUTE|hf:FOLDER")
-    """model source with layers, to check the exported module names"""
 
 
 @dataclass(frozen=True)

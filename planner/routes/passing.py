@@ -16,7 +16,7 @@ from pipeloom.ir.units import counted
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
-from pipeloom.solver.core.tolerances import CLOSED, ROUNDING
+from pipeloom.solver.core.tolerances import CLOSED
 
 from ..explain.answer import Answer, NothingFits
 from ..inputs.problem_setup import Terms
@@ -33,8 +33,6 @@ SHARES = {"activations": 4.0, "weights": 3.0}
 PLACING = 0.75
 """The part of the activations' share that chooses the placement. The rest optimizes consecutive
 stages on each rank, unless that placement was chosen."""
-LEVEL = 2e-3
-"""Steps that differ by a smaller share count as equal: profiles are no more precise."""
 
 
 def best_of_schemes(
@@ -189,9 +187,14 @@ def _searched(
 
 
 def _row(scheme: str, candidates: Sequence[Evaluation], refusal: str | None) -> Evaluation:
-    best = fastest(candidates)
-    if best is not None:
-        return best
+    """The fastest candidate that fits, or else the one that needs the least memory and the reason
+    why it does not fit."""
+    steps = [(_rounded(one), one) for one in candidates if one.excess() is None]
+    if steps:
+        least = min(step for step, _ in steps)
+        level = [one for step, one in steps if step == least]
+        # device memory takes time to compute
+        return min(level, key=lambda one: one.device_memory) if len(level) > 1 else level[0]
     nearest = min(candidates, key=lambda one: (one.fullness, one.step_time), default=None)
     if nearest is None:
         return Evaluation(scheme, why_not=refusal or "no schedule")
@@ -199,25 +202,12 @@ def _row(scheme: str, candidates: Sequence[Evaluation], refusal: str | None) -> 
 
 
 def _order(row: Evaluation) -> tuple[bool, float, float]:
-    """Sort key: usable rows first, by step time to 9 digits, then by device memory."""
+    """Sort key: usable rows first, by step time, then by device memory."""
     if row.planned is None:
         return row.why_not is not None, float("inf"), 0.0
-    return row.why_not is not None, float(f"{row.step_time:.9g}"), row.device_memory
+    return row.why_not is not None, _rounded(row), row.device_memory
 
 
-def fastest(candidates: Sequence[Evaluation]) -> Evaluation | None:
-    """The candidate with the shortest step among those that fit; None if none fits.
-
-    Candidates whose steps differ by less than :data:`LEVEL` are compared by
-    :attr:`Evaluation.strained`, and ties by the memory of the fullest rank.
-    """
-    level: list[Evaluation] = []
-    for one in sorted(candidates, key=lambda one: one.step_time):
-        if level and one.step_time > level[0].step_time * (1 + LEVEL):
-            break
-        if one.excess() is None:
-            level.append(one)
-    if len(level) < 2:  # the tie-breakers take time to compute
-        return level[0] if level else None
-    most = min(one.strained for one in level) * (1 + ROUNDING)
-    return min((one for one in level if one.strained <= most), key=lambda one: one.device_memory)
+def _rounded(row: Evaluation) -> float:
+    """The step time to 9 digits, so that rounding errors do not decide."""
+    return float(f"{row.step_time:.9g}")

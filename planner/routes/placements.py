@@ -35,7 +35,7 @@ from ..inputs.documents import Document, Planned
 from ..inputs.placement_spec import PlacementSpec
 from ..inputs.problem_setup import Terms, make_problem, order_of, slowed
 from ..results.candidates import Candidate, beyond_bounds, candidates_of, candidates_table
-from ..solving.progress import Searched, Searching
+from ..solving.progress import Searching
 from ..solving.search import Search
 
 BARELY = 1.0
@@ -152,7 +152,7 @@ def _search_at(search: Search, problem: Problem, name: str) -> PlacementSearch:
 
     def told(schedule: Schedule) -> None:
         ending = "stopped" if search.stopped else "work is done"
-        search.progress(Searched(name, schedule, ending))
+        search.progress(Searching.ended(name, schedule, ending))
 
     made = PlacementSearch.of(
         problem, search.options, progress=lambda now: search.progress(Searching(name, now))
@@ -186,14 +186,13 @@ def _little_searched(tried: TriedPlacement, best: float | None) -> str | None:
     return "barely searched" if left and barely else None
 
 
-def with_others(answer: Answer, bounds: Callable[[Placement], Mapping[str, float]]) -> Answer:
-    """``answer`` with a line on the least of ``bounds``, which maps the placements other than the
-    given one to lower bounds.
+def with_others(answer: Answer, bounds: Callable[[], Mapping[str, float]]) -> Answer:
+    """``answer`` with a line on the least of ``bounds``, which maps other placements to lower
+    bounds.
 
     Nothing is added if none may cost less, or if computing the bounds would take long.
     """
-    few = answer.schedule.num_ops <= MOST_BOUNDED
-    found = bounds(answer.schedule.problem.placement) if few else {}
+    found = bounds() if answer.schedule.num_ops <= MOST_BOUNDED else {}
     if not found or answer.cost <= 0:
         return answer
     name = min(found, key=lambda name: found[name])

@@ -24,7 +24,7 @@ from pipeloom.ir.model.schedule import gap_between
 from pipeloom.report.summaries import from_optimal
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.schedule_cost import iteration_time
-from pipeloom.solver.core.stopping import FirstOf
+from pipeloom.solver.core.stopping import FirstOf, WorkLimit
 from pipeloom.solver.families import build_family
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.placement.search import CUTS, cuts, overfull
@@ -121,6 +121,20 @@ class System:
             found.append(_plan(name, given, chunks, terms, search))
             budget.work.spend(each.work.used)
         return found
+
+    def other_bounds(
+        self, given: Profile | LayeredProfile, terms: Terms, spec: PlacementSpec, beat: float
+    ) -> dict[str, float]:
+        """The lower bounds on its own schedules with other placements than ``spec``; for a profile
+        by stages, their costs."""
+        at_once = {"stop": lambda: True, "work": WorkLimit(), "beat": beat}
+        own = self._names(given, terms.microbatches, spec)
+        plans = [
+            _plan(name, given, chunks, terms, at_once)
+            for name, chunks in self._names(given, terms.microbatches, PlacementSpec.of(AUTO))
+            if (name, chunks) not in own
+        ]
+        return {plan.family: plan.bound for plan in plans if plan.bound is not None}
 
     def _names(
         self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec

@@ -12,7 +12,7 @@ from pipeloom.solver.core.options import Order, SolveOptions
 from pipeloom.solver.core.tolerances import ROUNDING
 from pipeloom.solver.optimize import optimize
 
-from .progress import Listener, Searched, Searching, unheard
+from .progress import Listener, Searching, unheard
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.problem import Problem
@@ -49,12 +49,15 @@ class Search:
         listener. Raises the optimizer's errors.
         """
         tell = unheard if self.stopped else self.progress
+        last: list[Progress] = []
 
         def told(now: Progress) -> None:
+            last[:] = [now]
             tell(Searching(name, now, by_step))
 
         schedule = optimize(problem, self.options, progress=told, by_step=by_step, start=start)
-        tell(Searched(name, schedule, self.ending(schedule), by_step))
+        latest = last[0] if by_step and last else None
+        tell(Searching.ended(name, schedule, self.ending(schedule), latest))
         return schedule
 
     def ending(self, schedule: Schedule) -> str:
