@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import signal
@@ -18,23 +17,12 @@ from pipeloom.ir.errors import printable
 from .failures import one_line
 
 if TYPE_CHECKING:
-    from pipeloom.planner.solving.progress import Event, Finished, Searched, Searching
+    from pipeloom.planner.solving.progress import Event, Searching
     from pipeloom.solver.core.progress import Progress
 
 STDERR = 2
 LEAST_SECONDS = 0.5
 """Minimum seconds between lines in a log, except before the last line."""
-PROVEN = 1e-6
-
-
-@dataclass(slots=True)
-class _LastLine:
-    """The last line of a search; ``figures``: the cost and bound in it, printed ``at`` that time in
-    seconds."""
-
-    now: Progress | None = None
-    figures: tuple[float | None, float] | None = None
-    at: float = -math.inf
 
 
 @dataclass
@@ -47,55 +35,53 @@ class ProgressDisplay:
 
     quiet: bool = False
     stream: TextIO = field(default_factory=lambda: sys.stderr)
-    _searches: dict[str, _LastLine] = field(default_factory=dict)
+    _shown: dict[str, Progress] = field(default_factory=dict)
+    """The last progress of each search in the log."""
     _open: str | None = None
     """The search whose line is being overwritten on a terminal."""
 
     def __call__(self, event: Event) -> None:
-        from pipeloom.planner.solving.progress import Finished, Note, Searching
+        from pipeloom.planner.solving.progress import Note, Searching
 
         if isinstance(event, Note):
             if not (self.quiet and event.routine):
                 self.close()
                 self._write(one_line(str(event)) + "\n")
-        elif isinstance(event, Finished):
-            if not self.quiet:
-                self._finished(event)
-        elif not self.quiet:
-            shown = self._searches.setdefault(event.name, _LastLine())
-            if isinstance(event, Searching):
-                self._searching(event, shown)
-            else:
-                self._searched(event, shown)
-
-    def _searching(self, event: Searching, shown: _LastLine) -> None:
-        shown.now = now = event.now
-        if self.stream.isatty():
-            self._write_over(event.name, _line_of(event))
+        elif self.quiet:
             return
-        figures = (now.incumbent, now.bound)
-        # if it is proven, the final line follows
-        news = now.built and now.gap is not None and now.gap > PROVEN
-        if news and figures != shown.figures and now.seconds - shown.at >= LEAST_SECONDS:
-            self._write(printable(_line_of(event)) + "\n")
-            shown.figures, shown.at = figures, now.seconds
-
-    def _searched(self, event: Searched, shown: _LastLine) -> None:
-        """Show the final line: the result, and why the search ended if it is not proven optimal."""
-        line = _end_of(event, shown.now)
-        if line is not None and self.stream.isatty():
-            self._write_over(event.name, line)
-        elif line is not None:
-            self._write(printable(line) + "\n")
-        self.close()
-
-    def _finished(self, event: Finished) -> None:
-        if self.stream.isatty():
-            self._write_over("several", str(event))
+        elif isinstance(event, Searching):
+            self._searching(event)
         else:
-            self._write(f"{event}\n")
+            self._line("several", str(event))
 
-    def _write_over(self, name: str, text: str) -> None:
+    def _searching(self, event: Searching) -> None:
+        if event.ending:
+            self._line(event.name, str(event))
+            self.close()
+        elif self.stream.isatty():
+            self._line(event.name, str(event))
+        elif self._is_news(event):
+            self._line(event.name, str(event))
+            self._shown[event.name] = event.now
+
+    def _is_news(self, event: Searching) -> bool:
+        """Whether a log has a line of its own for this progress."""
+        from pipeloom.planner.solving.progress import PROVEN
+
+        now, shown = event.now, self._shown.get(event.name)
+        # if it is proven, the final line follows
+        if not now.built or now.gap is None or now.gap <= PROVEN:
+            return False
+        if shown is None:
+            return True
+        changed = (now.incumbent, now.bound) != (shown.incumbent, shown.bound)
+        return changed and now.seconds - shown.seconds >= LEAST_SECONDS
+
+    def _line(self, name: str, text: str) -> None:
+        """A line of the search ``name``; on a terminal it is written over its last one."""
+        if not self.stream.isatty():
+            self._write(f"{printable(text)}\n")
+            return
         if name != self._open:
             self.close()
         columns = shutil.get_terminal_size().columns - 1  # a wrapped line cannot be overwritten
@@ -112,51 +98,6 @@ class ProgressDisplay:
         if self._open is not None:
             self._write("\n")
             self._open = None
-
-
-def _line_of(event: Searching) -> str:
-    now = event.now
-    if now.incumbent is None or not now.built:
-        return f"{_label(event)}{now.seconds:6.1f} s  looking for a first schedule"
-    figures = _figures(event, now.seconds, now.incumbent, now.bound, now.gap or 0.0)
-    return f"{figures}  {now.method or ''}".rstrip()
-
-
-def _end_of(event: Searched, now: Progress | None) -> str | None:
-    """The final line of a search; None if nothing is proven.
-
-    If schedules are compared by step, its values are those of the last progress event.
-    """
-    from pipeloom.ir.model.schedule import Status
-    from pipeloom.report.summaries import gap
-
-    schedule = event.schedule
-    report, timing = schedule.report, schedule.timing
-    if report is None or timing is None or report.lower_bound is None:
-        return None
-    proven, rest = report.status is Status.OPTIMAL, gap(schedule) or 0.0
-    cost, bound = timing.cost(schedule.problem.objective), report.lower_bound
-    if event.by_step and now is not None and now.incumbent is not None:
-        cost, bound, rest = now.incumbent, now.bound, now.gap or 0.0
-        proven = rest <= PROVEN
-    figures = _figures(event, report.solve_seconds or 0.0, cost, bound, rest)
-    return f"{figures}  {'optimal' if proven else event.ending}"
-
-
-def _figures(
-    event: Searching | Searched, seconds: float, cost: float, bound: float, gap: float
-) -> str:
-    from pipeloom.ir.units import duration
-    from pipeloom.report.summaries import percent
-
-    return (
-        f"{_label(event)}{seconds:6.1f} s  {'step' if event.by_step else 'best'} {duration(cost)}  "
-        f"bound {duration(bound)}  gap {percent(gap)}"
-    )
-
-
-def _label(event: Searching | Searched) -> str:
-    return f"{event.name}: " if event.name else ""
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from .clusters.efficiency import Efficiency as Efficiency
 from .configurations.configuration import Configuration as Configuration
 from .explain.answer import Answer as Answer
 from .explain.certificate import certificate as certificate
+from .inputs.problem_setup import Terms as Terms
 from .models.arithmetic import Arithmetic as Arithmetic
 from .models.precision import Precision as Precision
 from .models.reading import PRESETS as PRESETS
@@ -19,10 +20,12 @@ from .plan import PlannedConfiguration as PlannedConfiguration
 from .prediction.calibration import Calibration as Calibration
 from .prediction.measured_rows import MeasuredRow as MeasuredRow
 from .prediction.measured_rows import read_rows as read_rows
+from .routes.passing import compare_schemes as compare_schemes
 from .scaling import ScalePoint as ScalePoint
 from .scaling import Scaling as Scaling
 from .solving.progress import Event as Event
 from .solving.progress import Note as Note
+from .solving.search import Search as Search
 from .solving.workers import LostWorkersError as LostWorkersError
 from .solving.workers import Workers as Workers
 from .solving.workers import processes_here as processes_here

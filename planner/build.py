@@ -8,11 +8,11 @@ from pipeloom.solver.families import FAMILIES, build_family, find_family
 from pipeloom.solver.weight_passing.replicate import replicate as keep_copies
 
 from .inputs.documents import naming
+from .inputs.fixed_cut import profiles_of
 from .inputs.problem_setup import ProfileSource, Terms
-from .partition.fixed_cut import profiles_of
-from .placement.choose import assumed_cut
 from .requests.fields import takes
 from .requests.search import BuildRequest
+from .routes.placements import assumed_cut
 from .solving.progress import Note, unheard
 from .solving.search import too_full
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError, UnsupportedError
-from pipeloom.ir.model.schedule import Schedule, gap_between
+from pipeloom.ir.model.schedule import gap_between
 from pipeloom.report.summaries import proven, transfer_note
 from pipeloom.solver.families import FAMILIES, build_family
 
-from .evaluation import columns
-from .evaluation.evaluation import Evaluation
-from .evaluation.table import EvaluationTable, evaluations_table
 from .explain.answer import Answer
+from .inputs.fixed_cut import Profiles, profiles_of
 from .inputs.problem_setup import ProfileSource, Terms
 from .optimize import optimize
-from .partition.fixed_cut import Profiles, profiles_of
-from .placement.choose import assumed_cut
 from .requests.exclusions import COMPARE, refuse
 from .requests.fields import takes
 from .requests.search import CompareRequest, SearchRequest
+from .results import table as of
+from .results.evaluation import Evaluation
+from .results.table import EvaluationTable, evaluations_table
+from .routes.placements import assumed_cut
 
 WIDTH = 100
 """Width, in characters, of the table and of the lines below it."""
@@ -71,7 +71,6 @@ class Comparison(EvaluationTable):
         """The table, sorted by iteration time. Rows whose transfers are not costed come last."""
         if not self.built:
             return ""
-        of = columns
         shown = [of.SCHEDULE, *([of.ITERATION] if self.averaged else []), of.PERIOD, of.MAKESPAN]
         shown += [of.BUBBLE, of.LINK_BYTES, of.PEAK_MEMORY, of.BALANCE]
         rows = sorted(self.built, key=lambda row: (row.uncosted is not None, row.iteration_time))
@@ -168,17 +167,19 @@ def compare(request: CompareRequest) -> Comparison:
     terms = Terms.of(request, source)
     found, profile_of, cut = profiles_of(source, terms.microbatches, **request.cuts)
     all_cuts, stopped = cut is not None and request.passing == "activations", False
-    optimum: list[Evaluation] = []
+    best: list[Evaluation] = []
     if not request.no_optimizer:
         given = source if all_cuts or cut is None else cut.into(found.ranks)
         asked: dict[str, Any] = {"profile": given, **terms.limits}
         asked |= {} if all_cuts else dict.fromkeys(request.cuts)
         try:
-            row, stopped = evaluate_optimum(request.arguments(SearchRequest) | asked)
+            answer = optimize(**request.arguments(SearchRequest) | asked)
+            best, stopped = [optimum(answer)], answer.stopped
+        except InfeasibleError as error:
+            best = [optimum(error)]
         except UnsupportedError as error:
-            row = Evaluation(OPTIMIZER, why_not=str(error))
-        optimum.append(row)
-    rows = (*evaluate_families(FAMILIES, profile_of, terms), *optimum)
+            best = [Evaluation(OPTIMIZER, why_not=str(error))]
+    rows = (*evaluate_families(FAMILIES, profile_of, terms), *best)
     return Comparison(found, terms.microbatches, terms.objective, rows, all_cuts, stopped)
 
 
@@ -197,25 +198,17 @@ def evaluate_families(names: Iterable[str], profile_of: Profiles, terms: Terms) 
     return [evaluate(name) for name in names]
 
 
-def evaluate_optimum(asked: Mapping[str, Any]) -> tuple[Evaluation, bool]:
-    """The optimizer's row (its schedule, or the memory it would need), and whether its search was
-    stopped.
+def optimum(answer: Answer | InfeasibleError) -> Evaluation:
+    """The optimizer's row: its schedule, or the memory it would need.
 
-    ``asked``: the arguments of :func:`.optimize`. If they let it choose the cut of the layers, its
-    lower bound holds for all cuts, hence also for the chosen one. Raises InputError for invalid
-    input.
+    If the answer has chosen the cut of the layers, its lower bound holds for all cuts, hence also
+    for the chosen one.
     """
-    try:
-        answer = optimize(**asked)
-    except InfeasibleError as error:
-        return Evaluation(OPTIMIZER, infeasible=error), False
-    schedule = _under_all_cuts(answer) if "partition" in answer.facts else answer.schedule
-    assumed = answer.facts.get("choice", {}).get("assumed")
-    row = Evaluation(OPTIMIZER, schedule, candidates=answer.candidates, assumed=assumed)
-    return row, answer.stopped
-
-
-def _under_all_cuts(answer: Answer) -> Schedule:
-    report = answer.schedule.known_report
-    report = replace(report, lower_bound=answer.lower_bound, bound="all cuts", status=answer.status)
-    return replace(answer.schedule, report=report)
+    if isinstance(answer, InfeasibleError):
+        return Evaluation(OPTIMIZER, infeasible=answer)
+    schedule = answer.schedule
+    if "partition" in answer.facts:
+        report = replace(schedule.known_report, bound="all cuts", status=answer.status)
+        report = replace(report, lower_bound=answer.lower_bound)
+        schedule = replace(schedule, report=report)
+    return Evaluation(OPTIMIZER, schedule, candidates=answer.candidates, assumed=answer.assumed)

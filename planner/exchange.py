@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 from pipeloom.compiler.exporters import EXPORTERS
@@ -20,8 +18,8 @@ from pipeloom.ir.units import counted
 from pipeloom.solver.families import build_family
 
 from .inputs.documents import named, naming, read_schedule
+from .inputs.fixed_cut import Cuts
 from .inputs.problem_setup import ProfileSource, check_microbatches, layers_of
-from .partition.fixed_cut import Cuts
 from .requests.fields import takes
 from .requests.files import ExportRequest, ImportRequest
 
@@ -75,14 +73,12 @@ def export(request: ExportRequest) -> Exported:
     ``torchtitan``, ``torchtitan-toml`` or ``megatron-layout``.
 
     The arguments are the fields of :class:`.ExportRequest`. If neither ``micro_batch_size`` nor the
-    profile's ``micro_batch`` is given, it is 1, and a note says this. ``model`` provides the module
-    names that ``torchtitan`` needs: a module, a model source with ``named_layers``, or names.
+    profile's ``micro_batch`` is given, it is 1, and a note says this.
 
-    Raises InputError if the format or its flags cannot express the schedule, if the model lacks a
-    module of a stage, or if a parameter of the module (or a layer of the source) is in no stage.
+    Raises InputError if the format or its flags cannot express the schedule.
     """
     found, where = read_schedule(request.schedule)
-    to, model, given = request.to, request.model, request.micro_batch_size
+    to, given = request.to, request.micro_batch_size
     exporter = EXPORTERS.get(to)
     if exporter is None:
         raise InputError(f"to: expected one of {', '.join(EXPORTERS)}, got {to!r}")
@@ -90,12 +86,8 @@ def export(request: ExportRequest) -> Exported:
     size = (measured or 1) if given is None else given
     if isinstance(size, bool) or not size >= 1:
         raise InputError(f"micro_batch_size: expected a whole number from 1 on, got {given!r}")
-    if model is not None and not exporter.names_modules:
-        raise InputError(f"model: expected none for {to}, which names no modules")
-    with naming(where, "model"):
+    with naming(where):
         text = exporter.write(found)
-        if model is not None:
-            _check_modules(found.problem.profile, model)
         launch = exporter.launch(found, size)
     notes = launch.notes
     if launch != exporter.launch(found, size + 1):
@@ -121,45 +113,6 @@ def _size_notes(given: int | None, measured: int | None) -> tuple[str, ...]:
             f"profile's micro_batch says, not {given}",
         )
     return ()
-
-
-def _check_modules(profile: Profile, model: Any) -> None:
-    """Check that the stages' modules cover the model. Raises InputError with one line per fault.
-
-    Torchtitan omits missing modules silently.
-    """
-    known, needed = _names_of(model)
-    errors, seen = list[str](), set[str]()
-    for number, stage in enumerate(profile.stages):
-        for name in (name for layer in stage.layers for name in layer.modules):
-            where = f"profile: stages[{number}]: layers: modules: {name!r}"
-            if name not in known:
-                near = ", ".join(get_close_matches(name, known)) or ", ".join(sorted(known)[:3])
-                errors.append(f"{where}: expected a module of the model, such as {near}")
-            elif name in seen:
-                errors.append(f"{where}: is in an earlier stage already")
-            seen.add(name)
-    left = [n for n in needed if not any(n == s or n.startswith(f"{s}.") for s in seen)]
-    if left and not errors:
-        errors.append(f"model: {left[0]} is in no stage, expected all of the model in stages")
-    if errors:
-        raise InputError(*errors)
-
-
-def _names_of(model: Any) -> tuple[set[str], list[str]]:
-    """The names of all modules, and the names that must be in some stage: parameters or layers'
-    modules."""
-    if hasattr(model, "named_modules"):
-        return {name for name, _ in model.named_modules()}, [n for n, _ in model.named_parameters()]
-    if hasattr(model, "named_layers"):
-        modules = [name for layer, _ in model.named_layers() for name in layer.modules]
-        return set(modules), modules
-    if isinstance(model, Iterable) and not isinstance(model, str):
-        return set(model), []
-    raise InputError(
-        "model: expected a module, a source with named_layers or names of modules, got "
-        f"{type(model).__name__}"
-    )
 
 
 @takes(ImportRequest)

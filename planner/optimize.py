@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
 
+from pipeloom.ir.formats import dump_profile, finite
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
 
 from .explain.answer import Answer
-from .explain.candidates import Candidate
-from .inputs.documents import Document, Planned
+from .inputs.documents import read_schedule
 from .inputs.placement_spec import AUTO, PlacementSpec
 from .inputs.problem_setup import (
     ProfileSource,
     Terms,
     check_alike,
     layers_of,
-    make_problem,
-    order_of,
     placement_of,
     stages_of,
 )
 from .inputs.words import slow_of
-from .partition.joint import other_bounds as cut_bounds
-from .partition.joint import plan_partition
-from .partition.systems import SYSTEMS, System, answer_for
-from .passing.choose import missing_sizes, plan_passing, tell_missing
-from .placement.choose import other_bounds, plan_placement, with_cut, with_others
 from .requests.exclusions import OPTIMIZE, refuse
 from .requests.fields import takes
 from .requests.search import OptimizeRequest
-from .solving.progress import Note
-from .solving.search import CachedSearch, memory_held, too_full
+from .routes import layers, placements
+from .routes.layers import best_of_cuts
+from .routes.passing import best_of_schemes, missing_sizes, tell_missing
+from .routes.placements import best_of_placements, one_placement, with_others
+from .routes.systems import SYSTEMS, System, best_for
+from .solving.cache import AnswerCache, key_of
+from .solving.progress import Note, unheard
+from .solving.search import Search, memory_held, too_full
 
 TIME_LIMIT = 20.0
 """Default time limit, in seconds."""
+ASKED = (
+    "passing", "partition", "min_layers", "max_layers", "recompute", "offload", "for_", "copies",
+    "solver", "seed", "work_limit",
+)  # fmt: skip
+"""The arguments that are part of the key of an answer as they were given."""
 
 
 @takes(OptimizeRequest)
@@ -52,32 +56,147 @@ def optimize(request: OptimizeRequest) -> Answer:
     Raises InputError for invalid input (its message names options: ``--max-layers`` is
     ``max_layers`` here) and InfeasibleError if no schedule fits.
     """
-    if isinstance(request.profile, Problem):
-        raise TypeError("profile: expected a profile, got a Problem: pipeloom.solve takes one")
-    source, spec = ProfileSource.of(request.profile, request.progress), _placement(request)
-    cut, chosen = source.is_cut(**request.cuts), spec.name == AUTO
-    slow, every = slow_of(request.slow) or None, request.recompute == "all"
-    follows = {"placement": spec.name, "placed": not chosen, "cut": cut, "slow": slow}
-    refuse(OPTIMIZE, **vars(request) | follows)
-    system = None if request.for_ is None else SYSTEMS[request.for_].checked(spec)
-    options = {"solver": request.solver, "recompute_all": every, "memory": memory_held}
-    search = request.search(TIME_LIMIT, **options)
-    rules = Rules(request.min_layers or 1, request.max_layers)
-    terms = Terms.of(request, source, slow=slow, rules=rules)
-    _check_alike(request, source, cut)
-    if system is not None:
-        own = replace(terms, kinds=system.kinds)
-        return _for_system(system, source, own, search, spec, cut=cut)
-    if cut:
-        layers = layers_of(source, request.recompute, request.offload)
-        return _of_layers(layers, terms, search, spec, Way(request.partition or "joint"))
-    stages = stages_of(source, terms.microbatches, request.recompute, request.offload)
-    if request.passing == "auto":
-        return plan_passing(stages, terms, search, placed=chosen, copies=request.copies)
-    if chosen and request.passing != "weights":
-        return plan_placement(stages, terms, search, 1 if every else request.copies)
-    passing, start = request.passing, request.start
-    return _one_placement(stages, terms, search, spec, passing=passing, start=start)
+    question = Question.of(request)
+    known = question.known()
+    if known is None:
+        question.keep(known := question.solve())
+    question.tell_doubts(known)
+    return known
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request for the best schedule, checked and with its defaults.
+
+    ``spec``: the placement, which may be ``auto``. ``given``: the profile, by layers if they are to
+    be cut. ``system``: the system that has to run the schedule.
+    """
+
+    request: OptimizeRequest
+    spec: PlacementSpec
+    given: Profile | LayeredProfile
+    terms: Terms
+    system: System | None
+
+    @classmethod
+    def of(cls, request: OptimizeRequest) -> Question:
+        """Raises InputError if the request or its profile is invalid."""
+        if isinstance(request.profile, Problem):
+            raise TypeError("profile: expected a profile, got a Problem: pipeloom.solve takes one")
+        source, spec = ProfileSource.of(request.profile, request.progress), _placement(request)
+        cut, slow = source.is_cut(**request.cuts), slow_of(request.slow) or None
+        placed = spec.name != AUTO
+        follows = {"placement": spec.name, "placed": placed, "cut": cut, "slow": slow}
+        refuse(OPTIMIZE, **vars(request) | follows)
+        system = None if request.for_ is None else SYSTEMS[request.for_].checked(spec)
+        rules = Rules(request.min_layers or 1, request.max_layers)
+        terms = Terms.of(request, source, slow=slow, rules=rules)
+        _check_alike(request, source, cut)
+        remat = ("none", "none") if system else (request.recompute, request.offload)
+        given: Profile | LayeredProfile
+        if cut:
+            given = layers_of(source, *remat)
+            given = system.cuttable(given, source.where) if system else given
+        else:
+            given = stages_of(source, terms.microbatches, *remat)
+            given = system.plain(given, source.where) if system else given
+        if system is not None:
+            terms = replace(terms, kinds=system.kinds)
+            system.check_chunks(spec, given.ranks)
+        return cls(request, spec, given, terms, system)
+
+    @cached_property
+    def search(self) -> Search:
+        request, every = self.request, self.request.recompute == "all"
+        more = {"solver": request.solver, "recompute_all": every, "memory": memory_held}
+        return request.search(TIME_LIMIT, **more)
+
+    @cached_property
+    def cache(self) -> AnswerCache | None:
+        folder = self.request.cache
+        return AnswerCache(folder, self.search.progress) if folder else None
+
+    @cached_property
+    def key(self) -> str:
+        """The hash of everything that determines the answer."""
+        given, request, terms = self.given, self.request, self.terms
+        layers = given if isinstance(given, LayeredProfile) else None
+        whole = given.as_stages if isinstance(given, LayeredProfile) else given
+        start = None if request.start is None else read_schedule(request.start)[0].order
+        asked = {name: getattr(request, name) for name in ASKED}
+        return key_of(
+            asked
+            | {
+                "profile": dump_profile(whole),
+                "tied": None if layers is None else list(layers.tied),
+                "microbatches": terms.microbatches,
+                "memory_limit": finite(whole.limit_from(terms.memory_limit)),
+                "objective": terms.objective.value,
+                "slow": sorted((terms.slow or {}).items()),
+                "placement": [self.spec.name, self._owners],
+                "time_limit": self.search.options.time_limit,
+                "start": None if start is None else [row.tolist() for row in start],
+            }
+        )
+
+    @property
+    def _owners(self) -> Any:
+        named = self.spec.chunks is not None or self.spec.name == AUTO
+        return None if named else self.spec.owners_on(self.given.ranks)
+
+    def known(self) -> Answer | None:
+        """The answer in the cache, if there is one."""
+        found = None if self.cache is None else self.cache.find(self.key)
+        return None if found is None else Answer.restored(found[0], self.search, found[1])
+
+    def keep(self, answer: Answer) -> None:
+        """Store an answer in the cache, if there is one, unless the search was stopped."""
+        if self.cache is not None and not answer.stopped:
+            self.cache.keep(self.key, answer.document, answer.kept)
+
+    def solve(self) -> Answer:
+        """Raises InfeasibleError, and InputError if the profile cannot be used for the request."""
+        answer, given, request = self._answer(), self.given, self.request
+        sent = request.passing != "activations"
+        if self.spec.name == AUTO or request.start is not None or sent:
+            return answer
+        if self.system is not None and not self.system.any_order:
+            cost, others = answer.cost, self.system.other_bounds
+            return with_others(answer, partial(others, given, self.terms, self.spec, cost))
+        own = answer.schedule.problem.placement
+        if isinstance(given, LayeredProfile):
+            return with_others(answer, partial(layers.other_bounds, given, self.terms, own))
+        return with_others(answer, partial(placements.other_bounds, given, self.terms, own))
+
+    def _answer(self) -> Answer:
+        given, terms, search, spec = self.given, self.terms, self.search, self.spec
+        request, chosen = self.request, spec.name == AUTO
+        if self.system is not None:
+            return best_for(self.system, given, terms, search, spec)
+        if isinstance(given, LayeredProfile):
+            return best_of_cuts(given, terms, search, spec, Way(request.partition or "joint"))
+        if request.passing == "auto":
+            return best_of_schemes(given, terms, search, placed=chosen, copies=request.copies)
+        if chosen and request.passing != "weights":
+            copies = 1 if request.recompute == "all" else request.copies
+            return best_of_placements(given, terms, search, copies)
+        passing, start = request.passing, request.start
+        return one_placement(given, terms, search, spec, passing=passing, start=start)
+
+    def tell_doubts(self, answer: Answer) -> None:
+        """Notes if a schedule exceeds device memory, or if sizes of messages are unknown."""
+        where, given, passing = self.terms.where, self.given, self.request.passing
+        if isinstance(given, LayeredProfile) or self.system is not None or passing == "auto":
+            return
+        full = None if self.spec.name == AUTO else too_full(answer.schedule)
+        if full is not None:
+            words = (
+                "a given --placement keeps --memory-limit only; without --placement both are kept"
+            )
+            (self.request.progress or unheard)(Note(f"note: {where}: {full}; {words}"))
+        if passing == "weights":
+            lacking = [each for each in missing_sizes(given) if each != "activation_bytes"]
+            tell_missing(given, lacking, self.search, where)
 
 
 def _check_alike(request: OptimizeRequest, source: ProfileSource, cut: bool) -> None:
@@ -90,45 +209,6 @@ def _check_alike(request: OptimizeRequest, source: ProfileSource, cut: bool) -> 
         check_alike(layers, f"{source.where}: {'layers' if cut else 'stages'}", what)
 
 
-def _of_layers(
-    layers: LayeredProfile, terms: Terms, search: CachedSearch, spec: PlacementSpec, way: Way
-) -> Answer:
-    """The best cut of the layers, with its schedule. If a placement is given, adds the bounds of
-    the others."""
-    answer = plan_partition(layers, terms, search, spec, way)
-    if spec.name == AUTO:
-        return answer
-    return with_others(answer, partial(cut_bounds, layers, terms, spec))
-
-
-def _one_placement(
-    stages: Profile,
-    terms: Terms,
-    search: CachedSearch,
-    spec: PlacementSpec,
-    *,
-    passing: str = "activations",
-    start: Schedule | Planned | Document | None = None,
-) -> Answer:
-    """The best schedule of one placement; ``start`` is the initial order of ops."""
-    problem = make_problem(stages, terms, spec, passing)
-    order = None if start is None else order_of(start, problem)
-    schedule = search.solve(problem, start=order)
-    if (full := too_full(schedule)) is not None:
-        words = "a given --placement keeps --memory-limit only; without --placement both are kept"
-        search.progress(Note(f"note: {terms.where}: {full}; {words}"))
-    cost = schedule.known_timing.iteration_time(problem.objective)
-    bound = schedule.known_report.lower_bound
-    candidates = (Candidate(problem.placement.name, cost, bound, None),)
-    answer = with_cut(Answer.of(schedule, search, candidates), stages)
-    if passing == "weights":
-        lacking = [each for each in missing_sizes(stages) if each != "activation_bytes"]
-        tell_missing(stages, lacking, search, terms.where)
-    if passing == "weights" or start is not None:
-        return answer
-    return with_others(answer, partial(other_bounds, stages, terms, problem.placement))
-
-
 def _placement(request: OptimizeRequest) -> PlacementSpec:
     """The requested placement: given by name, or taken from the schedule ``start``."""
     if request.placement is not None:
@@ -136,38 +216,3 @@ def _placement(request: OptimizeRequest) -> PlacementSpec:
     if request.passing == "weights":
         return PlacementSpec.of("linear")
     return PlacementSpec.of(AUTO) if request.start is None else placement_of(request.start)
-
-
-def _for_system(
-    system: System,
-    source: ProfileSource,
-    terms: Terms,
-    search: CachedSearch,
-    spec: PlacementSpec,
-    *,
-    cut: bool,
-) -> Answer:
-    """The best of the system's own schedules; if the system runs any order, also the optimizer's
-    for its placements."""
-    given: Profile | LayeredProfile
-    if cut:
-        given = system.cuttable(layers_of(source, "none", "none"), source.where)
-    else:
-        stages = stages_of(source, terms.microbatches, "none", "none")
-        given = system.plain(stages, source.where)
-    system.check_chunks(spec, given.ranks)
-    plans = system.plans(given, terms, spec, search.options)
-    unsearched = system.unsearched(given, terms.microbatches, spec)
-    if not system.any_order:
-        answer = answer_for(system, plans, unsearched, search, None)
-        if isinstance(given, Profile):
-            answer = with_cut(answer, given)
-        others = partial(system.other_bounds, given, terms, spec, answer.cost)
-        return answer if spec.name == AUTO else with_others(answer, others)
-    if isinstance(given, LayeredProfile):
-        free = _of_layers(given, terms, search, spec, Way.JOINT)
-    elif spec.name == AUTO:
-        free = plan_placement(given, terms, search, 1)
-    else:
-        free = _one_placement(given, terms, search, spec)
-    return answer_for(system, plans, unsearched, search, free)

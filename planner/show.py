@@ -16,7 +16,6 @@ from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.formats.atomic_write import write_bytes
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.report import plan_vs_measured
 from pipeloom.report.attribution import Attribution, attribute
 from pipeloom.report.bars import last, memory_scale, timed
 from pipeloom.report.chrome_trace import trace_events
@@ -70,7 +69,7 @@ class Picture:
         return svg if self.kind == "svg" else _png(svg)
 
     def _text(self) -> str:
-        memory = memory_scale(each for _, each in self.schedules) if self.memory else None
+        memory = memory_scale(timed(each) for _, each in self.schedules) if self.memory else None
         axis: dict[str, Any] = {"columns": self.columns, "memory": memory}
         axis["end"] = max(last(timed(each)) for _, each in self.schedules)
         return "\n".join(
@@ -86,7 +85,7 @@ class Picture:
         ]
         if self.attribution is None:
             return {"schedules": shown}
-        return {"schedules": shown, "attribution": plan_vs_measured.as_json(self.attribution)}
+        return {"schedules": shown, "attribution": self.attribution.to_dict()}
 
     def __str__(self) -> str:
         return self._text()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import dump_schedule, write_json, write_text
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Status
@@ -22,24 +17,24 @@ from pipeloom.ir.units import counted
 from pipeloom.report.svg.frontier import Frontier, FrontierPoint, frontier_svg
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.schedule_cost import cost_and_memory, status_under
-from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
+from pipeloom.solver.core.stopping import NEVER
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.placement.search import room
 
-from .compare import evaluate_families, evaluate_optimum
-from .evaluation.columns import BUBBLE, MAKESPAN, PEAK_MEMORY, PERIOD, PLACEMENT, STATUS, Column
-from .evaluation.evaluation import Evaluation
-from .evaluation.table import EvaluationTable, evaluations_table
+from .compare import evaluate_families, optimum
+from .explain.answer import Answer
 from .folders import made
 from .inputs.documents import FilePath
+from .inputs.fixed_cut import profiles_of
 from .inputs.problem_setup import ProfileSource, Terms
 from .inputs.words import MemorySize, memory_limit_of
-from .optimize import TIME_LIMIT
-from .partition.fixed_cut import profiles_of
+from .optimize import TIME_LIMIT, Question
 from .requests.fields import takes
-from .requests.search import SearchRequest, SweepRequest
-from .solving.cache import KeptAnswers, NewAnswers, NotKeptError, ScheduleCache
+from .requests.search import OptimizeRequest, SearchRequest, SweepRequest
+from .results import table as of
+from .results.evaluation import Evaluation
+from .results.table import Column, EvaluationTable, evaluations_table
 from .solving.progress import Listener, Note, labelled, unheard
 from .solving.workers import Workers, in_order, stop_asked
 
@@ -55,36 +50,15 @@ Rate: TypeAlias = Callable[[float], float]
 
 
 @dataclass(frozen=True)
-class Swept:
-    """The best schedule under one limit. ``words``: the limit as given; ``file``: the name of the
-    schedule's file in the output folder."""
-
-    words: str
-    limit: float
-    row: Evaluation
-    file: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        limit = self.limit if math.isfinite(self.limit) else None
-        known = self.row.to_dict() | {"memory_limit": limit, "file": self.file}
-        return {key: known.get(key) for key in COLUMNS}
-
-    def point(self, rate: Rate) -> FrontierPoint:
-        """The limit with the bubble rate of the best schedule over all placements searched, and of
-        the bound over them."""
-        row, least = self.row, self.row.least_bound
-        bound = None if least is None else rate(least)
-        return FrontierPoint(
-            self.limit, rate(row.iteration_time), bound, row.least_status is Status.OPTIMAL
-        )
-
-
-@dataclass(frozen=True)
 class Sweep(EvaluationTable):
-    """The best schedule for each of ``limits``, in ascending order, and the families' schedules
-    without a limit. ``output``: the folder that the files were written to."""
+    """The best schedule for each memory limit: ``rows``, named by the limits as they were given, in
+    ascending order.
 
-    limits: tuple[Swept, ...]
+    ``limits``: each name's limit. ``families``: the families' schedules without a limit.
+    ``output``: the folder that the files were written to.
+    """
+
+    limits: Mapping[str, float]
     families: tuple[Evaluation, ...]
     output: FilePath | None = None
 
@@ -92,33 +66,26 @@ class Sweep(EvaluationTable):
         """The object that ``sweep --json`` prints."""
         return super().to_dict() | {
             "output": None if self.output is None else os.fspath(self.output),
-            "results": [swept.to_dict() for swept in self.limits],
+            "results": list(map(self._result, self.rows)),
             "families": [row.to_dict() for row in self.families],
         }
 
+    def _result(self, row: Evaluation) -> dict[str, Any]:
+        limit, there = self.limits[row.name], self.output is not None and row.planned
+        known = row.to_dict() | {"file": _file_of(row) if there else None}
+        known["memory_limit"] = limit if math.isfinite(limit) else None
+        return {key: known.get(key) for key in COLUMNS}
+
     def __str__(self) -> str:
-        words = {id(swept.row): swept.words for swept in self.limits}
-        limit = Column("memory limit", lambda row: words[id(row)])
-        cost = PERIOD if self.objective is Objective.PERIOD else MAKESPAN
-        columns = [limit, PLACEMENT, BUBBLE, cost, PEAK_MEMORY, STATUS]
-        shown = evaluations_table(self.rows, columns)
-        return "\n".join([shown, *self.notes, *self._assumed()])
-
-    def _assumed(self) -> list[str]:
-        """One line per assumed cut into stages, with the limits at which it was chosen."""
-        limits: dict[str, list[str]] = {}
-        for swept in self.limits:
-            if swept.row.assumed is not None:
-                limits.setdefault(swept.row.assumed, []).append(swept.words)
-        return [f"assumed at {', '.join(words)}: {line}" for line, words in limits.items()]
-
-    def csv(self) -> str:
-        """The limits as CSV, one per line, with the columns :data:`COLUMNS`."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(swept.to_dict() for swept in self.limits)
-        return text.getvalue()
+        cost = of.PERIOD if self.objective is Objective.PERIOD else of.MAKESPAN
+        limit = Column("memory limit", lambda row: row.name)
+        columns = [limit, of.PLACEMENT, of.BUBBLE, cost, of.PEAK_MEMORY, of.STATUS]
+        assumed: dict[str, list[str]] = {}
+        for row in self.rows:
+            if row.assumed is not None:
+                assumed.setdefault(row.assumed, []).append(row.name)
+        lines = [f"assumed at {', '.join(names)}: {line}" for line, names in assumed.items()]
+        return "\n".join([evaluations_table(self.rows, columns), *self.notes, *lines])
 
     def picture(self) -> str:
         """An SVG of the bubble rate over the memory limit, with bounds and families.
@@ -127,41 +94,60 @@ class Sweep(EvaluationTable):
         recomputation, and averaging that does not overlap with ops, count as idle time.
         """
         sizes = counted(self.profile.ranks, "rank"), counted(self.microbatches, "microbatch")
-        title = ", ".join([self.profile.name or "sweep", *sizes])
-        fits = [swept for swept in self.limits if swept.row.planned is not None]
-        tried = {one.name for swept in fits for one in swept.row.candidates}
+        tried = {one.name for row in self.built for one in row.candidates}
         families = [row for row in self.families if row.planned and row.uncosted is None]
         placed = {row.name: row.schedule.problem.placement.name for row in families}
-        rate, idle = _rates([*(swept.row for swept in fits), *families])
-        marks = [(row.name, row.peak_memory, rate(row.iteration_time)) for row in families]
+        rate, idle = _rates([*self.built, *families])
         return frontier_svg(
             Frontier(
-                title,
+                ", ".join([self.profile.name or "sweep", *sizes]),
                 self.objective.value + (f"; {idle} counts as idle" if idle else ""),
-                [swept.point(rate) for swept in fits],
-                marks,
-                fits[-1].row.scope if len(tried) == 1 else "any of these placements",
+                [self._point(row, rate) for row in self.built],
+                [(row.name, row.peak_memory, rate(row.iteration_time)) for row in families],
+                self.built[-1].scope if len(tried) == 1 else "any of these placements",
                 {name for name, placement in placed.items() if placement not in tried},
-                _lines(fits, rate) if len(tried) > 1 else {},
+                self._lines(rate) if len(tried) > 1 else {},
             )
         )
 
-    def write(self, folder: Path, *, complete: bool = True) -> None:
-        """Write results.json, results.csv and frontier.svg. If ``complete``, also remove the
-        schedules of an earlier sweep from the folder, unless they were changed since."""
-        listed = {*_listed(folder)} if complete else set()
-        stale = listed - {swept.file for swept in self.limits}
+    def _point(self, row: Evaluation, rate: Rate) -> FrontierPoint:
+        """A limit with the bubble rate of the best schedule over all placements searched, and of
+        the bound over them."""
+        least, proven = row.least_bound, row.least_status is Status.OPTIMAL
+        bound = None if least is None else rate(least)
+        return FrontierPoint(self.limits[row.name], rate(row.iteration_time), bound, proven)
+
+    def _lines(self, rate: Rate) -> dict[str, list[list[tuple[float, float]]]]:
+        """For each placement, points (limit, least bubble rate up to this limit), as polylines.
+
+        A schedule that fits under one limit fits under every larger one, so the rate never
+        increases. A polyline is interrupted at limits at which the placement was not searched. An
+        infinite limit is omitted, as it has no position.
+        """
+        lines: dict[str, list[list[tuple[float, float]]]] = {}
+        least: dict[str, float] = {}
+        before: set[str] = set()
+        for row in (row for row in self.built if math.isfinite(self.limits[row.name])):
+            found = {one.name: one.cost for one in row.candidates if one.cost is not None}
+            for name, cost in found.items():
+                least[name] = min(cost, least.get(name, math.inf))
+                runs = lines.setdefault(name, [])
+                if name not in before:
+                    runs.append([])
+                runs[-1].append((self.limits[row.name], rate(least[name])))
+            before = {*found}
+        return lines
+
+    def write(self, folder: Path) -> None:
+        """Write results.json and frontier.svg."""
         document = {key: value for key, value in self.to_dict().items() if key != "output"}
         write_json(document, str(folder / "results.json"))
-        write_text(self.csv(), str(folder / "results.csv"))
         write_text(self.picture(), str(folder / "frontier.svg"))
-        for file in stale:
-            (folder / file).unlink(missing_ok=True)
 
-    def strangers(self, folder: Path) -> list[str]:
-        """Schedule files in the folder that do not belong to this sweep."""
-        own = {swept.file for swept in self.limits}
-        return sorted(path.name for path in folder.glob("schedule-*.json") if path.name not in own)
+
+def _file_of(row: Evaluation) -> str:
+    """The name of the schedule's file in the output folder."""
+    return f"schedule-{row.name}.json"
 
 
 def _rates(rows: Sequence[Evaluation]) -> tuple[Rate, str]:
@@ -182,28 +168,6 @@ def _rates(rows: Sequence[Evaluation]) -> tuple[Rate, str]:
     return rate, " and ".join(part for part, there in parts.items() if there)
 
 
-def _lines(fits: Sequence[Swept], rate: Rate) -> dict[str, list[list[tuple[float, float]]]]:
-    """For each placement, points (limit, least bubble rate up to this limit), as polylines.
-
-    A schedule that fits under one limit fits under every larger one, so the rate never increases. A
-    polyline is interrupted at limits at which the placement was not searched. An infinite limit is
-    omitted, as it has no position.
-    """
-    lines: dict[str, list[list[tuple[float, float]]]] = {}
-    least: dict[str, float] = {}
-    before: set[str] = set()
-    for swept in (swept for swept in fits if math.isfinite(swept.limit)):
-        found = {one.name: one.cost for one in swept.row.candidates if one.cost is not None}
-        for name, cost in found.items():
-            least[name] = min(cost, least.get(name, math.inf))
-            runs = lines.setdefault(name, [])
-            if name not in before:
-                runs.append([])
-            runs[-1].append((swept.limit, rate(least[name])))
-        before = {*found}
-    return lines
-
-
 @takes(SweepRequest)
 def sweep(request: SweepRequest) -> Sweep:
     """Find the best schedule for each memory limit.
@@ -220,118 +184,106 @@ def sweep(request: SweepRequest) -> Sweep:
     source = ProfileSource.of(request.profile, request.progress)
     limits = _limits(request.memory_limits, source)
     folder = None if request.output is None else made(request.output)
-    cache = request.cache
-    if cache is None and folder is not None:
-        cache = str(folder / "cache")
+    cache = request.cache or (folder and str(folder / "cache"))
     terms = Terms.of(request, source)
     known, profile_of, _ = profiles_of(source, terms.microbatches, **request.cuts)
     told, stop = request.progress or unheard, request.should_stop or NEVER
     told(Note(f"{counted(len(limits), 'limit')}, at most {_each(request)}", routine=True))
-    asked = request.arguments(SearchRequest) | {"profile": source, "cache": cache}
-    asked |= {"progress": None, "should_stop": None}
-    jobs = [asked | {"memory_limit": limit} for limit in limits.values()]
     labels = [f"limit {n} of {len(limits)} ({words})" for n, words in enumerate(limits, 1)]
-    solved = (
-        _spread(jobs, labels, told, stop, away)
-        if away.spread(len(limits))
-        else _one_by_one(jobs, labels, told, stop)
-    )
-    found = [_written(swept, folder) for swept in _no_worse(solved, limits, labels, told)]
-    if stop() and len(found) < len(limits):
-        told(Note(f"interrupted: {counted(len(limits) - len(found), 'limit')} left out"))
+    asked = request.arguments(SearchRequest) | {"profile": source, "cache": cache}
+    questions = [
+        Question.of(
+            OptimizeRequest(**asked | {"memory_limit": limit, "progress": labelled(label, told)})
+        )
+        for limit, label in zip(limits.values(), labels, strict=True)
+    ]
+    solved = _spread(questions, told, away) if away.spread(len(limits)) else _in_turn(questions)
+    rows = tuple(_no_worse(solved, limits, labels, told, folder))
+    if stop() and len(rows) < len(limits):
+        told(Note(f"interrupted: {counted(len(limits) - len(rows), 'limit')} left out"))
     families = evaluate_families(FAMILIES, profile_of, replace(terms, memory_limit=math.inf))
-    swept = Sweep(
-        known,
-        terms.microbatches,
-        terms.objective,
-        tuple(swept.row for swept in found),
-        tuple(found),
-        tuple(families),
-        request.output,
-    )
+    given, found = (known, terms.microbatches, terms.objective), (rows, limits, tuple(families))
+    swept = Sweep(*given, *found, request.output)
     if folder is not None:
-        swept.write(folder, complete=len(found) == len(limits))
-        if strangers := swept.strangers(folder):
+        swept.write(folder)
+        files = {path.name for path in folder.glob("schedule-*.json")}
+        if strangers := sorted(files.difference(map(_file_of, swept.built))):
             told(Note(f"{folder}: not of this sweep: {', '.join(strangers)}"))
     return swept
 
 
-def _one_by_one(
-    jobs: Sequence[dict[str, Any]], labels: Sequence[str], tell: Listener, stop: StoppingCriterion
-) -> Iterator[tuple[int, Evaluation]]:
-    for number, (job, label) in enumerate(zip(jobs, labels, strict=True)):
-        heard = {"progress": labelled(label, tell), "should_stop": stop}
-        row, stopped = evaluate_optimum(job | heard)
-        yield number, row
-        if stopped:
+Solved: TypeAlias = Iterator[tuple[int, Answer | InfeasibleError]]
+"""The number of each limit, and its answer."""
+
+
+def _in_turn(questions: Sequence[Question]) -> Solved:
+    for number, question in enumerate(questions):
+        known = question.known()
+        answer = known or _solution(question)
+        if known is None and isinstance(answer, Answer):
+            question.keep(answer)
+        yield number, answer
+        if question.search.stopped:
             return
 
 
-def _spread(
-    jobs: Sequence[dict[str, Any]],
-    labels: Sequence[str],
-    tell: Listener,
-    stop: StoppingCriterion,
-    workers: Workers,
-) -> Iterator[tuple[int, Evaluation]]:
+def _spread(questions: Sequence[Question], tell: Listener, workers: Workers) -> Solved:
     """Solve in worker processes the limits that the cache lacks; each answer is cached at once."""
-    folder = jobs[0]["cache"]
-    cache = ScheduleCache(folder, lambda line: tell(Note(line))) if folder else None
-    rows = [_kept(job, labelled(label, tell)) for job, label in zip(jobs, labels, strict=True)]
-    kept = [(number, row) for number, row in enumerate(rows) if row is not None]
-    missing = [number for number, row in enumerate(rows) if row is None]
+    known = [question.known() for question in questions]
+    missing = [question for question, answer in zip(questions, known, strict=True) if not answer]
+    asked = [
+        replace(question.request, cache=None, progress=None, should_stop=stop_asked)
+        for question in missing
+    ]
 
-    def results() -> Iterator[tuple[int, Evaluation]]:
-        yield from kept
-        asked = [jobs[number] for number in missing]
-        for number, (row, entries) in workers.run(_solve, asked, tell=tell, should_stop=stop):
-            for key, entry in entries.items():
-                if cache is not None:
-                    cache.write(key, entry)
-            yield missing[number], row
+    def results() -> Solved:
+        yield from ((number, answer) for number, answer in enumerate(known) if answer)
+        stop = questions[0].search.options.should_stop
+        for at, answer in workers.run(_solve, asked, tell=tell, should_stop=stop):
+            if isinstance(answer, Answer):
+                missing[at].keep(answer)
+            yield questions.index(missing[at]), answer
 
     return in_order(results())
 
 
-def _kept(job: dict[str, Any], tell: Listener) -> Evaluation | None:
-    """The cached answer; None without a cache or an entry."""
-    if not job["cache"]:
-        return None
-    cache = KeptAnswers(job["cache"], lambda line: tell(Note(line)))
+def _solve(request: OptimizeRequest) -> Answer | InfeasibleError:
+    """Runs in a worker."""
+    return _solution(Question.of(request))
+
+
+def _solution(question: Question) -> Answer | InfeasibleError:
     try:
-        return evaluate_optimum(job | {"cache": cache, "progress": tell})[0]
-    except NotKeptError:
-        return None
-
-
-def _solve(job: dict[str, Any]) -> tuple[Evaluation, dict[str, dict[str, Any]]]:
-    """Runs in a worker: the best schedule, and its new cache entries."""
-    new = NewAnswers()
-    row, _ = evaluate_optimum(job | {"cache": new, "should_stop": stop_asked})
-    return row, new.entries
+        return question.solve()
+    except InfeasibleError as error:
+        return error
 
 
 def _no_worse(
-    solved: Iterator[tuple[int, Evaluation]],
+    solved: Solved,
     limits: Mapping[str, float],
     labels: Sequence[str],
     tell: Listener,
-) -> Iterator[Swept]:
-    """The best schedule for each limit, in ascending order.
+    folder: Path | None,
+) -> Iterator[Evaluation]:
+    """The best schedule for each limit, in ascending order, written into the folder if there is
+    one.
 
     A schedule that fits under one limit fits under the next, so that each is at least as good as
     the one before.
     """
     before: Evaluation | None = None
     typed = list(limits.items())
-    for number, row in solved:
-        words, limit = typed[number]
+    for number, answer in solved:
+        name, limit = typed[number]
+        row = replace(optimum(answer), name=name)
         if row.planned is None:
             tell(Note(f"{labels[number]}: infeasible", routine=True))
-            yield Swept(words, limit, row)
         else:
-            before = _better(row, before, limit)
-            yield Swept(words, limit, before)
+            row = before = _better(row, before, limit)
+            if folder is not None:
+                write_json(dump_schedule(row.schedule), str(folder / _file_of(row)))
+        yield row
 
 
 def _limits(
@@ -359,35 +311,6 @@ def _each(request: SweepRequest) -> str:
     if request.work_limit is None:
         return f"{request.time_limit or TIME_LIMIT:g} s each (--time-limit)"
     return f"{request.work_limit:g} million simulated ops each (--work-limit)"
-
-
-def _listed(folder: Path) -> Iterator[str]:
-    """The schedule files that results.json in the folder lists, except those changed since."""
-    results = folder / "results.json"
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        written = results.stat().st_mtime_ns
-        for row in json.loads(results.read_text())["results"]:
-            file = row["file"]
-            known = file is not None and re.fullmatch(r"schedule-[^/\\]+\.json", file)
-            if known and _changed(folder / file) <= written:
-                yield file
-
-
-def _changed(file: Path) -> float:
-    """The latest of a file's modification and status-change times, in ns; inf if it is absent."""
-    with suppress(OSError):
-        found = file.lstat()
-        return max(found.st_mtime_ns, found.st_ctime_ns)
-    return math.inf
-
-
-def _written(swept: Swept, folder: Path | None) -> Swept:
-    """Write the schedule into the folder, if both exist; returns ``swept`` with the file's name."""
-    if folder is None or swept.row.planned is None:
-        return swept
-    file = f"schedule-{swept.words}.json"
-    write_json(dump_schedule(swept.row.planned), str(folder / file))
-    return replace(swept, file=file)
 
 
 def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluation:

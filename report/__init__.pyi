@@ -1,5 +1,4 @@
 from .attribution import attribute as attribute
-from .bars import memory_steps as memory_steps
 from .chrome_trace import trace_events as trace_events
 from .summaries import scope as scope
 from .svg.frontier import Frontier as Frontier

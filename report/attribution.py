@@ -11,16 +11,32 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+from dataclasses import asdict, astuple, dataclass
+from graphlib import TopologicalSorter
+from itertools import zip_longest
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 from pipeloom.ir.cost.spread import ExpectedMakespan
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.units import counted
+from pipeloom.ir.units import counted, memory_size
 
 from .bars import peak_memory, timed
+from .table import table
+
+SHOWN = 5
+"""Number of ops that the text names."""
+LEAST = 5e-4
+"""Milliseconds below which a difference is not shown."""
+CAUSES = {
+    "slower": "what ops took beyond the profile, each kind and stage in its median",
+    "uneven": "what ops took beyond their own median: contention, clocks",
+    "receive": "inputs that came later than planned",
+    "host": "idle though all inputs were there",
+    "start": "the chain's first op began late",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +60,7 @@ class Causes:
 
     @property
     def total(self) -> float:
-        return self.slower + self.uneven + self.receive + self.host + self.start
-
-    def __add__(self, other: Causes) -> Causes:
-        names = [field.name for field in fields(self)]
-        return Causes(**{name: getattr(self, name) + getattr(other, name) for name in names})
+        return float(sum(astuple(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +115,52 @@ class Attribution:
     ranks: tuple[RankLoss, ...]
     expected: ExpectedMakespan | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """The whole attribution as a JSON object, with ops as text."""
+        chain = [asdict(loss) | {"op": str(loss.op)} for loss in self.chain]
+        return asdict(self) | {"chain": chain}
+
+    def __str__(self) -> str:
+        """Three tables: the causes of the difference, the ranks, and the ops with most losses."""
+        beyond = self.measured - self.planned
+        parts = [(name, getattr(self.causes, name), words) for name, words in CAUSES.items()]
+        parts.append(("slack", -self.slack, "the plan had a longer chain than this one"))
+        rows = [[name, _signed(ms), words] for name, ms, words in parts if abs(ms) >= LEAST]
+        percent = round(beyond / self.planned * 100, 1) if self.planned > 0 else None
+        share = "" if percent is None else f" ({percent + 0.0:+.1f} %)"  # + 0.0 turns -0.0 into 0.0
+        head = (
+            f"makespan {self.planned:.5g} ms planned, {self.measured:.5g} ms measured, "
+            f"{_signed(beyond)} ms{share}, along the chain of ops that ended last:"
+        )
+        expected = [] if self.expected is None else [f"expected: {self.expected}"]
+        shown = [head, table(["cause", "ms", ""], rows), self._ranks(), *self._ops(), *expected]
+        return "\n\n".join(shown)
+
+    def _ranks(self) -> str:
+        times = ["planned compute", "compute", "waiting", "receive", "host"]
+        rows = []
+        for rank, *figures in map(astuple, self.ranks):
+            shown = [f"{ms:.5g}" for ms in figures[: len(times)]]
+            rows.append([str(rank), *shown, *map(memory_size, figures[len(times) :]), ""])
+        return table(["rank", *times, "planned peak", "peak", ""], rows)
+
+    def _ops(self) -> list[str]:
+        most = sorted(self.chain, key=lambda loss: loss.causes.total, reverse=True)[:SHOWN]
+        rows = []
+        for loss in (loss for loss in most if loss.causes.total >= LEAST):
+            times = [f"{ms:.5g}" for ms in (loss.planned, loss.measured, loss.gap)]
+            _, mostly = max(zip(astuple(loss.causes), CAUSES, strict=True), key=itemgetter(0))
+            beyond = _signed(loss.causes.total)
+            rows.append([str(loss.rank), str(loss.op), *times, beyond, mostly])
+        header = ["rank", "op", "planned", "measured", "idle before", "beyond", "mostly"]
+        return [table(header, rows)] if rows else []
+
+
+def _signed(milliseconds: float) -> str:
+    if abs(milliseconds) < LEAST:
+        return "+0.000"
+    return f"{milliseconds:+.3f}" if abs(milliseconds) < 10 else f"{milliseconds:+.1f}"
+
 
 def attribute(planned: Schedule, measured: Schedule) -> Attribution:
     """Attribute the time by which ``measured`` exceeds ``planned`` to causes.
@@ -117,7 +175,7 @@ def attribute(planned: Schedule, measured: Schedule) -> Attribution:
     planned, measured = timed(planned), timed(measured)
     comparison = _Comparison(planned, measured)
     chain = tuple(reversed(list(comparison.chain())))
-    causes = sum((loss.causes for loss in chain), Causes())
+    causes = Causes(*map(sum, zip(*(astuple(loss.causes) for loss in chain), strict=True)))
     plan, took = planned.known_timing.makespan, measured.known_timing.makespan
     ranks = tuple(comparison.rank(rank) for rank in range(planned.problem.ranks))
     expected = ExpectedMakespan.of(planned, took)
@@ -125,142 +183,107 @@ def attribute(planned: Schedule, measured: Schedule) -> Attribution:
 
 
 def _check_same_ops(planned: Schedule, measured: Schedule) -> None:
-    if planned.problem.ranks != measured.problem.ranks:
-        raise InputError(
-            f"measured schedule: expected {counted(planned.problem.ranks, 'rank')} as planned, "
-            f"got {measured.problem.ranks}"
-        )
-    for rank in range(planned.problem.ranks):
-        ours, theirs = planned.ops(rank), measured.ops(rank)
-        if ours != theirs:
-            at = next(
-                (i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]),
-                min(len(ours), len(theirs)),
-            )
-            got = str(theirs[at]) if at < len(theirs) else "the end"
-            wanted = str(ours[at]) if at < len(ours) else "the end"
-            raise InputError(
-                f"measured schedule: rank {rank}, op {at}: expected {wanted} as planned, got {got}"
-            )
+    ranks, found = planned.problem.ranks, measured.problem.ranks
+    if ranks != found:
+        words = f"expected {counted(ranks, 'rank')} as planned, got {found}"
+        raise InputError(f"measured schedule: {words}")
+    for rank in range(ranks):
+        pairs = zip_longest(planned.ops(rank), measured.ops(rank), fillvalue="the end")
+        for at, (wanted, got) in enumerate(pairs):
+            if wanted != got:
+                words = f"rank {rank}, op {at}: expected {wanted} as planned, got {got}"
+                raise InputError(f"measured schedule: {words}")
 
 
-class _Waited(NamedTuple):
-    """A node that an op or a transfer waits for, and the planned delay after its end, in ms."""
-
-    node: int
-    delay: float
-
-
-class _Waiting:
-    """The nodes (ops, then transfers) that each node waits for, with their measured times."""
-
-    def __init__(self, schedule: Schedule, end: Sequence[float]) -> None:
-        # importing numba takes longer than drawing
-        from pipeloom.ir.cost.dependency_graph import ScheduleGraph
-
-        graph = ScheduleGraph.of(schedule)
-        self._end, self._durations = end, graph.duration.tolist()
-        self._waits: defaultdict[int, list[_Waited]] = defaultdict(list)
-        for origins, nodes, delays in graph.all_edges:
-            for origin, node, delay in zip(
-                *(a.tolist() for a in (origins, nodes, delays)), strict=True
-            ):
-                self._waits[node].append(_Waited(origin, delay))
-        self._sent: dict[int, float] = {}
-
-    def last(self, node: int) -> _Waited | None:
-        """The predecessor of ``node`` that arrives last, with its planned delay; None if there is
-        none."""
-        return max(self._waits[node], key=self.came, default=None)
-
-    def came(self, waited: _Waited) -> float:
-        return self.done(waited.node) + waited.delay
-
-    def done(self, node: int) -> float:
-        """The measured end of an op; for a transfer, its end if it takes its planned time."""
-        if node < len(self._end):
-            return self._end[node]
-        pending = [node]
-        while pending:  # not recursive: chains may have thousands of transfers
-            at = pending[-1]
-            missing = [w.node for w in self._waits[at] if self._unknown(w.node)]
-            pending += missing
-            if not missing:
-                last = self.last(at)
-                self._sent[at] = self._durations[at] + (self.came(last) if last else 0.0)
-                pending.pop()
-        return self._sent[node]
-
-    def op_before(self, node: int) -> _Waited | None:
-        """The op that ``node`` waited for last, and the planned time from its end, through
-        transfers.
-
-        None if there is no such op, for example if a transfer could start at the beginning.
-        """
-        last, way = self.last(node), 0.0
-        while last is not None and last.node >= len(self._end):
-            way += last.delay + self._durations[last.node]
-            last = self.last(last.node)
-        return last and _Waited(last.node, last.delay + way)
-
-    def made_elsewhere(self, node: int, track_of: Sequence[tuple[int, bool]]) -> list[_Waited]:
-        """The predecessors of ``node`` that are on other tracks."""
-        return [
-            w
-            for w in self._waits[node]
-            if w.node >= len(track_of) or track_of[w.node] != track_of[node]
-        ]
-
-    def _unknown(self, node: int) -> bool:
-        return node >= len(self._end) and node not in self._sent
+_Waited: TypeAlias = tuple[int, float]
+"""A node that an op or a transfer waits for, and the planned delay after its end, in ms."""
 
 
 class _Comparison:
-    """The planned and the measured times, with ops numbered rank after rank."""
+    """The planned and the measured times. Nodes are the ops, rank after rank, then the
+    transfers."""
 
     def __init__(self, planned: Schedule, measured: Schedule) -> None:
+        # importing numba takes longer than drawing
+        from pipeloom.ir.cost.dependency_graph import ScheduleGraph
+
         self._schedules = planned, measured
         ranks = range(planned.problem.ranks)
         self._ops = [op for rank in ranks for op in planned.ops(rank)]
         self._rank = [rank for rank in ranks for _ in planned.ops(rank)]
         # copies to and from the host have their own track; ranks wait for them as for messages
         copies = [op.kind.copies for op in self._ops]
-        self._track = [*zip(self._rank, copies, strict=True)]
+        self._track: list[tuple[int, bool] | None] = [*zip(self._rank, copies, strict=True)]
+        self._track += [None] * len(planned.transfers)
         starts, ends = _flat(planned)
         self._planned = [end - start for start, end in zip(starts, ends, strict=True)]
         self._start, self._end = _flat(measured)
         self._took = [e - s for s, e in zip(self._start, self._end, strict=True)]
-        self._clock = _Waiting(planned, self._end)
+        graph = ScheduleGraph.of(planned)
+        self._duration: list[float] = graph.duration.tolist()
+        self._waits: defaultdict[int, list[_Waited]] = defaultdict(list)
+        for edges in graph.all_edges:
+            for origin, node, delay in zip(*(a.tolist() for a in edges), strict=True):
+                self._waits[node].append((origin, delay))
+        self._done = self._ends()
         self._usual = self._medians()
+
+    def _ends(self) -> list[float]:
+        """The measured end of each op, and of each transfer if it takes its planned time."""
+        done, ops = [*self._end, *self._duration[len(self._end) :]], len(self._end)
+        before = {
+            node: [origin for origin, _ in self._waits[node] if origin >= ops]
+            for node in range(ops, len(done))
+        }
+        for node in TopologicalSorter(before).static_order():
+            done[node] += max((done[o] + delay for o, delay in self._waits[node]), default=0.0)
+        return done
+
+    def _came(self, waited: _Waited) -> float:
+        """When the output of a node is there."""
+        node, delay = waited
+        return self._done[node] + delay
+
+    def _op_before(self, node: int) -> _Waited | None:
+        """The op that ``node`` waited for last, and the planned time from its end, through
+        transfers.
+
+        None if there is no such op, for example if a transfer could start at the beginning.
+        """
+        last, way = max(self._waits[node], key=self._came, default=None), 0.0
+        while last is not None and last[0] >= len(self._ops):
+            way += last[1] + self._duration[last[0]]
+            last = max(self._waits[last[0]], key=self._came, default=None)
+        return last and (last[0], last[1] + way)
 
     def chain(self) -> Iterator[OpLoss]:
         """The critical chain, backwards from the op that ended last to one that waited for none."""
         node: int | None = max(range(len(self._ops)), key=self._end.__getitem__, default=None)
         while node is not None:
-            before = self._clock.op_before(node)
+            before = self._op_before(node)
             yield self._loss(node, before)
-            node = before.node if before else None
+            node = before[0] if before else None
 
     def _loss(self, node: int, before: _Waited | None) -> OpLoss:
-        op, rank = self._ops[node], self._rank[node]
-        planned, took, usual = self._planned[node], self._took[node], self._usual[op.kind, op.stage]
-        gap = self._start[node] - (self._end[before.node] if before else 0.0)
-        causes = Causes(slower=usual - planned, uneven=took - usual)
+        op, planned, took = self._ops[node], self._planned[node], self._took[node]
+        usual = self._usual[op.kind, op.stage]
+        gap = self._start[node] - (self._end[before[0]] if before else 0.0)
         if before is None:
-            causes += Causes(start=gap)
-        elif self._track[before.node] == self._track[node] and before.delay == 0:
-            causes += Causes(host=gap)
+            late = {"start": gap}
+        elif self._track[before[0]] == self._track[node] and before[1] == 0:
+            late = {"host": gap}
         else:
-            causes += Causes(receive=gap - before.delay)
-        return OpLoss(rank, op, planned, took, gap, causes)
+            late = {"receive": gap - before[1]}
+        causes = Causes(slower=usual - planned, uneven=took - usual, **late)
+        return OpLoss(self._rank[node], op, planned, took, gap, causes)
 
     def rank(self, rank: int) -> RankLoss:
         nodes = [node for node, track in enumerate(self._track) if track == (rank, False)]
         waiting = receive = host = before = 0.0
         for node in nodes:
-            others = self._clock.made_elsewhere(node, self._track)
-            made = max((self._clock.done(w.node) for w in others), default=0.0)
-            came = max(map(self._clock.came, others), default=0.0)
+            others = [w for w in self._waits[node] if self._track[w[0]] != self._track[node]]
+            made = max((self._done[origin] for origin, _ in others), default=0.0)
+            came = max(map(self._came, others), default=0.0)
             gap = max(0.0, self._start[node] - before)
             idle = min(max(made - before, 0.0), gap)
             waiting += idle
@@ -287,10 +310,8 @@ class _Comparison:
         return {key: statistics.median(values) for key, values in took.items()}
 
 
-def _flat(schedule: Schedule) -> tuple[list[float], list[float]]:
+def _flat(schedule: Schedule) -> tuple[Sequence[float], Sequence[float]]:
     """The starts and the ends of all ops, rank after rank."""
     timing = schedule.known_timing
-    return (
-        [t for row in timing.start for t in row.tolist()],
-        [t for row in timing.end for t in row.tolist()],
-    )
+    start, end = ([t for row in rows for t in row.tolist()] for rows in (timing.start, timing.end))
+    return start, end

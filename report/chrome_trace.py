@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, TypeAlias
 
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.schedule import Schedule
 
-from .bars import OpBar, averages, bars, copies, memory_steps, timed
+from .bars import Bar, Row, rows, timed
 from .colours import NAMES
 from .summaries import caption
+
+Events: TypeAlias = Iterator[dict[str, Any]]
 
 
 def trace_events(schedules: Sequence[tuple[str | None, Schedule]]) -> dict[str, Any]:
@@ -27,83 +30,63 @@ def trace_events(schedules: Sequence[tuple[str | None, Schedule]]) -> dict[str, 
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _process(schedule: Schedule, title: str) -> list[dict[str, Any]]:
-    events: list[dict[str, Any]] = [_name("process_name", 0, title)]
-    for rank in range(schedule.problem.ranks):
-        events.append(_name("thread_name", rank, f"rank {rank}"))
-        events += _ops(schedule, rank)
-        events += _counters(schedule, rank)
-        beside = _copies(schedule, rank)
-        if beside:
-            events.append(_name("thread_name", _host_thread(schedule, rank), f"rank {rank}, host"))
-            events += beside
-        if averages(schedule, rank):
-            thread = 2 * schedule.problem.ranks + rank
-            events.append(_name("thread_name", thread, f"rank {rank}, averaging"))
-            events += _averages(schedule, rank, thread)
-    return events + _transfers(schedule) + list(_messages(schedule))
+def _process(schedule: Schedule, title: str) -> Events:
+    yield _name("process_name", 0, title)
+    found = rows(schedule)
+    for row in found:
+        host, averaging = (len(found) * n + row.rank for n in (1, 2))
+        yield from _thread(row.rank, f"rank {row.rank}", _complete(row.ops, row.rank))
+        yield from _counters(row)
+        if row.copies:
+            yield from _thread(host, f"rank {row.rank}, host", _overlapping(row.copies, host))
+        if row.averages:
+            averages = _complete(row.averages, averaging)
+            yield from _thread(averaging, f"rank {row.rank}, averaging", averages)
+        yield from _overlapping(row.arrivals, row.rank)
+    yield from _messages(chain.from_iterable(row.ops for row in found))
 
 
 def _name(kind: str, thread: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "tid": thread, "args": {"name": name}}
 
 
-def _ops(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
-    return [
-        _common(bar, rank) | {"ph": "X", "ts": bar.start * 1e3, "dur": (bar.end - bar.start) * 1e3}
-        for bar in bars(schedule, rank)
-    ]
+def _thread(thread: int, name: str, events: Events) -> Events:
+    yield _name("thread_name", thread, name)
+    yield from events
 
 
-def _common(bar: OpBar, thread: int) -> dict[str, Any]:
-    op = bar.op
-    about = {"op": op.kind.name, "stage": op.stage, "microbatch": op.microbatch}
-    return {"name": str(op), "cat": NAMES[op.kind], "tid": thread, "args": about}
+def _about(bar: Bar, thread: int) -> dict[str, Any]:
+    common: dict[str, Any] = {"name": bar.name, "tid": thread}
+    if (op := bar.op) is None:
+        return common | {"cat": "transfer" if bar.kind else "average"}
+    args = {"op": op.kind.name, "stage": op.stage, "microbatch": op.microbatch}
+    return common | {"cat": NAMES[op.kind], "args": args}
 
 
-def _host_thread(schedule: Schedule, rank: int) -> int:
-    return schedule.problem.ranks + rank
+def _complete(bars: Iterable[Bar], thread: int) -> Events:
+    for bar in bars:
+        took = {"ts": bar.start * 1e3, "dur": (bar.end - bar.start) * 1e3}
+        yield _about(bar, thread) | {"ph": "X"} | took
 
 
-def _copies(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
-    """Copies to and from the host as asynchronous events, as the two directions may overlap."""
-    events: list[dict[str, Any]] = []
-    for bar in copies(schedule, rank):
-        common = _common(bar, _host_thread(schedule, rank)) | {"id": f"host {bar.op}"}
-        events += [
-            common | {"ph": "b", "ts": bar.start * 1e3},
-            common | {"ph": "e", "ts": bar.end * 1e3},
-        ]
-    return events
+def _overlapping(bars: Iterable[Bar], thread: int) -> Events:
+    """Asynchronous events, as several copies or transfers of a rank may overlap."""
+    for number, bar in enumerate(bars):
+        common = _about(bar, thread) | {"id": f"{thread}.{number}"}
+        yield common | {"ph": "b", "ts": bar.start * 1e3}
+        yield common | {"ph": "e", "ts": bar.end * 1e3}
 
 
-def _averages(schedule: Schedule, rank: int, thread: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": f"average {one.stage}",
-            "cat": "average",
-            "tid": thread,
-            "args": {"stage": one.stage},
-            "ph": "X",
-            "ts": one.start * 1e3,
-            "dur": (one.end - one.start) * 1e3,
-        }
-        for one in averages(schedule, rank)
-    ]
+def _counters(row: Row) -> Events:
+    for at, held in row.memory:
+        name = f"memory of rank {row.rank}"
+        yield {"ph": "C", "name": name, "ts": at * 1e3, "args": {"held": held}}
 
 
-def _counters(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
-    name = f"memory of rank {rank}"
-    return [
-        {"ph": "C", "name": name, "ts": at * 1e3, "args": {"held": held}}
-        for at, held in memory_steps(schedule, rank)
-    ]
-
-
-def _messages(schedule: Schedule) -> Iterator[dict[str, Any]]:
+def _messages(bars: Iterable[Bar]) -> Events:
     """An arrow from each op that computes an activation or its gradient to the op that needs it, if
     that is on another rank."""
-    each = {bar.op: bar for rank in range(schedule.problem.ranks) for bar in bars(schedule, rank)}
+    each = {bar.op: bar for bar in bars if bar.op is not None}
     for op, bar in each.items():
         needed = next((each[other] for other in _needing(op) if other in each), None)
         if needed is None or needed.rank == bar.rank:
@@ -121,20 +104,3 @@ def _needing(op: Op) -> list[Op]:
     if op.kind in (OpKind.B, OpKind.BW):
         return [Op(kind, op.stage - 1, op.microbatch) for kind in (OpKind.B, OpKind.BW)]
     return []
-
-
-def _transfers(schedule: Schedule) -> list[dict[str, Any]]:
-    """Weight transfers as asynchronous events, as those of one rank may overlap."""
-    events: list[dict[str, Any]] = []
-    for i, (transfer, (start, end)) in enumerate(
-        zip(schedule.transfers, schedule.known_timing.transfers.tolist(), strict=False)
-    ):
-        common = {
-            "name": f"{transfer.kind.value} {transfer.stage}: {transfer.source} to "
-            f"{transfer.target}",
-            "cat": "transfer",
-            "id": i,
-            "tid": transfer.target,
-        }
-        events += [common | {"ph": "b", "ts": start * 1e3}, common | {"ph": "e", "ts": end * 1e3}]
-    return events

@@ -62,18 +62,6 @@ def _placed(problem: Problem) -> str:
     return words.get(placement.kind, "custom placement")
 
 
-def heading(schedule: Schedule) -> str:
-    """The setting and the name: ``zb-6.2b, 8 ranks, 24 microbatches: zb-h1``."""
-    return f"{setting(schedule)}: {called(schedule)}"
-
-
-def title(schedule: Schedule) -> str:
-    """The name, the bubble rate and the proof: ``V, 0.44 % bubble (optimal)``."""
-    rate = timed(schedule).known_timing.bubble_rate(schedule.problem.objective)
-    known = proof(schedule)
-    return f"{called(schedule)}, {percent(rate)} bubble" + (f" ({known})" if known else "")
-
-
 def scope(problem: Problem, *, paired: bool = False) -> str:
     """The schedules that bounds and ``optimal`` cover: ``one stage per rank, passing activations``.
 
@@ -115,16 +103,11 @@ def from_optimal(gap: float) -> str:
     return "optimal" if gap < NOTHING else f"at most {percent(gap)} from optimal"
 
 
-def memory(schedule: Schedule) -> str:
-    """``peak memory 7.94 of 8``, with the rank if limits differ."""
-    return f"peak memory {_held(schedule, named=len(set(schedule.problem.memory_limit)) > 1)}"
-
-
-def _held(schedule: Schedule, *, named: bool = True) -> str:
+def _held(schedule: Schedule, *, of_ranks: bool = False) -> str:
     """``7.94 of 8 (rank 2)``: the peak of the rank that uses the largest share of its limit.
 
     If there are two different limits, a rank for the other one is added, and if another rank has
-    the largest peak, that one, too. ``named``: show the rank.
+    the largest peak, that one, too. ``of_ranks``: name the rank even if limits do not differ.
     """
     limits, peaks = schedule.problem.memory_limit, peak_memory(schedule)
     ranks = [first := fullest(schedule)]
@@ -133,11 +116,12 @@ def _held(schedule: Schedule, *, named: bool = True) -> str:
         ranks.append(max(others, key=lambda rank: peaks[rank]))
     if max(peaks) > max(peaks[rank] for rank in ranks):
         ranks.append(peaks.index(max(peaks)))
-    return ", ".join(_of_limit(peaks[r], limits[r]) + f" (rank {r})" * named for r in ranks)
-
-
-def _of_limit(peak: float, limit: float) -> str:
-    return memory_size(peak) + (f" of {memory_size(limit)}" if math.isfinite(limit) else "")
+    named = of_ranks or len(set(limits)) > 1
+    shown = []
+    for rank in ranks:
+        limit = f" of {memory_size(limits[rank])}" if math.isfinite(limits[rank]) else ""
+        shown.append(f"{memory_size(peaks[rank])}{limit}" + f" (rank {rank})" * named)
+    return ", ".join(shown)
 
 
 def summary(schedule: Schedule) -> str:
@@ -155,7 +139,9 @@ def figures(schedule: Schedule) -> str:
     costs = [f"period {duration(timing.period)}", f"makespan {duration(timing.makespan)}"]
     if schedule.problem.objective is Objective.MAKESPAN:
         costs.reverse()
-    return ", ".join([*costs, memory(schedule), *filter(None, [averaging(schedule)])])
+    return ", ".join(
+        [*costs, f"peak memory {_held(schedule)}", *filter(None, [averaging(schedule)])]
+    )
 
 
 def repeats(schedule: Schedule) -> str | None:
@@ -183,26 +169,28 @@ def caption(name: str | None, schedule: Schedule, *, with_setting: bool = True) 
 
     ``name``: the user's name for the schedule.
     """
+    rate = timed(schedule).known_timing.bubble_rate(schedule.problem.objective)
+    known = f" ({quality})" if (quality := proof(schedule)) else ""
+    title = f"{called(schedule)}, {percent(rate)} bubble{known}"
     before = ", ".join(filter(None, [name, setting(schedule) if with_setting else ""]))
-    return f"{before}: {title(schedule)}" if before else title(schedule)
+    return f"{before}: {title}" if before else title
 
 
 def facts(schedule: Schedule, assumed: str | None = None) -> str:
     """All figures of a schedule, one per line with its label; ``assumed`` is one of them."""
     schedule = timed(schedule)
     timing, problem, report = schedule.known_timing, schedule.problem, schedule.report
-    asked = asked_by_profile(problem.profile, problem.objective)
     rate = percent(timing.bubble_rate(problem.objective))
     lines = [
-        *([] if asked is None else [("objective", asked)]),
+        ("objective", asked_by_profile(problem.profile, problem.objective)),
         ("bubble rate", f"{rate} of the {problem.objective.value}"),
         ("period", f"{duration(timing.period)} ({WITHOUT_BARRIER})"),
         ("makespan", f"{duration(timing.makespan)} ({WITH_BARRIER})"),
-        *_steady(schedule),
-        *([] if assumed is None else [("assumed", assumed)]),
-        ("peak memory", _held(schedule)),
-        *remat(schedule),
-        *([] if (line := averaging(schedule)) is None else [("averaging", line)]),
+        ("step", _steady(schedule)),
+        ("assumed", assumed),
+        ("peak memory", _held(schedule, of_ranks=True)),
+        ("activations", _remat(schedule)),
+        ("averaging", averaging(schedule)),
     ]
     if report is not None and report.lower_bound is not None:
         because = f" ({report.bound})" if report.bound else ""
@@ -216,16 +204,9 @@ def facts(schedule: Schedule, assumed: str | None = None) -> str:
         lines.append(("found by", report.method))
     if report is not None and report.solve_seconds is not None:
         lines.append(("solved in", f"{report.solve_seconds:.1f} s"))
-    width = max(len(name) for name, _ in lines) + 2
-    return "\n".join([heading(schedule), *(f"  {name:<{width}}{figure}" for name, figure in lines)])
-
-
-def _steady(schedule: Schedule) -> list[tuple[str, str]]:
-    """The time of a step in the steady state, if weights are sent over links."""
-    if not schedule.transfers or uncosted(schedule):
-        return []
-    every = duration(step_between_ops(schedule))
-    return [("step", f"{every} (consecutive steps, with messages waiting for busy links)")]
+    width = max(len(name) for name, words in lines if words) + 2
+    heading = f"{setting(schedule)}: {called(schedule)}"
+    return "\n".join([heading, *(f"  {name:<{width}}{words}" for name, words in lines if words)])
 
 
 def averaging(schedule: Schedule) -> str | None:
@@ -243,16 +224,21 @@ def averaging(schedule: Schedule) -> str | None:
     )
 
 
-def remat(schedule: Schedule) -> list[tuple[str, str]]:
+def _steady(schedule: Schedule) -> str | None:
+    """The time of a step in the steady state, if weights are sent over links."""
+    if not schedule.transfers or uncosted(schedule):
+        return None
+    every = duration(step_between_ops(schedule))
+    return f"{every} (consecutive steps, with messages waiting for busy links)"
+
+
+def _remat(schedule: Schedule) -> str | None:
     """The number of recomputed and offloaded activations, if there are any."""
     ops = np.concatenate(schedule.order)
     number = np.bincount(ops & KIND_MASK, minlength=len(OpKind)).tolist()
-    parts = [
-        f"{number[kind]} {what}"
-        for kind, what in ((OpKind.R, "recomputed"), (OpKind.O, "offloaded"))
-        if number[kind]
-    ]
-    return [("activations", f"{', '.join(parts)} of {number[OpKind.F]}")] if parts else []
+    kinds = (OpKind.R, "recomputed"), (OpKind.O, "offloaded")
+    parts = [f"{number[kind]} {what}" for kind, what in kinds if number[kind]]
+    return f"{', '.join(parts)} of {number[OpKind.F]}" if parts else None
 
 
 def transfer_note(schedule: Schedule) -> str | None:

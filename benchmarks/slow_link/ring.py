@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeloom import Problem, Profile, Schedule, StageProfile, compile_schedule, dump_profile
+from pipeloom import Objective, Profile, Schedule, StageProfile, compile_schedule, dump_profile
 from pipeloom.ir import Links, Sharing, traffic
-from pipeloom.planner.passing.choose import choose
-from pipeloom.solver.optimize import optimize
+from pipeloom.planner import Search, Terms, compare_schemes
+from pipeloom.solver import SolveOptions
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, plain
 from .network import ABOVE, BELOW, Ring, namespaces, way
@@ -95,10 +95,6 @@ def cases(size: Size) -> Iterator[Case]:
         yield Case(PART, name, timed=True)
 
 
-def _searched(problem: Problem, _: str, share: float) -> Schedule:
-    return optimize(problem, time_limit=SECONDS * share, by_step=True)
-
-
 def measure(case: Case) -> Row:
     """Measure the links, then predict the step time of each scheme and train with it.
 
@@ -112,7 +108,14 @@ def measure(case: Case) -> Row:
     with namespaces(asked.ring) as maker:
         ask = partial(launch_ranks, ranks.on_ring, asked.ring.ranks, timeout=TIMEOUT)
         profile = asked.profile(_links([link for (link,) in ask((maker, ranks.probe)).values()]))
-        candidates = choose(profile, asked.microbatches, search=_searched).usable
+        terms = Terms(
+            microbatches=asked.microbatches,
+            memory_limit=None,
+            objective=Objective.PERIOD,
+            where="profile",
+        )
+        search = Search(SolveOptions(time_limit=SECONDS))
+        candidates = compare_schemes(profile, terms, search).usable
         programs = [compile_schedule(each.schedule) for each in candidates]
         times = (asked.time, 2 * asked.time)
         train = partial(ranks.train, asked.model, times, programs)

@@ -19,8 +19,7 @@ class Exporter:
     ``write(schedule)`` returns the text. ``launch(schedule, size)`` returns the flags to use with
     it, for microbatches of ``size`` sequences. ``read(text, profile, where)`` returns the schedule;
     ``where`` names the text in messages, such as a file's path. ``write`` and ``read`` raise
-    InputError for what the format or the schedule cannot express. ``names_modules``: whether the
-    text contains the names of the model's modules.
+    InputError for what the format or the schedule cannot express.
     """
 
     summary: str
@@ -28,7 +27,6 @@ class Exporter:
     write: Callable[[Schedule], str]
     launch: Callable[[Schedule, int], Launch]
     read: Callable[[str, Profile, str], Schedule] | None = None
-    names_modules: bool = False
 
 
 EXPORTERS: dict[str, Exporter] = {
@@ -44,14 +42,12 @@ EXPORTERS: dict[str, Exporter] = {
         ".json",
         torchtitan.write,
         for_torchtitan,
-        names_modules=True,
     ),
     "torchtitan-toml": Exporter(
         "the same with its key, for a TOML file",
         ".toml",
         torchtitan.write_toml,
         for_torchtitan,
-        names_modules=True,
     ),
     "megatron-layout": Exporter(
         "the layers of each stage: Megatron's --pipeline-model-parallel-layout",

@@ -1,23 +1,25 @@
-"""The answer of ``optimize``: the schedule, its lower bound, and the candidates it was compared
-with."""
+"""The answer of ``optimize``: the schedule, its lower bound, and what it was compared with."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.schedule import OPTIMIZED, Schedule, Status, gap_between
-from pipeloom.solver.core.schedule_cost import objective_cost, status_under
+from pipeloom.solver.core.schedule_cost import iteration_time, objective_cost, status_under
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
-from ..solving.search import CachedSearch
-from .candidates import Candidate, least_bound
+from ..results.candidates import Candidate, least_bound
+from ..solving.search import Search
 
 if TYPE_CHECKING:
     from .explanation import Explanation
+
+KEPT = ("cost", "lower_bound", "facts", "words", "step")
+"""The fields of an answer that a cache stores as they are."""
 
 
 @dataclass(frozen=True)
@@ -33,28 +35,35 @@ class Answer:
     """
 
     schedule: Schedule
-    search: CachedSearch
+    search: Search
     cost: float
     lower_bound: float
     candidates: tuple[Candidate, ...]
-    stopped: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
     words: str = ""
     step: float | None = None
+    stopped: bool = False
 
     @classmethod
     def of(
-        cls,
-        schedule: Schedule,
-        search: CachedSearch,
-        candidates: tuple[Candidate, ...],
-        facts: dict[str, Any] | None = None,
-        words: str = "",
+        cls, schedule: Schedule, search: Search, candidates: Sequence[Candidate], **more: Any
     ) -> Answer:
-        """An answer with the cost and the lower bound of the schedule's report."""
-        cost = schedule.known_timing.iteration_time(schedule.problem.objective)
-        bound = schedule.known_report.lower_bound or 0.0
-        return cls(schedule, search, cost, bound, candidates, search.stopped, facts or {}, words)
+        """An answer with the cost of the schedule and, if not given, the bound of its report."""
+        known = {"lower_bound": schedule.known_report.lower_bound or 0.0} | more
+        cost, stopped = iteration_time(schedule), search.stopped
+        return cls(schedule, search, cost, candidates=tuple(candidates), stopped=stopped, **known)
+
+    @classmethod
+    def restored(cls, schedule: Schedule, search: Search, kept: dict[str, Any]) -> Answer:
+        """The answer with the facts :attr:`kept`."""
+        candidates = tuple(Candidate(**each) for each in kept["candidates"])
+        return cls(schedule, search, candidates=candidates, **{key: kept[key] for key in KEPT})
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """All but the schedule and the search, as a JSON object."""
+        candidates = [asdict(each) for each in self.candidates]
+        return {key: getattr(self, key) for key in KEPT} | {"candidates": candidates}
 
     @property
     def least_bound(self) -> float:
@@ -80,6 +89,12 @@ class Answer:
     def status(self) -> Status:
         """Optimal if no schedule of the chosen candidate costs less."""
         return status_under(self.lower_bound, objective_cost(self.schedule))
+
+    @property
+    def assumed(self) -> str | None:
+        """How stages were cut for the schedule, in words; None if they were not."""
+        found: str | None = self.facts.get("choice", {}).get("assumed")
+        return found
 
     @cached_property
     def document(self) -> dict[str, Any]:
@@ -139,8 +154,7 @@ class Answer:
     def __str__(self) -> str:
         from pipeloom.report.summaries import facts
 
-        known = facts(self.schedule, self.facts.get("choice", {}).get("assumed"))
-        return "\n\n".join(part for part in (known, self.words) if part)
+        return "\n\n".join(filter(None, [facts(self.schedule, self.assumed), self.words]))
 
 
 class NothingFits(InfeasibleError):  # noqa: N818

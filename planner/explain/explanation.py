@@ -17,9 +17,9 @@ from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.ops import KIND_MASK, FloatArray, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.units import counted, duration, memory_size, sufficient_size
+from pipeloom.ir.units import duration
 from pipeloom.report.summaries import percent
-from pipeloom.report.text_table import Cell, table
+from pipeloom.report.table import Cell, table
 from pipeloom.solver.bounds import lower_bounds, work_bound
 from pipeloom.solver.bounds.feasibility import check_feasible
 from pipeloom.solver.bounds.milp_relaxation import remat_relaxation
@@ -31,9 +31,9 @@ from pipeloom.solver.core.stopping import NEVER, Budget, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED, ROUNDING
 
 from ..inputs.documents import Document, Planned, read_schedule
+from ..results.candidates import Candidate
 from ..solving.search import memory_held
-from .candidates import Candidate
-from .sensitivity import MOST_OPS, Change, Enough, bubble, changes, enough_memory
+from .sensitivity import MOST_OPS, Change, bubble, changes
 
 SEARCHED: Mapping[str, str] = {
     "relaxation": "a small MILP over the moments that every stage has (its first B, last F, last "
@@ -180,7 +180,6 @@ class Explanation:
     losses: Sequence[Loss]
     now: Change
     changes: Sequence[Change]
-    enough: Enough | None
     step: tuple[float, float] | None = None
     recomputes: bool = False
     placements: Sequence[Candidate] = ()
@@ -193,7 +192,6 @@ class Explanation:
             "bound": asdict(self.reason),
             "losses": [asdict(loss) for loss in self.losses],
             "changes": [asdict(change) for change in self.changes],
-            "enough_memory": self.enough and asdict(self.enough),
         }
 
     def __str__(self) -> str:
@@ -240,7 +238,7 @@ class Explanation:
         return lines + [f"  {line}" for line in table(header, rows).splitlines()]
 
     def _what_if(self) -> list[str]:
-        if not self.changes and self.enough is None and self.ops > MOST_OPS:
+        if not self.changes and self.ops > MOST_OPS:
             return [f"what would change it is left out: {self.ops} ops, more than {MOST_OPS}"]
         idle = " (recomputation counted as idle)" if self.recomputes else ""
         header = [f"what would change the bubble{idle}", "at least", "found"]
@@ -248,8 +246,6 @@ class Explanation:
         lines = table(header, [_row(change) for change in (self.now, *gains)]).splitlines()
         if vain := [change.what for change in self.changes if change not in gains]:
             lines.append(f"nothing better was found with {', nor with '.join(vain)}")
-        if self.enough is not None:
-            lines.append(_enough_words(self.enough, len(self.losses), self.now))
         return lines
 
 
@@ -286,7 +282,6 @@ def explain(
         losses(found),
         now,
         changes(found, seconds, should_stop, memory_held),
-        enough_memory(found, seconds, should_stop, memory_held),
         None if step is None else (step, work_bound(problem).value),
         any(bool((order & KIND_MASK == OpKind.R).any()) for order in found.order),
         placements,
@@ -317,25 +312,6 @@ def _shown(losses: Sequence[Loss]) -> list[Loss]:
 def _row(change: Change) -> list[str]:
     found = "-" if change.bubble is None else percent(max(0.0, change.bubble))
     return [change.what, percent(max(0.0, change.bound_bubble)), found]
-
-
-def _enough_words(enough: Enough, ranks: int, now: Change) -> str:
-    rest = percent(max(0.0, enough.bound_bubble))
-    if enough.least is not None:
-        less = f", {memory_size(enough.too_little)} is not" if enough.too_little else ""
-        first = f"more memory cannot lower the bound: without any limit it is {rest} too"
-        if enough.bound < now.bound * (1 - CLOSED):  # the schedule's bound is from a search
-            first = f"without any memory limit the bound is {rest}"
-        return f"{first}; for this cost {sufficient_size(enough.least)} per rank is enough{less}"
-    more = counted(enough.microbatches, "more microbatch")
-    fit = "fits" if enough.microbatches == 1 else "fit"
-    those = "rank" + "s" * (len(enough.ranks) > 1) + " " + ", ".join(map(str, enough.ranks))
-    where = f" on {those}" * (len(enough.ranks) < ranks)
-    limits = "limits up to" if where and len(enough.ranks) > 1 else "a limit of"
-    return (
-        f"the bound falls until {more} {fit}{where} ({limits} {memory_size(enough.limit)}), "
-        f"to {rest}, and no further"
-    )
 
 
 def _duration(milliseconds: float) -> str:

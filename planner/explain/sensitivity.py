@@ -3,10 +3,9 @@ short run of the optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import ceil, floor, isfinite, log10
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from pipeloom.ir.model.profile import Link, Links, Profile
 from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.model.transfers import delay_matrix
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.bounds.feasibility import is_feasible
 from pipeloom.solver.bounds.general import busy
 from pipeloom.solver.core.options import Memory, SolveOptions
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
@@ -32,8 +30,6 @@ MOST_OPS = 200_000
 MOST_TRIED = 50_000
 """Number of ops above which a short run of the optimizer finds nothing, so that only bounds are
 computed."""
-MOST_ALONE = 1_000_000
-"""Number of ranks times ops above which the memory of single ranks is not varied."""
 SAME = 1 + 1e-9
 
 
@@ -54,34 +50,14 @@ class Change:
         return found or _less(self.bound_bubble, now.bound_bubble)
 
 
-@dataclass(frozen=True, slots=True)
-class Enough:
-    """The amount of memory above which more memory does not lower the bound.
-
-    It is room for ``microbatches`` more on each of ``ranks``; ``limit`` is then their largest
-    limit. ``ranks``: all ranks if the limits are equal, otherwise those that need more. ``bound``:
-    the bound without any limit. If ``microbatches`` is 0, ``least`` and ``too_little`` are limits,
-    the same on all ranks: with the former, a schedule of the same cost is known; with the latter,
-    none exists.
-    """
-
-    microbatches: int
-    limit: float
-    bound: float
-    bound_bubble: float
-    ranks: tuple[int, ...]
-    least: float | None = None
-    too_little: float | None = None
-
-
 def changes(
     schedule: Schedule,
     seconds: float = 2.0,
     should_stop: StoppingCriterion = NEVER,
     memory: Memory | None = None,
 ) -> list[Change]:
-    """Changes of the problem with their gains: room for one more M_B on every rank, and on the rank
-    where it helps most; faster links; the same work on every rank; twice the microbatches.
+    """Changes of the problem with their gains: room for one more M_B on every rank; faster links;
+    the same work on every rank; twice the microbatches.
 
     The optimizer gets ``seconds`` for each; it is not run if that is 0 or ``should_stop`` returns
     true. The cost found is at most that of ``schedule``, or of the schedule for a smaller change,
@@ -111,98 +87,16 @@ def changes(
     return found
 
 
-def enough_memory(
-    schedule: Schedule,
-    seconds: float = 0.0,
-    should_stop: StoppingCriterion = NEVER,
-    memory: Memory | None = None,
-) -> Enough | None:
-    """The amount of memory above which the bound stays the same; None without a limit, or above
-    MOST_OPS.
-
-    If more memory gains nothing, lower limits are tried, each for a fifth of ``seconds``.
-    """
-    problem = schedule.problem
-    if not problem.limited or _ops(problem) > MOST_OPS:
-        return None
-    least = lower_bound(replace(problem, memory_limit=(float("inf"),) * problem.ranks)).value
-
-    def suffices(count: int) -> bool:
-        return lower_bound(more_memory(problem, count)).value <= least * SAME
-
-    most = max(map(len, _stages_run(problem)))
-    high = _least(-1, problem.microbatches * most, suffices)  # with this, all microbatches fit
-    ranks = _in_need(problem, high, least) if high else tuple(range(problem.ranks))
-    raised = more_memory(problem, high).memory_limit
-    limit = max(raised[rank] for rank in ranks if isfinite(raised[rank]))
-    options = SolveOptions(time_limit=seconds / 5, should_stop=should_stop, memory=memory)
-    held = _least_memory(schedule, options) if high == 0 else ()
-    return Enough(high, limit, least, bubble(problem, least), ranks, *held)
-
-
-def _in_need(problem: Problem, microbatches: int, least: float) -> tuple[int, ...]:
-    """The ranks that need room for this many more microbatches to reach the bound ``least``. If all
-    limits are equal, all ranks."""
-    everyone, now = tuple(range(problem.ranks)), problem.memory_limit
-    if len(set(now)) == 1 or problem.ranks * _ops(problem) > MOST_ALONE:
-        return everyone
-    raised = list(more_memory(problem, microbatches).memory_limit)
-    for rank in everyone:
-        more, raised[rank] = raised[rank], now[rank]
-        if lower_bound(replace(problem, memory_limit=tuple(raised))).value > least * SAME:
-            raised[rank] = more
-    return tuple(rank for rank in everyone if raised[rank] > now[rank])
-
-
-def _least_memory(schedule: Schedule, options: SolveOptions) -> tuple[float, float]:
-    """The lowest limit at which the optimizer still finds a schedule that costs no more than
-    ``schedule``, and a limit at which none exists."""
-    problem, timing = schedule.problem, schedule.known_timing
-    peak, cost = max(timing.peak_memory), timing.cost(problem.objective) * SAME
-    step = 10.0 ** (floor(log10(peak)) - 2) if peak > 0 else 1.0
-    mixed = problem.placement.passing is Passing.MIXED
-    tried = options.time_limit > 0 and schedule.num_ops <= MOST_TRIED and not mixed
-
-    def limited(count: int) -> Problem:
-        limits = tuple(min(limit, count * step) for limit in problem.memory_limit)
-        return replace(problem, memory_limit=limits)
-
-    def possible(count: int) -> bool:
-        one = limited(count)
-        return is_feasible(one) and lower_bound(one).value <= cost
-
-    def known(count: int) -> bool:
-        found = _cost(limited(count), options) if tried and not options.should_stop() else None
-        return found is not None and found <= cost
-
-    own = ceil(peak / step)
-    least = _least(-1, own, possible)
-    return min(peak, _least(least - 1, own, known) * step), max(0, least - 1) * step
-
-
-def _least(low: int, high: int, suffices: Callable[[int], bool]) -> int:
-    """Bisection: the smallest integer above ``low`` that suffices. ``high`` must suffice."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if suffices(middle) else (middle, high)
-    return high
-
-
 def bubble(problem: Problem, cost: float) -> float:
     """The bubble rate of a schedule of ``cost``; 0 if the cost is 0."""
     work = float(busy(problem).sum())
     return 1.0 - work / (problem.ranks * cost) if cost > 0 else 0.0
 
 
-def more_memory(problem: Problem, microbatches: int, rank: int | None = None) -> Problem:
-    """The problem with room for ``microbatches`` more of the rank's largest M_B, on ``rank`` or on
-    every rank."""
-    size = _largest(problem)
-    limits = [
-        limit + microbatches * size[r] if rank in (None, r) else limit
-        for r, limit in enumerate(problem.memory_limit)
-    ]
-    return replace(problem, memory_limit=tuple(limits))
+def more_memory(problem: Problem) -> Problem:
+    """The problem with room for one more of the rank's largest M_B on every rank."""
+    pairs = zip(problem.memory_limit, _largest(problem), strict=True)
+    return replace(problem, memory_limit=tuple(limit + size for limit, size in pairs))
 
 
 def faster_links(problem: Problem, share: float) -> Problem:
@@ -213,12 +107,7 @@ def faster_links(problem: Problem, share: float) -> Problem:
 def _variants(problem: Problem) -> Iterator[tuple[str, Problem, bool]]:
     """Each change's description, its problem, and whether it extends the change before it."""
     if problem.limited:
-        alone = _best_alone(problem)
-        if alone is not None:
-            what = f"room for one more microbatch on rank {alone} alone"
-            yield what, more_memory(problem, 1, alone), False
-        what = "room for one more microbatch on every rank"
-        yield what, more_memory(problem, 1), alone is not None
+        yield "room for one more microbatch on every rank", more_memory(problem), False
     if _delayed(problem):
         yield "links twice as fast", faster_links(problem, 0.5), False
         yield "links without delay", faster_links(problem, 0.0), True
@@ -241,20 +130,6 @@ def _delayed(problem: Problem) -> bool:
         )
     costs = Costs.of(problem)
     return bool(costs.into_f.any() or costs.into_b.any())
-
-
-def _best_alone(problem: Problem) -> int | None:
-    """The single rank for which more memory lowers the bound most; None if there is no such
-    rank."""
-    if problem.ranks == 1 or problem.ranks * _ops(problem) > MOST_ALONE:
-        return None
-    bounds = [lower_bound(more_memory(problem, 1, r)).value for r in range(problem.ranks)]
-    best = min(range(problem.ranks), key=bounds.__getitem__)
-    return best if bounds[best] * SAME < lower_bound(problem).value else None
-
-
-def _ops(problem: Problem) -> int:
-    return 3 * problem.stages * problem.microbatches
 
 
 def _found(

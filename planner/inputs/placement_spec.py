@@ -27,12 +27,6 @@ BIDIRECTIONAL = "bidirectional"
 """Name of the placement in which each stage is on two ranks."""
 ONE_EACH = ("linear", BIDIRECTIONAL)
 """Placements with as many stages as ranks."""
-
-OF_FAMILIES = dict.fromkeys(("chimera", "dualpipe"), BIDIRECTIONAL) | dict.fromkeys(
-    ("zb-v", "v-half", "v-min", "dualpipev"), "v"
-)
-"""The placements of families whose names may be given by mistake."""
-
 PlacementLike: TypeAlias = "str | os.PathLike[str] | Sequence[int] | PlacementSpec"
 """A name, a file, or the rank of each stage."""
 
@@ -67,9 +61,11 @@ class PlacementSpec:
                     return cls(text, chunks)
             if text == AUTO or "." in text or "/" in text:
                 return cls(text, None)
+        names = (*ONE_EACH, "interleaved:2", "v", "wave:2", AUTO)
+        near = did_you_mean(given, names) if isinstance(given, str) else ""
         raise InputError(
             f"placement: expected {WORDS}, at most {MOST_CHUNKS} stages per rank, got {given!r}"
-            f"{_hint(given)}"
+            f"{near}"
         )
 
     def place(self, profile: Profile, where: str) -> tuple[Profile, Placement]:
@@ -129,24 +125,10 @@ class PlacementSpec:
         return tuple(_owners(given, self.name, ranks))
 
 
-def _hint(given: object) -> str:
-    """The placement of a family of that name, or a similar valid name."""
-    word = given.lower() if isinstance(given, str) else ""
-    if word in OF_FAMILIES:
-        return f"; its placement is {OF_FAMILIES[word]}"
-    return did_you_mean(word, (*ONE_EACH, "interleaved:2", "v", "wave:2", AUTO))
-
-
 def _owners(document: Any, where: str, ranks: int) -> Sequence[int]:
-    """The rank of each stage, from a list or from an object with stages as keys. Raises
-    InputError."""
+    """The rank of each stage, from a list. Raises InputError."""
     from pipeloom.ir.formats.json_reader import show
 
-    if isinstance(document, dict) and "format" not in document:
-        missing = [key for key in map(str, range(len(document))) if key not in document]
-        if missing:
-            raise InputError(f"{where}: {missing[0]}: missing; expected a rank for each stage")
-        document = [document[str(stage)] for stage in range(len(document))]
     if not isinstance(document, list | tuple) or not document:
         raise InputError(
             f"{where}: expected the ranks of all stages, such as [0, 1, 1, 0], got {show(document)}"

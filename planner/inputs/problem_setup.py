@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from pipeloom.ir.errors import InputError, UnsupportedError
 from pipeloom.ir.formats.fields import MOST_PAIRS
@@ -31,7 +31,6 @@ from .documents import Document, Planned, read_document, read_schedule
 from .placement_spec import PlacementSpec
 from .words import bytes_beside, check_whole, memory_limit_of
 
-Given = TypeVar("Given", bound=Profile | LayeredProfile)
 Slow: TypeAlias = Mapping[int, float] | None
 """Factor by which each slow rank's times are multiplied."""
 
@@ -46,11 +45,10 @@ class ProfileSource:
     def __init__(self, given: ProfileLike, progress: Listener | None = None) -> None:
         """Raises InputError if a file cannot be read, and TypeError if ``given`` is not a
         profile."""
-        self._object: Profile | LayeredProfile | None = None
-        self._document: dict[str, Any] = {}
+        self._object = given if isinstance(given, Profile | LayeredProfile) else None
         self._tell, self.where = progress or _warn, "profile"
         if isinstance(given, Profile | LayeredProfile):
-            self._object = given
+            self._document = _document_of(given)
         elif isinstance(given, str | os.PathLike | Mapping):
             self._document, self.where = _read(given)
         else:
@@ -66,14 +64,10 @@ class ProfileSource:
 
     @property
     def has_layers(self) -> bool:
-        if self._object is not None:
-            return isinstance(self._object, LayeredProfile)
         return self._document.get("layers") is not None
 
     @property
     def has_stages(self) -> bool:
-        if self._object is not None:
-            return isinstance(self._object, Profile)
         return "stages" in self._document or not self.has_layers
 
     def is_cut(self, **options: Any) -> bool:
@@ -97,16 +91,24 @@ class ProfileSource:
     @cached_property
     def stages(self) -> Profile:
         """The profile by stages. Raises InputError with every fault of its file."""
-        from pipeloom.ir.formats import dump_profile, parse_profile
+        from pipeloom.ir.formats import parse_profile
 
-        return self._read(Profile, parse_profile, dump_profile)
+        profile = parse_profile(self._document, self.where)
+        if isinstance(self._object, Profile):
+            return self._object
+        self._check_pieces(profile.stages, profile)
+        return profile
 
     @cached_property
     def layers(self) -> LayeredProfile:
         """The profile by layers. Raises InputError with every fault of its file."""
-        from pipeloom.ir.formats.profile_json import dump_layers, parse_layers
+        from pipeloom.ir.formats.profile_json import parse_layers
 
-        return self._read(LayeredProfile, parse_layers, dump_layers)
+        profile = parse_layers(self._document, self.where)
+        if isinstance(self._object, LayeredProfile):
+            return self._object
+        self._check_pieces(profile.layers, profile.cluster)
+        return profile
 
     def check(self) -> None:
         """Reads the stages, or layers without stages. Raises InputError with every fault."""
@@ -152,22 +154,6 @@ class ProfileSource:
                 f"numbers, got {microbatches}"
             )
         return (found or 0) if microbatches is None else microbatches
-
-    def _read(
-        self,
-        kind: type[Given],
-        parse: Callable[[dict[str, Any], str], Given],
-        dump: Callable[[Given], dict[str, Any]],
-    ) -> Given:
-        if isinstance(self._object, kind):
-            parse(_document_of(self._object, dump), self.where)
-            return self._object
-        profile = parse(self._document, self.where)
-        if isinstance(profile, LayeredProfile):
-            self._check_pieces(profile.layers, profile.cluster)
-        else:
-            self._check_pieces(profile.stages, profile)
-        return profile
 
     def _check_pieces(self, pieces: Sequence[StageProfile], cluster: Profile) -> None:
         """Report unused parts of stages or layers as notes. Raises InputError if all times are 0,
@@ -229,10 +215,15 @@ def _warn(event: Event) -> None:
     warnings.warn(str(event), stacklevel=2)
 
 
-def _document_of(profile: Given, dump: Callable[[Given], dict[str, Any]]) -> dict[str, Any]:
+def _document_of(profile: Profile | LayeredProfile) -> dict[str, Any]:
     """The object as a JSON object. Raises InputError if it has values that no file can have."""
+    from pipeloom.ir.formats import dump_profile
+    from pipeloom.ir.formats.profile_json import dump_layers
+
     try:
-        return dump(profile)
+        if isinstance(profile, LayeredProfile):
+            return dump_layers(profile)
+        return dump_profile(profile)
     except (AttributeError, TypeError, ValueError) as error:
         raise InputError(f"profile: expected numbers as in its file: {error}") from None
 

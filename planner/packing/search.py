@@ -29,7 +29,7 @@ from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.core.tolerances import ROUNDING
 
-from ..solving.search import CachedSearch
+from ..solving.search import Search
 from .constructors import constructed
 from .costs import Microbatches, SequenceCosts
 
@@ -67,7 +67,7 @@ def choose(
     costs: SequenceCosts,
     replicas: int,
     most: float,
-    search: CachedSearch,
+    search: Search,
     start: Order | None = None,
 ) -> Found:
     """The best packing found with at most ``most`` tokens per microbatch.
@@ -88,7 +88,7 @@ def choose(
 
 
 def scheduled(
-    costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order | None], search: CachedSearch
+    costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order | None], search: Search
 ) -> Found:
     """A schedule for each replica, starting from its order if there is one; time or work is shared
     equally."""
@@ -111,7 +111,7 @@ def _track(
     packed: Microbatches,
     orders: Sequence[Order],
     most: float,
-    search: CachedSearch,
+    search: Search,
 ) -> Found:
     """The schedules for the result of a local search from ``packed`` with these orders."""
     return scheduled(costs, improved(costs, packed, orders, most, search.options), orders, search)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeloom.ir.errors import InputError
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
 
     from ..inputs.documents import Document, FilePath, Planned
+    from ..inputs.fixed_cut import CutLike
     from ..inputs.problem_setup import ProfileLike, ProfileSource
-    from ..partition.fixed_cut import CutLike
     from ..solving.progress import Listener
 
 # repeated here, as importing the exporters would load NumPy for every --help
@@ -60,8 +60,6 @@ class ExportRequest(Request):
     _: KW_ONLY
     micro_batch_size: int | None = option("N", typed(COUNT))
     """sequences per microbatch, for the flags; by default, the profile's micro_batch"""
-    model: Any = option("MODULE:ATTRIBUTE|hf:FOLDER")
-    """model source with layers, to check the exported module names"""
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
 
     from ..inputs.documents import Document, FilePath, Planned
+    from ..inputs.fixed_cut import CutLike
     from ..inputs.problem_setup import ProfileLike, ProfileSource, Slow
-    from ..partition.fixed_cut import CutLike
-    from ..solving.cache import ScheduleCache
     from ..solving.progress import Listener
-    from ..solving.search import CachedSearch
+    from ..solving.search import Search
 
 PASSINGS = ("activations", "weights")
 WORKERS = typed(whole(1, 1024))
@@ -49,18 +48,17 @@ class Limited(Request):
     progress: Listener | None = None
     should_stop: Callable[[], bool] | None = None
 
-    def search(self, seconds: float, **more: Any) -> CachedSearch:
-        """The optimizer with a default limit of ``seconds``, ``more`` of its options, and the
-        cache, if any."""
+    def search(self, seconds: float, **more: Any) -> Search:
+        """The optimizer with a default limit of ``seconds`` and ``more`` of its options."""
         from pipeloom.solver.core.options import SolveOptions
         from pipeloom.solver.core.stopping import NEVER
 
-        from ..solving.search import CachedSearch
+        from ..solving.progress import unheard
+        from ..solving.search import Search
 
         limits: dict[str, Any] = {"time_limit": self.time_limit or seconds, "seed": self.seed}
         limits |= {"work_limit": self.work_limit, "should_stop": self.should_stop or NEVER}
-        options = SolveOptions(**limits, **more)
-        return CachedSearch.of(options, getattr(self, "cache", None), self.progress)
+        return Search(SolveOptions(**limits, **more), self.progress or unheard)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +114,7 @@ class SearchRequest(Limited, Costed, Profiled):
     """minimum number of layers in a stage"""
     max_layers: int | None = option("N", COUNT)
     """maximum number of layers in a stage"""
-    cache: str | ScheduleCache | None = None
+    cache: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -154,7 +152,7 @@ class OptimizeRequest(MemoryLimited, SearchRequest):
     start: Schedule | Planned | Document | None = option("SCHEDULE")
     """schedule to start the search from, for example the previous batch's; it must have the same
     stages, ranks and number of microbatches"""
-    cache: str | ScheduleCache | None = option("DIR")
+    cache: str | None = option("DIR")
     """folder for answers, which are verified again before they are reused; by default,
     PIPELOOM_CACHE if it is set"""
     slow: Slow | str = option("RANK:X,...", Kind(slow_in), action="merge")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', 'DejaVu Sans', Arial, sans-serif"
 INK, MUTED, FAINT, PAPER = "#1d2733", "#66727f", "#d5dbe2", "#ffffff"
@@ -13,7 +16,7 @@ text {{ font-size: 12px; }}
 .muted {{ fill: {MUTED}; }}
 .value {{ text-anchor: middle; stroke: {PAPER}; stroke-width: 3px; paint-order: stroke; }}
 """
-"""The CSS of a chart's title, labels and muted text."""
+"""The CSS of titles, labels and muted text."""
 
 
 def number(value: float) -> str:
@@ -21,7 +24,7 @@ def number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def element(name: str, content: str = "", **attributes: str | float | None) -> str:
+def element(name: str, content: str = "", /, **attributes: Any) -> str:
     """An SVG element. ``content`` is markup; underscores in attribute names become hyphens."""
     text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_text(value)}"'
@@ -35,34 +38,42 @@ def _text(value: str | float) -> str:
     return number(value) if isinstance(value, int | float) else escape(value)
 
 
-def label(text: str, x: float, y: float, **attributes: str | float | None) -> str:
+def label(text: str, x: float, y: float, **attributes: Any) -> str:
     """A text element with its base line at ``y``."""
     return element("text", escape(text), x=x, y=y, **attributes)
 
 
-def document(width: float, height: float, style: str, content: list[str], title: str) -> str:
+def tooltip(text: str) -> str:
+    """The text that is shown when the pointer is over the element that contains it."""
+    return element("title", escape(text))
+
+
+def line(*commands: str | float, stroke: str, **attributes: Any) -> str:
+    """A path that is not filled; ``commands``: such as ``"M", 1, 2, "H", 5``."""
+    return element("path", d=path(*commands), stroke=stroke, **attributes, fill="none")
+
+
+def path(*commands: str | float) -> str:
+    """The commands of a path as text."""
+    words = (each if isinstance(each, str) else f" {number(each)}" for each in commands)
+    return re.sub("(?<=[A-Za-z]) ", "", "".join(words))
+
+
+def document(width: float, height: float, style: str, content: Sequence[str], title: str) -> str:
     """A complete SVG file with a white background."""
-    body = "\n".join(
-        [
-            element("title", escape(title)),
-            element("style", style),
-            element("rect", width=width, height=height, fill=PAPER),
-            *content,
-        ]
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{number(width)}" '
-        f'height="{number(height)}" '
-        f'viewBox="0 0 {number(width)} {number(height)}" font-family="{FONT}" fill="{INK}">\n'
-        f"{body}\n</svg>\n"
-    )
+    paper = element("rect", width=width, height=height, fill=PAPER)
+    body = "\n".join([tooltip(title), element("style", style), paper, *content])
+    size = {"width": width, "height": height, "viewBox": f"0 0 {number(width)} {number(height)}"}
+    head = {"xmlns": "http://www.w3.org/2000/svg", **size, "font_family": FONT, "fill": INK}
+    return element("svg", f"\n{body}\n", **head) + "\n"
 
 
-def ticks(end: float, about: int) -> list[float]:
-    """Round numbers from 0 to ``end``, approximately ``about`` of them."""
-    if end <= 0:
-        return [0.0]
-    raw = end / max(1, about)
+def ticks(low: float, high: float, about: int) -> list[float]:
+    """Round numbers from ``low`` to ``high``, approximately ``about`` of them."""
+    if high <= low:
+        return [low]
+    raw = (high - low) / max(1, about)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= raw * 0.999)
-    return [i * step for i in range(int(end / step + 1e-9) + 1)]
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [i * step for i in range(first, last + 1)]

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
+from typing import Any, TypeAlias
 
 from pipeloom.ir.units import memory_size, memory_unit
 
 from ..summaries import percent
-from .elements import FAINT, MUTED, STYLE, document, element, label, number, ticks
-from .label_layout import Box, along, around, place
+from .chart import Chart, Point
+from .elements import element, line, path, ticks, tooltip
 
-WIDTH, HEIGHT = 920.0, 540.0
-LEFT, RIGHT, TOP, BOTTOM = 92.0, 210.0, 76.0, 70.0
 LINE, BOUND = "#2f6cb3", "#8a97a6"
 _SHAPES = (
-    "M{x} {top}l6.5 6.5l-6.5 6.5l-6.5-6.5Z",
-    "M{x} {top}m-5.5 1h11v11h-11Z",
-    "M{x} {top}l6.5 12h-13Z",
-    "M{x} {top}m-6.5 1h13l-6.5 12Z",
+    "M0-6.5l6.5 6.5l-6.5 6.5l-6.5-6.5Z",
+    "M-5.5-5.5h11v11h-11Z",
+    "M0-6.5l6.5 12h-13Z",
+    "M-6.5-5.5h13l-6.5 12Z",
 )
 """A diamond, a square and two triangles; each is used in all colours before the next."""
-_PLACEMENT_COLOURS = ("#3f9fb5", "#14846b", "#e39a2b", "#7656a4", "#c2416b", "#8c6d46", "#6b8e23")
-_FAMILY_COLOURS = ("#e39a2b", "#14846b", "#7656a4", "#c2416b", "#8c6d46", "#3f9fb5", "#6b8e23")
+_COLOURS = ("#e39a2b", "#14846b", "#7656a4", "#c2416b", "#8c6d46", "#3f9fb5", "#6b8e23")
+Mark: TypeAlias = tuple[str, float, float]
+"""A family's name, peak memory and bubble rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +43,24 @@ class FrontierPoint:
 class Frontier:
     """The results of a sweep.
 
-    ``points``: optimized schedules. ``families``: (name, peak memory, bubble rate); points with the
-    same name have the same mark, and dominated ones are not drawn (:attr:`shown`). ``scope``: the
-    schedules that were searched and that the bounds cover, as text. ``elsewhere``: names of
-    families outside of this scope, such as those with another placement. ``placements``: for each
-    placement, its points (limit, bubble rate) with ascending limits, one list per contiguous range
-    of limits in which it was searched.
+    ``points``: optimized schedules. ``families``: points with the same name have the same mark, and
+    dominated ones are not drawn (:attr:`shown`). ``scope``: the schedules that were searched and
+    that the bounds cover, as text. ``elsewhere``: names of families outside of this scope, such as
+    those with another placement. ``placements``: for each placement, its points (limit, bubble
+    rate) with ascending limits, one list per contiguous range of limits in which it was searched.
     """
 
     title: str
     objective: str
     points: Sequence[FrontierPoint]
-    families: Sequence[tuple[str, float, float]]
+    families: Sequence[Mark]
     scope: str = "the same placement and passing"
     elsewhere: Collection[str] = ()
-    placements: Mapping[str, Sequence[Sequence[tuple[float, float]]]] = field(default_factory=dict)
+    placements: Mapping[str, Sequence[Sequence[Point]]] = field(default_factory=dict)
 
     @property
-    def shown(self) -> list[tuple[str, float, float]]:
-        """(name, memory, bubble rate) of each family that no other one dominates.
+    def shown(self) -> list[Mark]:
+        """The families that no other one dominates.
 
         Families with the same placement and passing as the optimizer are compared only with each
         other, the rest with all.
@@ -78,227 +77,106 @@ class Frontier:
         return [one for one in self.families if one[0] in best]
 
 
-@dataclass(frozen=True, slots=True)
-class _Axes:
-    low: float
-    high: float
-    top: float
-
-    def x(self, limit: float) -> float:
-        """The position of a limit; no limit is at the right edge."""
-        share = min(1.0, (limit - self.low) / (self.high - self.low))
-        return LEFT + (WIDTH - LEFT - RIGHT) * share
-
-    def y(self, rate: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * rate / self.top
-
-
 def frontier_svg(frontier: Frontier) -> str:
     """An SVG file: optimized schedules as a line, lower bounds below it, families as marks."""
-    points = sorted(frontier.points, key=lambda point: point.limit)
-    families = frontier.shown
+    points, families = sorted(frontier.points, key=lambda point: point.limit), frontier.shown
+    words = f"filled: proven optimal; grey: ruled out for all schedules with {frontier.scope}"
     axes = _axes(points, families)
-    content = [
-        label(frontier.title, 24, 32, class_="title"),
-        label(
-            f"filled: proven optimal; grey: ruled out for all schedules with {frontier.scope}",
-            24,
-            52,
-            class_="muted",
-        ),
-        *_grid(axes, frontier.objective),
-        *_bound(points, axes),
-        *_placements(frontier.placements, axes),
-        *_families(families, frontier.elsewhere, axes),
-        *_line(points, axes),
-        *_labels(points, families, axes),
-    ]
-    legend, bottom = _legend(frontier, families)
-    return document(WIDTH, max(HEIGHT, bottom + 20), STYLE, [*content, *legend], frontier.title)
+    chart = Chart(frontier.title, words, *axes, width=920.0, right=210.0)
+    chart.grid(f"bubble rate of the {frontier.objective}", lambda rate: f"{rate * 100:g} %")
+    limits = ((limit, memory_size(limit)) for limit in ticks(*axes[0], 9))
+    chart.columns(f"memory limit of a rank{memory_unit(axes[0][1])}", limits)
+    best = "best found" if frontier.placements else "optimized"
+    sample = line("M", -8, 0, "h", 16, stroke=LINE, stroke_width=2)
+    chart.entry(best, sample, element("circle", r=4, fill=LINE))
+    _draw_bounds(chart, points)
+    for i, (name, runs) in enumerate(frontier.placements.items()):
+        _draw_placement(chart, name, runs, _COLOURS[-1 - i % len(_COLOURS)])
+    _draw_families(chart, families, frontier.elsewhere)
+    _draw_points(chart, points)
+    return chart.svg()
 
 
-def _axes(points: Sequence[FrontierPoint], families: Sequence[tuple[str, float, float]]) -> _Axes:
+def _axes(points: Sequence[FrontierPoint], families: Sequence[Mark]) -> tuple[Point, Point]:
     limits = [p.limit for p in points if isfinite(p.limit)] + [limit for _, limit, _ in families]
     rates = [p.bubble_rate for p in points] + [rate for _, _, rate in families]
     low, high = min(limits, default=0.0), max(limits, default=1.0)
     space = (high - low) * 0.06 or max(abs(high), 1.0) * 0.1
-    return _Axes(max(0.0, low - space), high + space, max([*rates, 1e-3]) * 1.1)
+    return (max(0.0, low - space), high + space), (0.0, max([*rates, 1e-3]) * 1.1)
 
 
-def _grid(axes: _Axes, objective: str) -> list[str]:
-    lines, bottom, right = [], HEIGHT - BOTTOM, WIDTH - RIGHT
-    for rate in ticks(axes.top, 6):
-        y = axes.y(rate)
-        lines.append(element("path", d=f"M{LEFT} {number(y)}H{right}", stroke=FAINT, fill="none"))
-        lines.append(
-            label(f"{rate * 100:g} %", LEFT - 10, y + 4, class_="muted", text_anchor="end")
-        )
-    for limit in ticks(axes.high, 9):
-        if limit >= axes.low:
-            x = axes.x(limit)
-            lines.append(element("path", d=f"M{number(x)} {bottom}v5", stroke=MUTED, fill="none"))
-            lines.append(
-                label(memory_size(limit), x, bottom + 20, class_="muted", text_anchor="middle")
-            )
-    words = f"memory limit of a rank{memory_unit(axes.high)}"
-    lines.append(label(words, (LEFT + right) / 2, bottom + 44, text_anchor="middle"))
-    middle = (TOP + bottom) / 2
-    lines.append(
-        label(
-            f"bubble rate of the {objective}",
-            22,
-            middle,
-            text_anchor="middle",
-            transform=f"rotate(-90 20 {number(middle)})",
-        )
-    )
-    return lines
-
-
-def _bound(points: Sequence[FrontierPoint], axes: _Axes) -> list[str]:
+def _draw_bounds(chart: Chart, points: Sequence[FrontierPoint]) -> None:
     """The area below the bounds; a bound also holds for all smaller limits, so there are steps."""
-    known: list[tuple[float, float]] = []
+    style: dict[str, Any] = {"stroke": BOUND, "stroke_width": 1.5, "stroke_dasharray": "5 4"}
+    known: list[Point] = []
     best = 0.0
     for point in reversed(points):
         if point.bound is not None:
             best = max(best, point.bound)
-            known.insert(0, (axes.x(point.limit), axes.y(best)))
-    if not known:
-        return []
-    left, bottom = number(axes.x(axes.low)), number(HEIGHT - BOTTOM)
-    steps = f"M{left} {number(known[0][1])}" + "".join(
-        f"V{number(y)}H{number(x)}" for x, y in known
-    )
-    return [
-        element("path", d=f"{steps}V{bottom}H{left}Z", fill="#eceff3"),
-        element(
-            "path", d=steps, stroke=BOUND, stroke_width=1.5, stroke_dasharray="5 4", fill="none"
-        ),
-    ]
+            known.insert(0, (chart.x(point.limit), chart.y(best)))
+    if known:
+        left, _, _, bottom = chart.plot
+        steps = ["M", left, known[0][1], *(word for x, y in known for word in ("V", y, "H", x))]
+        area = path(*steps, "V", bottom, "H", left, "Z")
+        chart.content += [element("path", d=area, fill="#eceff3"), line(*steps, **style)]
+    chart.entry("lower bound", line("M", -8, 0, "h", 16, **style))
 
 
-def _placements(
-    placements: Mapping[str, Sequence[Sequence[tuple[float, float]]]], axes: _Axes
-) -> list[str]:
+def _draw_placement(chart: Chart, name: str, runs: Sequence[Sequence[Point]], colour: str) -> None:
     """A thin line with small dots for each range of results, without points above the picture."""
-    lines = []
-    for i, runs in enumerate(placements.values()):
-        for points in runs:
-            places = [(axes.x(at), axes.y(rate)) for at, rate in points if rate <= axes.top]
-            lines += _steps(places, 1.0, _colour(i))
-            lines += [element("circle", cx=x, cy=y, r=2.5, fill=_colour(i)) for x, y in places]
-    return lines
+    for points in runs:
+        places = [(chart.x(a), chart.y(rate)) for a, rate in points if rate <= chart.y_axis[1]]
+        _draw_steps(chart, places, stroke=colour, stroke_width=1)
+        for x, y in places:
+            chart.content.append(element("circle", cx=x, cy=y, r=2.5, fill=colour))
+    chart.entry(name, line("M", -8, 0, "h", 16, stroke=colour))
 
 
-def _steps(
-    places: Sequence[tuple[float, float]], width: float, colour: str, end: str = ""
-) -> list[str]:
+def _draw_steps(chart: Chart, places: Sequence[Point], *end: str | float, **style: Any) -> None:
     """A line with steps, as a schedule also fits in all larger limits."""
-    if not places:
-        return []
-    path = "".join(f"H{number(x)}V{number(y)}" for x, y in places[1:]) + end
-    begin = f"M{number(places[0][0])} {number(places[0][1])}"
-    return [element("path", d=begin + path, stroke=colour, stroke_width=width, fill="none")]
+    if places:
+        steps = [word for x, y in places[1:] for word in ("H", x, "V", y)]
+        chart.content.append(line("M", *places[0], *steps, *end, **style))
 
 
-def _colour(i: int) -> str:
-    return _PLACEMENT_COLOURS[i % len(_PLACEMENT_COLOURS)]
-
-
-def _line(points: Sequence[FrontierPoint], axes: _Axes) -> list[str]:
-    places = [(axes.x(p.limit), axes.y(p.bubble_rate)) for p in points]
-    lines = _steps(places, 2.0, LINE, f"H{WIDTH - RIGHT}")
-    for point, (x, y) in zip(points, places, strict=True):
-        words = f"limit {memory_size(point.limit)}: bubble {percent(point.bubble_rate)}"
-        title = f"<title>{words}</title>"
-        fill = LINE if point.optimal else "#fff"
-        lines.append(
-            element("circle", title, cx=x, cy=y, r=5, fill=fill, stroke=LINE, stroke_width=2)
-        )
-    return lines
-
-
-def _labels(
-    points: Sequence[FrontierPoint], families: Sequence[tuple[str, float, float]], axes: _Axes
-) -> list[str]:
-    """The bubble rate at each point where it changes, if there is room."""
-    places = [(axes.x(p.limit), axes.y(p.bubble_rate)) for p in points]
-    corners = [(x, y) for p, (_, y) in enumerate(places) for x, _ in places[p : p + 2]]
-    taken = [
-        *along([*corners, *((WIDTH - RIGHT, y) for _, y in places[-1:])], 2.0),
-        *(around(x, y, 7.0) for x, y in places),
-        *(around(axes.x(peak), axes.y(rate), 7.5) for _, peak, rate in families),
-    ]
-    bounds = Box(LEFT, TOP - 14, WIDTH - RIGHT, HEIGHT - BOTTOM)
-    lines, last = [], ""
-    for point, (x, y) in zip(points, places, strict=True):
-        text = percent(point.bubble_rate) + ", no limit" * (point.limit == inf)
-        box = place(text, x, y, taken, bounds) if text != last else None
-        last = text
-        if box is not None:
-            middle = (box.left + box.right) / 2
-            lines.append(label(text, middle, box.bottom - 2, fill=LINE, class_="value"))
-    return lines
-
-
-def _families(
-    families: Sequence[tuple[str, float, float]], elsewhere: Collection[str], axes: _Axes
-) -> list[str]:
-    lines, names = [], _names(families)
+def _draw_families(chart: Chart, families: Sequence[Mark], elsewhere: Collection[str]) -> None:
+    """The marks: filled, or hollow for families with another placement."""
+    names = list(dict.fromkeys(name for name, _, _ in families))
+    looks = {name: _look(i, name in elsewhere) for i, name in enumerate(names)}
     for name, peak, rate in families:
-        other = name in elsewhere
-        where = " (another placement)" if other else ""
-        words = (
-            f"<title>{name}{where}: peak memory {memory_size(peak)}, bubble {percent(rate)}</title>"
-        )
-        x, y = axes.x(peak), axes.y(rate)
-        lines.append(_mark(names.index(name), x, y, words, hollow=other))
-    return lines
+        where = " (another placement)" * (name in elsewhere)
+        at = chart.x(peak), chart.y(rate)
+        words = f"{name}{where}: peak memory {memory_size(peak)}, bubble {percent(rate)}"
+        place = f"translate({at[0]:.2f} {at[1]:.2f})"
+        chart.content.append(element("path", tooltip(words), **looks[name], transform=place))
+        chart.taken.append((at[0] - 7.5, at[1] - 7.5, at[0] + 7.5, at[1] + 7.5))
+    for name in sorted(names, key=elsewhere.__contains__):
+        chart.entry(name, element("path", **looks[name]))
+    if not set(names).isdisjoint(elsewhere):
+        chart.entry("hollow: another placement")
 
 
-def _names(families: Sequence[tuple[str, float, float]]) -> list[str]:
-    return list(dict.fromkeys(name for name, _, _ in families))
+def _look(i: int, hollow: bool) -> dict[str, Any]:
+    """The shape and the colours of the i-th family's mark."""
+    colour = _COLOURS[i % len(_COLOURS)]
+    fill = {"fill": "#fff", "stroke": colour} if hollow else {"fill": colour, "stroke": "#fff"}
+    return {"d": _SHAPES[i // len(_COLOURS) % len(_SHAPES)], **fill, "stroke_width": 1 + hollow}
 
 
-def _mark(i: int, x: float, y: float, content: str = "", *, hollow: bool = False) -> str:
-    """The mark of the i-th family: its shape and colour."""
-    shape = _SHAPES[i // len(_FAMILY_COLOURS) % len(_SHAPES)]
-    path = shape.format(x=number(x), top=number(y - 6.5))
-    colour = _FAMILY_COLOURS[i % len(_FAMILY_COLOURS)]
-    if hollow:
-        return element("path", content, d=path, fill="#fff", stroke=colour, stroke_width=2)
-    return element("path", content, d=path, fill=colour, stroke="#fff", stroke_width=1)
-
-
-def _legend(
-    frontier: Frontier, families: Sequence[tuple[str, float, float]]
-) -> tuple[list[str], float]:
-    """The elements of the legend, and the position of its last line."""
-    x, y = WIDTH - RIGHT + 24, TOP + 8
-    lines = [
-        element("path", d=f"M{x - 8} {y}h16", stroke=LINE, stroke_width=2, fill="none"),
-        element("circle", cx=x, cy=y, r=4, fill=LINE),
-        label("best found" if frontier.placements else "optimized", x + 16, y + 4),
-        element(
-            "path",
-            d=f"M{x - 8} {y + 22}h16",
-            stroke=BOUND,
-            stroke_width=1.5,
-            stroke_dasharray="5 4",
-            fill="none",
-        ),
-        label("lower bound", x + 16, y + 26),
-    ]
-    at, other = y + 22, False
-    for i, name in enumerate(frontier.placements):
-        at += 22
-        line = element("path", d=f"M{x - 8} {at}h16", stroke=_colour(i), fill="none")
-        lines += [line, label(name, x + 16, at + 4)]
-    names = _names(families)
-    for name in sorted(names, key=lambda name: name in frontier.elsewhere):
-        if name in frontier.elsewhere and not other:
-            other, at = True, at + 22
-            lines.append(label("another placement:", x - 8, at + 4, class_="muted"))
-        at += 22
-        lines += [_mark(names.index(name), x, at, hollow=other), label(name, x + 16, at + 4)]
-    return lines, at
+def _draw_points(chart: Chart, points: Sequence[FrontierPoint]) -> None:
+    """The line of the best schedules, with the bubble rate where it changes, if there is room."""
+    places = [(chart.x(p.limit), chart.y(p.bubble_rate)) for p in points]
+    right = chart.plot[2]
+    _draw_steps(chart, places, "H", right, stroke=LINE, stroke_width=2)
+    corners = [(x, y) for p, (_, y) in enumerate(places) for x, _ in places[p : p + 2]]
+    chart.keep_free([*corners, *((right, y) for _, y in places[-1:])])
+    for point, place in zip(points, places, strict=True):
+        tip = f"limit {memory_size(point.limit)}: bubble {percent(point.bubble_rate)}"
+        fill = LINE if point.optimal else "#fff"
+        chart.dot(place, tooltip(tip), r=5, fill=fill, stroke=LINE, stroke_width=2)
+    before = ""
+    for point, place in zip(points, places, strict=True):
+        text = percent(point.bubble_rate) + ", no limit" * (point.limit == inf)
+        if text != before:
+            chart.name(text, place, fill=LINE)
+        before = text

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from .elements import FAINT, MUTED, STYLE, document, element, label, number, ticks
-from .label_layout import Box, along, around, place
+from .chart import Chart
+from .elements import line, ticks, tooltip
 
-WIDTH, HEIGHT = 900.0, 540.0
-LEFT, RIGHT, TOP, BOTTOM = 92.0, 40.0, 104.0, 70.0
 BEST, OTHER, LIMIT = "#2f6cb3", "#8a97a6", "#c2416b"
-Axis: TypeAlias = Callable[[float], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,58 +36,33 @@ class PlansPicture:
 
 def plans_svg(picture: PlansPicture) -> str:
     """An SVG file: plans as marks; the device's memory and the bound as lines, if in range."""
-    left, right = _span([point.memory_gib for point in picture.points], picture.device_gib)
-    low, top = _span([point.tokens for point in picture.points], picture.most)
-
-    def x(memory: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (memory - left) / (right - left)
-
-    def y(tokens: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (tokens - low) / (top - low)
-
-    content = [label(picture.title, 24, 32, class_="title")]
-    bounded, full = picture.most <= top, picture.device_gib <= right
+    points, most, device = picture.points, picture.most, picture.device_gib
+    axes = _span([p.memory_gib for p in points], device), _span([p.tokens for p in points], most)
+    bounded, full = most <= axes[1][1], device <= axes[0][1]
     words = (
-        f"filled: the best; no plan is above {picture.most:.5g} tokens/s/GPU{' (dashed)' * bounded}"
-        f"; a device has {picture.device_gib:.3g} GiB{' (red)' * full}"
+        f"filled: the best; no plan is above {most:.5g} tokens/s/GPU{' (dashed)' * bounded}"
+        f"; a device has {device:.3g} GiB{' (red)' * full}"
     )
-    content.append(label(words, 24, 52, fill=MUTED))
-    for value in _round_numbers(low, top, 6):
-        path = f"M{LEFT} {number(y(value))}H{WIDTH - RIGHT}"
-        content.append(element("path", d=path, stroke=FAINT, fill="none"))
-        at = {"class_": "muted", "text_anchor": "end"}
-        content.append(label(f"{value:g}", LEFT - 10, y(value) + 4, **at))
-    at = {"class_": "muted", "text_anchor": "middle"}
-    for value in _round_numbers(left, right, 9):
-        content.append(label(f"{value:g}", x(value), HEIGHT - BOTTOM + 20, **at))
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    content.append(label("GiB on the fullest device", middle, HEIGHT - 24, **at))
-    content.append(label("tokens/s/GPU", 24, TOP - 18, fill=MUTED))
-    bound, device = number(y(picture.most)), number(x(picture.device_gib))
-    dashed = {"stroke": OTHER, "stroke_dasharray": "5 4", "fill": "none"}
+    chart = Chart(picture.title, words, *axes)
+    chart.grid("tokens/s/GPU", "{:g}".format)
+    values = ((value, f"{value:g}") for value in ticks(*axes[0], 9))
+    chart.columns("GiB on the fullest device", values)
+    left, top, right, bottom = chart.plot
     if bounded:
-        content.append(element("path", d=f"M{LEFT} {bound}H{WIDTH - RIGHT}", **dashed))
+        y = chart.y(most)
+        chart.content.append(line("M", left, y, "H", right, stroke=OTHER, stroke_dasharray="5 4"))
+        chart.keep_free([(left, y), (right, y)])
     if full:
-        content.append(element("path", d=f"M{device} {TOP}V{HEIGHT - BOTTOM}", stroke=LIMIT))
-    return document(WIDTH, HEIGHT, STYLE, [*content, *_marks(picture, x, y)], picture.title)
-
-
-def _marks(picture: PlansPicture, x: Axis, y: Axis) -> list[str]:
-    """The plans, with their names if there is room; the best one is on top."""
-    places = [(x(point.memory_gib), y(point.tokens)) for point in picture.points]
-    taken = [around(*each, 7.0) for each in places]
-    taken += along([(LEFT, y(picture.most)), (WIDTH - RIGHT, y(picture.most))], 1.0)
-    taken += along([(x(picture.device_gib), each) for each in (TOP, HEIGHT - BOTTOM)], 1.0)
-    bounds, marks = Box(LEFT, TOP - 14, WIDTH - RIGHT, HEIGHT - BOTTOM), list[str]()
-    for i, (point, (cx, cy)) in enumerate(zip(picture.points, places, strict=True)):
-        words = f"<title>{point.name}: {point.tokens:.5g}, {point.memory_gib:.1f} GiB</title>"
-        fill = BEST if i == 0 else "#fff"
-        marks.append(element("circle", words, cx=cx, cy=cy, r=5, fill=fill, stroke=BEST))
-        box = place(point.name, cx, cy, taken, bounds)
-        if box is not None:
-            middle = (box.left + box.right) / 2
-            marks.append(label(point.name, middle, box.bottom - 2, text_anchor="middle"))
-    return marks[::-1]
+        x = chart.x(device)
+        chart.content.append(line("M", x, top, "V", bottom, stroke=LIMIT))
+        chart.keep_free([(x, top), (x, bottom)])
+    places = [(chart.x(point.memory_gib), chart.y(point.tokens)) for point in points]
+    for i in reversed(range(len(points))):  # the best one is on top
+        tip = f"{points[i].name}: {points[i].tokens:.5g}, {points[i].memory_gib:.1f} GiB"
+        chart.dot(places[i], tooltip(tip), r=5, fill="#fff" if i else BEST, stroke=BEST)
+    for point, place in zip(points, places, strict=True):
+        chart.name(point.name, place)
+    return chart.svg()
 
 
 def _span(values: Sequence[float], limit: float) -> tuple[float, float]:
@@ -106,9 +76,3 @@ def _span(values: Sequence[float], limit: float) -> tuple[float, float]:
         most = max(most, limit)
     margin = 0.08 * (most - least) or 0.05 * most
     return max(0.0, least - margin), most + margin
-
-
-def _round_numbers(least: float, most: float, about: int) -> list[float]:
-    """The round numbers from ``least`` to ``most``, approximately ``about`` of them."""
-    step = ticks(most - least, about)[1]
-    return [i * step for i in range(math.ceil(least / step), math.floor(most / step) + 1)]

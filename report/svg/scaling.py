@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .elements import FAINT, MUTED, STYLE, document, element, label, number, ticks
+from .chart import LEFT, Chart
+from .elements import element, label, tooltip
 
-HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 480.0, 84.0, 230.0, 92.0, 64.0
-STEP, BAR = 84.0, 54.0
+STEP, BAR, RIGHT = 84.0, 54.0, 230.0
 PARTS = {
     "compute": ("#2f6cb3", "compute"),
     "memory": ("#7aa6d8", "recomputation"),
@@ -40,38 +40,32 @@ class ScaleBar:
 
 def scaling_svg(title: str, bars: Sequence[ScaleBar]) -> str:
     """An SVG file with a bar for each number of GPUs; its height is the GPU time per token."""
-    width = LEFT + STEP * max(3, len(bars)) + RIGHT
     most = max((sum(bar.parts.values()) for bar in bars), default=0.0) or 1.0
-    scale = (HEIGHT - TOP - BOTTOM) / (most * 1.08)
-    floor = HEIGHT - BOTTOM
-    content = [label(title, 24, 32, class_="title")]
+    columns = max(3, len(bars))
+    axes = (0.0, float(columns)), (0.0, most * 1.08)
     words = "GPU microseconds a token; above the bars tokens/s/GPU"
-    content.append(label(words, 24, 54, fill=MUTED))
-    for value in ticks(most * 1.08, 6):
-        y = floor - value * scale
-        path = f"M{number(LEFT)} {number(y)}H{number(width - RIGHT)}"
-        content.append(element("path", d=path, stroke=FAINT, fill="none"))
-        content.append(label(f"{value:g}", LEFT - 10, y + 4, class_="muted", text_anchor="end"))
-    for place, bar in enumerate(bars):
-        content += _bar(bar, LEFT + STEP * (place + 0.5), floor, scale)
-    content.append(label("GPUs", LEFT + STEP * len(bars) / 2, HEIGHT - 16, text_anchor="middle"))
-    shown = [PARTS[part] for part in PARTS if any(bar.parts.get(part, 0.0) > 0 for bar in bars)]
-    for line, (colour, words) in enumerate(reversed(shown)):
-        x, y = width - RIGHT + 24, TOP + 20.0 * line
-        content.append(element("rect", x=x, y=y - 10, width=12, height=12, fill=colour))
-        content.append(label(words, x + 20, y))
-    return document(width, HEIGHT, STYLE, content, title)
+    chart = Chart(title, words, *axes, width=LEFT + STEP * columns + RIGHT, right=RIGHT)
+    chart.grid("GPU microseconds a token", "{:g}".format)
+    chart.columns("GPUs", ((at + 0.5, str(bar.gpus)) for at, bar in enumerate(bars)))
+    for at, bar in enumerate(bars):
+        _draw_bar(chart, chart.x(at + 0.5), bar)
+    for part, (colour, meaning) in reversed(PARTS.items()):
+        if any(bar.parts.get(part, 0.0) > 0 for bar in bars):
+            square = {"x": -6, "y": -6, "width": 12, "height": 12}
+            chart.entry(meaning, element("rect", **square, fill=colour))
+    return chart.svg()
 
 
-def _bar(bar: ScaleBar, middle: float, floor: float, scale: float) -> list[str]:
-    at = {"text_anchor": "middle"}
-    marks, top = [label(str(bar.gpus), middle, floor + 20, **at)], floor
+def _draw_bar(chart: Chart, middle: float, bar: ScaleBar) -> None:
+    total = 0.0
     for part, (colour, meaning) in PARTS.items():
         value = bar.parts.get(part, 0.0)
         if value > 0:
-            top -= value * scale
-            tip = f"<title>{bar.gpus} GPUs, {meaning}: {value:.4g} us</title>"
-            size = {"width": BAR, "height": value * scale}
-            marks.append(element("rect", tip, x=middle - BAR / 2, y=top, fill=colour, **size))
+            bottom, total = chart.y(total), total + value
+            top = chart.y(total)
+            place = {"x": middle - BAR / 2, "y": top, "width": BAR, "height": bottom - top}
+            tip = tooltip(f"{bar.gpus} GPUs, {meaning}: {value:.4g} us")
+            chart.content.append(element("rect", tip, **place, fill=colour))
     words = f"{bar.tokens:.{0 if bar.tokens >= 100 else 3}f}" if bar.parts else "no plan"
-    return [*marks, label(words, middle, top - 6, **at)]
+    above = chart.y(total) - 6
+    chart.content.append(label(words, middle, above, text_anchor="middle"))

@@ -24,7 +24,6 @@ from .ir.verify.schedule import verify_schedule as verify_schedule
 from .planner.build import build as build
 from .planner.compare import compare as compare
 from .planner.compile import compile as compile  # noqa: A004
-from .planner.evaluation.evaluation import Evaluation as Evaluation
 from .planner.exchange import export as export
 from .planner.exchange import import_ as import_
 from .planner.explain.answer import Answer as Answer
@@ -42,6 +41,7 @@ from .planner.predict import Prediction as Prediction
 from .planner.predict import predict as predict
 from .planner.prediction.calibration import Calibration as Calibration
 from .planner.prediction.calibration import calibrate as calibrate
+from .planner.results.evaluation import Evaluation as Evaluation
 from .planner.scaling import Scaling as Scaling
 from .planner.scaling import scaling as scaling
 from .planner.show import show as show

@@ -3,4 +3,4 @@
 # ruff: noqa: F401
 
 from pipeloom.cli.main import COMMANDS, main, parser_of
-from pipeloom.planner.solving.progress import Searched, Searching
+from pipeloom.planner.solving.progress import Searching

@@ -56,7 +56,6 @@ class ShowCommand(Command):
     def run(self) -> int:
         from pipeloom.ir.formats.atomic_write import write_bytes
         from pipeloom.planner.show import show
-        from pipeloom.report.plan_vs_measured import text
 
         to_stdout = self.output == "-"
         if not to_stdout:
@@ -76,7 +75,7 @@ class ShowCommand(Command):
             print_json({"output": None if to_stdout else self.output} | picture.to_dict())
             return 0
         if picture.attribution is not None:
-            say_words(("\n" if to_stdout else "") + text(picture.attribution))
+            say_words(("\n" if to_stdout else "") + str(picture.attribution))
         if not to_stdout:
             say_words(f"written to {self.output}")
         return 0

@@ -1,6 +1,6 @@
 """Finds the best schedule for each memory limit and plots the bubble rate against the limit.
 
-Writes schedule-LIMIT.json for each feasible limit, results.json, results.csv and frontier.svg.
+Writes schedule-LIMIT.json for each feasible limit, results.json and frontier.svg.
 
 example:
   pipeloom sweep profile.json -m 24 --memory-limits 8,10,12,14,16 -o sweep/

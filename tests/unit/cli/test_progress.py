@@ -20,7 +20,7 @@ from pipeloom import optimize
 from pipeloom.ir import Report, Status
 from pipeloom.solver import Progress
 from tests.support.command_line import Command, Done, profile_document, written
-from tests.support.inner import Searched, Searching
+from tests.support.inner import Searching
 from tests.support.processes import Started
 
 STOPPED = [signal.SIGINT, signal.SIGTERM]
@@ -91,7 +91,7 @@ def test_the_last_line_says_why_a_solve_ends(told: Callable[..., Done]) -> None:
         (6.0, "stopped", Status.FEASIBLE, "gap 33.33 %  stopped"),
     ):
         report = Report(library.Objective.PERIOD, "search", status, bound, solve_seconds=2.84)
-        event = Searched("", replace(schedule, report=report), ending)
+        event = Searching.ended("", replace(schedule, report=report), ending)
         assert told(event).err == f"   2.8 s  best 9 ms  bound {bound:g} ms  {words}\n"
 
 

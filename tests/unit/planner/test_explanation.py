@@ -4,7 +4,6 @@ real."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from pipeloom import (
 )
 from pipeloom.ir import Link, Links, timed
 from pipeloom.planner import certificate
-from pipeloom.solver import is_feasible, lower_bound, one_at_a_time
+from pipeloom.solver import lower_bound, one_at_a_time
 from tests.support.by_hand import by_hand
 from tests.support.table5 import ROWS
 
@@ -87,56 +86,32 @@ def test_losses_of_a_schedule_by_hand() -> None:
 
 
 def test_what_more_memory_and_faster_links_buy() -> None:
-    """More memory on one rank or all, and faster links: none costs more than the same order under
-    the change, or than a smaller change. More memory stops helping when the bound stops decreasing.
-    """
+    """With more memory or faster links, no schedule costs more than the same order."""
     tight = ROWS["6.2B-24"].problem(1.0)
     schedule = solve(tight, time_limit=1.0)
     found = explain(schedule, seconds=0.1)
-    alone, everywhere, *links, _ = found.changes
-    assert alone.what.endswith("alone")
+    everywhere, *links, _ = found.changes
     assert [change.what for change in links] == FAST
-    costs = [change.cost or math.inf for change in (alone, everywhere, *links)]
+    costs = [change.cost or math.inf for change in (everywhere, *links)]
     assert max(costs) <= schedule.known_timing.period
-    assert costs[1] <= costs[0]
     for change, cost in zip(found.changes, costs, strict=False):
         work = tight.microbatches * sum(s.t_f + s.t_b + s.t_w for s in tight.profile.stages)
         assert change.bound <= cost * (1 + 1e-9)
         assert change.bubble == pytest.approx(1 - work / (tight.ranks * cost))
-    enough, step = found.enough, tight.profile.stages[0].m_b
-    assert enough is not None
-    at, before = (lower_bound(limited(tight, enough.limit - x)).value for x in (0.0, step))
-    assert enough.limit == pytest.approx(tight.memory_limit[0] + enough.microbatches * step)
-    assert at == pytest.approx(enough.bound)
-    assert before > enough.bound * (1 + 1e-6)
+    step = tight.profile.stages[0].m_b
     assert everywhere.bound == lower_bound(limited(tight, tight.memory_limit[0] + step)).value
     stopped = explain(schedule, seconds=5.0, should_stop=lambda: True)
     assert {change.cost for change in stopped.changes} == {None}
     free = explain(solve(ROWS["6.2B-24"].problem(math.inf), time_limit=0.1), seconds=0.0)
-    assert free.enough is None
     assert [each.what for each in free.changes] == [*FAST, "twice the microbatches"]
 
 
-def test_memory_of_the_rank_that_helps_most_is_bought() -> None:
+def test_room_for_one_more_microbatch_is_that_of_the_largest_stage() -> None:
     profile = Profile((replace(STAGE, m_b=2.0), replace(STAGE, m_b=3.0)) * 2, 2, 0.1)
     two = Problem(profile, 6, Placement.interleaved(2, 2), (5.0, 9.0))
-    found = explained(two)
-    changes = {each.what: each.bound for each in found.changes}
-    more = {"rank 0 alone": (7.0, 9.0), "every rank": (7.0, 12.0)}
-    for where, limits in more.items():
-        bound = changes[f"room for one more microbatch on {where}"]
-        assert bound == lower_bound(replace(two, memory_limit=limits)).value
-    enough = found.enough
-    assert enough is not None
-    room = (5.0 + 2.0 * enough.microbatches, 9.0 + 3.0 * enough.microbatches)
-
-    def bound_with(ranks: Collection[int]) -> float:
-        limits = tuple(room[r] if r in ranks else two.memory_limit[r] for r in range(2))
-        return lower_bound(replace(two, memory_limit=limits)).value
-
-    assert enough.limit == max(room[rank] for rank in enough.ranks)
-    assert bound_with(enough.ranks) == pytest.approx(enough.bound)
-    assert all(bound_with({*enough.ranks} - {rank}) > enough.bound for rank in enough.ranks)
+    more = explained(two).changes[0]
+    assert more.what == "room for one more microbatch on every rank"
+    assert more.bound == lower_bound(replace(two, memory_limit=(7.0, 12.0))).value
 
 
 SENDS = (replace(STAGE, activation_bytes=2e6),) * 2
@@ -167,19 +142,6 @@ def test_even_stages_and_more_microbatches_are_tried_and_vain_changes_are_no_row
     assert alike.changes[-1].gains(alike.now)
     ample = explain(solve(linear((1.0, 1.0), 0.5, 4, 100.0), time_limit=0.1), seconds=0.05)
     assert "nothing better was found with room for one more microbatch on every rank" in str(ample)
-    assert "per rank is enough, " in str(ample)
-
-
-def test_a_limit_is_enough_for_the_same_cost_and_a_lower_one_is_not() -> None:
-    loose = solve(linear((1.0, 1.0, 1.0, 2.0), 0.1, 8, 8.0), time_limit=0.5)
-    held, timing = explain(loose, seconds=0.5).enough, loose.known_timing
-    assert held is not None
-    enough, low = held.least or 0.0, held.too_little or 0.0
-    assert low < enough <= max(timing.peak_memory)
-    again = solve(limited(loose.problem, enough), time_limit=0.5)
-    assert again.known_timing.period == pytest.approx(timing.period)
-    less = limited(loose.problem, low)
-    assert not is_feasible(less) or lower_bound(less).value > timing.period
 
 
 def test_a_certificate_that_proves_less_says_what_is_claimed() -> None:

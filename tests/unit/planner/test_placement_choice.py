@@ -138,7 +138,7 @@ def test_a_sweep_takes_over_what_costs_less_under_a_smaller_limit() -> None:
         replicas = DataParallel(2, Link(0.02, 25.0)) if stage is averaged else None
         profile = replace(PROFILE, stages=(stage,) * 4, data_parallel=replicas)
         swept = sweep(profile, 6, LIMITS, **QUICK)
-        rows = [(each.limit, each.row) for each in swept.limits if each.row.planned]
+        rows = [(swept.limits[row.name], row) for row in swept.built]
         times = [row.iteration_time for _, row in rows]
         assert times == sorted(times, reverse=True)
         for limit, row in rows:

@@ -48,10 +48,10 @@ class Folder:
         return path
 
     def change(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Edit the schedule of the entry, and update its digest."""
+        """Edit the entry, and update its digest."""
         entry = json.loads(self.entry.read_text())
-        change(entry["schedule"])
-        content = {key: entry[key] for key in ("schedule", "more") if key in entry}
+        change(entry)
+        content = {key: entry[key] for key in ("key", "schedule", "facts")}
         entry["digest"] = sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         self.entry.write_text(json.dumps(entry))
 
@@ -87,21 +87,21 @@ def test_a_damaged_entry_is_ignored_with_a_note(text: str, folder: Folder) -> No
     assert "\n" not in folder.ignored[0]
 
 
-def weakened(document: dict[str, Any]) -> None:
-    half = document["report"]["period"] / 2
-    document["report"] |= {"lower_bound": half, "gap": 0.5, "status": "feasible"}
+def weakened(entry: dict[str, Any]) -> None:
+    report = entry["schedule"]["report"]
+    report |= {"lower_bound": report["period"] / 2, "gap": 0.5, "status": "feasible"}
 
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
-    "not valid": lambda document: document["order"][0].reverse(),
-    "another question": lambda document: document["profile"].update(name="other"),
+    "not valid": lambda entry: entry["schedule"]["order"][0].reverse(),
+    "another question": lambda entry: entry.update(key="other"),
     "weaker": weakened,
 }
 
 
 @pytest.mark.parametrize("why", CHANGES)
 def test_an_entry_that_is_no_answer_is_ignored(why: str, folder: Folder) -> None:
-    folder.change(lambda document: None)
+    folder.change(lambda entry: None)
     folder.ask()
     assert folder.hit
     folder.change(CHANGES[why])

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import os
 import re
 from math import inf
 from pathlib import Path
-from time import sleep
 from typing import Any
 from xml.etree import ElementTree
 
@@ -107,8 +104,6 @@ def test_sweep_leaves_a_schedule_a_limit_and_a_picture(
         document = json.loads((folder / result["file"]).read_text())
         assert document["report"]["bubble_rate"] == result["bubble_rate"]
     assert len({result["file"] for result in results[1:]}) == 4
-    with (folder / "results.csv").open() as file:
-        assert [row["status"] for row in csv.DictReader(file)] == [r["status"] for r in results]
     ElementTree.parse(folder / "frontier.svg")
     assert pipeloom(*words, "--memory-limits", "0.1").code == 1
 
@@ -128,7 +123,7 @@ def test_a_stopped_sweep_keeps_what_is_finished_and_goes_on_in_several_processes
     options["should_stop"] = lambda: len(list(two.glob("cache/*.json"))) == 1
     limits = [0.5, 1.5, 2.0, inf]
     found = library.sweep(profile, 4, limits, output=two, placement="linear", **options)
-    assert [swept.limit for swept in found.limits] == [0.5, 1.5]  # the first is infeasible
+    assert [row.name for row in found.rows] == ["0.5", "1.5"]  # the first is infeasible
     assert str(told[-1]) == "interrupted: 2 limits left out"
     assert (two / "schedule-1.5.json").exists()
     words = ["sweep", profile, "-m", 4, "--memory-limits", "2,0.5,1.5,none", "--work-limit", 0.2]
@@ -141,29 +136,11 @@ def test_a_stopped_sweep_keeps_what_is_finished_and_goes_on_in_several_processes
     assert solved(one) == solved(two)
 
 
-def test_a_folder_has_no_schedules_of_an_earlier_sweep_but_those_that_were_changed(
-    profile: Path, tmp_path: Path
-) -> None:
+def test_schedules_of_an_earlier_sweep_are_left_and_named(profile: Path, tmp_path: Path) -> None:
     told: list[Event] = []
     options: dict[str, Any] = {"output": tmp_path, "work_limit": 0.05, "progress": told.append}
-
-    def swept(*limits: float) -> set[str]:
-        library.sweep(profile, 4, limits, **options)
-        return {path.name for path in tmp_path.glob("schedule-*.json")}
-
-    older = written(tmp_path / "mine.json", {})
-    assert swept(1.5, 2.0, 3.0, 4.0) == {f"schedule-{each}.json" for each in ("1.5", 2, 3, 4)}
-    results = tmp_path / "results.json"
-    later = results.stat().st_mtime_ns + 1
-    os.utime(tmp_path / "schedule-3.json", ns=(later, later))
-    sleep(0.05)  # timestamps of file systems are coarse
-    older.rename(tmp_path / "schedule-4.json")  # keeps its modification time
-    kept = ["schedule-3.json", "schedule-4.json"]
-    assert swept(2.0) == {"schedule-2.json", *kept}
-    assert str(told[-1]) == f"{tmp_path}: not of this sweep: {', '.join(kept)}"
-    assert "schedule-1.5.json" in swept(1.5, 2.0)
-    stopped = library.sweep(profile, 4, [2.0, 4.5], should_stop=lambda: True, **options)
-    assert len(stopped.limits) == 1
-    assert (tmp_path / "schedule-1.5.json").exists()
-    written(results, {"results": [{"file": "../results.json"}, 5]})
-    assert "schedule-3.json" in swept(2.0)
+    library.sweep(profile, 4, [1.5, 2.0], **options)
+    library.sweep(profile, 4, [2.0, 3.0], **options)
+    assert str(told[-1]) == f"{tmp_path}: not of this sweep: schedule-1.5.json"
+    found = {path.name for path in tmp_path.glob("schedule-*.json")}
+    assert found == {f"schedule-{each}.json" for each in ("1.5", "2", "3")}

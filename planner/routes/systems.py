@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import inf
+from math import inf, isfinite
 from typing import Any
 
 from pipeloom.compiler.exporters.megatron_layout import check_layers
@@ -26,15 +26,17 @@ from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.stopping import FirstOf, WorkLimit
 from pipeloom.solver.families import build_family
+from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.placement.search import CUTS, cuts, overfull
 
 from ..explain.answer import Answer, NothingFits
-from ..explain.candidates import beyond_bounds, candidates_of, candidates_table
 from ..inputs.placement_spec import AUTO, PlacementSpec
 from ..inputs.problem_setup import Terms
-from ..solving.search import CachedSearch
+from ..results.candidates import beyond_bounds, candidates_of, candidates_table
+from ..solving.search import Search
 from .family_cut import FamilyPlan, best_family_cut, bound_from
-from .joint import stages_of, stages_table
+from .layers import best_of_cuts, stages_of, stages_table
+from .placements import best_of_placements, one_placement, with_cut
 
 OWN_SHARE = 0.1
 """Share of the time for a system's own schedules, if it also runs any other order."""
@@ -213,79 +215,77 @@ def _plan(
     return FamilyPlan(name, schedule, iteration_time(schedule))
 
 
-def answer_for(
+def best_for(
     system: System,
-    plans: Sequence[FamilyPlan],
-    unsearched: Sequence[FamilyPlan],
-    search: CachedSearch,
-    free: Answer | None,
+    given: Profile | LayeredProfile,
+    terms: Terms,
+    search: Search,
+    spec: PlacementSpec,
 ) -> Answer:
-    """The best of the system's own schedules and of ``free``, the best of any order if the system
-    runs that. The bound also covers those ``unsearched``.
+    """The best of the system's own schedules; if the system runs any order, also the optimizer's
+    for its placements. The bound also covers those that are not searched.
 
     Raises NothingFits if there is none.
     """
-    entries = [
-        _entry(plan.family, plan.cost if plan.schedule else None, plan.bound, plan.why_not)
-        for plan in [*plans, *unsearched]
-    ]
-    if free is not None:
-        name = f"any order, best: {free.schedule.problem.placement.name}"
-        entries.insert(0, _entry(name, free.cost, free.least_bound))
-    shown = candidates_table("schedule", entries)
+    plans = system.plans(given, terms, spec, search.options)
+    unsearched = system.unsearched(given, terms.microbatches, spec)
+    free = _any_order(given, terms, search, spec) if system.any_order else None
+    entries = [_entry(plan.family, plan.cost, plan.bound, plan.why_not) for plan in plans]
+    entries += [_entry(each.family, inf, each.bound, each.why_not) for each in unsearched]
     best = min(plans, key=lambda plan: plan.cost, default=FamilyPlan(""))
-    if free is None and best.schedule is None:
-        none = {"for": {"system": system.name, "schedules": entries}}
-        proven = all(entry["lower_bound"] is None for entry in entries)
-        which = f"that {system.name} runs" if proven else f"found that {system.name} runs and"
-        raise NothingFits(f"nothing {which} fits", shown, none)
-    if free is not None and free.cost <= best.cost:
-        schedule, cost = free.schedule, free.cost
-        chosen = entries[0]["schedule"]
-    else:
-        assert best.schedule is not None
-        schedule, cost, chosen = best.schedule, best.cost, best.family
+    chosen, schedule = best.family, best.schedule
     # free's bound covers the placements of plans
     bounded = [*(plans if free is None else ()), *unsearched]
     bounds = [plan.bound for plan in bounded if plan.bound is not None]
-    bound = min(bounds if free is None else [free.least_bound, *bounds])
-    gap = gap_between(cost, bound)
-    facts: dict[str, Any] = {
-        "system": system.name,
-        "lower_bound": bound,
-        "gap": gap,
-        "schedules": entries,
-    }
-    line = (
-        f"over all schedules that {system.name} runs: {from_optimal(gap)}{beyond_bounds(schedule)}"
-    )
+    if free is not None:
+        bounds.append(free.least_bound)
+        name = f"any order, best: {free.schedule.problem.placement.name}"
+        entries.insert(0, _entry(name, free.cost, free.least_bound))
+        if free.cost <= best.cost:
+            chosen, schedule = name, free.schedule
+    shown = candidates_table("schedule", entries)
+    if schedule is None:
+        facts = {"for": {"system": system.name, "schedules": entries}}
+        proven = all(entry["lower_bound"] is None for entry in entries)
+        which = f"that {system.name} runs" if proven else f"found that {system.name} runs and"
+        raise NothingFits(f"nothing {which} fits", shown, facts)
+    bound, layers = min(bounds), schedule.problem.profile.stages[0].layers
+    gap = gap_between(iteration_time(schedule), bound)
+    known = from_optimal(gap) + beyond_bounds(schedule)
+    line = f"over all schedules that {system.name} runs: {known}"
     if gap > 0 and any(plan.bound == bound for plan in unsearched):
         line += " (more stages per rank were not searched)"
-    if not (system.any_order or schedule.problem.profile.stages[0].layers):
+    if not (system.any_order or layers):
         line += f"\nnote: a {system.name} layout needs a profile by layers (profile --layers)"
-    words, cut = [], {}
+    words, facts = f"{shown}\n{line}", dict[str, Any]()
     if free is not None and schedule is free.schedule:
-        words, cut = [free.words] if free.words else [], free.facts
-    elif schedule.problem.profile.stages[0].layers:
-        words = [stages_table(schedule)]
-        parts = stages_of(schedule.problem)
-        cut = {"partition": {"placement": schedule.problem.placement.name, "parts": parts}}
-    return Answer(
-        schedule,
-        search,
-        cost,
-        bound,
-        candidates_of("schedule", entries, chosen),
-        search.stopped,
-        cut | {"for": facts},
-        "\n\n".join([*words, f"{shown}\n{line}"]),
-    )
+        words, facts = "\n\n".join(filter(None, [free.words, words])), free.facts
+    elif layers:
+        words, parts = f"{stages_table(schedule)}\n\n{words}", stages_of(schedule.problem)
+        facts = {"partition": {"placement": schedule.problem.placement.name, "parts": parts}}
+    own = {"system": system.name, "lower_bound": bound, "gap": gap, "schedules": entries}
+    more = {"lower_bound": bound, "facts": facts | {"for": own}, "words": words}
+    answer = Answer.of(schedule, search, candidates_of("schedule", entries, chosen), **more)
+    if isinstance(given, LayeredProfile) or system.any_order:
+        return answer
+    return with_cut(answer, given)
+
+
+def _any_order(
+    given: Profile | LayeredProfile, terms: Terms, search: Search, spec: PlacementSpec
+) -> Answer:
+    if isinstance(given, LayeredProfile):
+        return best_of_cuts(given, terms, search, spec, Way.JOINT)
+    if spec.name == AUTO:
+        return best_of_placements(given, terms, search, 1)
+    return one_placement(given, terms, search, spec)
 
 
 def _entry(
-    name: str, cost: float | None, bound: float | None, reason: str | None = None
+    name: str, cost: float, bound: float | None, reason: str | None = None
 ) -> dict[str, Any]:
-    return {"schedule": name, "cost": cost, "lower_bound": bound, "reason": reason}
+    known = cost if isfinite(cost) else None
+    return {"schedule": name, "cost": known, "lower_bound": bound, "reason": reason}
 
 
 ROUND = (PlacementKind.LINEAR, PlacementKind.INTERLEAVED)

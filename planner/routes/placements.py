@@ -1,6 +1,6 @@
-"""``optimize`` without ``--placement``: a search for each placement, and a table of them.
+"""The best schedule of a profile by stages: for one placement, or over all of them.
 
-With a given placement: a line on how much less other placements may cost, by their lower bounds.
+For a given placement: a line on how much less other placements may cost, by their lower bounds.
 """
 
 from __future__ import annotations
@@ -30,57 +30,71 @@ from pipeloom.solver.placement.search import (
 )
 
 from ..explain.answer import Answer, NothingFits
-from ..explain.candidates import beyond_bounds, candidates_of, candidates_table
-from ..inputs.problem_setup import Terms, slowed
-from ..solving.cache import about_placements
-from ..solving.progress import Searched, Searching
-from ..solving.search import CachedSearch
+from ..inputs.documents import Document, Planned
+from ..inputs.placement_spec import PlacementSpec
+from ..inputs.problem_setup import Terms, make_problem, order_of, slowed
+from ..results.candidates import Candidate, beyond_bounds, candidates_of, candidates_table
+from ..solving.progress import Searching
+from ..solving.search import Search
 
 BARELY = 1.0
 """In seconds. A placement that may still be the best is reported as barely searched if its search
 was shorter."""
+MOST_BOUNDED = 20_000
+"""Number of ops of a schedule above which other placements are not bounded."""
 
 
-def plan_placement(
-    profile: Profile, terms: Terms, search: CachedSearch, copies: int | None
+def one_placement(
+    stages: Profile,
+    terms: Terms,
+    search: Search,
+    spec: PlacementSpec,
+    *,
+    passing: str = "activations",
+    start: Schedule | Planned | Document | None = None,
+) -> Answer:
+    """The best schedule of one placement; ``start`` is the initial order of ops."""
+    problem = make_problem(stages, terms, spec, passing)
+    order = None if start is None else order_of(start, problem)
+    schedule = search.run(problem, start=order)
+    cost, bound = iteration_time(schedule), schedule.known_report.lower_bound
+    candidate = Candidate(problem.placement.name, cost, bound, None)
+    return with_cut(Answer.of(schedule, search, [candidate]), stages)
+
+
+def best_of_placements(
+    profile: Profile, terms: Terms, search: Search, copies: int | None
 ) -> Answer:
     """The best schedule over all placements, with at most ``copies`` copies of the weights.
 
-    The placements share the time limit of ``search``; a work limit applies to each. An answer in
-    the cache is used; a new answer is cached with the facts on each placement, unless the search
-    was stopped. Raises NothingFits, and InputError if the profile has fewer stages than ranks.
+    The placements share the time limit of ``search``; a work limit applies to each. Raises
+    NothingFits, and InputError if the profile has fewer stages than ranks.
     """
     if profile.num_stages < profile.ranks:
         raise InputError(
             f"{terms.where}: stages: expected at least {profile.ranks}, one per rank, got "
             f"{profile.num_stages}: --placement FILE takes the rank of each stage"
         )
-    entries = _bounded(profile, terms, 1 if terms.slow else copies)
     asked = search.options
-    question = about_placements(entries, asked)
-    known = search.known(question) if any(isinstance(e, Contender) for e in entries) else None
-    if known is not None:
-        return _answer(*known, search)
     chosen = best_placement(
-        entries,
+        _bounded(profile, terms, 1 if terms.slow else copies),
         partial(_search_at, search),
         seconds=math.inf if asked.work_limit is not None else asked.time_limit,
         should_stop=asked.should_stop,
     )
-    choice = choice_facts(chosen)
-    if chosen.best is None:
-        raise _nothing_fits(chosen, _words(choice), {"choice": choice})
-    if (assumed := assumed_cut(profile, chosen.best)) is not None:
-        choice["assumed"] = assumed
-    search.keep(question, chosen.best, choice)
-    return _answer(chosen.best, choice, search)
-
-
-def _answer(schedule: Schedule, choice: dict[str, Any], search: CachedSearch) -> Answer:
-    name = schedule.problem.placement.name
-    candidates = candidates_of("placement", choice["placements"], name)
-    words = _words(choice) + beyond_bounds(schedule)
-    return Answer.of(schedule, search, candidates, {"choice": choice}, words)
+    best, bound = chosen.best, chosen.bound
+    cost = None if best is None else iteration_time(best)
+    gap = None if cost is None or bound is None else gap_between(cost, bound)
+    entries = [placement_facts(each, cost) for each in chosen.tried]
+    choice = {"choice": {"lower_bound": bound, "gap": gap, "placements": entries}}
+    words = candidates_table("placement", entries)
+    if best is None:
+        raise _nothing_fits(chosen, words, choice)
+    if gap is not None:
+        least = f"as none takes less than {duration(bound or 0.0)}"
+        words += f"\nover these placements: {from_optimal(gap)}, {least}{beyond_bounds(best)}"
+    candidates = candidates_of("placement", entries, best.problem.placement.name)
+    return with_cut(Answer.of(best, search, candidates, facts=choice, words=words), profile)
 
 
 def _nothing_fits(chosen: Chosen, words: str, facts: dict[str, Any]) -> NothingFits:
@@ -131,12 +145,12 @@ class PlacementSearch(Solving):
         return schedule
 
 
-def _search_at(search: CachedSearch, problem: Problem, name: str) -> PlacementSearch:
+def _search_at(search: Search, problem: Problem, name: str) -> PlacementSearch:
     """The search of one placement, which reports its progress to the listener of ``search``."""
 
     def told(schedule: Schedule) -> None:
         ending = "stopped" if search.stopped else "work is done"
-        search.progress(Searched(name, schedule, ending))
+        search.progress(Searching.ended(name, schedule, ending))
 
     made = PlacementSearch.of(
         problem, search.options, progress=lambda now: search.progress(Searching(name, now))
@@ -145,32 +159,19 @@ def _search_at(search: CachedSearch, problem: Problem, name: str) -> PlacementSe
     return made
 
 
-def choice_facts(chosen: Chosen) -> dict[str, Any]:
-    """The placements, sorted by cost, and the lower bound over all of them, as a JSON object."""
-    cost = None if chosen.best is None else iteration_time(chosen.best)
-    gap = None if cost is None or chosen.bound is None else gap_between(cost, chosen.bound)
-    return {
-        "lower_bound": chosen.bound,
-        "gap": gap,
-        "placements": [placement_facts(each, cost) for each in chosen.tried],
-    }
-
-
 def placement_facts(tried: TriedPlacement, best: float | None) -> dict[str, Any]:
     """One placement as a JSON object; ``best``: the lowest cost of any placement."""
+    found = tried.schedule
+    rate = found and found.known_timing.bubble_rate(found.problem.objective)
     return {
         "placement": tried.name,
-        "cost": None if tried.schedule is None else tried.cost,
+        "cost": None if found is None else tried.cost,
         "lower_bound": tried.bound,
-        "bubble_rate": None if tried.schedule is None else _bubble_rate(tried.schedule),
+        "bubble_rate": rate,
         "seconds": None if tried.seconds is None else round(tried.seconds, 3),
         "assumed": tried.note or None,
         "reason": tried.why_not or _little_searched(tried, best),
     }
-
-
-def _bubble_rate(schedule: Schedule) -> float:
-    return schedule.known_timing.bubble_rate(schedule.problem.objective)
 
 
 def _little_searched(tried: TriedPlacement, best: float | None) -> str | None:
@@ -181,20 +182,6 @@ def _little_searched(tried: TriedPlacement, best: float | None) -> str | None:
     left = not (beaten or tried.done or tried.cost == best)
     barely = tried.seconds is not None and tried.seconds < BARELY
     return "barely searched" if left and barely else None
-
-
-def _words(choice: dict[str, Any]) -> str:
-    """A table of the placements, and the gap of the schedule over all of them."""
-    lines = [candidates_table("placement", choice["placements"])]
-    if choice["gap"] is not None:
-        least = duration(choice["lower_bound"])
-        known = from_optimal(choice["gap"])
-        lines.append(f"over these placements: {known}, as none takes less than {least}")
-    return "\n".join(lines)
-
-
-MOST_BOUNDED = 20_000
-"""Number of ops of a schedule above which other placements are not bounded."""
 
 
 def with_others(answer: Answer, bounds: Callable[[], Mapping[str, float]]) -> Answer:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, product
 from typing import TypeAlias
 
@@ -17,7 +18,7 @@ from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.model.layered_profile import joined
 from pipeloom.ir.model.ops import Op, OpKind, pack, unpack
 from pipeloom.ir.model.placement import Passing, Placement
-from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Report, Schedule
 from pipeloom.solver.families import FAMILIES, Family, synchronous
@@ -26,6 +27,8 @@ from pipeloom.solver.families.weights.fsdp import FSDP, PREFETCHES
 from pipeloom.solver.weight_passing.parameters import WeightPassingParameters
 from pipeloom.solver.weight_passing.round_orders import rows
 from pipeloom.solver.weight_passing.streaming import Route, streamed
+
+from ..inputs.problem_setup import Terms
 
 Plan: TypeAlias = Callable[[Problem], Sequence[Iterable[Op]]]
 """Returns the order of ops of each stage, for a problem with one stage per rank."""
@@ -67,14 +70,12 @@ Solve: TypeAlias = Callable[[Problem], Schedule]
 """The optimizer with fixed limits. Raises InfeasibleError."""
 
 
-def schemes(
-    profile: Profile, microbatches: int, memory_limit: float | None, objective: Objective
-) -> list[Scheme]:
+def schemes(profile: Profile, terms: Terms) -> list[Scheme]:
     """All schemes that apply to the profile."""
-    limit = profile.limit_from(memory_limit)
+    limit = profile.limit_from(terms.memory_limit)
 
     def pose(placement: Placement) -> Problem:
-        return Problem(profile, microbatches, placement, limit, objective)
+        return Problem(profile, terms.microbatches, placement, limit, terms.objective)
 
     apart = pose(Placement.round_robin(profile.ranks))
     found: list[Scheme] = [Weights(apart), Sharded(apart)]
@@ -193,16 +194,18 @@ def _unlimited(family: Family, problem: Problem) -> Schedule:
     return replace(family.build(free), problem=problem)
 
 
-def _one_f_one_b(problem: Problem) -> list[list[Op]]:
+def _alternating(problem: Problem, backward: OpKind) -> list[list[Op]]:
+    """1F1B, or ZB-H1 if the backward is a B, whose W's are delayed."""
     ranks, count = problem.ranks, problem.microbatches
-    rows = (alternate(i, count, ahead=ranks - i, backward=OpKind.BW) for i in range(ranks))
-    return [*map(unpack, rows)]
+    found = []
+    for i in range(ranks):
+        delay = i if backward is OpKind.B else 0
+        row = alternate(i, count, ahead=ranks - i, backward=backward, delay=delay)
+        found.append(unpack(row))
+    return found
 
 
-def _zb_h1(problem: Problem) -> list[list[Op]]:
-    ranks, count = problem.ranks, problem.microbatches
-    rows = (alternate(i, count, ahead=ranks - i, backward=OpKind.B, delay=i) for i in range(ranks))
-    return [*map(unpack, rows)]
-
-
-SHAPES: dict[str, Plan] = {"1f1b": _one_f_one_b, "zb-h1": _zb_h1}
+SHAPES: dict[str, Plan] = {
+    "1f1b": partial(_alternating, backward=OpKind.BW),
+    "zb-h1": partial(_alternating, backward=OpKind.B),
+}

@@ -13,18 +13,20 @@ from pipeloom.ir.model.schedule import OPTIMIZED
 from pipeloom.ir.units import duration
 from pipeloom.report.summaries import percent
 
-from ..evaluation import columns
-from ..evaluation.columns import Column
-from ..evaluation.evaluation import Evaluation
-from ..evaluation.table import evaluations_table
+from ..results import table as of
+from ..results.evaluation import Evaluation
+from ..results.table import Column, evaluations_table
 
 SIZES = [2.0**k for k in range(-6, 7)]
 """Microbatch sizes at which steps are compared, in multiples of the profile's."""
 HALVINGS = 6
+COLUMNS = (
+    of.SCHEME, of.STEP, of.STEP_BUBBLE, of.WIRE, of.WIRE_BYTES, of.WIRE_USE, of.DEVICE_MEMORY,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class PassingChoice:
+class SchemeChoice:
     """The comparison of the schemes. ``best``: the schedule to run; None if nothing fits. ``rows``:
     one per scheme, sorted by step time.
 
@@ -45,31 +47,21 @@ class PassingChoice:
     def usable(self) -> list[Evaluation]:
         return [row for row in self.rows if row.why_not is None]
 
+    def to_dict(self) -> dict[str, Any]:
+        """The table and the sentences: ``choice`` in the command's JSON output."""
+        fits = ({"fits": row.why_not is None, "why_not": row.why_not} for row in self.rows)
+        rows = [row.to_dict(on_cluster=True) for row in self.rows]
+        return {
+            "scheme": self.best.scheme if self.best else None,
+            "schemes": [row | fit for row, fit in zip(rows, fits, strict=True)],
+            "reasons": self.reasons,
+        }
 
-def as_json(choice: PassingChoice) -> dict[str, Any]:
-    """The table and the sentences: ``choice`` in the command's JSON output."""
-    return {
-        "scheme": choice.best.scheme if choice.best else None,
-        "schemes": [_entry(row) for row in choice.rows],
-        "reasons": choice.reasons,
-    }
-
-
-def _entry(row: Evaluation) -> dict[str, Any]:
-    fits = {"fits": row.why_not is None, "why_not": row.why_not}
-    return row.to_dict(on_cluster=True) | fits
-
-
-def text(choice: PassingChoice) -> str:
-    """The table, then the sentences, as text."""
-    of = columns
-    shown = [of.SCHEME, of.STEP, of.STEP_BUBBLE, of.WIRE, of.WIRE_BYTES, of.WIRE_USE]
-    shown += [
-        of.DEVICE_MEMORY,
-        Column("", lambda row: "does not fit" if row.why_not else _against(row, choice.best)),
-        Column("schedule", _named),
-    ]
-    return "\n".join([evaluations_table(choice.rows, shown), "", *choice.reasons])
+    def __str__(self) -> str:
+        """The table, then the sentences."""
+        chosen = ("", lambda row: "does not fit" if row.why_not else _against(row, self.best))
+        shown = [*COLUMNS, Column(*chosen), Column("schedule", _named)]
+        return "\n".join([evaluations_table(self.rows, shown), "", *self.reasons])
 
 
 def _named(row: Evaluation) -> str:
@@ -86,7 +78,7 @@ def _against(row: Evaluation, best: Evaluation | None) -> str:
     return f"+{percent(row.step_time / best.step_time - 1)}" if best.step_time > 0 else ""
 
 
-def sentences(choice: PassingChoice) -> list[str]:
+def sentences(choice: SchemeChoice) -> list[str]:
     """The reasons for the best scheme and against the others, or why nothing fits."""
     if choice.best is None:
         return [f"{row.scheme}: {row.why_not}" for row in choice.rows]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -22,12 +24,10 @@ from pipeloom.report.summaries import gap, scope, transfer_note, uncosted
 from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.core.tolerances import ROUNDING
 
-from ..explain.candidates import Candidate, least_bound
+from .candidates import Candidate, least_bound
 
-STRAIN = 1.1
 GROWING = ("t_f", "t_b", "t_w", "activation_bytes")
 """The fields of a stage that grow with the microbatch size."""
-SENT = ("activation_bytes", "weight_bytes", "grad_bytes")
 FIGURES = (
     "averaging", "iteration_time", "bubble_rate", "work_ratio", "peak_memory", "lower_bound_rate",
     "gap", "scope", "link_bytes", "balance", "assumed",
@@ -257,35 +257,38 @@ class Evaluation:
     @property
     def over_device_memory(self) -> list[int]:
         """The ranks whose memory exceeds the profile's ``device_memory``."""
-        if self.profile.device_memory is None:  # self.memory compiles the schedule
-            return []
-        pairs = zip(self.memory.total, self.profile.device_memory, strict=True)
-        return [r for r, (held, size) in enumerate(pairs) if held > size * (1 + ROUNDING)]
+        return [rank for rank, held, size in self._on_devices if held > size * (1 + ROUNDING)]
+
+    @property
+    def _on_devices(self) -> list[tuple[int, float, float]]:
+        """Rank, memory and ``device_memory``; empty without it, as :attr:`memory` compiles."""
+        devices = self.profile.device_memory
+        return [] if devices is None else [*zip(count(), self.memory.total, devices)]
+
+    @property
+    def _activations(self) -> list[tuple[int, float, float]]:
+        """Rank, peak memory of activations and its limit."""
+        return [*zip(count(), self.timing.peak_memory, self.schedule.problem.memory_limit)]
 
     def excess(self) -> str | None:
         """The memory that is exceeded, and on which rank; None if the schedule fits."""
-        limits = self.schedule.problem.memory_limit
-        for rank, (held, limit) in enumerate(zip(self.timing.peak_memory, limits, strict=True)):
+        for rank, held, limit in self._activations:
             if held > limit * (1 + ROUNDING):
-                return (
-                    f"activations of {amount(held)} on rank {rank}, more than the memory limit "
-                    f"{amount(limit)}"
-                )
-        for rank in self.over_device_memory:
-            held, size = self.memory.total[rank], (self.profile.device_memory or ())[rank]
-            return (
-                f"needs {amount(held)} on rank {rank}, more than its device memory {amount(size)}"
-            )
+                what = f"activations of {amount(held)} on rank {rank}"
+                return f"{what}, more than the memory limit {amount(limit)}"
+        for rank, held, size in self._on_devices:
+            if held > size * (1 + ROUNDING):
+                what = f"needs {amount(held)} on rank {rank}"
+                return f"{what}, more than its device memory {amount(size)}"
         return None
 
     @cached_property
     def fullness(self) -> float:
         """The largest ratio of a rank's memory to its limit; above 1 if it does not fit."""
-        devices = self.profile.device_memory
-        limits = self.schedule.problem.memory_limit
-        held = [*zip(self.timing.peak_memory, limits, strict=True)]
-        held += [] if devices is None else zip(self.memory.total, devices, strict=True)
-        return max(_share(*each) for each in held)
+        return max(
+            held / limit if limit > 0 else math.inf if held > 0 else 0.0
+            for _, held, limit in (*self._activations, *self._on_devices)
+        )
 
     def room(self) -> tuple[float, ...]:
         """Memory that each rank has for activations, by its memory limit and its device memory."""
@@ -301,17 +304,9 @@ class Evaluation:
     def step_time_at(self, size: float) -> float:
         """The step time of the same order of ops with microbatches ``size`` times as large."""
         grown = self.profile.changed(lambda stage: stage.scaled(size, GROWING))
-        return step_between_ops(self._on(replace(grown, t_comm=None)))  # times by links only
-
-    @cached_property
-    def strained(self) -> float:
-        """The step time if all messages are larger by 10 %; a robust schedule's grows little."""
-        laden = self.profile.changed(lambda stage: stage.scaled(STRAIN, SENT))
-        return step_between_ops(self._on(laden))
-
-    def _on(self, profile: Profile) -> Schedule:
+        profile = replace(grown, t_comm=None)  # times by links only
         problem = replace(self.schedule.problem, profile=profile)
-        return replace(self.schedule, problem=problem, timing=None)
+        return step_between_ops(replace(self.schedule, problem=problem, timing=None))
 
     def to_dict(self, *, on_cluster: bool = False) -> dict[str, Any]:
         """The values in ``--json`` output. ``on_cluster``: with step time, traffic and device
@@ -346,10 +341,3 @@ class Evaluation:
             "memory": asdict(self.memory) | {"total": self.memory.total},
             "over_device_memory": bool(self.over_device_memory),
         }
-
-
-def _share(held: float, limit: float) -> float:
-    """``held / limit``. ``limit`` may be 0 (the result is inf, or 0 if nothing is held) or inf."""
-    if limit > 0:
-        return held / limit
-    return float("inf") if held > 0 else 0.0

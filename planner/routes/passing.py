@@ -5,46 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeAlias
+from functools import partial
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.placement import Passing
-from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
-from pipeloom.solver.core.tolerances import CLOSED, ROUNDING
+from pipeloom.solver.core.tolerances import CLOSED
 
-from ..evaluation.evaluation import Evaluation
 from ..explain.answer import Answer, NothingFits
-from ..explain.candidates import Candidate
 from ..inputs.problem_setup import Terms
-from ..placement.choose import plan_placement, with_cut
+from ..results.candidates import Candidate
+from ..results.evaluation import Evaluation
 from ..solving.progress import Note
-from ..solving.search import CachedSearch
-from .candidates import Activations, Scheme, schemes
-from .reasons import PassingChoice, as_json, text
-
-Searcher: TypeAlias = Callable[[Problem, str, float], Schedule]
-"""The optimizer; arguments: a problem, the scheme's name, and its share of the time."""
-
-Placing: TypeAlias = Callable[[Problem, float], Schedule]
-"""The best schedule over all placements of a problem's stages, within a share of the time."""
+from ..solving.search import Search
+from .placements import best_of_placements, with_cut
+from .reasons import SchemeChoice
+from .schemes import Activations, Scheme, schemes
 
 SHARES = {"activations": 4.0, "weights": 3.0}
 """Relative shares of the optimizer's time for each scheme."""
 PLACING = 0.75
 """The part of the activations' share that chooses the placement. The rest optimizes consecutive
 stages on each rank, unless that placement was chosen."""
-LEVEL = 2e-3
-"""Steps that differ by a smaller share count as equal: profiles are no more precise."""
 
 
-def plan_passing(
-    profile: Profile, terms: Terms, search: CachedSearch, *, placed: bool, copies: int | None
+def best_of_schemes(
+    profile: Profile, terms: Terms, search: Search, *, placed: bool, copies: int | None
 ) -> Answer:
     """The schedule of the fastest scheme, and the reasons for it.
 
@@ -56,40 +48,13 @@ def plan_passing(
             f"{terms.where}: {lacking[0]}: missing; expected it with --passing auto, which "
             "compares the times of messages"
         )
-
-    def searched(problem: Problem, name: str, share: float) -> Schedule:
-        by_step = problem.placement.passing is Passing.WEIGHTS
-        return search.share(share).solve(problem, name, by_step=by_step)
-
-    def best_placed(problem: Problem, share: float) -> Schedule:
-        given = replace(profile, memory_limit=problem.memory_limit)
-        own = replace(terms, memory_limit=None)
-        return plan_placement(given, own, search.share(share), copies).schedule
-
-    choice = choose(
-        profile,
-        terms.microbatches,
-        search=searched,
-        place=best_placed if placed and profile.num_stages % profile.ranks == 0 else None,
-        should_stop=search.options.should_stop,
-        **terms.limits,
-    )
-    facts, words = {"choice": as_json(choice)}, text(choice)
-    if choice.best is None:
+    choice = compare_schemes(profile, terms, search, placed=placed, copies=copies)
+    facts, words, best = {"choice": choice.to_dict()}, str(choice), choice.best
+    if best is None:
         raise NothingFits("no scheme fits", words, facts)
-    best, report = choice.best, choice.best.schedule.known_report
-    answer = Answer(
-        best.schedule,
-        search,
-        best.iteration_time,
-        report.lower_bound or 0.0,
-        tuple(_candidate(row, best) for row in choice.rows),
-        search.stopped,
-        facts,
-        words,
-        step=best.step_time,
-    )
-    return with_cut(answer, profile)
+    candidates = [_candidate(row, best) for row in choice.rows]
+    more = {"facts": facts, "words": words, "step": best.step_time}
+    return with_cut(Answer.of(best.schedule, search, candidates, **more), profile)
 
 
 def missing_sizes(profile: Profile) -> list[str]:
@@ -99,9 +64,7 @@ def missing_sizes(profile: Profile) -> list[str]:
     return (["links"] if profile.links is None else []) + lacking
 
 
-def tell_missing(
-    profile: Profile, lacking: Sequence[str], search: CachedSearch, where: str
-) -> None:
+def tell_missing(profile: Profile, lacking: Sequence[str], search: Search, where: str) -> None:
     """A note on the links and sizes that a profile lacks, with the assumption made instead."""
     if lacking and profile.ranks > 1:
         search.progress(Note(f"note: {where}: no {', '.join(lacking)}: {_assumed(profile)}"))
@@ -123,39 +86,40 @@ def _candidate(row: Evaluation, best: Evaluation) -> Candidate:
     return Candidate(row.scheme, row.step_time, None, reason)
 
 
-def choose(
+def compare_schemes(
     profile: Profile,
-    microbatches: int,
+    terms: Terms,
+    search: Search,
     *,
-    memory_limit: float | None = None,
-    objective: Objective = Objective.PERIOD,
-    search: Searcher,
-    place: Placing | None = None,
-    should_stop: StoppingCriterion = NEVER,
-) -> PassingChoice:
+    placed: bool = False,
+    copies: int | None = None,
+) -> SchemeChoice:
     """The schedule with the shortest step over all schemes, within memory limit and device memory.
 
     Steps are compared by :attr:`Evaluation.step_time`. For each scheme, its constructed schedules
-    are tried, then those of ``search`` and, for activations, of ``place``. After ``should_stop``
-    returns true, one constructed schedule per scheme is tried.
+    are tried, then those of ``search``; if ``placed``, also the best placement of activations.
+    Once the search is stopped, one constructed schedule per scheme is tried.
     """
-    posed = schemes(profile, microbatches, memory_limit, objective)
-    found = {scheme.name: _evaluated(scheme.name, scheme.built(), should_stop) for scheme in posed}
-    refused: dict[str, str] = {}
-    for scheme, share in zip(posed, _shares(posed), strict=True):
-        if share and not should_stop():
+    posed, rows = schemes(profile, terms), list[Evaluation]()
+    whole = sum(SHARES.get(scheme.name, 0.0) for scheme in posed)
+    built = [_evaluated(each.name, each.built(), search.options.should_stop) for each in posed]
+    for scheme, found in zip(posed, built, strict=True):
+        share, refusal = SHARES.get(scheme.name, 0.0) / whole, None
+        if share and not search.stopped:
+            placing = placed and isinstance(scheme, Activations)
+            place = partial(_placed, terms, copies) if placing else None
             try:
-                placing = place if isinstance(scheme, Activations) else None
-                found[scheme.name] += _optimized(scheme, found[scheme.name], search, placing, share)
+                found.extend(_searched(scheme, found, search.share(share), place))
             except (InfeasibleError, InputError) as error:
-                refused[scheme.name] = str(error)
-    rows = [_row(name, candidates, refused.get(name)) for name, candidates in found.items()]
+                refusal = str(error)
+        rows.append(_row(scheme.name, found, refusal))
     if profile.num_stages < profile.ranks:
         few = f"{counted(profile.num_stages, 'stage')} cannot fill {counted(profile.ranks, 'rank')}"
         rows.append(Evaluation("activations", why_not=few))
     rows.sort(key=_order)
     best = rows[0] if rows[0].why_not is None else None
-    return PassingChoice(best and replace(best, planned=certified(best.schedule)), tuple(rows))
+    best = best and replace(best, planned=certified(best.schedule))
+    return SchemeChoice(best, tuple(rows))
 
 
 def certified(schedule: Schedule) -> Schedule:
@@ -183,48 +147,54 @@ def _evaluated(
     return found
 
 
-def _shares(posed: Sequence[Scheme]) -> list[float]:
-    """Each scheme's share of the optimizer's time; they sum to 1. 0 if there is nothing to
-    optimize."""
-    wanted = [SHARES.get(scheme.name, 0.0) for scheme in posed]
-    return [share / sum(wanted) for share in wanted]
+def _placed(terms: Terms, copies: int | None, search: Search, problem: Problem) -> Schedule:
+    """The best schedule over all placements of the problem's stages."""
+    given = replace(problem.profile, memory_limit=problem.memory_limit)
+    own = replace(terms, memory_limit=None)
+    return best_of_placements(given, own, search.share(PLACING), copies).schedule
 
 
-def _optimized(
+def _searched(
     scheme: Scheme,
     built: Sequence[Evaluation],
-    search: Searcher,
-    place: Placing | None,
-    share: float,
+    search: Search,
+    place: Callable[[Search, Problem], Schedule] | None,
 ) -> list[Evaluation]:
     """Optimized schedules. With device memory, activations are limited to the room that is left by
-    the constructed schedule which leaves the most."""
-    room = scheme.problem.memory_limit
-    if built and scheme.problem.profile.device_memory is not None:
+    the constructed schedule which leaves the most. ``place`` also chooses the placement."""
+    problem = scheme.problem
+    room, found = problem.memory_limit, list[Evaluation]()
+    if built and problem.profile.device_memory is not None:
         room = max((one.room() for one in built), key=min)
-    found: list[Evaluation] = []
-    if place is not None:
+    if place is not None and problem.stages % problem.ranks == 0:
         with suppress(InfeasibleError):  # consecutive stages report what is lacking
-            schedule = place(replace(scheme.problem, memory_limit=room), PLACING * share)
+            schedule = place(search, replace(problem, memory_limit=room))
             found = _evaluated(scheme.name, [schedule])
-            if schedule.problem.placement == scheme.problem.placement:
+            if schedule.problem.placement == problem.placement:
                 return found
-        share *= 1 - PLACING
+        search = search.share(1 - PLACING)
+
+    def solve(one: Problem) -> Schedule:
+        by_step = one.placement.passing is Passing.WEIGHTS
+        return search.run(one, scheme.name, by_step=by_step)
+
     try:
-        return found + _evaluated(
-            scheme.name,
-            scheme.optimized(lambda problem: search(problem, scheme.name, share), room),
-        )
+        return found + _evaluated(scheme.name, scheme.optimized(solve, room))
     except InfeasibleError as error:
-        if error.device or room == scheme.problem.memory_limit:
+        if error.device or room == problem.memory_limit:
             raise
         return found  # not enough device memory: the candidates report what is lacking
 
 
 def _row(scheme: str, candidates: Sequence[Evaluation], refusal: str | None) -> Evaluation:
-    best = fastest(candidates)
-    if best is not None:
-        return best
+    """The fastest candidate that fits, or else the one that needs the least memory and the reason
+    why it does not fit."""
+    steps = [(_rounded(one), one) for one in candidates if one.excess() is None]
+    if steps:
+        least = min(step for step, _ in steps)
+        level = [one for step, one in steps if step == least]
+        # device memory takes time to compute
+        return min(level, key=lambda one: one.device_memory) if len(level) > 1 else level[0]
     nearest = min(candidates, key=lambda one: (one.fullness, one.step_time), default=None)
     if nearest is None:
         return Evaluation(scheme, why_not=refusal or "no schedule")
@@ -232,25 +202,12 @@ def _row(scheme: str, candidates: Sequence[Evaluation], refusal: str | None) -> 
 
 
 def _order(row: Evaluation) -> tuple[bool, float, float]:
-    """Sort key: usable rows first, by step time to 9 digits, then by device memory."""
+    """Sort key: usable rows first, by step time, then by device memory."""
     if row.planned is None:
         return row.why_not is not None, float("inf"), 0.0
-    return row.why_not is not None, float(f"{row.step_time:.9g}"), row.device_memory
+    return row.why_not is not None, _rounded(row), row.device_memory
 
 
-def fastest(candidates: Sequence[Evaluation]) -> Evaluation | None:
-    """The candidate with the shortest step among those that fit; None if none fits.
-
-    Candidates whose steps differ by less than :data:`LEVEL` are compared by
-    :attr:`Evaluation.strained`, and ties by the memory of the fullest rank.
-    """
-    level: list[Evaluation] = []
-    for one in sorted(candidates, key=lambda one: one.step_time):
-        if level and one.step_time > level[0].step_time * (1 + LEVEL):
-            break
-        if one.excess() is None:
-            level.append(one)
-    if len(level) < 2:  # the tie-breakers take time to compute
-        return level[0] if level else None
-    most = min(one.strained for one in level) * (1 + ROUNDING)
-    return min((one for one in level if one.strained <= most), key=lambda one: one.device_memory)
+def _rounded(row: Evaluation) -> float:
+    """The step time to 9 digits, so that rounding errors do not decide."""
+    return float(f"{row.step_time:.9g}")

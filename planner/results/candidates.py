@@ -8,12 +8,12 @@ from typing import Any
 
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted, duration
-from pipeloom.report.text_table import table
+from pipeloom.report.table import table
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A placement, or a scheme of passing, that was compared.
+    """A placement, a system's schedule or a scheme of passing that was compared.
 
     ``cost``: of its best schedule, in milliseconds: the objective's, or the step time if schemes
     are compared. ``lower_bound``: of all its schedules. ``reason``: why it is not the answer; None
@@ -68,15 +68,15 @@ def candidates_table(what: str, entries: Sequence[dict[str, Any]]) -> str:
     return table([what, "found", "bound", *(["searched"] if searched else []), ""], rows)
 
 
-def beyond_bounds(schedule: Schedule) -> str:
-    """``; costs include 27.4 ms of averaging, bounds do not``; empty if no averaging is exposed."""
-    timing, objective = schedule.known_timing, schedule.problem.objective
-    left = timing.exposed(objective) if any(timing.averages) else 0.0
-    return f"; costs include {duration(left)} of averaging, bounds do not" if left > 0 else ""
-
-
 def _searched(entry: dict[str, Any]) -> str | None:
     """How long it was searched, or how many cuts; None if neither is known."""
     if entry.get("seconds") is not None:
         return f"{entry['seconds']:.1f} s"
     return counted(entry["cuts"], "cut") if entry.get("cuts") else None
+
+
+def beyond_bounds(schedule: Schedule) -> str:
+    """``; costs include 27.4 ms of averaging, bounds do not``; empty if no averaging is exposed."""
+    timing, objective = schedule.known_timing, schedule.problem.objective
+    left = timing.exposed(objective) if any(timing.averages) else 0.0
+    return f"; costs include {duration(left)} of averaging, bounds do not" if left > 0 else ""

@@ -18,8 +18,8 @@ from pipeloom.ir.units import counted
 from pipeloom.solver.families import find_family
 from pipeloom.solver.partition.cuts import Cutter
 
-from ..inputs.documents import Document, read_schedule
-from ..inputs.problem_setup import ProfileSource, check_microbatches, layers_of, stages_of
+from .documents import Document, read_schedule
+from .problem_setup import ProfileSource, check_microbatches, layers_of, stages_of
 
 BALANCED, EVEN = "balanced", "even"
 CutLike: TypeAlias = Schedule | Program | Document

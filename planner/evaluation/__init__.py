@@ -1,1 +1,0 @@
-"""Evaluations of schedules: step, memory, traffic, bound."""

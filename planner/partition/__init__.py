@@ -1,1 +1,0 @@
-"""The cut of a model's layers into stages."""

@@ -1,1 +1,0 @@
-"""The choice of what ranks send: activations, weights, both, or FSDP."""

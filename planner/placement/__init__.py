@@ -1,1 +1,0 @@
-"""The choice of the placement of stages on ranks."""

@@ -1,0 +1,1 @@
+"""Results of searches: answers, their candidates, and schedules in tables."""

@@ -1,0 +1,95 @@
+"""Tables of evaluations: their columns, and what all tables of a profile's schedules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pipeloom.ir.model.problem import Objective
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.units import memory_size
+from pipeloom.report.summaries import asked_by_profile, percent, transfer_note
+from pipeloom.report.table import Cell, table
+
+from .evaluation import Evaluation
+
+
+class Column(NamedTuple):
+    heading: str
+    cell: Callable[[Evaluation], Cell]
+
+
+def _status(row: Evaluation) -> str:
+    gap = f", gap {percent(row.gap)}" if row.gap and row.status != "optimal" else ""
+    note = transfer_note(row.schedule)
+    return f"{row.status}{gap}" + (f"; {note}" if note else "")
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else percent(value)
+
+
+def _size(value: float | None) -> str:
+    return "-" if value is None else memory_size(value)
+
+
+SCHEME = Column("scheme", lambda row: row.scheme)
+SCHEDULE = Column("schedule", lambda row: row.name)
+PLACEMENT = Column("placement", lambda row: row.schedule.problem.placement.name)
+PERIOD = Column("period", lambda row: row.timing.period)
+MAKESPAN = Column("makespan", lambda row: row.timing.makespan)
+BUBBLE = Column("bubble", lambda row: percent(row.bubble_rate))
+ITERATION = Column("iteration", lambda row: row.iteration_time)
+STEP = Column("step", lambda row: row.step_time)
+STEP_BUBBLE = Column("bubble", lambda row: percent(row.step_bubble_rate))
+PEAK_MEMORY = Column("peak memory", lambda row: memory_size(row.peak_memory))
+STATUS = Column("status", _status)
+LINK_BYTES = Column("link bytes", lambda row: _size(row.link_bytes))
+WIRE = Column("busiest wire", lambda row: row.wire.name if row.wire else "-")
+WIRE_BYTES = Column("bytes", lambda row: _size(row.wire.bytes if row.wire else None))
+WIRE_USE = Column("busy", lambda row: _share(row.wire_use))
+DEVICE_MEMORY = Column("device memory", lambda row: memory_size(row.device_memory))
+BALANCE = Column(
+    "balance", lambda row: "-" if row.balance is None else f"{row.balance * 100:.0f} %"
+)
+
+
+def evaluations_table(rows: Sequence[Evaluation], columns: Sequence[Column]) -> str:
+    """One line per row. If a row has no schedule: its name, and the reason in the last column."""
+
+    def cells(row: Evaluation) -> list[Cell]:
+        if row.planned is not None:
+            return [column.cell(row) for column in columns]
+        return [columns[0].cell(row), *["-"] * (len(columns) - 2), row.refusal]
+
+    return table([column.heading for column in columns], map(cells, rows))
+
+
+@dataclass(frozen=True)
+class EvaluationTable:
+    """A table of schedules for the same profile."""
+
+    profile: Profile
+    microbatches: int
+    objective: Objective
+    rows: tuple[Evaluation, ...]
+
+    @property
+    def built(self) -> list[Evaluation]:
+        """The rows that have a schedule."""
+        return [row for row in self.rows if row.planned is not None]
+
+    @property
+    def notes(self) -> list[str]:
+        """A line on the objective, if the profile implies it."""
+        asked = asked_by_profile(self.profile, self.objective)
+        return [] if asked is None else [f"objective: {asked}"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys with which the ``--json`` output of each table begins."""
+        return {
+            "profile": self.profile.name,
+            "microbatches": self.microbatches,
+            "objective": self.objective.value,
+        }
