@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from ..dtensors import arrived
 from ..errors import ChangedInPlaceError
@@ -25,8 +25,7 @@ from ..executor.weight_grad_deferral import run_backward
 from ..rank.options import StagesAs
 from ..tensors.trees import tensors
 from .arguments import Kind, form_of, kind_of
-from .cut import Piece
-from .functions import Adds, Function, compiled_function, laid_out, python_function
+from .functions import compiled_function, laid_out, python_function
 from .kept_values import Kept, caught
 from .module_state import ModuleState
 from .stage_functions import Make, StageForward, StageFunctions
@@ -40,9 +39,7 @@ class GraphRunner(StageRunner):
 
     ``loss_in_model``: whether the module computes the loss, if this is the last stage.
     ``weights_in_w``: whether weights are available in W. ``make``: creates a function from a piece.
-    ``refusal``: why the stage runs as a module, else None. ``made``: the number of functions
-    created. ``remade``: why some were created after the runner was ``settled``, which is after the
-    first step.
+    ``refusal``: why the stage runs as a module, else None.
     """
 
     def __init__(
@@ -57,20 +54,13 @@ class GraphRunner(StageRunner):
     ) -> None:
         super().__init__(stage, module, **given)
         self._watching = self.memory.watching()
-        self._in_model, self._maker = loss_in_model, make
+        self._in_model, self._make = loss_in_model, make
         self._weights_in_w = weights_in_w
-        self.made = 0
-        self.settled = False
-        self.remade: str | None = None
-        self._known: set[Kind] = set()
         self._graphs: dict[Kind, StageFunctions | None] = {}
         self._state: ModuleState | None = None
         self._hooks: AccumulationHooks | None = None
         self._anchor = torch.zeros((), requires_grad=True)
         self.refusal: str | None = _hooked(module)
-        if self.delayed:
-            self.refusal = "modules of it compute their weight gradients themselves (backward_dw)"
-            return
         runs = self._run_forward, self._run_backward, self._run_weight
         self._run_as(*runs, counted=partial(self._run_forward, counted=True))
 
@@ -100,7 +90,7 @@ class GraphRunner(StageRunner):
 
         ``within`` returns a context in which the module can run.
         """
-        kind, made = kind_of(inputs, cell.options), self.made
+        kind = kind_of(inputs, cell.options)
         try:
             if kind not in self._graphs:
                 with torch.enable_grad(), within():
@@ -114,18 +104,6 @@ class GraphRunner(StageRunner):
         except TraceError as error:
             self.refusal, self._graphs[kind] = str(error), None
         cell.graphs = self._graphs[kind] or False
-        if self.settled and self.made > made:
-            shapes = ", ".join(str([*x.shape]) for x in tensors((inputs, cell.options)))
-            why = ", as its modules have changed" if kind in self._known else ""
-            self.remade = (
-                f"its graphs were made again after the first step, for inputs of {shapes}{why}"
-            )
-        self._known.add(kind)
-
-    def _make(self, piece: Piece, module: fx.GraphModule, adds: Adds) -> Function:
-        found = self._maker(piece, module, adds)
-        self.made += 1
-        return found
 
     def _traced(self, inputs: Sequence[Any], cell: Cell) -> StageFunctions:
         if self.refusal is not None:
@@ -222,9 +200,6 @@ class GraphRunner(StageRunner):
             box = kept.box
             dy = tuple([box[i] if i in box else functions.zeros(i) for i in functions.tangents])
             box.clear()
-        if self.watched is not None and cell.queue is not None:
-            in_b, trained = functions.trained("backward"), functions.trained("backward", "weight")
-            self.watched.cut(self.module, in_b, trained)
         found = self._gradients(cell, kept, functions, dy)
         if self.stage > 0:
             dx = dict(zip(functions.gradients_of, found, strict=True))

@@ -122,12 +122,6 @@ class StageFunctions:
         outputs = self.joint.of(Role.OUTPUT)
         return [i for i, (node, _) in enumerate(outputs) if root_of(node) in saved]
 
-    def trained(self, *pieces: str) -> list[str]:
-        """Returns the names of the parameters whose gradients these pieces compute."""
-        nodes = {node for name in pieces for node in self.cut.pieces[name].gradients}
-        found = self.joint.of(Role.PARAMETER_GRADIENT)
-        return [str(value.key) for node, value in found if node in nodes]
-
     def weights_in_w(self) -> list[str]:
         """Returns the names of the parameters that W uses."""
         roles = map(self.joint.inputs.get, self.cut.pieces["weight"].inputs)

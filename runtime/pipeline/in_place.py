@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -29,7 +28,6 @@ from ..probes.stage_probe import MadeUpMessages, StageProbe
 from ..rank.context import RankContext
 from ..stages.tie_detection import tied_stages
 from ..tensors.forward_state import undisturbed
-from .state_names import model_name
 from .steps.setup import StepSetup, make_cells
 from .steps.shape_inference import made_up
 
@@ -110,13 +108,13 @@ class StagesInPlace:
 
     def _part(self, stage: int, probe: StageProbe, held: dict[str, int]) -> StagePart:
         """Returns a stage's measured times, and its bytes, which take one more round."""
-        sizes, coverage = probe.sizes(partial(model_name, self._context.options.names))
+        sizes = probe.sizes()
         if self._interfaces:
             # the last stage sends nothing; count what it receives, in case it is cut further
             sent = self._interfaces[min(stage, len(self._interfaces) - 1)]
             sizes[ACTIVATION] = max(one.forward.nbytes for one in sent)
         eager = getattr(probe.runner, "refusal", None)
-        return StagePart(stage, probe.times, probe.pairs, {**sizes, **held}, coverage, eager)
+        return StagePart(stage, probe.times, {**sizes, **held}, eager)
 
     def _micro_batch(self) -> int | None:
         """Returns the number of sequences in a microbatch; None if this rank gets no inputs."""
@@ -126,8 +124,6 @@ class StagesInPlace:
     def _links(self, largest: int) -> LinkParts:
         """Measures the links over new connections, as a program has only those that it uses."""
         context = self._context
-        if not self._asked.repeats:
-            return LinkParts()
         transport = context.transport.beside(
             ring_routes(context.transport.size, context.options.timeout)
         )

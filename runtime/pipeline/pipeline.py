@@ -179,8 +179,6 @@ class Pipeline(PipelineReports):
         except Exception:
             step_end.give_up()
             raise
-        if not setup.settled:
-            setup.settle()
         return taken(ran.inputs.last)
 
     def eval(

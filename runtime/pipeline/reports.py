@@ -8,7 +8,6 @@ from typing import Any
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.model.weight_coverage import WeightCoverage
 
 from ..device import Device
 from ..executor.executor import Executor
@@ -24,7 +23,7 @@ from .step_arguments import StepData
 
 
 class PipelineReports(RankPipeline):
-    """Times, memory, norms, coverage and graphs of one rank."""
+    """Times, memory, norms and graphs of one rank."""
 
     def profile(
         self,
@@ -95,15 +94,6 @@ class PipelineReports(RankPipeline):
         return measured_schedule(self._ran.context.program.schedule, rows)
 
     @property
-    def coverage(self) -> dict[int, WeightCoverage]:
-        """The weight gradients that W computed in the first step, by stage of this rank with W's.
-
-        Empty before that step. It prints as ``W computes 99.6 % of stage 1's gradients; in B:
-        norm.weight``, where the gradients of the listed parameters are not deferred.
-        """
-        return dict(self._own.setup.coverage)
-
-    @property
     def grad_norm(self) -> float | None:
         """The norm of all gradients of the last step before clipping.
 
@@ -134,20 +124,6 @@ class PipelineReports(RankPipeline):
         All are created before the first step unless shapes vary or a stage changes.
         """
         return sum(runner.graphs for runner in self._own.setup.graphed.values())
-
-    @property
-    def graph_functions(self) -> int:
-        """The number of functions created or compiled for graphs, such as a stage's F, B and W.
-
-        It no longer grows after the first step, unless :attr:`remade_graphs` has a reason.
-        """
-        return sum(runner.made for runner in self._own.setup.graphed.values())
-
-    @property
-    def remade_graphs(self) -> dict[int, str]:
-        """This rank's stages whose graphs were recreated after the first step, with the shapes."""
-        graphed = self._own.setup.graphed.items()
-        return {s: runner.remade for s, runner in graphed if runner.remade is not None}
 
     @property
     def eager_stages(self) -> dict[int, str]:

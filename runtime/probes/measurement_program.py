@@ -7,7 +7,6 @@ rest of each microbatch, with generated messages. For two in flight::
     fused        F2 F3   BW2       BW3
     recomputed   F4 F5   R4 B4 W4  R5 B5 W5
     offloaded    F6 O6 F7 O7   L6 B6 W6  L7 B7 W7
-    pairs        F8 F9 BW8 BW9               F9 and BW8 are one pair
 
 Before and after ops that change the memory that a microbatch holds, there is a ``step``
 instruction. It reads the ledger; no optimizer steps.
@@ -17,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import Op, OpKind
@@ -33,21 +31,20 @@ class Asked:
     """The requested measurements of stages besides F, B and W, and the number of rounds.
 
     ``in_flight``: microbatches per round. ``fused``: BW. ``recompute``: R, and the bytes held until
-    then. ``offload``: bytes that are offloaded and that stay. ``pairs``: F and BW at once.
-    ``repeats``: rounds that count, after ``warmup`` rounds that do not; 0: only bytes.
+    then. ``offload``: bytes that are offloaded and that stay. ``repeats``: rounds that count, after
+    ``warmup`` rounds that do not.
     """
 
     in_flight: int
     fused: bool = True
     recompute: bool = False
     offload: bool = False
-    pairs: bool = False
     repeats: int = 10
     warmup: int = 2
 
     @property
     def ways(self) -> dict[str, tuple[OpKind, ...]]:
-        """The variants except pairs: the ops of a microbatch, in order."""
+        """The variants: the ops of a microbatch, in order."""
         f, b, w = OpKind.F, OpKind.B, OpKind.W
         found: dict[str, tuple[OpKind, ...]] = {SPLIT: (f, b, w)}
         if self.fused:
@@ -71,7 +68,7 @@ class Asked:
     @property
     def microbatches(self) -> int:
         """The number of microbatches in the program."""
-        return self.in_flight * (len(self.ways) + self.pairs)
+        return self.in_flight * len(self.ways)
 
 
 class MeasurementProgram:
@@ -90,8 +87,6 @@ class MeasurementProgram:
         self.messages: list[ir.Tensor] = []
         for number, way in enumerate(asked.ways.values()):
             self._round(way, range(number * count, (number + 1) * count))
-        if asked.pairs:
-            self._pairs(range(asked.microbatches)[-count:])
 
     def _round(self, way: Sequence[OpKind], microbatches: Sequence[int]) -> None:
         first = 2 if OpKind.O in way else 1
@@ -101,17 +96,6 @@ class MeasurementProgram:
         for j in microbatches:
             self._add(j, READ, TensorKind.DY, READ, *way[first:back], READ)
             self._add(j, SEND_DY, *way[back:], FREE)
-
-    def _pairs(self, microbatches: Sequence[int]) -> None:
-        self._add(microbatches[0], TensorKind.X, OpKind.F, SEND_X)
-        for before, j in pairwise(microbatches):
-            self._add(j, TensorKind.X)
-            self._add(before, TensorKind.DY)
-            self._add(j, OpKind.F)
-            self._add(before, OpKind.BW)
-            self._add(j, SEND_X)
-            self._add(before, SEND_DY, FREE)
-        self._add(microbatches[-1], TensorKind.DY, OpKind.BW, SEND_DY, FREE)
 
     def _add(self, j: int, *words: OpKind | TensorKind | str) -> None:
         """Adds the instructions for each word; a kind of tensor is received."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -11,11 +11,9 @@ from torch import Tensor
 
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.weight_coverage import WeightCoverage
 
 from ..executor.executor import Executor
 from ..executor.stage_runner import Cell, StageRunner
-from ..measure.gradient_watch import GradientWatch, covered
 from ..measure.op_timer import Call
 from ..rank.context import RankContext
 from ..tensors.stage_interface import StageInterface
@@ -77,7 +75,7 @@ class StageProbe:
     ``cells``: of the program's microbatches, by stage and microbatch. ``sources``: for each, a cell
     of a step with its arguments. The object replaces StepEnd in its executor: in the round that
     measures bytes, it reads the ledger at each ``step`` instruction. ``times``: milliseconds by
-    kind of op, in rounds that count; ``pairs``: of pairs.
+    kind of op, in rounds that count.
     """
 
     def __init__(
@@ -95,7 +93,6 @@ class StageProbe:
         self._out = [cell.offloaded for cell in cells.values() if cell.offloaded is not None]
         self._readings: list[Reading] | None = None  # None: while ops are timed
         self.times: dict[OpKind, list[float]] = {kind: [] for kind in asked.timed}
-        self.pairs: list[float] = []
         reads: Any = self
         self._executor = Executor(context, reads, cells, {runner.stage: runner}, interfaces)
 
@@ -121,25 +118,18 @@ class StageProbe:
             self._count()
 
     def _count(self) -> None:
-        marks, before = self._executor.clock.seconds(), OpKind.W
+        marks = self._executor.clock.seconds()
         for i, op in enumerate(self._executor.ops):
             way = op.microbatch // self._asked.in_flight
-            start, end = (mark * MILLISECONDS for mark in marks[2 * i : 2 * i + 2])
             if self._asked.timed.get(op.kind) == way:
-                self.times[op.kind].append(end - start)
-            elif way == len(self._asked.ways) and (before, op.kind) == (OpKind.F, OpKind.BW):
-                self.pairs.append(end - marks[2 * i - 2] * MILLISECONDS)
-            before = op.kind
+                self.times[op.kind].append((marks[2 * i + 1] - marks[2 * i]) * MILLISECONDS)
 
-    def sizes(
-        self, name: Callable[[int, str], str]
-    ) -> tuple[dict[str, int], WeightCoverage | None]:
-        """Runs one more round to measure bytes.
+    def sizes(self) -> dict[str, int]:
+        """Runs one more round; returns the maximum bytes of any microbatch.
 
-        Returns the maximum bytes of any microbatch, by keys of a stage's profile, and which weight
-        gradients W computed, with parameters renamed by ``name``.
+        They are by keys of a stage's profile.
         """
-        self.runner.watched, self._readings = GradientWatch(), []
+        self._readings = []
         self.run()
         count = self._asked.in_flight * READINGS
         held = {
@@ -151,7 +141,7 @@ class StageProbe:
             found["m_r"] = min(again.waiting, found["m_b"])
         if (moved := held.get(OFFLOADED)) is not None:
             found |= {"m_o": min(moved.waiting, found["m_b"]), "offload_bytes": moved.out}
-        return found, covered(self.runner, name)
+        return found
 
     def _held(self, own: Sequence[Reading]) -> _Held:
         """Returns the maximum bytes of any microbatch of one variant, from its readings."""

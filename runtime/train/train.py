@@ -16,7 +16,6 @@ from pipeloom.ir.formats import dump_schedule, load_program
 from pipeloom.ir.formats.atomic_write import write_json
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..device import with_index
 from ..launch.processes import launch_ranks
@@ -62,7 +61,6 @@ class RunResult:
     replicas: int = 1
     first_step: int = 0
     evaluations: tuple[tuple[int, float], ...] = ()
-    coverage: tuple[WeightCoverage, ...] = ()
     measured_step: int = 0
 
     @property
@@ -91,7 +89,6 @@ class RunResult:
             "measured": _figures(self.measured),
             "measured_step": self.measured_step,
             "expected": None if (expected := self.expected) is None else asdict(expected),
-            "coverage": {str(one.stage): one.to_dict() for one in self.coverage},
             "note": self.note,
         }
 
@@ -167,8 +164,8 @@ def train(
     loop.run(pipeline)
     pipeline.finish()
     own = parameter_bytes(pipeline.modules), _lines(pipeline)
-    rows = replicas.gather(pipeline, (*own, pipeline.coverage, pipeline.device_peak))
-    sizes, lines, coverage, _ = zip(*(cell for row in rows for cell in row), strict=True)
+    rows = replicas.gather(pipeline, (*own, pipeline.device_peak))
+    sizes, lines, _ = zip(*(cell for row in rows for cell in row), strict=True)
     number, marks = loop.median()
     measured = pipeline.gather_trace(marks)
     barrier_note = pipeline.barrier_note
@@ -195,15 +192,13 @@ def train(
         replicas=replicas.count,
         first_step=records[0].step,
         evaluations=tuple((r.step, r.eval_loss) for r in records if r.eval_loss is not None),
-        coverage=tuple(joined(coverage[: len(loop.peaks)]).values()),
         measured_step=number,
     )
 
 
 def _lines(pipeline: Pipeline) -> list[str]:
-    """Returns notes on stages that run as modules despite graphs requested, or were retraced."""
-    eager = [f"stage {s} runs eager: {why}" for s, why in pipeline.eager_stages.items()]
-    return eager + [f"stage {s}: {why}" for s, why in pipeline.remade_graphs.items()]
+    """Returns notes on stages that run as modules although graphs were requested."""
+    return [f"stage {s} runs eager: {why}" for s, why in pipeline.eager_stages.items()]
 
 
 def make_pipeline(

@@ -9,11 +9,9 @@ import torch
 
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.weight_coverage import WeightCoverage
 
 from ...device import Device
 from ...errors import ExecutionError
-from ...executor.delayed_modules import check_order
 from ...executor.executor import Executor
 from ...executor.offload import Host, OffloadedActivations
 from ...executor.outputs import judge_of
@@ -21,7 +19,6 @@ from ...executor.stage_runner import Cell, StageRunner
 from ...executor.weight_grad_deferral import WeightQueue
 from ...executor.weight_stashing import StashingRunner
 from ...graphs.graph_runner import GraphRunner, runner_kind
-from ...measure.gradient_watch import GradientWatch, covered
 from ...measure.memory import Memory
 from ...optim.step_end import StepEnd
 from ...rank.context import RankContext
@@ -29,7 +26,6 @@ from ...rank.options import IN_MODEL
 from ...stages.fsdp import ShardedStages
 from ...stages.streamed_weights import StreamedStages
 from ...tensors.skip_connections import Skips
-from ..state_names import model_name
 from ..step_inputs import Cells
 from .shape_inference import Interfaces, ShapeInference, made_up
 
@@ -41,8 +37,7 @@ class StepSetup:
     ``interfaces``: the outputs between stages, inferred by ``shapes``. ``executor``: made from
     these. ``modules``: the stages on this rank. ``fixed``: whether the executor serves all later
     steps. ``never``: the stages that always run as modules, with the reason if graphs were
-    requested. ``coverage``: which weight gradients W computed in the first step, for stages with
-    W's.
+    requested.
     """
 
     def __init__(self, context: RankContext, step_end: StepEnd) -> None:
@@ -59,12 +54,7 @@ class StepSetup:
         )
         self.interfaces: Interfaces = []
         self.executor: Executor | None = None
-        self.coverage: dict[int, WeightCoverage] = {}
-        self.fixed, self.settled = False, False
-        for s, runner in self.runners.items():
-            runner.watched = GradientWatch()
-            if runner.delayed:
-                check_order(context.program, role.rank, s)
+        self.fixed = False
 
     def _without_graphs(self) -> dict[int, str | None]:
         """Returns the stages that run as modules, with the reason if graphs were requested."""
@@ -116,16 +106,6 @@ class StepSetup:
                 if stage > 0:
                     given = made_up(self.interfaces[stage - 1][j], self._context.device)
                 runner.prepare(cell, given, partial(self._context.store.trying, stage))
-
-    def settle(self) -> None:
-        """Records after the first step what W computed, and that all graphs exist."""
-        self.settled = True
-        for graphed in self.graphed.values():
-            graphed.settled = True
-        for s, runner in self.runners.items():
-            found = covered(runner, partial(model_name, self._context.options.names))
-            if found is not None:
-                self.coverage[s] = found
 
     def clear(self) -> None:
         """Drops everything that an unfinished step has left, before the step is repeated."""
