@@ -14,13 +14,14 @@ from pipeloom.ir.model.ops import OpKind
 
 from ..dtensors import arrived, is_dtensor
 from ..measure.memory import Held, Memory
+from ..rank.options import Loss
 from ..tensors.forward_state import KeptBuffer
 from ..tensors.rng_state import RandomState, generators_of
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import StageInterface
 from ..tensors.trees import mapped
 from .offload import OffloadedActivations
-from .outputs import Judge, as_tuple, parted
+from .outputs import as_tuple, checked_loss
 from .weight_grad_deferral import Deferral, WeightQueue, gradient_edge, lies_in, run_backward
 
 SMALL = 1 << 16  # bytes; smaller outputs are kept until B, and not counted
@@ -35,7 +36,7 @@ class Cell:
     ``output``, ``dx``: results of F (with its graph) and B, until they are sent.
     ``roots``, ``dy``: start of the backward pass and the gradients there.
     ``target``: the loss's target and further arguments.
-    ``result``, ``loss``, ``metrics``: the last stage's output, its loss and the loss's metrics.
+    ``result``, ``loss``: the last stage's output and its loss.
     ``queue``: deferred weight gradients; None if B and W are fused to BW.
     ``recomputed``: whether F runs again (R), with the random state ``state`` and the saved
     ``buffers``; until then, its input is counted as ``held``.
@@ -46,7 +47,7 @@ class Cell:
 
     __slots__ = (
         "buffers", "dx", "dy", "graphs", "held", "inputs", "interface", "kept", "loss",
-        "metrics", "offloaded", "options", "output", "queue", "recomputed", "result", "roots",
+        "offloaded", "options", "output", "queue", "recomputed", "result", "roots",
         "state", "target",
     )  # fmt: skip
 
@@ -74,7 +75,6 @@ class Cell:
         self.output: tuple[Tensor, ...] = ()
         self.result: Any = None
         self.loss: Tensor | None = None
-        self.metrics: Any = None
         self.target: Any = None
         self.state: RandomState | None = None
         self.buffers: Sequence[KeptBuffer] = ()
@@ -110,7 +110,7 @@ class StageRunner:
         *,
         memory: Memory,
         last: bool,
-        loss: Judge | None,
+        loss: Loss | None,
         seed: Tensor,
         parameters: Iterable[nn.Parameter] | None = None,
         leaving: Sequence[Tensor] = (),
@@ -194,7 +194,7 @@ class StageRunner:
         return (*(cell.inputs if self.stage > 0 else ()), *self._leaving)
 
     def _finish(self, cell: Cell, output: Any) -> None:
-        loss, cell.metrics = self._judged(cell, output)
+        loss = self._judged(cell, output)
         if type(loss) is not Tensor:
             loss = arrived(loss.full_tensor() if is_dtensor(loss) else loss)
         key = loss.dtype, self._seed._version  # changes when a dynamic loss scale is written
@@ -205,12 +205,10 @@ class StageRunner:
         cell.loss = loss.detach()
         self._keep(cell, output)
 
-    def _judged(self, cell: Cell, output: Any) -> tuple[Tensor, Any]:
-        """Returns the loss and its metrics (None without)."""
+    def _judged(self, cell: Cell, output: Any) -> Tensor:
         assert self._loss is not None
         (target, options), cell.target = cell.target, None
-        found = self._loss(output, target, **options)
-        return (found, None) if type(found) is Tensor and found.dim() == 0 else parted(found)
+        return checked_loss(self._loss(output, target, **options))
 
     def _keep(self, cell: Cell, output: Any) -> None:
         """Keeps the output for the result of the step, copied if it lies in a receive buffer."""

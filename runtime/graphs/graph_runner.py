@@ -1,7 +1,7 @@
 """Runs a stage's F, B and W as graphs, instead of its module and autograd.
 
 A stage that cannot be traced runs as a module; :attr:`GraphRunner.refusal` is the reason. The loss
-is not in the graph unless the model computes it: autograd computes the output's gradient, from
+is not in the graph: autograd computes the output's gradient, from
 which B starts.
 """
 
@@ -19,7 +19,6 @@ from ..dtensors import arrived
 from ..errors import ChangedInPlaceError
 from ..executor.gradient_hooks import AccumulationHooks, hooked
 from ..executor.offload import unpack
-from ..executor.outputs import loss_in
 from ..executor.stage_runner import Cell, StageRunner, apart_from
 from ..executor.weight_grad_deferral import run_backward
 from ..rank.options import StagesAs
@@ -37,7 +36,6 @@ LIMIT = 16  # graphs per stage; with ever new shapes, tracing costs more than it
 class GraphRunner(StageRunner):
     """Runs one stage as graphs; other arguments as for :class:`StageRunner`.
 
-    ``loss_in_model``: whether the module computes the loss, if this is the last stage.
     ``weights_in_w``: whether weights are available in W. ``make``: creates a function from a piece.
     ``refusal``: why the stage runs as a module, else None.
     """
@@ -47,14 +45,13 @@ class GraphRunner(StageRunner):
         stage: int,
         module: nn.Module,
         *,
-        loss_in_model: bool = False,
         weights_in_w: bool = True,
         make: Make = python_function,
         **given: Any,
     ) -> None:
         super().__init__(stage, module, **given)
         self._watching = self.memory.watching()
-        self._in_model, self._make = loss_in_model, make
+        self._make = make
         self._weights_in_w = weights_in_w
         self._graphs: dict[Kind, StageFunctions | None] = {}
         self._state: ModuleState | None = None
@@ -111,9 +108,7 @@ class GraphRunner(StageRunner):
         if len(self._graphs) >= LIMIT:
             raise TraceError(f"more than {LIMIT} different shapes")
         arguments = (tuple(inputs), dict(cell.options))
-        loss = loss_in if self._in_model and self._last else None
-        form = form_of(arguments)
-        forward = StageForward(self.stage, form, self._skips, self._last, loss)
+        forward = StageForward(self.stage, form_of(arguments), self._skips, self._last)
         found = StageFunctions.traced(self.module, tensors(arguments), forward, self._make)
         found.check(cell.interface, self.stage)
         return found

@@ -33,15 +33,13 @@ class StageForward:
     """The function that is traced: from the tensors in a stage's arguments to those in its output.
 
     The arguments have this ``form``. For the last stage, the outputs are the tensors in its
-    :meth:`result`. ``loss``: if the model computes its loss, the function that extracts it; other
-    outputs then have no gradient.
+    :meth:`result`.
     """
 
     stage: int
     form: Any
     skips: Skips | None
     last: bool
-    loss: Callable[[Any], Tensor] | None
     _result: Any = None
     _wholes: Sequence[Tensor] = ()
 
@@ -56,9 +54,6 @@ class StageForward:
             return [x.contiguous() for x in outputs]  # the layout in which they are sent
         self._result, found = form_of(output), tensors_of([output])
         self._wholes = [x.detach() for x in found]
-        if self.loss is not None:
-            loss = self.loss(output)
-            found = [x if x is loss else x.detach() for x in found]
         return [x.to_local() if is_dtensor(x) else x for x in found]
 
     def result(self, outputs: Sequence[Tensor]) -> Any:

@@ -19,8 +19,7 @@ from ..transport import Routes, Transport, connect, ending_together, gather_earl
 from ..transport import whereabouts as whereabouts_in
 from .loss_scale import LossScale
 
-IN_MODEL: Literal["model"] = "model"  # the last stage's module computes the loss
-Loss: TypeAlias = Callable[..., Any] | Literal["model"]
+Loss: TypeAlias = Callable[..., Any]  # (output, target, **loss_kwargs) -> scalar tensor
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 StagesAs: TypeAlias = Literal["eager", "aten", "inductor"]
 STAGES_AS: tuple[StagesAs, ...] = get_args(StagesAs)
@@ -60,9 +59,9 @@ class Options(TypedDict, total=False):
 class PipelineOptions:
     """The keyword arguments with their defaults.
 
-    Raises InputError for a dtype that is not floating-point, a loss that is neither a function nor
-    ``"model"``, an optimizer instead of a function that creates one, an unknown ``stages_as``, and
-    a ``transport`` together with a ``group``.
+    Raises InputError for a dtype that is not floating-point, a loss that is no function, an
+    optimizer instead of a function that creates one, an unknown ``stages_as``, and a ``transport``
+    together with a ``group``.
     """
 
     loss: Loss | None = None
@@ -91,8 +90,8 @@ class PipelineOptions:
 
     def __post_init__(self) -> None:
         check_floating(param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype)
-        if not (self.loss is None or self.loss == IN_MODEL or callable(self.loss)):
-            raise InputError(f"loss: expected a function or {IN_MODEL!r}, got {self.loss!r}")
+        if not (self.loss is None or callable(self.loss)):
+            raise InputError(f"loss: expected a function, got {self.loss!r}")
         if not (self.optimizer is None or callable(self.optimizer)):
             kind = type(self.optimizer).__name__
             raise InputError(

@@ -51,7 +51,7 @@ SAID_OTHERWISE = {
 """Options of a pipeline that a planned schedule does not accept, and what is expected instead."""
 BESIDE_LISTS = ("losses", "return_outputs", "loss_kwargs")
 """Arguments of ``step`` that are allowed together with lists of microbatches."""
-RESERVED = {"update", "metrics", "microbatches"}
+RESERVED = {"update", "microbatches"}
 """Arguments of a pipeline's ``step`` that torch's schedules do not have."""
 
 

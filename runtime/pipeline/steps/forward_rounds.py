@@ -12,7 +12,7 @@ the pipeline remains usable, unless there are replicas, which fail as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -29,7 +29,6 @@ from ...executor.stage_runner import Cell, StageRunner
 from ...measure.memory import Memory
 from ...optim.step_end import StepEnd
 from ...rank.context import RankContext
-from ...rank.options import IN_MODEL
 from ...tensors.forward_state import undisturbed
 from ...tensors.microbatches import is_cut, option_counts
 from ...transport import agreed, gathered
@@ -52,7 +51,7 @@ class ForwardRunner(StageRunner):
 
     def _finish(self, cell: Cell, output: Any) -> None:
         if cell.target is not None:
-            cell.loss, cell.metrics = self._judged(cell, output)
+            cell.loss = self._judged(cell, output)
         self._keep(cell, output)
 
 
@@ -144,8 +143,6 @@ class ForwardRounds:
         named = {f"input {i}": x for i, x in enumerate(data.inputs)} | {"target": data.target}
         counts = {name: len(x) for name, x in named.items() if is_cut(x)}
         counts |= option_counts(data.options)
-        if self._context.options.loss == IN_MODEL and isinstance(data.target, Mapping):
-            counts |= option_counts(data.target)
         if asked is not None:
             counts["microbatches"] = asked
         for name, size in counts.items():

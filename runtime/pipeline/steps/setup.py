@@ -22,7 +22,6 @@ from ...graphs.graph_runner import GraphRunner, runner_kind
 from ...measure.memory import Memory
 from ...optim.step_end import StepEnd
 from ...rank.context import RankContext
-from ...rank.options import IN_MODEL
 from ...stages.fsdp import ShardedStages
 from ...stages.streamed_weights import StreamedStages
 from ...tensors.skip_connections import Skips
@@ -130,10 +129,9 @@ class StepSetup:
         stash = self._step_end.stashes.get(stage) if stashing else None
         make: Callable[..., StageRunner] = kind if stash is None else StashingRunner
         if make is StageRunner and stage not in self.never:
-            in_model, stays = context.options.loss == IN_MODEL, store.owns(stage)
             make = runner_kind(context.options.stages_as)
             if context.options.stages_as != "eager":
-                make = partial(make, loss_in_model=in_model, weights_in_w=stays)
+                make = partial(make, weights_in_w=store.owns(stage))
         return make(
             stage,
             store.module(stage) if stash is None else stash,
