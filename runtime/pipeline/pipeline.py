@@ -92,9 +92,10 @@ class Pipeline(PipelineReports):
             of that speed. Without it, ranks that share cores run an op faster while others are
             idle. Only on a CPU.
         verify: first check the program with the verifier, which is independent of the compiler.
-        check: check at creation and in the first step that all ranks and replicas have the same
-            program, options, parameters (names, shapes, dtypes, which are trained), microbatches
-            and ``update``. Later steps check nothing, except that all ranks compare a new program.
+        check: check at creation that all ranks and replicas have the same program, options and
+            parameters (names, shapes, dtypes, which are trained), and in the first step that they
+            have the same number of microbatches and ``update``. Later steps check nothing, except
+            that all ranks compare a new program.
 
     Raises InvalidScheduleError if the program is invalid (for example, a swapped receive), and
     InputError if it does not fit the processes, the stages or the ties, or if program, ties,

@@ -256,16 +256,21 @@ class Prepared:
     """Everything that steps of one program use: ``context``, ``step_end``, ``setup``, ``inputs``.
 
     ``held`` closes what is opened here. ``finish`` is called before a state dict of a stage or an
-    optimizer is created. ``starts``: whether the stages have not been trained yet. All ranks create
-    theirs at the same time.
+    optimizer is created. ``before``: the StepEnd of an earlier program for the same stages. All
+    ranks create theirs at the same time.
     """
 
     def __init__(
-        self, context: RankContext, held: ExitStack, finish: Callable[[], None], *, starts: bool
+        self,
+        context: RankContext,
+        held: ExitStack,
+        finish: Callable[[], None],
+        *,
+        before: StepEnd | None = None,
     ) -> None:
         self.context, options = context, context.options
         kind = JudgedStepEnd if options.needs_norm else StepEnd
-        self.step_end: StepEnd = kind(context, starts=starts)
+        self.step_end: StepEnd = kind(context, before)
         held.callback(self.step_end.close)
         self.setup = StepSetup(context, self.step_end)
         microbatches = context.program.schedule.problem.microbatches

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ from ..pipeline.layered_source import by_layers
 from ..pipeline.model_source import ModelSource, check_cut, most_stages, on_device
 from ..probes.measurement_program import Asked
 from ..probes.measuring import check_numbers
-from ..rank.options import Options, StagesAs, check_stages_as
+from ..rank.options import StagesAs, check_stages_as
 from .source_pipeline import measurable, measure_source
 
 
@@ -67,7 +68,11 @@ def measure_profile(
         raise InputError(f"ranks: expected at most {stages}, as many as stages, got {ranks}")
     check_cut(source, stages)
     asked = Asked(in_flight or ranks, not layers, recompute, offload, repeats, warmup)
-    options: Options = {"tied": source.tied(stages), "timeout": timeout, "stages_as": stages_as}
+    options: dict[str, Any] = {
+        "tied": source.tied(stages),
+        "timeout": timeout,
+        "stages_as": stages_as,
+    }
     count = ranks if together else 1
     program = measurable(stages, count, asked, name)
     measure = partial(_measure_rank, source, program, asked, options, dtype=dtype, ranks=ranks)
@@ -86,7 +91,7 @@ def _measure_rank(
     source: ModelSource,
     program: Program,
     asked: Asked,
-    options: Options,
+    options: dict[str, Any],
     on: str,
     *,
     dtype: torch.dtype | None,

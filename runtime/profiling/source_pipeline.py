@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,14 +21,13 @@ from ..pipeline.model_source import ModelSource, Place, checked_batch
 from ..pipeline.pipeline import Pipeline
 from ..pipeline.step_arguments import StepData
 from ..probes.measurement_program import Asked
-from ..rank.options import Options
 
 
 def measure_source(
     source: ModelSource,
     program: Program,
     asked: Asked,
-    options: Options,
+    options: dict[str, Any],
     *,
     dtype: torch.dtype | None,
     place: Place,
@@ -36,7 +36,7 @@ def measure_source(
 
     ``dtype``: of floating-point inputs; None keeps the source's.
     """
-    measuring: Options = {"memory": False, "verify": False, "check": False, **options}
+    measuring: dict[str, Any] = {"memory": False, "verify": False, "check": False, **options}
     pipeline = Pipeline.from_source(program, source, place=place, **measuring)
 
     def given(tensor: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypedDict, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 import torch.distributed as dist
@@ -27,37 +27,9 @@ ModelNames: TypeAlias = Callable[[int, str], str]  # (stage, name in it) -> name
 NormGroups: TypeAlias = Mapping[str, dist.ProcessGroup]
 
 
-class Options(TypedDict, total=False):
-    """The keyword arguments of :class:`~..pipeline.pipeline.Pipeline`, documented there."""
-
-    loss: Loss | None
-    scale_grads: bool
-    optimizer: MakeOptimizer | None
-    tied: Sequence[Group]
-    skips: Sequence[tuple[int, int]]
-    names: ModelNames | None
-    varying_shapes: bool
-    param_dtype: torch.dtype | None
-    reduce_dtype: torch.dtype | None
-    clip_grad_norm: float | None
-    norm_groups: NormGroups | None
-    loss_scale: LossScale | None
-    post_validation: bool
-    stages_as: StagesAs
-    group: dist.ProcessGroup | None
-    data_group: dist.ProcessGroup | None
-    transport: Transport | None
-    device: torch.device | str | None
-    timeout: float
-    memory: bool
-    pace: bool
-    verify: bool
-    check: bool
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
-    """The keyword arguments with their defaults.
+    """The keyword arguments of :class:`~..pipeline.pipeline.Pipeline`, documented there.
 
     Raises InputError for a dtype that is not floating-point, a loss that is no function, an
     optimizer instead of a function that creates one, an unknown ``stages_as``, and a ``transport``

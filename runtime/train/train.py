@@ -19,12 +19,11 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..device import with_index
 from ..launch.processes import launch_ranks
-from ..measure.plan_deviation import other_model, parameter_bytes, why_far_off
+from ..measure.plan_deviation import other_model, parameter_bytes
 from ..models.by_name import load_source
 from ..pipeline.layered_source import as_planned
 from ..pipeline.model_source import ModelSource, check_cut, check_evaluation, on_device
 from ..pipeline.pipeline import Pipeline
-from ..rank.options import Options
 from .callbacks import listening
 from .checkpoints import check_checkpoints
 from .loop import Listener, TrainingLoop
@@ -46,9 +45,9 @@ class RunResult:
 
     ``notes``: warnings about optimizer options overridden by a checkpoint, the first loss that is
     not finite, microbatches of another size than the profile's, parameters of another model, a peak
-    above the plan's memory limit, a barrier that the plan lacks, and why the measured schedule
-    is far from the planned one. ``first_step``: the number of the first step, if the run was
-    resumed. ``evaluations``: pairs of a step and the evaluation loss after it.
+    above the plan's memory limit, and a barrier that the plan lacks. ``first_step``: the number of
+    the first step, if the run was resumed. ``evaluations``: pairs of a step and the evaluation loss
+    after it.
     """
 
     losses: tuple[float, ...]
@@ -176,7 +175,6 @@ def train(
         other_model(program.schedule, {s: n for one in sizes for s, n in one.items()}),
         barrier_note,
         *dict.fromkeys(line for some in lines for line in some),
-        None if settings.pace else why_far_off(program.schedule, measured),
     )
     return RunResult(
         losses=tuple(record.loss for record in records),
@@ -207,7 +205,7 @@ def make_pipeline(
     """Creates the pipeline of ``model``, with the dtype and device of the settings."""
     device = with_index(torch.device(settings.device))
     place = on_device(device, dtype_of(settings.dtype))
-    options: Options = {
+    options: dict[str, Any] = {
         **settings.options(),
         **{"group": replicas.group, "data_group": replicas.data_group, "device": device},
     }
