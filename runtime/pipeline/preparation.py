@@ -30,7 +30,7 @@ from ..stages.fsdp import is_sharded, resident_stages
 from ..stages.store import Stage, StageStore, device_of, given_modules, stage_modules
 from ..stages.streamed_weights import StreamedStages
 from ..stages.tie_detection import Group, find_ties, stages_of
-from ..transport import ReplicaFaults, agreed
+from ..transport import agreed
 from .agreement import check_alike
 from .step_inputs import StepInputs
 from .steps.setup import StepSetup
@@ -50,11 +50,10 @@ def context_of(
     role = RankRole.of(program, rank_in(program, options))
     modules = stage_modules(stages, role.needed, program.schedule.problem.stages)
     options = with_ties(options, program, stages, modules)
-    device, group = device_for(options, modules), options.data_group
-    replicas = None if group is None else ReplicaFaults(group, options.timeout)
-    store = store_for(program, role, device, options, modules, replicas=replicas)
+    device = device_for(options, modules)
+    store = store_for(program, role, device, options, modules)
     held.callback(store.close)
-    return connected(program, role, options, store, device, held=held, replicas=replicas)
+    return connected(program, role, options, store, device, held=held)
 
 
 def context_after(
@@ -70,10 +69,7 @@ def context_after(
     store, role = before.store, RankRole.of(program, before.role.rank)
     if isinstance(store, StreamedStages):
         store = store.by(program.schedule, role.rank)
-    replicas = before.transport.replicas
-    return connected(
-        program, role, options, store, before.device, held=held, replicas=replicas, before=before
-    )
+    return connected(program, role, options, store, before.device, held=held, before=before)
 
 
 def check_given(program: Program, options: PipelineOptions) -> None:
@@ -165,8 +161,6 @@ def store_for(
     device: torch.device,
     options: PipelineOptions,
     modules: Mapping[int, nn.Module],
-    *,
-    replicas: ReplicaFaults | None,
 ) -> StageStore:
     """Returns the store of the rank's ``modules``, which stay as they are unless sent or cast.
 
@@ -182,7 +176,7 @@ def store_for(
         dtypes = {"param_dtype": options.param_dtype, "reduce_dtype": options.reduce_dtype}
         dtypes["master"] = _dtype_elsewhere(modules, options)
         return StreamedStages(modules, program.schedule, role.rank, device, **dtypes)
-    return resident_stages(modules, options.data_group, options.timeout, replicas)
+    return resident_stages(modules, options.data_group, options.timeout)
 
 
 def _dtype_elsewhere(
@@ -228,7 +222,6 @@ def connected(
     device: torch.device,
     *,
     held: ExitStack,
-    replicas: ReplicaFaults | None,
     before: RankContext | None = None,
 ) -> RankContext:
     """Returns the rank's context, with connections to all ranks that it communicates with.
@@ -244,7 +237,7 @@ def connected(
     else:
         transport = options.connect(routes, device)
         held.callback(transport.close)
-    transport.replicas = replicas
+    transport.replicated = options.data_group is not None
     memory = Ledger() if options.memory else Memory()
     buffers = None if before is None else before.buffers
     return RankContext(
