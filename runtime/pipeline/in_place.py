@@ -1,9 +1,8 @@
 """Profiles a pipeline's own stages as they are: sharded, wrapped, on their devices.
 
-Every process runs its stages as in a step, but receives zeros instead of messages. The executor
-runs :class:`~pipeloom.runtime.probes.measurement_program.MeasurementProgram` on the first
-microbatches of a step. Collectives inside stages, such as over a mesh, are done by all processes in
-the same order, as in a step.
+Every process runs its stages by :class:`~pipeloom.runtime.probes.stage_probe.StageProbe` on the
+first microbatches of a step, with random numbers instead of messages. Collectives inside stages,
+such as over a mesh, are done by all processes in the same order, as in a step.
 """
 
 from __future__ import annotations
@@ -16,20 +15,18 @@ from typing import Any
 import torch.distributed as dist
 
 from pipeloom.ir.formats.measured_profile import Measurement
-from pipeloom.ir.model.program import Program
 
+from ..executor.offload import Host
 from ..measure.activation_ledger import Ledger
 from ..optim.step_end import StepEnd
 from ..probes.held_bytes import held_bytes
 from ..probes.link_probe import LinkParts, probed_links, ring_routes
-from ..probes.measurement_program import Asked, MeasurementProgram
 from ..probes.measuring import ACTIVATION, StagePart, measurement, sequences
-from ..probes.stage_probe import MadeUpMessages, StageProbe
+from ..probes.stage_probe import Asked, StageProbe
 from ..rank.context import RankContext
 from ..stages.tie_detection import tied_stages
 from ..tensors.forward_state import undisturbed
-from .steps.setup import StepSetup, make_cells
-from .steps.shape_inference import made_up
+from .steps.setup import StepSetup, make_cell
 
 
 class StagesInPlace:
@@ -81,30 +78,16 @@ class StagesInPlace:
         return values
 
     def _probe(self, stage: int) -> StageProbe:
-        context, asked, own = self._context, self._asked, self._given[stage]
-        planned = MeasurementProgram(stage, context.program.schedule.problem.stages, asked)
-        microbatches = [own[j % asked.in_flight] for j in range(asked.microbatches)]
-        interfaces = [[row[j] for j in microbatches] for row in self._interfaces]
-        rank, idle = context.role.rank, ((),) * context.role.rank
-        rows = (*idle, tuple(planned.row)), (*idle, tuple(planned.buffers))
-        made = replace(
-            context,
-            program=Program(context.program.schedule, *rows),
-            transport=MadeUpMessages(rank, planned.messages, interfaces, context.device),
-            options=replace(context.options, pace=False),
-            memory=self._memory,
-            buffers=None,
-        )
-        cells = make_cells(made, interfaces)
-        sources = [self._setup.cells[stage, j] for j in microbatches]
-        runner = self._setup.runner(stage, self._memory, stashing=False)
+        asked, own = self._asked, self._given[stage][: self._asked.in_flight]
+        interfaces = [[row[j] for j in own] for row in self._interfaces]
+        sent = interfaces[stage] if stage < len(interfaces) else [None] * len(own)
+        device, memory = self._context.device, self._memory
+        host = Host(device)
+        cells = [[make_cell(way, memory, host, one) for one in sent] for way in asked.ways.values()]
+        runner = self._setup.runner(stage, memory, stashing=False)
         runner.keep_outputs = False
-        for (_, j), cell in cells.items():
-            cell.options, inputs = sources[j].options, sources[j].inputs
-            if stage > 0:
-                inputs = made_up(interfaces[stage - 1][j], context.device)
-            runner.prepare(cell, inputs)
-        return StageProbe(made, runner, cells, sources, asked, interfaces=interfaces)
+        sources = [self._setup.cells[stage, j] for j in own]
+        return StageProbe(runner, asked, sources, cells, interfaces=interfaces, device=device)
 
     def _part(self, stage: int, probe: StageProbe, held: dict[str, int]) -> StagePart:
         """Returns a stage's measured times, and its bytes, which take one more round."""

@@ -12,8 +12,8 @@ from pipeloom.ir.model.schedule import Schedule
 from ..device import Device
 from ..executor.executor import Executor
 from ..measure.trace import Marks, TracedOp, measured_schedule, traced_ops
-from ..probes.measurement_program import Asked
 from ..probes.measuring import check_numbers
+from ..probes.stage_probe import Asked
 from ..rank.loss_scale import LossScale
 from ..tensors.microbatches import Batch
 from ..transport import clock_offset

@@ -23,8 +23,8 @@ from ..launch.environment import own_gpu
 from ..launch.processes import launch_ranks
 from ..pipeline.layered_source import by_layers
 from ..pipeline.model_source import ModelSource, check_cut, most_stages, on_device
-from ..probes.measurement_program import Asked
 from ..probes.measuring import check_numbers
+from ..probes.stage_probe import Asked
 from ..rank.options import StagesAs, check_stages_as
 from .source_pipeline import measurable, measure_source
 

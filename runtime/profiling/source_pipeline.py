@@ -20,7 +20,7 @@ from pipeloom.ir.model.schedule import Schedule
 from ..pipeline.model_source import ModelSource, Place, checked_batch
 from ..pipeline.pipeline import Pipeline
 from ..pipeline.step_arguments import StepData
-from ..probes.measurement_program import Asked
+from ..probes.stage_probe import Asked
 
 
 def measure_source(

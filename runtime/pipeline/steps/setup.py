@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 import torch
@@ -25,6 +25,7 @@ from ...rank.context import RankContext
 from ...stages.fsdp import ShardedStages
 from ...stages.streamed_weights import StreamedStages
 from ...tensors.skip_connections import Skips
+from ...tensors.stage_interface import StageInterface
 from ..step_inputs import Cells
 from .shape_inference import Interfaces, ShapeInference, made_up
 
@@ -171,13 +172,21 @@ def make_cells(
     for item in context.program.instructions[context.role.rank]:
         if isinstance(item, ir.Compute):
             pairs.setdefault((item.op.stage, item.op.microbatch), set()).add(item.op.kind)
-    cells = {
-        pair: Cell(
-            WeightQueue(memory) if OpKind.W in kinds else None,
-            recomputed=OpKind.R in kinds,
-            offloaded=OffloadedActivations(host, memory) if OpKind.O in kinds else None,
-        )
-        for pair, kinds in sorted(pairs.items())
-    }
+    cells = {pair: make_cell(kinds, memory, host) for pair, kinds in sorted(pairs.items())}
     hand_on(cells, interfaces or [])
     return cells
+
+
+def make_cell(
+    kinds: Collection[OpKind],
+    memory: Memory,
+    host: Host,
+    interface: StageInterface | None = None,
+) -> Cell:
+    """Creates the cell of a microbatch for which ops of these kinds run on a stage."""
+    return Cell(
+        WeightQueue(memory) if OpKind.W in kinds else None,
+        interface,
+        recomputed=OpKind.R in kinds,
+        offloaded=OffloadedActivations(host, memory) if OpKind.O in kinds else None,
+    )
