@@ -18,37 +18,32 @@ from pipeloom.ir.formats.measured_profile import Measurement
 
 from ..executor.offload import Host
 from ..measure.activation_ledger import Ledger
-from ..optim.step_end import StepEnd
 from ..probes.held_bytes import held_bytes
 from ..probes.link_probe import LinkParts, probed_links, ring_routes
 from ..probes.measuring import ACTIVATION, StagePart, measurement, sequences
 from ..probes.stage_probe import Asked, StageProbe
-from ..rank.context import RankContext
 from ..stages.tie_detection import tied_stages
 from ..tensors.forward_state import undisturbed
-from .steps.setup import StepSetup, make_cell
+from .steps.prepared import Prepared, make_cell
 
 
 class StagesInPlace:
     """A rank's stages and the cells that contain the arguments of a step, for measurement."""
 
-    def __init__(
-        self, context: RankContext, step_end: StepEnd, setup: StepSetup, asked: Asked
-    ) -> None:
-        self._context, self._step_end, self._setup = context, step_end, setup
-        self._memory = Ledger()
+    def __init__(self, own: Prepared, asked: Asked) -> None:
+        self._context, self._own, self._memory = own.context, own, Ledger()
         self._given = {
-            stage: [j for s, j in sorted(setup.cells) if s == stage] for stage in context.role.run
+            stage: [j for s, j in sorted(own.cells) if s == stage] for stage in own.context.role.run
         }
         # limited by the rank's microbatches of each stage
         count = min([asked.in_flight, *map(len, self._given.values())])
         self._asked = replace(asked, in_flight=count)
-        self._interfaces = setup.shapes.interfaces(setup.cells)
+        self._interfaces = own.shapes.interfaces(own.cells)
 
     def measure(self) -> Measurement:
         """Measures all stages; restores parameters, gradients, buffers and random states."""
         context, problem = self._context, self._context.program.schedule.problem
-        make, optimizers = context.options.optimizer, self._step_end.optimizers
+        make, optimizers = context.options.optimizer, self._own.step_end.optimizers
         held = {s: held_bytes(context.store, s, make, optimizers.get(s)) for s in context.role.run}
         with self._undone():
             probes = {s: self._probe(s) for s in context.role.run}
@@ -84,9 +79,9 @@ class StagesInPlace:
         device, memory = self._context.device, self._memory
         host = Host(device)
         cells = [[make_cell(way, memory, host, one) for one in sent] for way in asked.ways.values()]
-        runner = self._setup.runner(stage, memory, stashing=False)
+        runner = self._own.runner(stage, memory, stashing=False)
         runner.keep_outputs = False
-        sources = [self._setup.cells[stage, j] for j in own]
+        sources = [self._own.cells[stage, j] for j in own]
         return StageProbe(runner, asked, sources, cells, interfaces=interfaces, device=device)
 
     def _part(self, stage: int, probe: StageProbe, held: dict[str, int]) -> StagePart:
@@ -101,7 +96,7 @@ class StagesInPlace:
 
     def _micro_batch(self) -> int | None:
         """Returns the number of sequences in a microbatch; None if this rank gets no inputs."""
-        first = [cell.inputs for (stage, _), cell in self._setup.cells.items() if stage == 0]
+        first = [cell.inputs for (stage, _), cell in self._own.cells.items() if stage == 0]
         return sequences(first[0]) if first else None
 
     def _links(self, largest: int) -> LinkParts:

@@ -12,10 +12,10 @@ from pipeloom.ir.model.program import Program
 
 from ..tensors.microbatches import Batch
 from ..transport import ended
-from .preparation import Prepared
 from .reports import PipelineReports
 from .step_arguments import StepData
 from .step_inputs import Result, hand_out, taken
+from .steps.prepared import Prepared
 
 
 class Pipeline(PipelineReports):
@@ -157,19 +157,19 @@ class Pipeline(PipelineReports):
 
     def _run(self, ran: Prepared, data: StepData, *, keep: bool, updates: bool) -> list[Result]:
         """Runs a step on ``data``; ``keep``: keep outputs, ``updates``: the optimizers step."""
-        store, setup, step_end = ran.context.store, ran.setup, ran.step_end
+        store, step_end = ran.context.store, ran.step_end
         ran.inputs.put(data)
         self._take_turn(ran)
         if not store.resident:
-            setup.gather()
-        executor = setup.executor if setup.fixed and setup.executor else setup.prepared()
-        for runner in setup.runners.values():
+            ran.gather()
+        executor = ran.executor if ran.fixed and ran.executor else ran.prepared()
+        for runner in ran.runners.values():
             runner.keep_outputs = keep
         try:
             step_end.begin(partial(self._refill, ran, data), updates=updates)
             if not store.resident:
                 store.begin()
-            ran.context.memory.start(setup.modules)
+            ran.context.memory.start(ran.modules)
             executor.run()
             step_end.over()
         except Exception:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -20,8 +20,6 @@ from pipeloom.ir.verify.program import verify_program
 from ..device import with_index
 from ..measure.activation_ledger import Ledger
 from ..measure.memory import Memory
-from ..optim.optimizer_step import JudgedStepEnd, finish_before_state_dicts
-from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
 from ..rank.heap import keep_pages
 from ..rank.options import PipelineOptions
@@ -32,8 +30,6 @@ from ..stages.streamed_weights import StreamedStages
 from ..stages.tie_detection import Group, find_ties, stages_of
 from ..transport import agreed
 from .agreement import check_alike
-from .step_inputs import StepInputs
-from .steps.setup import StepSetup
 
 
 def context_of(
@@ -243,34 +239,3 @@ def connected(
     return RankContext(
         program, role, options, store, transport, memory, device, relays, routes, buffers
     )
-
-
-class Prepared:
-    """Everything that steps of one program use: ``context``, ``step_end``, ``setup``, ``inputs``.
-
-    ``held`` closes what is opened here. ``finish`` is called before a state dict of a stage or an
-    optimizer is created. ``before``: the StepEnd of an earlier program for the same stages. All
-    ranks create theirs at the same time.
-    """
-
-    def __init__(
-        self,
-        context: RankContext,
-        held: ExitStack,
-        finish: Callable[[], None],
-        *,
-        before: StepEnd | None = None,
-    ) -> None:
-        self.context, options = context, context.options
-        kind = JudgedStepEnd if options.needs_norm else StepEnd
-        self.step_end: StepEnd = kind(context, before)
-        held.callback(self.step_end.close)
-        self.setup = StepSetup(context, self.step_end)
-        microbatches = context.program.schedule.problem.microbatches
-        self.inputs = StepInputs(
-            context, self.setup.cells, microbatches, varying=options.varying_shapes
-        )
-        if context.relays:
-            stepped = self.step_end.modules.values(), self.step_end.optimizers.values()
-            for hook in finish_before_state_dicts(finish, *stepped):
-                held.callback(hook.remove)

@@ -21,10 +21,11 @@ from ..transport import ending_together
 from .agreement import FirstStep, same
 from .layered_source import as_planned
 from .model_source import ModelSource, Place, options_of, placed_stages
-from .preparation import Prepared, context_after, context_of
+from .preparation import context_after, context_of
 from .state import PipelineState
 from .step_arguments import StepData
 from .steps.forward_rounds import ForwardRounds
+from .steps.prepared import Prepared
 
 
 class RankPipeline:
@@ -41,7 +42,7 @@ class RankPipeline:
             with given.made_together():
                 context = context_of(program, stages, given, held)
                 own = Prepared(context, held, self.finish)
-                self._forward_rounds = ForwardRounds(context, own.setup, own.step_end)
+                self._forward_rounds = ForwardRounds(own)
             self.program, self.device, self.store = program, context.device, context.store
             self.num_stages, self.microbatches = problem.stages, problem.microbatches
             self.rank, self._transport = context.role.rank, context.transport
@@ -105,9 +106,8 @@ class RankPipeline:
         with ExitStack() as held:
             with options.made_together():
                 context = context_after(before, program, options, held)
-                given = Prepared(context, held, self.finish, before=self._own.step_end)
+                given = Prepared(context, held, self.finish, before=self._own)
             last, self._given_held = self._given_held, held.pop_all()
-        given.setup.follow((self._given or self._own).setup)
         last.close()
         return given
 
@@ -138,10 +138,10 @@ class RankPipeline:
     def _refill(ran: Prepared, data: StepData) -> None:
         """Fills the cells again before ops since the beginning of the step are repeated."""
         store = ran.context.store
-        ran.setup.clear()
+        ran.clear()
         ran.inputs.put(data)
         if not store.resident:
-            ran.setup.gather()
+            ran.gather()
             store.begin()
 
     def finish(self) -> None:

@@ -64,10 +64,10 @@ class PipelineReports(RankPipeline):
         own = self._own
         with self.together():
             own.inputs.put(data)
-            own.setup.gather()
-            stages = StagesInPlace(own.context, own.step_end, own.setup, asked)
+            own.gather()
+            stages = StagesInPlace(own, asked)
             found = stages.measure()
-        own.setup.clear()
+        own.clear()
         return found
 
     def marks(self) -> Marks:
@@ -123,7 +123,7 @@ class PipelineReports(RankPipeline):
 
         All are created before the first step unless shapes vary or a stage changes.
         """
-        return sum(runner.graphs for runner in self._own.setup.graphed.values())
+        return sum(runner.graphs for runner in self._own.graphed.values())
 
     @property
     def eager_stages(self) -> dict[int, str]:
@@ -131,12 +131,11 @@ class PipelineReports(RankPipeline):
 
         Known after the first step.
         """
-        setup = self._own.setup
-        found = {s: runner.refusal for s, runner in setup.graphed.items()} | setup.never
+        found = {s: runner.refusal for s, runner in self._own.graphed.items()} | self._own.never
         return {s: why for s, why in found.items() if why is not None}
 
     def _executor(self) -> Executor:
         """Returns the executor of the last step. Raises InputError if there was no step."""
-        if self._ran.setup.executor is None:
+        if self._ran.executor is None:
             raise InputError("trace: no step has run yet")
-        return self._ran.setup.executor
+        return self._ran.executor

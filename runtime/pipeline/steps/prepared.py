@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from functools import partial
 
 import torch
@@ -20,61 +21,78 @@ from ...executor.weight_grad_deferral import WeightQueue
 from ...executor.weight_stashing import StashingRunner
 from ...graphs.graph_runner import GraphRunner, runner_kind
 from ...measure.memory import Memory
+from ...optim.optimizer_step import JudgedStepEnd, finish_before_state_dicts
 from ...optim.step_end import StepEnd
 from ...rank.context import RankContext
 from ...stages.fsdp import ShardedStages
 from ...stages.streamed_weights import StreamedStages
 from ...tensors.skip_connections import Skips
 from ...tensors.stage_interface import StageInterface
-from ..step_inputs import Cells
+from ..step_inputs import Cells, StepInputs
 from .shape_inference import Interfaces, ShapeInference, made_up
 
 
-class StepSetup:
-    """All objects that the steps of a rank use; all ranks create theirs and call it alike.
+class Prepared:
+    """Everything that the steps of one program use; all ranks create theirs and call it alike.
 
-    ``cells``: the tensors by stage and microbatch. ``runners``: of this rank's stages.
-    ``interfaces``: the outputs between stages, inferred by ``shapes``. ``executor``: made from
-    these. ``modules``: the stages on this rank. ``fixed``: whether the executor serves all later
-    steps. ``never``: the stages that always run as modules, with the reason if graphs were
-    requested.
+    ``inputs``: puts batches into ``cells``, which are by stage and microbatch. ``runners``: of this
+    rank's stages. ``interfaces``: the outputs between stages, inferred by ``shapes``. ``executor``:
+    made from these. ``modules``: the stages on this rank. ``fixed``: whether the executor serves
+    all later steps. ``never``: the stages that always run as modules, with the reason if graphs
+    were requested.
+
+    ``held`` closes what is opened here. ``finish`` is called before a state dict of a stage or an
+    optimizer is created. ``before``: an earlier program of the same stages.
     """
 
-    def __init__(self, context: RankContext, step_end: StepEnd) -> None:
-        problem, role = context.program.schedule.problem, context.role
-        self._context, self._step_end = context, step_end
-        self.skips = Skips(context.options.skips, problem.stages)
+    def __init__(
+        self,
+        context: RankContext,
+        held: ExitStack,
+        finish: Callable[[], None],
+        *,
+        before: Prepared | None = None,
+    ) -> None:
+        problem, options = context.program.schedule.problem, context.options
+        self.context = context
+        kind = JudgedStepEnd if options.needs_norm else StepEnd
+        self.step_end: StepEnd = kind(context, None if before is None else before.step_end)
+        held.callback(self.step_end.close)
+        self.skips = Skips(options.skips, problem.stages)
         self.never = self._without_graphs()
         self.modules = [context.store.module(s) for s in context.store.stages]
         self.cells = make_cells(context)
-        self.runners = {s: self.runner(s, context.memory) for s in role.run}
+        self.runners = {s: self.runner(s, context.memory) for s in context.role.run}
         self.graphed = {s: r for s, r in self.runners.items() if isinstance(r, GraphRunner)}
-        self.shapes = ShapeInference(
-            context.store, problem.owner, self.skips, context.transport, context.device
+        self.shapes = ShapeInference(context, self.skips)
+        if before is not None:
+            self.shapes.known = before.shapes.known
+        self.inputs = StepInputs(
+            context, self.cells, problem.microbatches, varying=options.varying_shapes
         )
         self.interfaces: Interfaces = []
         self.executor: Executor | None = None
         self.fixed = False
+        if context.relays:
+            stepped = self.step_end.modules.values(), self.step_end.optimizers.values()
+            for hook in finish_before_state_dicts(finish, *stepped):
+                held.callback(hook.remove)
 
     def _without_graphs(self) -> dict[int, str | None]:
         """Returns the stages that run as modules, with the reason if graphs were requested."""
-        stages = self._context.role.run
-        if self._context.options.stages_as == "eager":
+        stages = self.context.role.run
+        if self.context.options.stages_as == "eager":
             return dict.fromkeys(stages)
-        if isinstance(self._context.store, ShardedStages):
+        if isinstance(self.context.store, ShardedStages):
             return dict.fromkeys(stages, "fully_shard's hooks gather its parameters")
-        return dict.fromkeys(self._step_end.stashes, "its optimizer steps after each microbatch")
-
-    def follow(self, other: StepSetup) -> None:
-        """Reuses the inferred shapes of another program for the same stages."""
-        self.shapes.known = other.shapes.known
+        return dict.fromkeys(self.step_end.stashes, "its optimizer steps after each microbatch")
 
     def gather(self) -> None:
         """Gathers the weights of sharded stages. Raises ExecutionError if that fails."""
         try:
-            self._context.store.gather()
+            self.context.store.gather()
         except ConnectionError as error:
-            raise ExecutionError(f"rank {self._context.role.rank}: {error}") from error
+            raise ExecutionError(f"rank {self.context.role.rank}: {error}") from error
 
     def prepared(self) -> Executor:
         """Returns the executor for the contents of the cells.
@@ -82,7 +100,7 @@ class StepSetup:
         It is created in the first step, and again whenever shapes change. Raises ShapeError on all
         ranks.
         """
-        context = self._context
+        context = self.context
         for stage, runner in self.graphed.items():
             runner.refresh(cell for (s, _), cell in self.cells.items() if s == stage)
         if self.executor is None or context.options.varying_shapes:
@@ -93,7 +111,7 @@ class StepSetup:
                 if context.buffers is not None:
                     Device(context.device).synchronize()  # until the old buffers have been read
                 self.executor = Executor(
-                    context, self._step_end, self.cells, self.runners, self.interfaces
+                    context, self.step_end, self.cells, self.runners, self.interfaces
                 )
         self.fixed = not (context.options.varying_shapes or self.graphed)
         return self.executor
@@ -104,13 +122,13 @@ class StepSetup:
             if (runner := self.graphed.get(stage)) is not None:
                 given = cell.inputs
                 if stage > 0:
-                    given = made_up(self.interfaces[stage - 1][j], self._context.device)
-                runner.prepare(cell, given, partial(self._context.store.trying, stage))
+                    given = made_up(self.interfaces[stage - 1][j], self.context.device)
+                runner.prepare(cell, given, partial(self.context.store.trying, stage))
 
     def clear(self) -> None:
         """Drops everything that an unfinished step has left, before the step is repeated."""
         for cell in self.cells.values():
-            self._context.memory.release(cell.held)
+            self.context.memory.release(cell.held)
             cell.clear()
 
     def runner(
@@ -126,8 +144,8 @@ class StepSetup:
         ``kind`` is its class, unless the stage runs as graphs or, with ``stashing``, stashes
         weights.
         """
-        context, store = self._context, self._context.store
-        stash = self._step_end.stashes.get(stage) if stashing else None
+        context, store = self.context, self.context.store
+        stash = self.step_end.stashes.get(stage) if stashing else None
         make: Callable[..., StageRunner] = kind if stash is None else StashingRunner
         if make is StageRunner and stage not in self.never:
             make = runner_kind(context.options.stages_as)
@@ -142,16 +160,16 @@ class StepSetup:
             memory=memory,
             last=stage == context.program.schedule.problem.stages - 1,
             loss=judge_of(context.options.loss, self._master()),
-            seed=self._step_end.seed,
+            seed=self.step_end.seed,
             skips=self.skips if self.skips.passes(stage) else None,
         )
 
     def _master(self) -> torch.dtype | None:
         """Returns the dtype in which losses are computed; None: that of the stages."""
-        if self._context.options.param_dtype is None:
+        if self.context.options.param_dtype is None:
             return None
-        assert isinstance(self._context.store, StreamedStages)
-        return self._context.store.precision.master
+        assert isinstance(self.context.store, StreamedStages)
+        return self.context.store.precision.master
 
 
 def hand_on(cells: Cells, interfaces: Interfaces) -> None:
