@@ -1,11 +1,13 @@
-"""Marks code of the runtime that torch.compile must not compile; tested with torch 2.13."""
+"""Excludes code from torch.compile and from traces; tested with torch 2.13."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
 from torch._C._dynamo import eval_frame
+from torch.utils._python_dispatch import _disable_current_modes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -22,3 +24,9 @@ def uncompiled(function: Function) -> Function:
     eval_frame.set_code_exec_strategy(marked.__code__, strategy)
     marked._torchdynamo_disable = True
     return function
+
+
+def untraced() -> AbstractContextManager[Any]:
+    """A context inside a trace in which tensors are computed as usual."""
+    found: AbstractContextManager[Any] = _disable_current_modes()
+    return found

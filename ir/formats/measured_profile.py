@@ -11,7 +11,6 @@ from typing import Any
 from ..model.layered_profile import LayeredProfile
 from ..model.ops import OpKind
 from ..model.profile import Profile
-from ..model.weight_coverage import WeightCoverage
 from .profile_json import dump_layers, dump_profile
 
 
@@ -38,14 +37,11 @@ class Figure:
 class Measurement:
     """A profile with the statistics of its measured times, in ms.
 
-    - ``times[s]``: of F, B, W, and for stages of BW, in stage s; of R if requested. Empty if only
-      bytes were computed.
+    - ``times[s]``: of F, B, W, and for stages of BW, in stage s; of R if requested.
     - ``delay``: one-way time of a message of the size of the largest activation; None with one
       process.
     - ``together``: whether the ranks were measured at the same time.
-    - ``pairs[s]``: of an F and a BW run at once, if measured.
     - ``by_layers``: whether each stage is a layer that was measured by itself.
-    - ``coverage[s]``: which weight gradients W computed in this measurement.
     - ``eager``: by stage, why it ran eagerly although it was to be a graph.
     """
 
@@ -53,9 +49,7 @@ class Measurement:
     times: tuple[Mapping[OpKind, Figure], ...]
     delay: Figure | None
     together: bool
-    pairs: tuple[Figure, ...] = ()
     by_layers: bool = False
-    coverage: tuple[WeightCoverage, ...] = ()
     eager: Mapping[int, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
@@ -77,8 +71,6 @@ class Measurement:
             "together": self.together,
             "stages": [
                 {f"t_{kind.name.lower()}": figure.to_dict() for kind, figure in stage.items()}
-                | ({"t_fb": self.pairs[s].to_dict()} if self.pairs else {})
-                | ({"coverage": self.coverage[s].to_dict()} if self.coverage else {})
                 | ({"eager": self.eager[s]} if s in self.eager else {})
                 for s, stage in enumerate(self.times)
             ],

@@ -47,26 +47,6 @@ def profile_like(given: Like, progress: Listener | None = None) -> Profile:
     return source.stages
 
 
-def with_times_of(found: Measurement, given: Like) -> Measurement:
-    """A measurement, with missing times and links taken from a profile of the same stages, or from
-    that of a schedule or program. Raises InputError if the number of stages differs."""
-    like, profile = profile_like(given), found.profile
-    if like.num_stages != profile.num_stages:
-        raise InputError(
-            f"like: expected a profile of {counted(profile.num_stages, 'stage')}, got "
-            f"{like.num_stages}"
-        )
-    stages = tuple(map(_timed, profile.stages, like.stages))
-    links = {key: getattr(like, key) for key in ("links", "t_comm", "host_link")}
-    return replace(found, profile=replace(profile, stages=stages, **links))
-
-
-def _timed(stage: StageProfile, like: StageProfile) -> StageProfile:
-    again = None if stage.m_r is None else like.t_r
-    times = {key: getattr(like, key) for key in ("t_f", "t_b", "t_w", "t_bw", "t_fb", "spread")}
-    return replace(stage, **times, t_r=again, m_r=None if again is None else stage.m_r)
-
-
 FAR = 2.0
 """Factor on the median of their stage and kind above which ops are reported as outliers."""
 HALF = 0.5

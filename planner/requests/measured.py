@@ -31,9 +31,6 @@ class MeasuredRequest(Request):
     """name of the profile"""
     memory_limit: float | str | None = option("X", Kind(size_in))
     """activation memory limit of each rank, to write into the profile"""
-    like: Like | None = option("FILE", group=FROM)
-    """profile of the same stages, schedule or program that supplies what the files lack (memory,
-    sizes, links, share of B); with --memory-only, times and links"""
 
 
 def _sizes(text: str) -> list[float]:
@@ -54,6 +51,9 @@ class ProfileFromRequest(MeasuredRequest):
     """share of B in a BW that ran as one op, from 0 to 1; 0.5 by default"""
     memory: Sequence[float] | None = option("M_B[,M_W]", Kind(_sizes), group=FROM)
     """activation memory of each stage, such as 1.2G or 1.2G,0.9G; M_W is M_B by default"""
+    like: Like | None = option("FILE", group=FROM)
+    """profile of the same stages, schedule or program that supplies what the files lack (memory,
+    sizes, links, share of B)"""
     t_comm: float | None = option("MS", NUMBER, group=FROM)
     """delay of a message in ms"""
     progress: Listener | None = None

@@ -1,85 +1,33 @@
-"""Outputs of stages: the next stage's arguments, or the last stage's output and its loss.
-
-The loss is computed by a function of the caller or by the model itself.
-"""
+"""Outputs of stages: the next stage's arguments, or the last stage's output and its loss."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pipeloom.ir.errors import InputError
-
 from ..dtensors import PLAIN, arrived, is_dtensor
 from ..errors import ShapeError
-from ..rank.options import IN_MODEL, Loss
+from ..rank.options import Loss
 from ..tensors.trees import mapped, shown
 
-Judge: TypeAlias = Callable[..., Any]  # (output, target, arguments) -> loss [, metrics]
 
-
-def judge_of(loss: Loss | None, master: torch.dtype | None) -> Judge | None:
+def judge_of(loss: Loss | None, master: torch.dtype | None) -> Loss | None:
     """Returns the function that computes the loss of an output; None without a loss.
 
     It first casts floating-point outputs to ``master``, unless that is None.
     """
-    if isinstance(loss, str):
-        return lambda output, _: loss_in(output)
     if loss is None or master is None:
         return loss
     return lambda output, *given, **named: loss(_in_full(output, master), *given, **named)
 
 
-def parted(found: Any) -> tuple[Tensor, Any]:
-    """Splits a loss function's result into the loss and its metrics, or None if it has none.
-
-    Raises ShapeError for anything but a scalar tensor or a tuple (scalar tensor, metrics).
-    """
-    if _is_scalar(found):
-        return found, None
-    if isinstance(found, tuple) and len(found) == 2 and _is_scalar(found[0]):
-        return found[0], mapped(Tensor.detach, found[1])
-    raise ShapeError(
-        f"loss: expected a scalar tensor, or a tuple of one and metrics, got {shown(found)}"
-    )
-
-
-def loss_in(output: Any) -> Tensor:
-    """Returns the loss that the model computed. Raises ShapeError if its output has none."""
-    found: Any = output
-    if isinstance(output, Mapping):
-        found = output.get("loss")
-    elif isinstance(output, tuple | list) and output:
-        found = output[0]
-    elif not isinstance(output, Tensor):
-        found = getattr(output, "loss", None)
-    if not _is_scalar(found):
-        raise ShapeError(
-            f"loss={IN_MODEL!r}: expected the last stage to return a scalar tensor, an output with "
-            f"one as 'loss' or a tuple that begins with one, got {shown(output)}"
-        )
-    loss: Tensor = found
-    return loss
-
-
-def arguments(target: Any) -> Mapping[str, Any]:
-    """Returns the keyword arguments of a model that computes its loss; {} without a target.
-
-    Raises InputError if the target is not a mapping with string keys.
-    """
-    if target is None or (isinstance(target, Mapping) and all(isinstance(k, str) for k in target)):
-        return target or {}
-    raise InputError(
-        f"target: expected keyword arguments of the last stage, as in {{'labels': labels}}, with "
-        f"loss={IN_MODEL!r}, got {shown(target)}"
-    )
-
-
-def _is_scalar(found: Any) -> bool:
-    return isinstance(found, Tensor) and found.dim() == 0
+def checked_loss(found: Any) -> Tensor:
+    """Returns a loss function's result. Raises ShapeError unless it is a scalar tensor."""
+    if isinstance(found, Tensor) and found.dim() == 0:
+        return found
+    raise ShapeError(f"loss: expected a scalar tensor, got {shown(found)}")
 
 
 def _in_full(output: Any, dtype: torch.dtype) -> Any:

@@ -52,10 +52,10 @@ def _forward_alone(runner: StageRunner, cell: Cell) -> None:
 def _forward_again(runner: StageRunner, cell: Cell) -> None:
     """R: afterwards, the cell is as after a usual F, except that its output is not sent again."""
     assert cell.state is not None
-    sent, result, loss, metrics = cell.output, cell.result, cell.loss, cell.metrics
+    sent, result, loss = cell.output, cell.result, cell.loss
     with cell.state.again(), in_place_of_buffers(cell.buffers):
         runner.forward(cell)
-    cell.output, cell.result, cell.loss, cell.metrics = sent, result, loss, metrics
+    cell.output, cell.result, cell.loss = sent, result, loss
     cell.state, cell.buffers = None, ()
     runner.memory.release(cell.held)
     cell.held = ()

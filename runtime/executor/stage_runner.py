@@ -13,16 +13,15 @@ from torch.autograd.graph import GradientEdge
 from pipeloom.ir.model.ops import OpKind
 
 from ..dtensors import arrived, is_dtensor
-from ..measure.gradient_watch import GradientWatch
 from ..measure.memory import Held, Memory
+from ..rank.options import Loss
 from ..tensors.forward_state import KeptBuffer
 from ..tensors.rng_state import RandomState, generators_of
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import StageInterface
 from ..tensors.trees import mapped
-from .delayed_modules import DelayedCalls, around, delayed_modules
 from .offload import OffloadedActivations
-from .outputs import Judge, as_tuple, parted
+from .outputs import as_tuple, checked_loss
 from .weight_grad_deferral import Deferral, WeightQueue, gradient_edge, lies_in, run_backward
 
 SMALL = 1 << 16  # bytes; smaller outputs are kept until B, and not counted
@@ -37,9 +36,8 @@ class Cell:
     ``output``, ``dx``: results of F (with its graph) and B, until they are sent.
     ``roots``, ``dy``: start of the backward pass and the gradients there.
     ``target``: the loss's target and further arguments.
-    ``result``, ``loss``, ``metrics``: the last stage's output, its loss and the loss's metrics.
+    ``result``, ``loss``: the last stage's output and its loss.
     ``queue``: deferred weight gradients; None if B and W are fused to BW.
-    ``delayed``: calls of modules that defer weight gradients themselves; None if there are none.
     ``recomputed``: whether F runs again (R), with the random state ``state`` and the saved
     ``buffers``; until then, its input is counted as ``held``.
     ``offloaded``: the offloaded activations; None if nothing is offloaded.
@@ -48,8 +46,8 @@ class Cell:
     """
 
     __slots__ = (
-        "buffers", "delayed", "dx", "dy", "graphs", "held", "inputs", "interface", "kept", "loss",
-        "metrics", "offloaded", "options", "output", "queue", "recomputed", "result", "roots",
+        "buffers", "dx", "dy", "graphs", "held", "inputs", "interface", "kept", "loss",
+        "offloaded", "options", "output", "queue", "recomputed", "result", "roots",
         "state", "target",
     )  # fmt: skip
 
@@ -63,7 +61,6 @@ class Cell:
     ) -> None:
         self.queue, self.interface = queue, interface
         self.recomputed, self.offloaded = recomputed, offloaded
-        self.delayed: DelayedCalls | None = None
         self.graphs: Any = None
         self.kept: Any = None
         self.clear()
@@ -78,26 +75,23 @@ class Cell:
         self.output: tuple[Tensor, ...] = ()
         self.result: Any = None
         self.loss: Tensor | None = None
-        self.metrics: Any = None
         self.target: Any = None
         self.state: RandomState | None = None
         self.buffers: Sequence[KeptBuffer] = ()
         self.held: Held = ()
-        for held in (self.offloaded, self.queue, self.delayed, self.kept):
+        for held in (self.offloaded, self.queue, self.kept):
             if held is not None:
                 held.clear()
         self.kept = None
 
 
 Run = Callable[[Cell], None]
-Runs = tuple[Run, Run, Run]  # F, B and W
 
 
 class StageRunner:
     """Runs one stage as its ``module``; one object serves all microbatches.
 
-    ``bare`` is F without counting in the ledger. ``watched``, if set, observes in which op each
-    weight gradient is computed.
+    ``bare`` is F without counting in the ledger.
 
     Arguments:
         parameters: the parameters that ops compute with; by default the module's.
@@ -116,7 +110,7 @@ class StageRunner:
         *,
         memory: Memory,
         last: bool,
-        loss: Judge | None,
+        loss: Loss | None,
         seed: Tensor,
         parameters: Iterable[nn.Parameter] | None = None,
         leaving: Sequence[Tensor] = (),
@@ -133,12 +127,7 @@ class StageRunner:
         self._last, self._loss, self._seed, self._skips = last, loss, seed, skips
         self._seeds: dict[tuple[torch.dtype, int], Tensor] = {}
         self.keep_outputs = True
-        self.watched: GradientWatch | None = None
-        runs: Runs = self._forward, self._backward, self._weight
-        self.delayed = delayed_modules(stage, module)
-        if self.delayed:
-            runs = around(self.delayed, memory, runs, self)
-        self._run_as(*runs)
+        self._run_as(self._forward, self._backward, self._weight)
 
     def _run_as(
         self, forward: Run, backward: Run, weight: Run, *, counted: Run | None = None
@@ -170,22 +159,15 @@ class StageRunner:
             self._hand_on(cell, output)
 
     def _backward(self, cell: Cell) -> None:
-        if self.watched is None or cell.queue is None:
-            self._differentiate(cell)
-        else:
-            with self.watched.backward(self.module, cell.queue):
-                self._differentiate(cell)
-        if self.stage > 0:
-            cell.dx = tuple([_gradient(x, cell.dy) for x in cell.inputs if x.requires_grad])
-        cell.inputs, cell.roots, cell.dy = (), (), ()
-
-    def _differentiate(self, cell: Cell) -> None:
         queue = cell.queue
         if queue is None or not queue.again:
             run_backward(cell.roots, cell.dy)
         else:
             with self._deferral.into(queue):
                 run_backward(cell.roots, cell.dy)
+        if self.stage > 0:
+            cell.dx = tuple([_gradient(x, cell.dy) for x in cell.inputs if x.requires_grad])
+        cell.inputs, cell.roots, cell.dy = (), (), ()
 
     def _weight(self, cell: Cell) -> None:
         assert cell.queue is not None
@@ -212,7 +194,7 @@ class StageRunner:
         return (*(cell.inputs if self.stage > 0 else ()), *self._leaving)
 
     def _finish(self, cell: Cell, output: Any) -> None:
-        loss, cell.metrics = self._judged(cell, output)
+        loss = self._judged(cell, output)
         if type(loss) is not Tensor:
             loss = arrived(loss.full_tensor() if is_dtensor(loss) else loss)
         key = loss.dtype, self._seed._version  # changes when a dynamic loss scale is written
@@ -223,12 +205,10 @@ class StageRunner:
         cell.loss = loss.detach()
         self._keep(cell, output)
 
-    def _judged(self, cell: Cell, output: Any) -> tuple[Tensor, Any]:
-        """Returns the loss and its metrics (None without)."""
+    def _judged(self, cell: Cell, output: Any) -> Tensor:
         assert self._loss is not None
         (target, options), cell.target = cell.target, None
-        found = self._loss(output, target, **options)
-        return (found, None) if type(found) is Tensor and found.dim() == 0 else parted(found)
+        return checked_loss(self._loss(output, target, **options))
 
     def _keep(self, cell: Cell, output: Any) -> None:
         """Keeps the output for the result of the step, copied if it lies in a receive buffer."""

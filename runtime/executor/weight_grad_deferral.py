@@ -32,7 +32,7 @@ from .deferred_linear import Rule
 from .deferred_ops import RULES
 from .gradient_hooks import AccumulationHooks
 from .offload import OffloadedActivations
-from .parameter_views import AnyRule, OfView, of_view
+from .parameter_views import AnyRule, of_view
 
 
 class WeightQueue:
@@ -51,12 +51,6 @@ class WeightQueue:
     def put(self, rule: AnyRule, x: Tensor, dy: Tensor) -> None:
         held = self._memory.hold(x, dy)
         self._waiting.append((rule, x, dy, x._version, dy._version, held))
-
-    def parameters(self) -> set[int]:
-        """Returns the ids of the parameters whose gradients are queued."""
-        rules = [rule for rule, *_ in self._waiting]
-        weights = [rule.base if isinstance(rule, OfView) else rule.weight for rule in rules]
-        return {id(p) for p in (*weights, *(rule.bias for rule in rules)) if p is not None}
 
     def clear(self) -> None:
         """Drops all entries without computing them."""

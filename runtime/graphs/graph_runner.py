@@ -1,7 +1,7 @@
 """Runs a stage's F, B and W as graphs, instead of its module and autograd.
 
 A stage that cannot be traced runs as a module; :attr:`GraphRunner.refusal` is the reason. The loss
-is not in the graph unless the model computes it: autograd computes the output's gradient, from
+is not in the graph: autograd computes the output's gradient, from
 which B starts.
 """
 
@@ -13,20 +13,18 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from ..dtensors import arrived
 from ..errors import ChangedInPlaceError
 from ..executor.gradient_hooks import AccumulationHooks, hooked
 from ..executor.offload import unpack
-from ..executor.outputs import loss_in
 from ..executor.stage_runner import Cell, StageRunner, apart_from
 from ..executor.weight_grad_deferral import run_backward
 from ..rank.options import StagesAs
 from ..tensors.trees import tensors
 from .arguments import Kind, form_of, kind_of
-from .cut import Piece
-from .functions import Adds, Function, compiled_function, laid_out, python_function
+from .functions import compiled_function, laid_out, python_function
 from .kept_values import Kept, caught
 from .module_state import ModuleState
 from .stage_functions import Make, StageForward, StageFunctions
@@ -38,11 +36,8 @@ LIMIT = 16  # graphs per stage; with ever new shapes, tracing costs more than it
 class GraphRunner(StageRunner):
     """Runs one stage as graphs; other arguments as for :class:`StageRunner`.
 
-    ``loss_in_model``: whether the module computes the loss, if this is the last stage.
     ``weights_in_w``: whether weights are available in W. ``make``: creates a function from a piece.
-    ``refusal``: why the stage runs as a module, else None. ``made``: the number of functions
-    created. ``remade``: why some were created after the runner was ``settled``, which is after the
-    first step.
+    ``refusal``: why the stage runs as a module, else None.
     """
 
     def __init__(
@@ -50,27 +45,19 @@ class GraphRunner(StageRunner):
         stage: int,
         module: nn.Module,
         *,
-        loss_in_model: bool = False,
         weights_in_w: bool = True,
         make: Make = python_function,
         **given: Any,
     ) -> None:
         super().__init__(stage, module, **given)
         self._watching = self.memory.watching()
-        self._in_model, self._maker = loss_in_model, make
+        self._make = make
         self._weights_in_w = weights_in_w
-        self.made = 0
-        self.settled = False
-        self.remade: str | None = None
-        self._known: set[Kind] = set()
         self._graphs: dict[Kind, StageFunctions | None] = {}
         self._state: ModuleState | None = None
         self._hooks: AccumulationHooks | None = None
         self._anchor = torch.zeros((), requires_grad=True)
         self.refusal: str | None = _hooked(module)
-        if self.delayed:
-            self.refusal = "modules of it compute their weight gradients themselves (backward_dw)"
-            return
         runs = self._run_forward, self._run_backward, self._run_weight
         self._run_as(*runs, counted=partial(self._run_forward, counted=True))
 
@@ -100,7 +87,7 @@ class GraphRunner(StageRunner):
 
         ``within`` returns a context in which the module can run.
         """
-        kind, made = kind_of(inputs, cell.options), self.made
+        kind = kind_of(inputs, cell.options)
         try:
             if kind not in self._graphs:
                 with torch.enable_grad(), within():
@@ -114,18 +101,6 @@ class GraphRunner(StageRunner):
         except TraceError as error:
             self.refusal, self._graphs[kind] = str(error), None
         cell.graphs = self._graphs[kind] or False
-        if self.settled and self.made > made:
-            shapes = ", ".join(str([*x.shape]) for x in tensors((inputs, cell.options)))
-            why = ", as its modules have changed" if kind in self._known else ""
-            self.remade = (
-                f"its graphs were made again after the first step, for inputs of {shapes}{why}"
-            )
-        self._known.add(kind)
-
-    def _make(self, piece: Piece, module: fx.GraphModule, adds: Adds) -> Function:
-        found = self._maker(piece, module, adds)
-        self.made += 1
-        return found
 
     def _traced(self, inputs: Sequence[Any], cell: Cell) -> StageFunctions:
         if self.refusal is not None:
@@ -133,9 +108,7 @@ class GraphRunner(StageRunner):
         if len(self._graphs) >= LIMIT:
             raise TraceError(f"more than {LIMIT} different shapes")
         arguments = (tuple(inputs), dict(cell.options))
-        loss = loss_in if self._in_model and self._last else None
-        form = form_of(arguments)
-        forward = StageForward(self.stage, form, self._skips, self._last, loss)
+        forward = StageForward(self.stage, form_of(arguments), self._skips, self._last)
         found = StageFunctions.traced(self.module, tensors(arguments), forward, self._make)
         found.check(cell.interface, self.stage)
         return found
@@ -222,9 +195,6 @@ class GraphRunner(StageRunner):
             box = kept.box
             dy = tuple([box[i] if i in box else functions.zeros(i) for i in functions.tangents])
             box.clear()
-        if self.watched is not None and cell.queue is not None:
-            in_b, trained = functions.trained("backward"), functions.trained("backward", "weight")
-            self.watched.cut(self.module, in_b, trained)
         found = self._gradients(cell, kept, functions, dy)
         if self.stage > 0:
             dx = dict(zip(functions.gradients_of, found, strict=True))

@@ -33,15 +33,13 @@ class StageForward:
     """The function that is traced: from the tensors in a stage's arguments to those in its output.
 
     The arguments have this ``form``. For the last stage, the outputs are the tensors in its
-    :meth:`result`. ``loss``: if the model computes its loss, the function that extracts it; other
-    outputs then have no gradient.
+    :meth:`result`.
     """
 
     stage: int
     form: Any
     skips: Skips | None
     last: bool
-    loss: Callable[[Any], Tensor] | None
     _result: Any = None
     _wholes: Sequence[Tensor] = ()
 
@@ -56,9 +54,6 @@ class StageForward:
             return [x.contiguous() for x in outputs]  # the layout in which they are sent
         self._result, found = form_of(output), tensors_of([output])
         self._wholes = [x.detach() for x in found]
-        if self.loss is not None:
-            loss = self.loss(output)
-            found = [x if x is loss else x.detach() for x in found]
         return [x.to_local() if is_dtensor(x) else x for x in found]
 
     def result(self, outputs: Sequence[Tensor]) -> Any:
@@ -121,12 +116,6 @@ class StageFunctions:
         saved = {root_of(node) for node in self.cut.saved}
         outputs = self.joint.of(Role.OUTPUT)
         return [i for i, (node, _) in enumerate(outputs) if root_of(node) in saved]
-
-    def trained(self, *pieces: str) -> list[str]:
-        """Returns the names of the parameters whose gradients these pieces compute."""
-        nodes = {node for name in pieces for node in self.cut.pieces[name].gradients}
-        found = self.joint.of(Role.PARAMETER_GRADIENT)
-        return [str(value.key) for node, value in found if node in nodes]
 
     def weights_in_w(self) -> list[str]:
         """Returns the names of the parameters that W uses."""

@@ -43,16 +43,16 @@ class Names:
         If it already begins with the process's name or its rank in the replica, that is replaced.
         """
         of = self.of(process)
-        own = text.removeprefix(f"{of}: ").removeprefix(f"rank {process % self.ranks}: ")
+        own = text.removeprefix(f"{of}: ").removeprefix(f"process {process}, ")
+        own = own.removeprefix(f"rank {process % self.ranks}: ")
         return f"{of}: {own}"
 
 
 def failure_of(rank: int, names: Names, error: BaseException) -> LaunchError:
     """Returns the report of a rank's error, which may name another rank that caused it."""
     replica, own = divmod(rank, names.ranks)
-    if names.replicas > 1 and getattr(error, "replica", None) is not None:
-        replica = error.replica  # type: ignore[attr-defined]
-    rank = replica * names.ranks + getattr(error, "rank", own)
+    process: int | None = getattr(error, "process", None)
+    rank = replica * names.ranks + getattr(error, "rank", own) if process is None else process
     return LaunchError(
         names.told(rank, in_words(error)),
         rank=rank,

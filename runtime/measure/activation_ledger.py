@@ -20,7 +20,6 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from ..dtensors import PLAIN, parts
 from ..errors import ChangedInPlaceError
-from ..fake_tensors import is_fake
 from ..uncompiled import uncompiled
 from .memory import Held, Memory, Turns
 
@@ -145,10 +144,7 @@ def _storages(module: nn.Module) -> frozenset[int]:
 
 def _place(tensor: Tensor) -> tuple[int, int]:
     storage = tensor.untyped_storage()
-    # a fake tensor has no address
-    nowhere = type(tensor) is not Tensor and is_fake(tensor)
-    pointer = storage._cdata if nowhere else storage.data_ptr()
-    return pointer, storage.nbytes()
+    return storage.data_ptr(), storage.nbytes()
 
 
 def apart(tensor: Tensor) -> Tensor:

@@ -1,10 +1,7 @@
-"""Explains why a run took much longer or shorter than planned, and where memory differs."""
+"""Notes on where a run is not what its schedule was planned for."""
 
 from __future__ import annotations
 
-import os
-import statistics
-import sys
 from collections.abc import Mapping, Sequence
 
 from torch import nn
@@ -22,42 +19,6 @@ LITTLE = 1.05  # times the limit; a smaller excess does not suggest another mode
 ROUNDING = 1e-6
 ALIKE = 0.05  # relative difference of parameter bytes between slightly different cuts
 DTYPES = (0.25, 0.5, 1.0, 2.0, 4.0)  # possible ratios of element sizes
-FAR = 1.5  # longer / shorter; less is noise on shared machines
-SHORT = 1.0  # milliseconds; the host's work between ops is about a tenth of that
-UNMEASURED = "all ops of the profile take 1 ms, as profile --memory-only writes where none was run"
-QUICK = "ops took less than profiled; where cores were busier then, profile again"
-
-
-def why_far_off(planned: Schedule, measured: Schedule) -> str | None:
-    """Returns a note if the measured makespan is far from the planned one, else None.
-
-    It is called in a process of the run, and names the cores and ranks of its machine.
-    """
-    plan = (planned.timing or simulate(planned)).makespan
-    if measured.timing is None or plan <= 0:
-        return None
-    ratio = measured.timing.makespan / plan
-    if 1 / FAR < ratio < FAR:
-        return None
-    if {t for s in planned.problem.profile.stages for t in (s.t_f, s.t_b, s.t_w)} == {1.0}:
-        reason = UNMEASURED
-    else:
-        reason = QUICK if ratio < 1 else _why_slow(planned)
-    times = f"{ratio:.2g}" if ratio < 1 else f"{ratio:.1f}"
-    return f"{times}x the planned makespan: {reason}; see docs/profiling.md"
-
-
-def _why_slow(planned: Schedule) -> str:
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", planned.problem.ranks))
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    stages = planned.problem.profile.stages
-    op = statistics.median(t for stage in stages for t in (stage.t_f, stage.t_b, stage.t_w))
-    reasons = {
-        f"{ranks} ranks share {cores} core{'s' * (cores > 1)}": ranks > cores,
-        f"ops are short, {op:.2g} ms in the median": op < SHORT,
-    }
-    found = ", ".join(reason for reason, holds in reasons.items() if holds)
-    return found or "the profile may be of another model or machine"
 
 
 def other_size(planned: Schedule, sequences: int | None) -> str | None:

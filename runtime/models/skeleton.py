@@ -24,8 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from pipeloom.ir.errors import InputError
 
-from ..fake_tensors import really
-from ..uncompiled import uncompiled
+from ..uncompiled import uncompiled, untraced
 
 Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 Shape: TypeAlias = tuple[tuple[int, int], torch.dtype, torch.device]
@@ -137,7 +136,7 @@ class Skeleton:
 
     @uncompiled
     def _make_calls(self, *key: Any) -> None:
-        with really(), torch.no_grad():
+        with untraced(), torch.no_grad():
             shape, dtype, device = key
             placeholder = self._placeholder(dtype, device)
             tokens = torch.zeros(shape, dtype=torch.long, device=device)

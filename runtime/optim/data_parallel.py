@@ -66,33 +66,15 @@ class Averaging:
         }
         self._under_way: list[tuple[int, dist.Work | None, Callable[[], None], _Arrival]] = []
         self.spans: dict[int, tuple[float, float]] = {}
-        self._copies: list[tuple[str, nn.Parameter]] = []
         for stage, module in modules.items():
-            whole = () if stage in self._sharded else module.named_parameters()
-            copies = [(n, p) for n, p in whole if id(p) not in self._apart]
-            self._copies += [(f"{n} of stage {stage}", p) for n, p in copies]
-            named: dict[str, Tensor] = dict((*copies, *module.named_buffers()))
+            named: dict[str, Tensor] = dict(module.named_buffers())
+            if stage not in self._sharded:
+                whole = module.named_parameters()
+                named |= {n: p for n, p in whole if id(p) not in self._apart}
             if context.options.check:
                 self._check_alike(stage, named)
             if starts:
                 start_equal(list(named.values()), group)
-
-    def trained(self) -> list[bool]:
-        """Whether each parameter that all replicas have copies of is trained now."""
-        return [parameter.requires_grad for _, parameter in self._copies]
-
-    def check_trained(self, sums: Sequence[float]) -> None:
-        """Raises InputError if a parameter is trained only in some replicas.
-
-        ``sums``: :meth:`trained`, summed over all replicas.
-        """
-        for (name, parameter), total in zip(self._copies, sums, strict=True):
-            if total not in (0, self._group.size()):
-                trains = parameter.requires_grad
-                raise InputError(
-                    f"step: expected requires_grad alike in all replicas of {name}, got {trains} "
-                    f"here, {not trains} elsewhere"
-                )
 
     def start(self) -> None:
         """Prepares accumulated gradients of parameters that are only divided.

@@ -38,8 +38,8 @@ class JudgedStepEnd(StepEnd):
     step's first ops run before that.
     """
 
-    def __init__(self, context: RankContext, *, starts: bool = True) -> None:
-        super().__init__(context, starts=starts)
+    def __init__(self, context: RankContext, before: StepEnd | None = None) -> None:
+        super().__init__(context, before)
         most, self._ahead = context.options.clip_grad_norm, context.relays
         self._sums, self._close = make_norm_sum(context)
         self._most = math.inf if most is None else most

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -32,27 +32,3 @@ def make_optimizers(
                     "another, which would step twice"
                 )
     return optimizers
-
-
-def taken_over(optimizers: Iterable[torch.optim.Optimizer]) -> MakeOptimizer:
-    """Returns a function that finds the one of ``optimizers`` that has a stage's parameters.
-
-    It raises InputError if there is none.
-    """
-    by_parameter = {
-        id(parameter): optimizer
-        for optimizer in optimizers
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    }
-
-    def taken(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        for parameter in parameters:
-            if id(parameter) in by_parameter:
-                return by_parameter[id(parameter)]
-        raise InputError(
-            "optimizer: expected one of the pipeline's to have what a stage trains by now, got a "
-            "stage that was frozen when the pipeline was made: make it with a parameter trained"
-        )
-
-    return taken

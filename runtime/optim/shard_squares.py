@@ -118,4 +118,4 @@ def wait(context: RankContext, work: dist.Work | None, what: str) -> None:
     assert work is not None
     on_host, seconds = context.device.type == "cpu", context.options.timeout
     timeout = timedelta(seconds=seconds) if on_host else None
-    wait_for(work, timeout, what, context.transport.replicas)
+    wait_for(work, timeout, what, context.transport.faults)

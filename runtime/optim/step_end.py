@@ -33,27 +33,31 @@ class StepEnd:
     ``modules``: the stages that the rank owns. ``stashes``: for stages that step after each
     microbatch. ``seed``: the initial gradient of each backward, which is the microbatch's share of
     the loss. ``updates``: whether the current step ends with the optimizers' or keeps its gradients
-    for the next step. ``starts``: whether replicas are set to the first one; False if the stages
-    have been trained already. All ranks create and ``close`` theirs at the same time.
+    for the next step. ``before``: that of an earlier program for the same stages, whose optimizers
+    this one continues to use; without it, replicas are set to the first one. All ranks create and
+    ``close`` theirs at the same time.
     """
 
     loss_scale: LossScale | None = None
     norm: float | None = None  # of all gradients, in the last step with a verdict
     pending = False  # whether the verdict on the last step is still missing
 
-    def __init__(self, context: RankContext, *, starts: bool = True) -> None:
+    def __init__(self, context: RankContext, before: StepEnd | None = None) -> None:
         program, role, options = context.program, context.role, context.options
         self._store = context.store
         self.modules = {s: context.store.module(s) for s in role.held}
         self.shared = SharedParameters(context)
         self._reduces = False  # whether the program sums gradients here
         axes = shard_axes(context, self.modules)
-        self.averaging = make_averaging(context, axes, starts=starts)
+        self.averaging = make_averaging(context, axes, starts=before is None)
         self._each = program.schedule.updates is not Updates.ITERATION
         each = self.modules.items() if self._each else ()
         self.stashes = {s: Stash(module, context.memory) for s, module in each}
-        make = options.optimizer
-        self.optimizers = {} if make is None else make_optimizers(self.modules, make)
+        self.optimizers: dict[int, torch.optim.Optimizer] = {}
+        if before is not None:
+            self.optimizers = before.optimizers
+        elif options.optimizer is not None:
+            self.optimizers = make_optimizers(self.modules, options.optimizer)
         summed = bool(self.stashes) or not options.scale_grads
         self._shares = 1 if summed else program.schedule.problem.microbatches
         self.seed = torch.tensor(1.0 / self._shares, dtype=torch.float64, device=context.device)

@@ -14,15 +14,14 @@ from typing import Any
 
 import torch.distributed as dist
 
-from pipeloom.ir.errors import InputError, PipeloomError
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 
 from ..optim.norm_groups import numbered
 from ..optim.shard_squares import summed
-from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
 from ..rank.options import PipelineOptions
-from ..transport import agreed, gathered
+from ..transport import agreed
 
 SHOWN = 16  # digits of a hash that a message shows
 ALIKE = (
@@ -102,9 +101,8 @@ def same(one: Program, other: Program) -> bool:
 class FirstStep:
     """The checks in the first step that arguments agree between ranks and between replicas."""
 
-    def __init__(self, context: RankContext, step_end: StepEnd) -> None:
+    def __init__(self, context: RankContext) -> None:
         self._context = context
-        self._shared, self._averaging = step_end.shared, step_end.averaging
         self.over = not context.options.check
 
     def agree(self, program: Program, *, given: bool, update: bool) -> None:
@@ -113,56 +111,22 @@ class FirstStep:
         ``given``: whether the step was given ``program``. ``update``: whether the optimizers step.
         Raises InputError on all ranks of all replicas if these differ.
         """
-        fault: PipeloomError | None = None
-        try:
-            self._agree_with_ranks(program, given=given, update=update)
-        except PipeloomError as error:
-            if not getattr(error, "agreed", False):  # the ranks of this replica have failed already
-                raise
-            fault = error
-        if (group := self._context.options.data_group) is not None:
-            own = update, given, program.schedule.problem.microbatches
-            self._agree_with_replicas(group, fault, own)
-        if fault is not None:
-            raise fault
-        self.over = True
-
-    def _agree_with_ranks(self, program: Program, *, given: bool, update: bool) -> None:
-        transport = self._context.transport
-        rows = gathered(transport, lambda: (update, given, self._shared.trained()))
-        updates, programs, trained = zip(*rows, strict=True)
+        transport, group = self._context.transport, self._context.options.data_group
+        updates, programs = zip(*transport.gather((update, given)), strict=True)
         _check("update: expected one value", updates)
         if any(programs):
             _check_hashes(program, {}, transport.gather)
-        self._shared.check_trained(trained)
-
-    def _agree_with_replicas(
-        self, group: dist.ProcessGroup, fault: PipeloomError | None, own: tuple[bool, bool, int]
-    ) -> None:
-        """Raises InputError in all replicas if one has an error or if they disagree.
-
-        They must agree on ``update``, on the trained parameters and, unless they were given
-        programs, on the number of microbatches.
-        """
-        averaging = self._averaging
-        trained = [] if averaging is None else averaging.trained()
-        # checks within the timeout that all replicas arrive; the collectives below follow at once
-        summed(self._context, 0.0, group, "agreeing with the replicas")
-        rows: list[Any] = [None] * group.size()
-        dist.all_gather_object(rows, (str(fault or ""), *own, trained), group=group)
-        faults, updates, programs, counts, trains = zip(*rows, strict=True)
-        for replica, line in enumerate(faults):
-            if line:
-                raise agreed(fault or InputError(f"replica {replica}, {line}"), everywhere=True)
-        _check("update: expected one value", updates, "replicas")
-        if not any(programs):
-            _check("microbatches: expected one number", counts, "replicas")
-        if averaging is not None:
-            sums = [sum(column) for column in zip(*trains, strict=True)]
-            try:  # in all replicas, only the ranks of the stage concerned find the error
-                gathered(self._context.transport, lambda: averaging.check_trained(sums))
-            except InputError as error:
-                raise agreed(error, everywhere=True) from None
+        if group is not None:
+            # checks within the timeout that all replicas arrive; the collective follows at once
+            summed(self._context, 0.0, group, "agreeing with the replicas")
+            rows: list[Any] = [None] * group.size()
+            own = update, given, program.schedule.problem.microbatches
+            dist.all_gather_object(rows, own, group=group)
+            updates, programs, counts = zip(*rows, strict=True)
+            _check("update: expected one value", updates, "replicas")
+            if not any(programs):
+                _check("microbatches: expected one number", counts, "replicas")
+        self.over = True
 
 
 def _check(what: str, values: Sequence[object], those: str = "ranks") -> None:

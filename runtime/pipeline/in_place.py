@@ -1,9 +1,8 @@
 """Profiles a pipeline's own stages as they are: sharded, wrapped, on their devices.
 
-Every process runs its stages as in a step, but receives zeros instead of messages. The executor
-runs :class:`~pipeloom.runtime.probes.measurement_program.MeasurementProgram` on the first
-microbatches of a step. Collectives inside stages, such as over a mesh, are done by all processes in
-the same order, as in a step.
+Every process runs its stages by :class:`~pipeloom.runtime.probes.stage_probe.StageProbe` on the
+first microbatches of a step, with random numbers instead of messages. Collectives inside stages,
+such as over a mesh, are done by all processes in the same order, as in a step.
 """
 
 from __future__ import annotations
@@ -11,49 +10,40 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 
 from pipeloom.ir.formats.measured_profile import Measurement
-from pipeloom.ir.model.program import Program
 
+from ..executor.offload import Host
 from ..measure.activation_ledger import Ledger
-from ..optim.step_end import StepEnd
 from ..probes.held_bytes import held_bytes
 from ..probes.link_probe import LinkParts, probed_links, ring_routes
-from ..probes.measurement_program import Asked, MeasurementProgram
 from ..probes.measuring import ACTIVATION, StagePart, measurement, sequences
-from ..probes.stage_probe import MadeUpMessages, StageProbe
-from ..rank.context import RankContext
+from ..probes.stage_probe import Asked, StageProbe
 from ..stages.tie_detection import tied_stages
 from ..tensors.forward_state import undisturbed
-from .state_names import model_name
-from .steps.setup import StepSetup, make_cells
-from .steps.shape_inference import made_up
+from .steps.prepared import Prepared, make_cell
 
 
 class StagesInPlace:
     """A rank's stages and the cells that contain the arguments of a step, for measurement."""
 
-    def __init__(
-        self, context: RankContext, step_end: StepEnd, setup: StepSetup, asked: Asked
-    ) -> None:
-        self._context, self._step_end, self._setup = context, step_end, setup
-        self._memory = Ledger()
+    def __init__(self, own: Prepared, asked: Asked) -> None:
+        self._context, self._own, self._memory = own.context, own, Ledger()
         self._given = {
-            stage: [j for s, j in sorted(setup.cells) if s == stage] for stage in context.role.run
+            stage: [j for s, j in sorted(own.cells) if s == stage] for stage in own.context.role.run
         }
         # limited by the rank's microbatches of each stage
         count = min([asked.in_flight, *map(len, self._given.values())])
         self._asked = replace(asked, in_flight=count)
-        self._interfaces = setup.shapes.interfaces(setup.cells)
+        self._interfaces = own.shapes.interfaces(own.cells)
 
     def measure(self) -> Measurement:
         """Measures all stages; restores parameters, gradients, buffers and random states."""
         context, problem = self._context, self._context.program.schedule.problem
-        make, optimizers = context.options.optimizer, self._step_end.optimizers
+        make, optimizers = context.options.optimizer, self._own.step_end.optimizers
         held = {s: held_bytes(context.store, s, make, optimizers.get(s)) for s in context.role.run}
         with self._undone():
             probes = {s: self._probe(s) for s in context.role.run}
@@ -83,51 +73,35 @@ class StagesInPlace:
         return values
 
     def _probe(self, stage: int) -> StageProbe:
-        context, asked, own = self._context, self._asked, self._given[stage]
-        planned = MeasurementProgram(stage, context.program.schedule.problem.stages, asked)
-        microbatches = [own[j % asked.in_flight] for j in range(asked.microbatches)]
-        interfaces = [[row[j] for j in microbatches] for row in self._interfaces]
-        rank, idle = context.role.rank, ((),) * context.role.rank
-        rows = (*idle, tuple(planned.row)), (*idle, tuple(planned.buffers))
-        made = replace(
-            context,
-            program=Program(context.program.schedule, *rows),
-            transport=MadeUpMessages(rank, planned.messages, interfaces, context.device),
-            options=replace(context.options, pace=False),
-            memory=self._memory,
-            buffers=None,
-        )
-        cells = make_cells(made, interfaces)
-        sources = [self._setup.cells[stage, j] for j in microbatches]
-        runner = self._setup.runner(stage, self._memory, stashing=False)
+        asked, own = self._asked, self._given[stage][: self._asked.in_flight]
+        interfaces = [[row[j] for j in own] for row in self._interfaces]
+        sent = interfaces[stage] if stage < len(interfaces) else [None] * len(own)
+        device, memory = self._context.device, self._memory
+        host = Host(device)
+        cells = [[make_cell(way, memory, host, one) for one in sent] for way in asked.ways.values()]
+        runner = self._own.runner(stage, memory, stashing=False)
         runner.keep_outputs = False
-        for (_, j), cell in cells.items():
-            cell.options, inputs = sources[j].options, sources[j].inputs
-            if stage > 0:
-                inputs = made_up(interfaces[stage - 1][j], context.device)
-            runner.prepare(cell, inputs)
-        return StageProbe(made, runner, cells, sources, asked, interfaces=interfaces)
+        sources = [self._own.cells[stage, j] for j in own]
+        return StageProbe(runner, asked, sources, cells, interfaces=interfaces, device=device)
 
     def _part(self, stage: int, probe: StageProbe, held: dict[str, int]) -> StagePart:
         """Returns a stage's measured times, and its bytes, which take one more round."""
-        sizes, coverage = probe.sizes(partial(model_name, self._context.options.names))
+        sizes = probe.sizes()
         if self._interfaces:
             # the last stage sends nothing; count what it receives, in case it is cut further
             sent = self._interfaces[min(stage, len(self._interfaces) - 1)]
             sizes[ACTIVATION] = max(one.forward.nbytes for one in sent)
         eager = getattr(probe.runner, "refusal", None)
-        return StagePart(stage, probe.times, probe.pairs, {**sizes, **held}, coverage, eager)
+        return StagePart(stage, probe.times, {**sizes, **held}, eager)
 
     def _micro_batch(self) -> int | None:
         """Returns the number of sequences in a microbatch; None if this rank gets no inputs."""
-        first = [cell.inputs for (stage, _), cell in self._setup.cells.items() if stage == 0]
+        first = [cell.inputs for (stage, _), cell in self._own.cells.items() if stage == 0]
         return sequences(first[0]) if first else None
 
     def _links(self, largest: int) -> LinkParts:
         """Measures the links over new connections, as a program has only those that it uses."""
         context = self._context
-        if not self._asked.repeats:
-            return LinkParts()
         transport = context.transport.beside(
             ring_routes(context.transport.size, context.options.timeout)
         )

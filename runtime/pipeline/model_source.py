@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.units import counted
 
-from ..rank.options import ModelNames, Options
+from ..rank.options import ModelNames
 from ..stages.store import Stage, made
 
 
@@ -51,7 +51,7 @@ def skips_of(source: ModelSource, count: int) -> Sequence[tuple[int, int]]:
     return () if skips is None else skips(count)
 
 
-def options_of(source: ModelSource, count: int, *, train: bool = True) -> Options:
+def options_of(source: ModelSource, count: int, *, train: bool = True) -> dict[str, Any]:
     """Returns the :class:`Pipeline` options that a source of ``count`` stages defines.
 
     The optimizer is None unless ``train``.

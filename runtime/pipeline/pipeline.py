@@ -12,10 +12,10 @@ from pipeloom.ir.model.program import Program
 
 from ..tensors.microbatches import Batch
 from ..transport import ended
-from .preparation import Prepared
 from .reports import PipelineReports
 from .step_arguments import StepData
 from .step_inputs import Result, hand_out, taken
+from .steps.prepared import Prepared
 
 
 class Pipeline(PipelineReports):
@@ -34,9 +34,7 @@ class Pipeline(PipelineReports):
             needed. A stage's arguments are the outputs of the previous stage, a tensor or a tuple
             of tensors; the first stage's are those of ``step``. If weights are streamed
             (``docs/weight-passing.md``), a rank needs all stages that it runs, owns or passes on.
-        loss: ``loss(output, target)``, the mean over one microbatch, or a tuple of it and metrics.
-            ``"model"`` if the last stage computes it: it then returns a scalar, an output with one
-            as ``loss`` (like Hugging Face models), or a tuple that begins with one.
+        loss: ``loss(output, target)``, the mean over one microbatch.
         scale_grads: True: gradients of the mean over all microbatches; False: of the sum.
         optimizer: creates the optimizer of one stage's parameters, for example
             ``partial(torch.optim.SGD, lr=0.1)``. Gradients are then cleared when a step begins.
@@ -94,9 +92,10 @@ class Pipeline(PipelineReports):
             of that speed. Without it, ranks that share cores run an op faster while others are
             idle. Only on a CPU.
         verify: first check the program with the verifier, which is independent of the compiler.
-        check: check at creation and in the first step that all ranks and replicas have the same
-            program, options, parameters (names, shapes, dtypes, which are trained), microbatches
-            and ``update``. Later steps check nothing, except that all ranks compare a new program.
+        check: check at creation that all ranks and replicas have the same program, options and
+            parameters (names, shapes, dtypes, which are trained), and in the first step that they
+            have the same number of microbatches and ``update``. Later steps check nothing, except
+            that all ranks compare a new program.
 
     Raises InvalidScheduleError if the program is invalid (for example, a swapped receive), and
     InputError if it does not fit the processes, the stages or the ties, or if program, ties,
@@ -110,7 +109,6 @@ class Pipeline(PipelineReports):
         *inputs: Batch,
         target: Batch | None = None,
         losses: list[Tensor] | None = None,
-        metrics: list[Any] | None = None,
         return_outputs: bool = True,
         loss_kwargs: Mapping[str, Any] | None = None,
         program: Program | None = None,
@@ -120,18 +118,16 @@ class Pipeline(PipelineReports):
         """Runs one training step: all forwards and backwards, the reduction, the optimizers.
 
         ``inputs``: the first stage's arguments, needed on the ranks that run it. ``target``: the
-        target of the loss, needed on the ranks that run the last stage; if the model computes its
-        loss, keyword arguments of the last stage. ``options``: keyword arguments for all stages of
-        this rank. Each of these is a whole batch or a list of M microbatches, which may differ in
-        shape. Tensors in a whole batch, also inside dicts and tuples, are split along dimension 0;
-        other values are passed to every microbatch. ``loss_kwargs``: keyword arguments of the loss,
-        the same for each microbatch.
+        target of the loss, needed on the ranks that run the last stage. ``options``: keyword
+        arguments for all stages of this rank. Each of these is a whole batch or a list of M
+        microbatches, which may differ in shape. Tensors in a whole batch, also inside dicts and
+        tuples, are split along dimension 0; other values are passed to every microbatch.
+        ``loss_kwargs``: keyword arguments of the loss, the same for each microbatch.
 
         Returns the output of the whole batch on the last stage's rank, or a list of the
         microbatches' outputs if these cannot be concatenated; None on other ranks, or if
         ``return_outputs`` is False, which saves their memory. ``losses`` is filled with the
-        microbatches' losses and ``metrics`` with the loss's metrics, detached; on other ranks they
-        are emptied.
+        microbatches' losses, detached; on other ranks it is emptied.
 
         ``program``: runs this program instead, with any number of microbatches; equal on all ranks.
         It shares the pipeline's stages, optimizers, options, accumulated gradients, loss scale and
@@ -157,30 +153,28 @@ class Pipeline(PipelineReports):
             if raised is error:
                 raise
             raise raised from error
-        return hand_out(results, losses, metrics)
+        return hand_out(results, losses)
 
     def _run(self, ran: Prepared, data: StepData, *, keep: bool, updates: bool) -> list[Result]:
         """Runs a step on ``data``; ``keep``: keep outputs, ``updates``: the optimizers step."""
-        store, setup, step_end = ran.context.store, ran.setup, ran.step_end
+        store, step_end = ran.context.store, ran.step_end
         ran.inputs.put(data)
         self._take_turn(ran)
         if not store.resident:
-            setup.gather()
-        executor = setup.executor if setup.fixed and setup.executor else setup.prepared()
-        for runner in setup.runners.values():
+            ran.gather()
+        executor = ran.executor if ran.fixed and ran.executor else ran.prepared()
+        for runner in ran.runners.values():
             runner.keep_outputs = keep
         try:
             step_end.begin(partial(self._refill, ran, data), updates=updates)
             if not store.resident:
                 store.begin()
-            ran.context.memory.start(setup.modules)
+            ran.context.memory.start(ran.modules)
             executor.run()
             step_end.over()
         except Exception:
             step_end.give_up()
             raise
-        if not setup.settled:
-            setup.settle()
         return taken(ran.inputs.last)
 
     def eval(
@@ -188,7 +182,6 @@ class Pipeline(PipelineReports):
         *inputs: Batch,
         target: Batch | None = None,
         losses: list[Tensor] | None = None,
-        metrics: list[Any] | None = None,
         return_outputs: bool = True,
         loss_kwargs: Mapping[str, Any] | None = None,
         microbatches: int | None = None,
@@ -214,4 +207,4 @@ class Pipeline(PipelineReports):
             results = self._forward_rounds.run(
                 data, microbatches, wants_losses=losses is not None, keep_outputs=return_outputs
             )
-        return hand_out(results, losses, metrics)
+        return hand_out(results, losses)

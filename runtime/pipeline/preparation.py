@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -20,8 +20,6 @@ from pipeloom.ir.verify.program import verify_program
 from ..device import with_index
 from ..measure.activation_ledger import Ledger
 from ..measure.memory import Memory
-from ..optim.optimizer_step import JudgedStepEnd, finish_before_state_dicts
-from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
 from ..rank.heap import keep_pages
 from ..rank.options import PipelineOptions
@@ -30,10 +28,8 @@ from ..stages.fsdp import is_sharded, resident_stages
 from ..stages.store import Stage, StageStore, device_of, given_modules, stage_modules
 from ..stages.streamed_weights import StreamedStages
 from ..stages.tie_detection import Group, find_ties, stages_of
-from ..transport import ReplicaFaults, agreed
+from ..transport import agreed
 from .agreement import check_alike
-from .step_inputs import StepInputs
-from .steps.setup import StepSetup
 
 
 def context_of(
@@ -50,11 +46,10 @@ def context_of(
     role = RankRole.of(program, rank_in(program, options))
     modules = stage_modules(stages, role.needed, program.schedule.problem.stages)
     options = with_ties(options, program, stages, modules)
-    device, group = device_for(options, modules), options.data_group
-    replicas = None if group is None else ReplicaFaults(group, options.timeout)
-    store = store_for(program, role, device, options, modules, replicas=replicas)
+    device = device_for(options, modules)
+    store = store_for(program, role, device, options, modules)
     held.callback(store.close)
-    return connected(program, role, options, store, device, held=held, replicas=replicas)
+    return connected(program, role, options, store, device, held=held)
 
 
 def context_after(
@@ -70,10 +65,7 @@ def context_after(
     store, role = before.store, RankRole.of(program, before.role.rank)
     if isinstance(store, StreamedStages):
         store = store.by(program.schedule, role.rank)
-    replicas = before.transport.replicas
-    return connected(
-        program, role, options, store, before.device, held=held, replicas=replicas, before=before
-    )
+    return connected(program, role, options, store, before.device, held=held, before=before)
 
 
 def check_given(program: Program, options: PipelineOptions) -> None:
@@ -165,8 +157,6 @@ def store_for(
     device: torch.device,
     options: PipelineOptions,
     modules: Mapping[int, nn.Module],
-    *,
-    replicas: ReplicaFaults | None,
 ) -> StageStore:
     """Returns the store of the rank's ``modules``, which stay as they are unless sent or cast.
 
@@ -182,7 +172,7 @@ def store_for(
         dtypes = {"param_dtype": options.param_dtype, "reduce_dtype": options.reduce_dtype}
         dtypes["master"] = _dtype_elsewhere(modules, options)
         return StreamedStages(modules, program.schedule, role.rank, device, **dtypes)
-    return resident_stages(modules, options.data_group, options.timeout, replicas)
+    return resident_stages(modules, options.data_group, options.timeout)
 
 
 def _dtype_elsewhere(
@@ -228,7 +218,6 @@ def connected(
     device: torch.device,
     *,
     held: ExitStack,
-    replicas: ReplicaFaults | None,
     before: RankContext | None = None,
 ) -> RankContext:
     """Returns the rank's context, with connections to all ranks that it communicates with.
@@ -244,35 +233,9 @@ def connected(
     else:
         transport = options.connect(routes, device)
         held.callback(transport.close)
-    transport.replicas = replicas
+    transport.replicated = options.data_group is not None
     memory = Ledger() if options.memory else Memory()
     buffers = None if before is None else before.buffers
     return RankContext(
         program, role, options, store, transport, memory, device, relays, routes, buffers
     )
-
-
-class Prepared:
-    """Everything that steps of one program use: ``context``, ``step_end``, ``setup``, ``inputs``.
-
-    ``held`` closes what is opened here. ``finish`` is called before a state dict of a stage or an
-    optimizer is created. ``starts``: whether the stages have not been trained yet. All ranks create
-    theirs at the same time.
-    """
-
-    def __init__(
-        self, context: RankContext, held: ExitStack, finish: Callable[[], None], *, starts: bool
-    ) -> None:
-        self.context, options = context, context.options
-        kind = JudgedStepEnd if options.needs_norm else StepEnd
-        self.step_end: StepEnd = kind(context, starts=starts)
-        held.callback(self.step_end.close)
-        self.setup = StepSetup(context, self.step_end)
-        microbatches = context.program.schedule.problem.microbatches
-        self.inputs = StepInputs(
-            context, self.setup.cells, microbatches, varying=options.varying_shapes
-        )
-        if context.relays:
-            stepped = self.step_end.modules.values(), self.step_end.optimizers.values()
-            for hook in finish_before_state_dicts(finish, *stepped):
-                held.callback(hook.remove)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
@@ -14,18 +14,18 @@ from pipeloom.ir.model.program import Program
 from ..device import Device
 from ..errors import ExecutionError
 from ..measure.plan_deviation import made_without_barrier
-from ..optim.optimizers import taken_over
-from ..rank.options import Options, PipelineOptions
+from ..rank.options import PipelineOptions
 from ..stages.store import Stage
 from ..tensors.receive_buffers import ReceiveBuffers
 from ..transport import ending_together
 from .agreement import FirstStep, same
 from .layered_source import as_planned
 from .model_source import ModelSource, Place, options_of, placed_stages
-from .preparation import Prepared, context_after, context_of
+from .preparation import context_after, context_of
 from .state import PipelineState
 from .step_arguments import StepData
 from .steps.forward_rounds import ForwardRounds
+from .steps.prepared import Prepared
 
 
 class RankPipeline:
@@ -35,14 +35,14 @@ class RankPipeline:
         self,
         program: Program,
         stages: Mapping[int, Stage] | Sequence[Stage],
-        **options: Unpack[Options],
+        **options: Any,
     ) -> None:
         given, problem = PipelineOptions(**options), program.schedule.problem
         with ExitStack() as held:
             with given.made_together():
                 context = context_of(program, stages, given, held)
-                own = Prepared(context, held, self.finish, starts=True)
-                self._forward_rounds = ForwardRounds(context, own.setup, own.step_end)
+                own = Prepared(context, held, self.finish)
+                self._forward_rounds = ForwardRounds(own)
             self.program, self.device, self.store = program, context.device, context.store
             self.num_stages, self.microbatches = problem.stages, problem.microbatches
             self.rank, self._transport = context.role.rank, context.transport
@@ -54,7 +54,7 @@ class RankPipeline:
             self._given_held = ExitStack()
             self._buffers = ReceiveBuffers(self.device)  # for programs given to steps
             self._state = PipelineState(context, own.step_end)
-            self._first = FirstStep(context, own.step_end)
+            self._first = FirstStep(context)
             if self.rank == 0 and (note := self.barrier_note) is not None:
                 warnings.warn(note, stacklevel=2)
             self._held = held.pop_all()
@@ -67,7 +67,7 @@ class RankPipeline:
         *,
         train: bool = True,
         place: Place | None = None,
-        **options: Unpack[Options],
+        **options: Any,
     ) -> Self:
         """Creates the pipeline of ``source``, cut as the program requires.
 
@@ -76,7 +76,7 @@ class RankPipeline:
         """
         count = program.schedule.problem.stages
         source = as_planned(source, program.schedule.problem.profile)
-        merged: Options = {**options_of(source, count, train=train), **options}
+        merged: dict[str, Any] = {**options_of(source, count, train=train), **options}
         return cls(program, placed_stages(source, count, place), **merged)
 
     def _of_step(self, program: Program | None, *, update: bool) -> Prepared:
@@ -102,15 +102,12 @@ class RankPipeline:
         """
         self.finish()  # before that, ranks may have different loss scales
         before = replace(self._own.context, buffers=self._buffers)
-        own = before.options.optimizer
-        optimizer = None if own is None else taken_over(self.optimizers.values())
-        options = replace(before.options, optimizer=optimizer, loss_scale=self._state.loss_scale())
+        options = replace(before.options, loss_scale=self._state.loss_scale())
         with ExitStack() as held:
             with options.made_together():
                 context = context_after(before, program, options, held)
-                given = Prepared(context, held, self.finish, starts=False)
+                given = Prepared(context, held, self.finish, before=self._own)
             last, self._given_held = self._given_held, held.pop_all()
-        given.setup.follow((self._given or self._own).setup)
         last.close()
         return given
 
@@ -141,10 +138,10 @@ class RankPipeline:
     def _refill(ran: Prepared, data: StepData) -> None:
         """Fills the cells again before ops since the beginning of the step are repeated."""
         store = ran.context.store
-        ran.setup.clear()
+        ran.clear()
         ran.inputs.put(data)
         if not store.resident:
-            ran.setup.gather()
+            ran.gather()
             store.begin()
 
     def finish(self) -> None:

@@ -8,13 +8,12 @@ from typing import Any
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.model.weight_coverage import WeightCoverage
 
 from ..device import Device
 from ..executor.executor import Executor
 from ..measure.trace import Marks, TracedOp, measured_schedule, traced_ops
-from ..probes.measurement_program import Asked
 from ..probes.measuring import check_numbers
+from ..probes.stage_probe import Asked
 from ..rank.loss_scale import LossScale
 from ..tensors.microbatches import Batch
 from ..transport import clock_offset
@@ -24,7 +23,7 @@ from .step_arguments import StepData
 
 
 class PipelineReports(RankPipeline):
-    """Times, memory, norms, coverage and graphs of one rank."""
+    """Times, memory, norms and graphs of one rank."""
 
     def profile(
         self,
@@ -65,10 +64,10 @@ class PipelineReports(RankPipeline):
         own = self._own
         with self.together():
             own.inputs.put(data)
-            own.setup.gather()
-            stages = StagesInPlace(own.context, own.step_end, own.setup, asked)
+            own.gather()
+            stages = StagesInPlace(own, asked)
             found = stages.measure()
-        own.setup.clear()
+        own.clear()
         return found
 
     def marks(self) -> Marks:
@@ -93,15 +92,6 @@ class PipelineReports(RankPipeline):
         own = (marks or self.marks()).later(offset)
         rows = self._transport.gather((ops, own, self.peak_memory))
         return measured_schedule(self._ran.context.program.schedule, rows)
-
-    @property
-    def coverage(self) -> dict[int, WeightCoverage]:
-        """The weight gradients that W computed in the first step, by stage of this rank with W's.
-
-        Empty before that step. It prints as ``W computes 99.6 % of stage 1's gradients; in B:
-        norm.weight``, where the gradients of the listed parameters are not deferred.
-        """
-        return dict(self._own.setup.coverage)
 
     @property
     def grad_norm(self) -> float | None:
@@ -133,21 +123,7 @@ class PipelineReports(RankPipeline):
 
         All are created before the first step unless shapes vary or a stage changes.
         """
-        return sum(runner.graphs for runner in self._own.setup.graphed.values())
-
-    @property
-    def graph_functions(self) -> int:
-        """The number of functions created or compiled for graphs, such as a stage's F, B and W.
-
-        It no longer grows after the first step, unless :attr:`remade_graphs` has a reason.
-        """
-        return sum(runner.made for runner in self._own.setup.graphed.values())
-
-    @property
-    def remade_graphs(self) -> dict[int, str]:
-        """This rank's stages whose graphs were recreated after the first step, with the shapes."""
-        graphed = self._own.setup.graphed.items()
-        return {s: runner.remade for s, runner in graphed if runner.remade is not None}
+        return sum(runner.graphs for runner in self._own.graphed.values())
 
     @property
     def eager_stages(self) -> dict[int, str]:
@@ -155,12 +131,11 @@ class PipelineReports(RankPipeline):
 
         Known after the first step.
         """
-        setup = self._own.setup
-        found = {s: runner.refusal for s, runner in setup.graphed.items()} | setup.never
+        found = {s: runner.refusal for s, runner in self._own.graphed.items()} | self._own.never
         return {s: why for s, why in found.items() if why is not None}
 
     def _executor(self) -> Executor:
         """Returns the executor of the last step. Raises InputError if there was no step."""
-        if self._ran.setup.executor is None:
+        if self._ran.executor is None:
             raise InputError("trace: no step has run yet")
-        return self._ran.setup.executor
+        return self._ran.executor

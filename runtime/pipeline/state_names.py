@@ -9,7 +9,6 @@ the first one's name.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from torch import Tensor, nn
@@ -60,14 +59,6 @@ def unwrapped(name: str) -> str:
     for wrapper in WRAPPERS:
         name = name.replace(wrapper, "")
     return name
-
-
-def model_name(names: ModelNames | None, stage: int, name: str) -> str:
-    """Returns the model's name of a stage's ``name``; ``name`` itself if ``names`` fails."""
-    own = unwrapped(name)
-    with suppress(Exception):
-        return own if names is None else str(names(stage, own))
-    return own
 
 
 def _row(modules: Mapping[int, nn.Module], names: ModelNames) -> _Row:

@@ -6,13 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeloom.ir.errors import InputError
-
 from ..errors import ShapeError
-from ..executor.outputs import arguments
 from ..executor.stage_runner import Cell
-from ..rank.options import IN_MODEL
-from ..tensors.microbatches import Batch, split_options
+from ..tensors.microbatches import Batch
 from ..tensors.trees import Form, form
 
 
@@ -24,25 +20,6 @@ class StepData:
     options: Mapping[str, Any]
     target: Batch | None
     loss_kwargs: Mapping[str, Any]
-
-
-def put_arguments(cells: Iterable[tuple[int, Cell]], data: StepData, microbatches: int) -> None:
-    """Adds the target to the last stage's arguments, for a model that computes its own loss.
-
-    Raises InputError for invalid combinations, ShapeError for batches that cannot be split.
-    """
-    if data.loss_kwargs:
-        raise InputError(
-            f"loss_kwargs: expected none with loss={IN_MODEL!r}, whose arguments are the target's, "
-            f"got {', '.join(data.loss_kwargs)}"
-        )
-    each = split_options(arguments(data.target), microbatches)
-    if twice := sorted(data.options.keys() & each[0].keys()):
-        raise InputError(
-            f"target: expected what is no keyword argument of the step, too, got {twice[0]}"
-        )
-    for j, cell in cells:
-        cell.options, cell.target = {**cell.options, **each[j]}, (None, {})
 
 
 def given(stage: int, cell: Cell) -> tuple[Form, ...]:

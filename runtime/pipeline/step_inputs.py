@@ -11,11 +11,10 @@ from pipeloom.ir.errors import InputError
 
 from ..executor.stage_runner import Cell
 from ..rank.context import RankContext
-from ..rank.options import IN_MODEL
 from ..tensors.microbatches import Batch, split, split_options
 from ..tensors.rows import cut, merge
 from ..tensors.trees import Form, form, mapped
-from .step_arguments import StepData, check_like_first, given, put_arguments
+from .step_arguments import StepData, check_like_first, given
 
 Cells: TypeAlias = Mapping[tuple[int, int], Cell]
 
@@ -86,13 +85,7 @@ class StepInputs:
             self._shapes = shapes
 
     def _put_targets(self, data: StepData) -> None:
-        """Stores targets and keyword arguments of the loss in the last stage's cells.
-
-        If the model computes its loss, they become arguments of the stage.
-        """
-        if self._loss == IN_MODEL:
-            put_arguments(self.last, data, self._microbatches)
-            return
+        """Stores targets and keyword arguments of the loss in the last stage's cells."""
         if self._loss is None or data.target is None:
             missing = "loss" if self._loss is None else "target"
             raise InputError(f"step: rank {self._rank} runs the last stage: {missing} is missing")
@@ -101,24 +94,20 @@ class StepInputs:
             cell.target = targets[j], data.loss_kwargs
 
 
-Result: TypeAlias = tuple[Any, Tensor | None, Any]  # a microbatch's output, loss and metrics
+Result: TypeAlias = tuple[Any, Tensor | None]  # a microbatch's output and loss
 
 
 def taken(cells: Sequence[tuple[int, Cell]]) -> list[Result]:
     """Removes the results from the last stage's cells and returns them."""
-    found = [(cell.result, cell.loss, cell.metrics) for _, cell in cells]
+    found = [(cell.result, cell.loss) for _, cell in cells]
     for _, cell in cells:
-        cell.result = cell.loss = cell.metrics = None
+        cell.result = cell.loss = None
     return found
 
 
-def hand_out(
-    results: Sequence[Result], losses: list[Tensor] | None, metrics: list[Any] | None
-) -> Any:
-    """Returns the outputs as one batch, None if none was kept; fills ``losses`` and ``metrics``."""
+def hand_out(results: Sequence[Result], losses: list[Tensor] | None) -> Any:
+    """Returns the outputs as one batch, None if none was kept; fills ``losses``."""
     if losses is not None:
-        losses[:] = [loss for _, loss, _ in results if loss is not None]
-    if metrics is not None:
-        metrics[:] = [found for _, _, found in results if found is not None]
-    outputs = [output for output, _, _ in results if output is not None]
+        losses[:] = [loss for _, loss in results if loss is not None]
+    outputs = [output for output, _ in results if output is not None]
     return merge(outputs) if outputs else None

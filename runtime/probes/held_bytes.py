@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from ..dtensors import local, parts
-from ..fake_tensors import is_fake, really
 from ..rank.options import MakeOptimizer
 from ..stages.store import StageStore
 from ..stages.streamed_weights import StreamedStages
@@ -57,19 +55,11 @@ def _gradient_bytes(parameter: nn.Parameter) -> int:
 
 
 def _state_bytes(parameter: nn.Parameter, make: MakeOptimizer) -> int:
-    """Returns the bytes of optimizer state after a step on a copy of the parameter.
-
-    The copy of a fake parameter is on ``meta``, without memory.
-    """
-    with really() if is_fake(parameter) else nullcontext():
-        if is_fake(parameter):
-            copy = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
-        else:
-            copy = parameter.detach().clone()
-        one = nn.Parameter(copy)
-        one.grad = torch.zeros_like(one)
-        optimizer = make([one])
-        optimizer.step()
+    """Returns the bytes of optimizer state after a step on a copy of the parameter."""
+    one = nn.Parameter(parameter.detach().clone())
+    one.grad = torch.zeros_like(one)
+    optimizer = make([one])
+    optimizer.step()
     return _bytes(optimizer.state.values())
 
 

@@ -13,11 +13,9 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time, spread_of
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from .link_probe import LinkParts, link_of, links_of
 
-UNKNOWN = [1.0]  # milliseconds of an op that was not timed
 ACTIVATION = "activation_bytes"
 
 
@@ -33,15 +31,13 @@ def check_numbers(**numbers: int | None) -> None:
 class StagePart:
     """Measurements of one stage on one device.
 
-    ``times``: milliseconds by kind of op; ``pairs``: of pairs. ``sizes``: bytes by the keys of a
-    stage's profile. ``eager``: why it ran as a module although graphs were requested.
+    ``times``: milliseconds by kind of op. ``sizes``: bytes by the keys of a stage's profile.
+    ``eager``: why it ran as a module although graphs were requested.
     """
 
     stage: int
     times: Mapping[OpKind, Sequence[float]]
-    pairs: Sequence[float]
     sizes: Mapping[str, int]
-    coverage: WeightCoverage | None = None
     eager: str | None = None
 
 
@@ -66,13 +62,10 @@ def measurement(parts: Sequence[StagePart], links: LinkParts, **facts: Any) -> M
     found = links_of(links.links, delay.median if delay else inf) if links.links else None
     uniform = found is None or not found.pairs
     times = tuple(
-        {k: Figure.of([ms for p in own for ms in p.times[k]] or UNKNOWN) for k in own[0].times}
-        for own in each
+        {k: Figure.of([ms for p in own for ms in p.times[k]]) for k in own[0].times} for own in each
     )
-    paired = [[ms for part in own for ms in part.pairs] for own in each]
-    pairs = tuple(Figure.of(samples) for samples in paired if samples)
     profile = Profile(
-        stages=tuple(map(_stage, each, times, pairs or (None,) * len(each))),
+        stages=tuple(map(_stage, each, times)),
         shared_by=1,
         t_comm=delay.median if delay is not None and uniform else None,
         links=found,
@@ -80,15 +73,11 @@ def measurement(parts: Sequence[StagePart], links: LinkParts, **facts: Any) -> M
         max_stages=len(each),
         **facts,
     )
-    coverage = joined({p.stage: p.coverage} for p in parts if p.coverage is not None)
     eager = {part.stage: part.eager for part in parts if part.eager is not None}
-    seen = tuple(coverage.values())
-    return Measurement(profile, times, delay, True, pairs, coverage=seen, eager=eager)
+    return Measurement(profile, times, delay, True, eager=eager)
 
 
-def _stage(
-    parts: Sequence[StagePart], times: Mapping[OpKind, Figure], pair: Figure | None
-) -> StageProfile:
+def _stage(parts: Sequence[StagePart], times: Mapping[OpKind, Figure]) -> StageProfile:
     sizes = {key: float(max(part.sizes[key] for part in parts)) for key in parts[0].sizes}
     more: dict[str, Any] = {"spread": spread_of(times), **sizes}
     return StageProfile(
@@ -96,7 +85,6 @@ def _stage(
         times[OpKind.B].median,
         times[OpKind.W].median,
         t_r=times[OpKind.R].median if OpKind.R in times else None,
-        t_fb=None if pair is None else pair.median,
         t_bw=fused_time(times),
         **more,
     )

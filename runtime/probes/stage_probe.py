@@ -1,66 +1,68 @@
-"""Measures one stage by the executor: times of its ops, and bytes that a microbatch holds."""
+"""Measures one stage: times of its ops, and bytes that a microbatch holds.
+
+The microbatches in flight run once in each variant, as in a pipeline: first all forwards, then the
+rest of each microbatch, with random inputs and output gradients. For two in flight::
+
+    split        F0 F1   B0 W0     B1 W1
+    fused        F0 F1   BW0       BW1
+    recomputed   F0 F1   R0 B0 W0  R1 B1 W1
+    offloaded    F0 O0 F1 O1   L0 B0 W0  L1 B1 W1
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.weight_coverage import WeightCoverage
 
-from ..executor.executor import Executor
+from ..executor.messages import give_input
+from ..executor.remat_ops import calls
 from ..executor.stage_runner import Cell, StageRunner
-from ..measure.gradient_watch import GradientWatch, covered
-from ..measure.op_timer import Call
-from ..rank.context import RankContext
+from ..measure.memory import Held
+from ..measure.op_timer import Call, make_clock
+from ..tensors.packed_message import PackedMessage
 from ..tensors.stage_interface import StageInterface
 from ..tensors.trees import mapped
-from ..transport.single import SingleTransport
-from .measurement_program import OFFLOADED, RECOMPUTED, SPLIT, Asked
 
+BACKWARD = (OpKind.B, OpKind.BW)
+SPLIT, RECOMPUTED, OFFLOADED = "split", "recomputed", "offloaded"
 MILLISECONDS = 1e3
-READINGS = 5  # per microbatch: two around F, three around B
-DONE: Any = SimpleNamespace(wait=int)
 
 
-class MadeUpMessages(SingleTransport):
-    """A transport for measurement: receives random numbers, discards what is sent.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The requested measurements of stages besides F, B and W, and the number of rounds.
 
-    ``messages``: the message from each source. ``interfaces``: the outputs of stages.
+    ``in_flight``: microbatches per round. ``fused``: BW. ``recompute``: R, and the bytes held until
+    then. ``offload``: bytes that are offloaded and that stay. ``repeats``: rounds that count, after
+    ``warmup`` rounds that do not.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        messages: Sequence[ir.Tensor],
-        interfaces: Sequence[Sequence[StageInterface]],
-        device: torch.device,
-    ) -> None:
-        self.rank = rank
-        self._messages = [
-            interfaces[x.stage - 1][x.index].forward
-            if x.kind is ir.TensorKind.X
-            else interfaces[x.stage][x.index].backward
-            for x in messages
-        ]
-        # a separate generator, as models may draw from the default one
-        self._generator = torch.Generator(device)
+    in_flight: int
+    fused: bool = True
+    recompute: bool = False
+    offload: bool = False
+    repeats: int = 10
+    warmup: int = 2
 
-    def recv(self, buffer: Tensor, peer: int) -> Any:
-        for part in self._messages[peer].tensors(buffer):
-            if part.dtype.is_floating_point:
-                part.normal_(generator=self._generator)
-            else:
-                part.zero_()
-        return DONE
-
-    def send(self, tensor: Tensor, peer: int) -> Any:
-        return DONE
+    @property
+    def ways(self) -> dict[str, tuple[OpKind, ...]]:
+        """The variants: the ops of a microbatch, in order."""
+        f, b, w = OpKind.F, OpKind.B, OpKind.W
+        found: dict[str, tuple[OpKind, ...]] = {SPLIT: (f, b, w)}
+        if self.fused:
+            found["fused"] = (f, OpKind.BW)
+        if self.recompute:
+            found[RECOMPUTED] = (f, OpKind.R, b, w)
+        if self.offload:
+            found[OFFLOADED] = (f, OpKind.O, OpKind.L, b, w)
+        return found
 
 
 class Reading(NamedTuple):
@@ -72,95 +74,161 @@ class Reading(NamedTuple):
 
 
 class StageProbe:
-    """Measures the stage of ``runner`` by the measurement program of ``context``.
+    """Measures the stage of ``runner``, by calls that each round runs in the same order.
 
-    ``cells``: of the program's microbatches, by stage and microbatch. ``sources``: for each, a cell
-    of a step with its arguments. The object replaces StepEnd in its executor: in the round that
-    measures bytes, it reads the ledger at each ``step`` instruction. ``times``: milliseconds by
-    kind of op, in rounds that count; ``pairs``: of pairs.
+    ``sources``: for each microbatch in flight, a cell of a step with its arguments. ``cells``: of
+    the same microbatches, in each variant. ``interfaces[s][j]`` describes a stage's output.
+    ``times``: milliseconds by kind of op, in rounds that count; a kind of several variants is timed
+    in the first one.
     """
 
     def __init__(
         self,
-        context: RankContext,
         runner: StageRunner,
-        cells: Mapping[tuple[int, int], Cell],
-        sources: Sequence[Cell],
         asked: Asked,
+        sources: Sequence[Cell],
+        cells: Sequence[Sequence[Cell]],
         *,
         interfaces: Sequence[Sequence[StageInterface]],
+        device: torch.device,
     ) -> None:
-        self.runner, self._memory, self._asked = runner, context.memory, asked
-        self._cells = [*zip(cells.values(), sources, strict=True)]
-        self._out = [cell.offloaded for cell in cells.values() if cell.offloaded is not None]
-        self._readings: list[Reading] | None = None  # None: while ops are timed
-        self.times: dict[OpKind, list[float]] = {kind: [] for kind in asked.timed}
-        self.pairs: list[float] = []
-        reads: Any = self
-        self._executor = Executor(context, reads, cells, {runner.stage: runner}, interfaces)
+        self.runner, self._memory = runner, runner.memory
+        self._out = [c.offloaded for row in cells for c in row if c.offloaded is not None]
+        self._reads = False  # whether this round measures bytes
+        self._readings: dict[str, list[list[Reading]]] = {}  # by variant and microbatch
+        self.times: dict[OpKind, list[float]] = {}
+        ops = len(sources) * sum(map(len, asked.ways.values()))
+        self._clock = make_clock(2 * ops, device)
+        self._timed: list[list[float] | None] = []  # where each op's time goes
+        self._calls: list[Call] = []
+        # a separate generator, as models may draw from the default one
+        generator = torch.Generator(device)
+        given = [_Given(runner, j, x, interfaces, generator) for j, x in enumerate(sources)]
+        for (name, way), row in zip(asked.ways.items(), cells, strict=True):
+            readings: list[list[Reading]] = [[] for _ in row]
+            self._readings[name] = readings
+            self._variant(way, [*zip(given, row, readings, strict=True)])
 
-    def step(self, stage: int) -> Call:
-        """Returns the call of a ``step``."""
-        return self._read
+    def _variant(
+        self, way: Sequence[OpKind], microbatches: Sequence[tuple[_Given, Cell, list[Reading]]]
+    ) -> None:
+        """Adds the calls of one variant, with readings around what changes the held memory."""
+        first = 2 if OpKind.O in way else 1
+        back = 1 + max(i for i, kind in enumerate(way) if kind in BACKWARD)
+        new = {kind for kind in way if not kind.copies} - self.times.keys()
+        self.times |= {kind: [] for kind in way if kind in new}
+        for given, cell, found in microbatches:
+            given.inputs(cell)
+            self.runner.prepare(cell, cell.inputs)
+            given.free()
+            read = partial(self._read, found)
+            self._calls += [read, partial(given.inputs, cell)]
+            self._add(way[:first], new, cell)
+            self._calls += [partial(setattr, cell, "output", ()), read]
+        for given, cell, found in microbatches:
+            read = partial(self._read, found)
+            self._calls += [read, partial(given.gradients, cell), read]
+            self._add(way[first:back], new, cell)
+            self._calls += [read, partial(setattr, cell, "dx", ())]
+            self._add(way[back:], new, cell)
+            self._calls.append(given.free)
 
-    def _read(self) -> None:
-        if self._readings is not None:
+    def _add(self, kinds: Sequence[OpKind], new: Collection[OpKind], cell: Cell) -> None:
+        for kind in kinds:
+            run: Call = partial(calls(self.runner, kind, cell), cell)
+            self._calls.append(self._clock.timed(run, 2 * len(self._timed)))
+            self._timed.append(self.times[kind] if kind in new else None)
+
+    def _read(self, found: list[Reading]) -> None:
+        if self._reads:
             memory, out = self._memory, sum(each.moved for each in self._out)
-            self._readings.append(Reading(memory.live, memory.peak, out))
+            found.append(Reading(memory.live, memory.peak, out))
             memory.peak = memory.live
 
     def run(self, *, counts: bool = False) -> None:
         """Runs one round; with ``counts``, keeps its times."""
-        for cell, given in self._cells:
-            cell.options, cell.target = mapped(_own, given.options), mapped(_own, given.target)
-            if self.runner.stage == 0:
-                cell.inputs = tuple(mapped(_own, x) for x in given.inputs)
         self._memory.start([self.runner.module])
-        self._executor.run()
-        if counts:
-            self._count()
+        self._clock.start()
+        for call in self._calls:
+            call()
+        marks = self._clock.seconds() if counts else ()
+        for i, times in enumerate(self._timed if counts else ()):
+            if times is not None:
+                times.append((marks[2 * i + 1] - marks[2 * i]) * MILLISECONDS)
 
-    def _count(self) -> None:
-        marks, before = self._executor.clock.seconds(), OpKind.W
-        for i, op in enumerate(self._executor.ops):
-            way = op.microbatch // self._asked.in_flight
-            start, end = (mark * MILLISECONDS for mark in marks[2 * i : 2 * i + 2])
-            if self._asked.timed.get(op.kind) == way:
-                self.times[op.kind].append(end - start)
-            elif way == len(self._asked.ways) and (before, op.kind) == (OpKind.F, OpKind.BW):
-                self.pairs.append(end - marks[2 * i - 2] * MILLISECONDS)
-            before = op.kind
+    def sizes(self) -> dict[str, int]:
+        """Runs one more round; returns the maximum bytes of any microbatch.
 
-    def sizes(
-        self, name: Callable[[int, str], str]
-    ) -> tuple[dict[str, int], WeightCoverage | None]:
-        """Runs one more round to measure bytes.
-
-        Returns the maximum bytes of any microbatch, by keys of a stage's profile, and which weight
-        gradients W computed, with parameters renamed by ``name``.
+        They are by keys of a stage's profile.
         """
-        self.runner.watched, self._readings = GradientWatch(), []
+        self._reads = True
         self.run()
-        count = self._asked.in_flight * READINGS
         held = {
-            way: self._held(self._readings[number * count : (number + 1) * count])
-            for number, way in enumerate(self._asked.ways)
+            name: _Held(*map(max, zip(*(_held(*row) for row in rows), strict=True)))
+            for name, rows in self._readings.items()
         }
         found = {"m_b": held[SPLIT].most, "m_w": held[SPLIT].later}
         if (again := held.get(RECOMPUTED)) is not None:
             found["m_r"] = min(again.waiting, found["m_b"])
         if (moved := held.get(OFFLOADED)) is not None:
             found |= {"m_o": min(moved.waiting, found["m_b"]), "offload_bytes": moved.out}
-        return found, covered(self.runner, name)
+        return found
 
-    def _held(self, own: Sequence[Reading]) -> _Held:
-        """Returns the maximum bytes of any microbatch of one variant, from its readings."""
-        count = self._asked.in_flight
-        each = [
-            _held(*own[2 * j : 2 * j + 2], *own[2 * count + 3 * j : 2 * count + 3 * j + 3])
-            for j in range(count)
-        ]
-        return _Held(*map(max, zip(*each, strict=True)))
+
+class _Given:
+    """What microbatch ``j`` gets: arguments of a step's cell, and random messages, once made."""
+
+    def __init__(
+        self,
+        runner: StageRunner,
+        j: int,
+        source: Cell,
+        interfaces: Sequence[Sequence[StageInterface]],
+        generator: torch.Generator,
+    ) -> None:
+        stage, self._memory, self._source = runner.stage, runner.memory, source
+        self._held: Held = ()
+        self._x: list[tuple[Tensor, bool]] | None = None
+        self._dy: tuple[Tensor, ...] = ()
+        if stage > 0:
+            before = interfaces[stage - 1][j]
+            parts = _received(before.forward, generator)
+            self._x = [*zip(parts, before.needs_grad, strict=True)]
+        if stage < len(interfaces):
+            self._dy = _received(interfaces[stage][j].backward, generator)
+
+    def inputs(self, cell: Cell) -> None:
+        """Sets the arguments of F and of the loss."""
+        source = self._source
+        cell.options, cell.target = mapped(_own, source.options), mapped(_own, source.target)
+        if self._x is None:
+            cell.inputs = tuple(mapped(_own, x) for x in source.inputs)
+        else:
+            self._held += self._memory.hold(*(x for x, _ in self._x))
+            give_input(cell, self._x)
+
+    def gradients(self, cell: Cell) -> None:
+        """Sets the gradients from which B starts, unless they are those of the loss."""
+        if self._dy:
+            self._held += self._memory.hold(*self._dy)
+            cell.dy = self._dy
+
+    def free(self) -> None:
+        """Ends counting the messages."""
+        self._memory.release(self._held)
+        self._held = ()
+
+
+def _received(message: PackedMessage, generator: torch.Generator) -> tuple[Tensor, ...]:
+    """Returns the tensors of a message of random numbers."""
+    buffer = torch.empty(message.nbytes, dtype=torch.uint8, device=generator.device)
+    parts = message.tensors(message.place(buffer))
+    for part in parts:
+        if part.dtype.is_floating_point:
+            part.normal_(generator=generator)
+        else:
+            part.zero_()
+    return parts
 
 
 class _Held(NamedTuple):

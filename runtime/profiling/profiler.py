@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -22,10 +23,10 @@ from ..launch.environment import own_gpu
 from ..launch.processes import launch_ranks
 from ..pipeline.layered_source import by_layers
 from ..pipeline.model_source import ModelSource, check_cut, most_stages, on_device
-from ..probes.measurement_program import Asked
 from ..probes.measuring import check_numbers
-from ..rank.options import Options, StagesAs, check_stages_as
-from .source_pipeline import calculate_memory, measurable, measure_source
+from ..probes.stage_probe import Asked
+from ..rank.options import StagesAs, check_stages_as
+from .source_pipeline import measurable, measure_source
 
 
 def measure_profile(
@@ -42,9 +43,7 @@ def measure_profile(
     name: str = "",
     timeout: float = 300.0,
     recompute: bool = False,
-    pairs: bool = False,
     offload: bool = False,
-    memory_only: bool = False,
     stages_as: StagesAs = "eager",
 ) -> Measurement:
     """Returns the profile of ``source`` cut into ``stages`` on ``ranks``, stage s on rank s mod P.
@@ -54,9 +53,8 @@ def measure_profile(
     picklable; or joins torchrun's processes, on all of which it returns the same.
 
     ``together`` False: one process measures one stage after the other, and no links; these are the
-    times if nothing else runs. ``recompute``: measure T_R and M_R, too. ``pairs``: T_FB.
-    ``offload``: M_O, the offloaded bytes and the link to the host. ``memory_only``: calculate only
-    bytes, in this process; each op takes 1 ms. ``stages_as``: see
+    times if nothing else runs. ``recompute``: measure T_R and M_R, too. ``offload``: M_O, the
+    offloaded bytes and the link to the host. ``stages_as``: see
     :class:`~..pipeline.pipeline.Pipeline`. Raises InputError for invalid settings, LaunchError if a
     rank fails.
     """
@@ -69,40 +67,31 @@ def measure_profile(
     if ranks > stages:
         raise InputError(f"ranks: expected at most {stages}, as many as stages, got {ranks}")
     check_cut(source, stages)
-    in_flight = max(in_flight or ranks, 2 if pairs else 1)
-    asked = Asked(in_flight, not layers, recompute, offload, pairs, repeats, warmup)
-    options: Options = {"tied": source.tied(stages), "timeout": timeout, "stages_as": stages_as}
-    count = ranks if together and not memory_only else 1
+    asked = Asked(in_flight or ranks, not layers, recompute, offload, repeats, warmup)
+    options: dict[str, Any] = {
+        "tied": source.tied(stages),
+        "timeout": timeout,
+        "stages_as": stages_as,
+    }
+    count = ranks if together else 1
     program = measurable(stages, count, asked, name)
-    if memory_only:
-        _check_memory_only(device, pairs=pairs)
-        found = calculate_memory(source, program, asked, options, dtype=dtype)
-    else:
-        measure = partial(_measure_rank, source, program, asked, options, dtype=dtype, ranks=ranks)
-        results = launch_ranks(measure, count, (device,), device=device)
-        found = replace(next(iter(results.values())), together=together)
+    measure = partial(_measure_rank, source, program, asked, options, dtype=dtype, ranks=ranks)
+    results = launch_ranks(measure, count, (device,), device=device)
+    found: Measurement = replace(next(iter(results.values())), together=together)
     profile = replace(found.profile, ranks=ranks, max_stages=None)
     if not layers:
         profile = replace(profile, max_stages=most_stages(source, stages))
         return replace(found, profile=profile)
-    pairs_of = zip(profile.stages, layers, strict=True)
-    named = tuple(replace(stage, layers=(layer,)) for stage, layer in pairs_of)
+    pairs = zip(profile.stages, layers, strict=True)
+    named = tuple(replace(stage, layers=(layer,)) for stage, layer in pairs)
     return replace(found, profile=replace(profile, stages=named), by_layers=True)
-
-
-def _check_memory_only(device: str, *, pairs: bool) -> None:
-    """Raises InputError for options that do not apply to ``memory_only``."""
-    if device != "cpu":
-        raise InputError(f"device: expected cpu beside memory_only, got {device}")
-    if pairs:
-        raise InputError("pairs: expected none beside memory_only, which computes nothing")
 
 
 def _measure_rank(
     source: ModelSource,
     program: Program,
     asked: Asked,
-    options: Options,
+    options: dict[str, Any],
     on: str,
     *,
     dtype: torch.dtype | None,

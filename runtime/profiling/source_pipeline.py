@@ -1,19 +1,13 @@
-"""Measures a model source as a pipeline, by a program that contains each op of each stage.
-
-Alternatively, calculates its bytes on fake tensors, without computation or memory.
-"""
+"""Measures a model source as a pipeline, by a program that contains each op of each stage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from math import inf
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pipeloom.ir.errors import InputError, in_brief
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import Op, OpKind
@@ -23,21 +17,17 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 
-from ..fake_tensors import fake_module, faked, really
 from ..pipeline.model_source import ModelSource, Place, checked_batch
 from ..pipeline.pipeline import Pipeline
 from ..pipeline.step_arguments import StepData
-from ..probes.measurement_program import Asked
-from ..rank.options import Options
-from ..stages.store import Stage, made
-from ..transport.single import SingleTransport
+from ..probes.stage_probe import Asked
 
 
 def measure_source(
     source: ModelSource,
     program: Program,
     asked: Asked,
-    options: Options,
+    options: dict[str, Any],
     *,
     dtype: torch.dtype | None,
     place: Place,
@@ -46,7 +36,7 @@ def measure_source(
 
     ``dtype``: of floating-point inputs; None keeps the source's.
     """
-    measuring: Options = {"memory": False, "verify": False, "check": False, **options}
+    measuring: dict[str, Any] = {"memory": False, "verify": False, "check": False, **options}
     pipeline = Pipeline.from_source(program, source, place=place, **measuring)
 
     def given(tensor: Tensor) -> Tensor:
@@ -77,45 +67,3 @@ def measurable(stages: int, ranks: int, asked: Asked, name: str) -> Program:
     end: list[ir.Instruction] = [ir.Reduce(tuple(range(stages)))]
     rows = tuple((*map(ir.Compute, ops), *end) for ops in order)
     return Program(Schedule.of(problem, order, "measured"), rows, ((),) * ranks)
-
-
-def calculate_memory(
-    source: ModelSource,
-    program: Program,
-    asked: Asked,
-    options: Options,
-    *,
-    dtype: torch.dtype | None,
-) -> Measurement:
-    """Returns a profile with all bytes of the stages and without times: each op takes 1 ms.
-
-    ``program`` has one rank. Compiled graphs hold the same bytes as uncompiled ones. Raises
-    InputError if a stage depends on values in tensors.
-    """
-    asked = replace(asked, fused=False, repeats=0, warmup=0)
-    options = {**options, "transport": SingleTransport(), "device": "cpu"}
-    if options["stages_as"] != "eager":
-        options["stages_as"] = "aten"
-
-    def place(stage: Stage, number: int) -> nn.Module:
-        with really(), torch.device("meta"):
-            module = made(stage, number)
-        return fake_module(module, torch.device("cpu"), dtype)
-
-    with _told(source), faked():
-        found = measure_source(source, program, asked, options, dtype=dtype, place=place)
-    return replace(found, together=False, times=({},) * found.profile.num_stages)
-
-
-@contextmanager
-def _told(source: ModelSource) -> Iterator[None]:
-    """A context that turns errors into one line with advice."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(
-            f"memory_only: {type(source).__name__}: expected stages and an optimizer that run "
-            f"without values, as these are measured otherwise: {in_brief(error)}"
-        ) from error

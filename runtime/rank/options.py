@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypedDict, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 import torch.distributed as dist
@@ -19,8 +19,7 @@ from ..transport import Routes, Transport, connect, ending_together, gather_earl
 from ..transport import whereabouts as whereabouts_in
 from .loss_scale import LossScale
 
-IN_MODEL: Literal["model"] = "model"  # the last stage's module computes the loss
-Loss: TypeAlias = Callable[..., Any] | Literal["model"]
+Loss: TypeAlias = Callable[..., Any]  # (output, target, **loss_kwargs) -> scalar tensor
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 StagesAs: TypeAlias = Literal["eager", "aten", "inductor"]
 STAGES_AS: tuple[StagesAs, ...] = get_args(StagesAs)
@@ -28,41 +27,13 @@ ModelNames: TypeAlias = Callable[[int, str], str]  # (stage, name in it) -> name
 NormGroups: TypeAlias = Mapping[str, dist.ProcessGroup]
 
 
-class Options(TypedDict, total=False):
-    """The keyword arguments of :class:`~..pipeline.pipeline.Pipeline`, documented there."""
-
-    loss: Loss | None
-    scale_grads: bool
-    optimizer: MakeOptimizer | None
-    tied: Sequence[Group]
-    skips: Sequence[tuple[int, int]]
-    names: ModelNames | None
-    varying_shapes: bool
-    param_dtype: torch.dtype | None
-    reduce_dtype: torch.dtype | None
-    clip_grad_norm: float | None
-    norm_groups: NormGroups | None
-    loss_scale: LossScale | None
-    post_validation: bool
-    stages_as: StagesAs
-    group: dist.ProcessGroup | None
-    data_group: dist.ProcessGroup | None
-    transport: Transport | None
-    device: torch.device | str | None
-    timeout: float
-    memory: bool
-    pace: bool
-    verify: bool
-    check: bool
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
-    """The keyword arguments with their defaults.
+    """The keyword arguments of :class:`~..pipeline.pipeline.Pipeline`, documented there.
 
-    Raises InputError for a dtype that is not floating-point, a loss that is neither a function nor
-    ``"model"``, an optimizer instead of a function that creates one, an unknown ``stages_as``, and
-    a ``transport`` together with a ``group``.
+    Raises InputError for a dtype that is not floating-point, a loss that is no function, an
+    optimizer instead of a function that creates one, an unknown ``stages_as``, and a ``transport``
+    together with a ``group``.
     """
 
     loss: Loss | None = None
@@ -91,8 +62,8 @@ class PipelineOptions:
 
     def __post_init__(self) -> None:
         check_floating(param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype)
-        if not (self.loss is None or self.loss == IN_MODEL or callable(self.loss)):
-            raise InputError(f"loss: expected a function or {IN_MODEL!r}, got {self.loss!r}")
+        if not (self.loss is None or callable(self.loss)):
+            raise InputError(f"loss: expected a function, got {self.loss!r}")
         if not (self.optimizer is None or callable(self.optimizer)):
             kind = type(self.optimizer).__name__
             raise InputError(

@@ -27,7 +27,7 @@ from torch import nn
 
 from pipeloom.ir.errors import InputError
 
-from ..transport import ReplicaFaults, wait_for
+from ..transport import faults_under_way, wait_for
 from .gradients import gradient_of
 from .store import StageStore, check_frozen, device_of
 
@@ -64,16 +64,11 @@ class ShardedModule:
     """
 
     def __init__(
-        self,
-        stage: int,
-        module: nn.Module,
-        group: dist.ProcessGroup,
-        timeout: timedelta,
-        faults: ReplicaFaults | None = None,
+        self, stage: int, module: nn.Module, group: dist.ProcessGroup, timeout: timedelta
     ) -> None:
         from torch.distributed.fsdp import FSDPModule
 
-        self._stage, self._timeout, self._faults = stage, timeout, faults
+        self._stage, self._timeout, self._faults = stage, timeout, faults_under_way()
         self._device = device_of([module]).type
         self._parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
         self._states: list[Any] = [part._get_fsdp_state() for part in self._parts]
@@ -182,11 +177,7 @@ class ShardedStages(StageStore):
     resident = False
 
     def __init__(
-        self,
-        modules: Mapping[int, nn.Module],
-        group: dist.ProcessGroup,
-        seconds: float,
-        faults: ReplicaFaults | None = None,
+        self, modules: Mapping[int, nn.Module], group: dist.ProcessGroup, seconds: float
     ) -> None:
         super().__init__(modules)
         self.sharded: dict[int, ShardedModule] = {}
@@ -194,7 +185,7 @@ class ShardedStages(StageStore):
             for s, module in modules.items():
                 if is_sharded(module):
                     timeout = timedelta(seconds=seconds)
-                    self.sharded[s] = ShardedModule(s, module, group, timeout, faults)
+                    self.sharded[s] = ShardedModule(s, module, group, timeout)
                     held.callback(self.sharded[s].close)
             self._held = held.pop_all()
 
@@ -216,15 +207,12 @@ class ShardedStages(StageStore):
 
 
 def resident_stages(
-    modules: Mapping[int, nn.Module],
-    group: dist.ProcessGroup | None,
-    seconds: float,
-    faults: ReplicaFaults | None = None,
+    modules: Mapping[int, nn.Module], group: dist.ProcessGroup | None, seconds: float
 ) -> StageStore:
     """Returns the store of unchanged modules, of which some may be sharded over ``group``.
 
-    ``seconds``: limit of the waits for shards of other processes. ``faults``: errors of the
-    replicas. Raises InputError for sharded stages without a group.
+    ``seconds``: limit of the waits for shards of other processes. Raises InputError for sharded
+    stages without a group.
     """
     sharded = [s for s, module in modules.items() if is_sharded(module)]
     if not sharded:
@@ -233,7 +221,7 @@ def resident_stages(
         raise InputError(
             f"data_group: expected the processes that have shards of stage {sharded[0]}, got None"
         )
-    return ShardedStages(modules, group, seconds, faults)
+    return ShardedStages(modules, group, seconds)
 
 
 def _check_whole(stage: int, module: nn.Module, parameters: Sequence[Any]) -> None:

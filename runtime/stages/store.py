@@ -134,13 +134,13 @@ REDUCING = {
 
 
 def made(stage: Stage, index: int) -> nn.Module:
-    """Returns the stage's module. Raises InputError if it is none or reduces gradients itself."""
+    """Returns the stage's module. Raises InputError if it is none or cannot be split."""
     module = stage if isinstance(stage, nn.Module) else _make(stage)
     if not isinstance(module, nn.Module):
         raise InputError(
             f"stages[{index}]: expected a torch.nn.Module, got {type(module).__name__}"
         )
-    _check_reducing(module, index)
+    _check_parts(module, index)
     return module
 
 
@@ -153,9 +153,14 @@ def _make(stage: Callable[[], nn.Module]) -> nn.Module:
     return module
 
 
-def _check_reducing(module: nn.Module, index: int) -> None:
-    """Refuses hooks that reduce in each microbatch, before deferred weight gradients exist."""
+def _check_parts(module: nn.Module, index: int) -> None:
+    """Refuses hooks that reduce in each microbatch, and modules that delay their W themselves."""
     for path, part in module.named_modules():
+        if hasattr(part, "backward_dw") and getattr(part, "need_backward_dw", lambda: True)():
+            raise InputError(
+                f"stages[{index}]: {path or 'it'} delays its weight gradients until backward_dw: "
+                "expected it without delay_wgrad_compute, as W computes them"
+            )
         for kind in type(part).__mro__:
             if kind.__name__ in REDUCING and kind.__module__.startswith("torch."):
                 raise InputError(

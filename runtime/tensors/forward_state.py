@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..fake_tensors import is_fake
 from .rng_state import RandomState, generators_of
 
 
@@ -61,14 +60,11 @@ class KeptBuffer:
         """Whether the buffer was modified or replaced.
 
         Values are compared, too, as torch does not count writes by ``batch_norm`` and to ``.data``.
-        Fake tensors have no values: their running statistics count as modified in training mode.
         """
         if self.module._buffers[self.name] is not self.buffer:
             return True
         if self.buffer._version != self.version:
             return True
-        if is_fake(self.buffer):
-            return self.module.training and self.name.startswith("running_")
         return not torch.equal(self.buffer, self.value)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
@@ -10,7 +11,7 @@ from pipeloom.ir.errors import InputError
 
 from ..device import check_devices
 from ..rank.loss_scale import LossScale
-from ..rank.options import Options, PipelineOptions, StagesAs
+from ..rank.options import PipelineOptions, StagesAs
 
 DTYPES = {
     "float32": torch.float32,
@@ -73,21 +74,13 @@ class RunSettings:
         if self.device == "cuda":
             check_devices()
 
-    def options(self) -> Options:
+    def options(self) -> dict[str, Any]:
         """Returns the options of :class:`Pipeline` that the settings define."""
-        return {
-            "param_dtype": dtype_of(self.param_dtype, "param_dtype"),
-            "reduce_dtype": dtype_of(self.reduce_dtype, "reduce_dtype"),
-            "clip_grad_norm": self.clip_grad_norm,
-            "loss_scale": None if self.loss_scale is None else LossScale(self.loss_scale),
-            "post_validation": self.post_validation,
-            "varying_shapes": self.varying_shapes,
-            "stages_as": self.stages_as,
-            "timeout": self.timeout,
-            "memory": self.memory,
-            "pace": self.pace,
-            "check": self.check,
-        }
+        names = {field.name for field in fields(PipelineOptions)} - {"device"}
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name in names}
+        dtypes = {key: dtype_of(own[key], key) for key in ("param_dtype", "reduce_dtype")}
+        scale = None if self.loss_scale is None else LossScale(self.loss_scale)
+        return own | dtypes | {"loss_scale": scale}
 
 
 def dtype_of(name: str | None, key: str = "dtype") -> torch.dtype | None:

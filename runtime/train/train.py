@@ -16,16 +16,14 @@ from pipeloom.ir.formats import dump_schedule, load_program
 from pipeloom.ir.formats.atomic_write import write_json
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..device import with_index
 from ..launch.processes import launch_ranks
-from ..measure.plan_deviation import other_model, parameter_bytes, why_far_off
+from ..measure.plan_deviation import other_model, parameter_bytes
 from ..models.by_name import load_source
 from ..pipeline.layered_source import as_planned
 from ..pipeline.model_source import ModelSource, check_cut, check_evaluation, on_device
 from ..pipeline.pipeline import Pipeline
-from ..rank.options import Options
 from .callbacks import listening
 from .checkpoints import check_checkpoints
 from .loop import Listener, TrainingLoop
@@ -47,9 +45,9 @@ class RunResult:
 
     ``notes``: warnings about optimizer options overridden by a checkpoint, the first loss that is
     not finite, microbatches of another size than the profile's, parameters of another model, a peak
-    above the plan's memory limit, a barrier that the plan lacks, and why the measured schedule
-    is far from the planned one. ``first_step``: the number of the first step, if the run was
-    resumed. ``evaluations``: pairs of a step and the evaluation loss after it.
+    above the plan's memory limit, and a barrier that the plan lacks. ``first_step``: the number of
+    the first step, if the run was resumed. ``evaluations``: pairs of a step and the evaluation loss
+    after it.
     """
 
     losses: tuple[float, ...]
@@ -62,7 +60,6 @@ class RunResult:
     replicas: int = 1
     first_step: int = 0
     evaluations: tuple[tuple[int, float], ...] = ()
-    coverage: tuple[WeightCoverage, ...] = ()
     measured_step: int = 0
 
     @property
@@ -91,7 +88,6 @@ class RunResult:
             "measured": _figures(self.measured),
             "measured_step": self.measured_step,
             "expected": None if (expected := self.expected) is None else asdict(expected),
-            "coverage": {str(one.stage): one.to_dict() for one in self.coverage},
             "note": self.note,
         }
 
@@ -167,8 +163,8 @@ def train(
     loop.run(pipeline)
     pipeline.finish()
     own = parameter_bytes(pipeline.modules), _lines(pipeline)
-    rows = replicas.gather(pipeline, (*own, pipeline.coverage, pipeline.device_peak))
-    sizes, lines, coverage, _ = zip(*(cell for row in rows for cell in row), strict=True)
+    rows = replicas.gather(pipeline, (*own, pipeline.device_peak))
+    sizes, lines, _ = zip(*(cell for row in rows for cell in row), strict=True)
     number, marks = loop.median()
     measured = pipeline.gather_trace(marks)
     barrier_note = pipeline.barrier_note
@@ -179,7 +175,6 @@ def train(
         other_model(program.schedule, {s: n for one in sizes for s, n in one.items()}),
         barrier_note,
         *dict.fromkeys(line for some in lines for line in some),
-        None if settings.pace else why_far_off(program.schedule, measured),
     )
     return RunResult(
         losses=tuple(record.loss for record in records),
@@ -195,15 +190,13 @@ def train(
         replicas=replicas.count,
         first_step=records[0].step,
         evaluations=tuple((r.step, r.eval_loss) for r in records if r.eval_loss is not None),
-        coverage=tuple(joined(coverage[: len(loop.peaks)]).values()),
         measured_step=number,
     )
 
 
 def _lines(pipeline: Pipeline) -> list[str]:
-    """Returns notes on stages that run as modules despite graphs requested, or were retraced."""
-    eager = [f"stage {s} runs eager: {why}" for s, why in pipeline.eager_stages.items()]
-    return eager + [f"stage {s}: {why}" for s, why in pipeline.remade_graphs.items()]
+    """Returns notes on stages that run as modules although graphs were requested."""
+    return [f"stage {s} runs eager: {why}" for s, why in pipeline.eager_stages.items()]
 
 
 def make_pipeline(
@@ -212,7 +205,7 @@ def make_pipeline(
     """Creates the pipeline of ``model``, with the dtype and device of the settings."""
     device = with_index(torch.device(settings.device))
     place = on_device(device, dtype_of(settings.dtype))
-    options: Options = {
+    options: dict[str, Any] = {
         **settings.options(),
         **{"group": replicas.group, "data_group": replicas.data_group, "device": device},
     }

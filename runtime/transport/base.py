@@ -7,55 +7,19 @@ the current stream wait, not the host).
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
-from pipeloom.ir.errors import InputError, PipeloomError, in_words, of_rank
-
-from ..errors import ExecutionError, ShapeError
-
 if TYPE_CHECKING:
-    from .replica_faults import ReplicaFaults
+    from .faults import Fault, Faults
 
 PINGS = 8
-KINDS: dict[str, type[PipeloomError]] = {
-    kind.__name__: kind for kind in (InputError, ShapeError, ExecutionError)
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """The error of the first rank that failed, which the others raise."""
-
-    rank: int
-    kind: str
-    text: str
-    replica: int | None = None  # None: this replica
-    guess: bool = False  # may be caused by another, silent rank
-    absent: Sequence[int] = field(default=(), compare=False)
-    """Ranks missing where all were expected; one of them failed. A list if read from the store."""
-
-    @classmethod
-    def of(cls, rank: int, error: Exception) -> Fault:
-        kind = next((kind for kind in type(error).__mro__ if kind.__name__ in KINDS), type(error))
-        return cls(rank, kind.__name__, of_rank(rank, in_short(in_words(error))))
-
-    def raised(self) -> PipeloomError:
-        """Returns it as an exception with attributes ``rank`` and ``replica``.
-
-        A launch reports that rank as failed.
-        """
-        where = "" if self.replica is None else f"replica {self.replica}, "
-        error = KINDS.get(self.kind, ExecutionError)(f"{where}{self.text}")
-        error.rank, error.replica = self.rank, self.replica  # type: ignore[attr-defined]
-        return error
 
 
 class Handle(Protocol):
@@ -70,13 +34,18 @@ class Handle(Protocol):
 class Transport(Protocol):
     """The connections of one rank to all others.
 
-    ``rank`` and ``size``: this rank and the number of ranks. ``replicas``: where errors of the
-    pipeline's replicas are published; None without replicas.
+    ``rank`` and ``size``: this rank and the number of ranks. ``replicated``: whether the pipeline
+    has replicas.
     """
 
     rank: int
     size: int
-    replicas: ReplicaFaults | None
+    replicated: bool
+
+    @property
+    def faults(self) -> Faults | None:
+        """Where errors of replicas are published; None: nothing is known of them."""
+        ...
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
         """Posts a contiguous tensor, which must not change until the handle's ``wait`` returns."""
@@ -157,13 +126,3 @@ def clock_offset(transport: Transport) -> float:
         here = time.perf_counter()
         offsets.append(transport.share(here, 0) - here)
     return median(offsets)
-
-
-def timed_out(what: str, seconds: float) -> TimeoutError:
-    """Returns the error of a wait for ``what`` that timed out, in torch's words."""
-    return TimeoutError(f"Timed out waiting {seconds * 1e3:.0f}ms for {what}")
-
-
-def in_short(text: str) -> str:
-    """Removes source locations and guesses about causes from torch's error message."""
-    return re.sub(r"\[/\S+:\d+\] |\. This (is typically|may indicate)[\s\S]*", "", text)

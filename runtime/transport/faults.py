@@ -1,26 +1,158 @@
-"""An error on one rank ends all ranks, at once and with that error.
+"""An error on one rank ends all ranks and replicas, at once and with that error.
 
 ::
 
-    rank 0   raises, publishes the error, closes its connections
+    rank 0   raises, publishes the error in the store, closes its connections
     rank 1   waits for rank 0: the connection is closed; reads the error, closes its own connections
     rank 2   waits for rank 1: the same
+    replica  waits for an average, longer than SLICE: finds the error, and ends likewise
 
-A step without errors sends no additional message.
+A step without errors sends no additional message, and shorter waits make no request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
 
-from pipeloom.ir.errors import PipeloomError
+import torch.distributed as dist
 
-from .base import Fault, Transport
+from pipeloom.ir.errors import InputError, PipeloomError, in_words, of_rank
+
+from ..errors import ExecutionError, ShapeError
+from .store import LINGER, PATIENCE, SLACK, Store, StoreLostError, in_short, this_rank_serves
+
+if TYPE_CHECKING:
+    from .base import Transport
 
 T = TypeVar("T")
 EVERYWHERE = "everywhere"  # agreed in all replicas
+SLICE = timedelta(milliseconds=50)
+KINDS: dict[str, type[PipeloomError]] = {
+    kind.__name__: kind for kind in (InputError, ShapeError, ExecutionError)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The error of the first rank that failed, which the others raise."""
+
+    rank: int
+    kind: str
+    text: str
+    process: int | None = None  # global rank; None: with a transport of the caller
+    guess: bool = False  # may be caused by another, silent rank
+    absent: Sequence[int] = field(default=(), compare=False)
+    """Processes missing where all were expected; one of them failed."""
+
+    @classmethod
+    def of(cls, rank: int, error: Exception) -> Fault:
+        kind = next((kind for kind in type(error).__mro__ if kind.__name__ in KINDS), type(error))
+        return cls(rank, kind.__name__, of_rank(rank, in_short(in_words(error))))
+
+    def raised(self) -> PipeloomError:
+        """Returns it as an exception with attributes ``rank`` and ``process``.
+
+        A launch reports that process as failed.
+        """
+        error = KINDS.get(self.kind, ExecutionError)(self.text)
+        error.rank, error.process = self.rank, self.process  # type: ignore[attr-defined]
+        return error
+
+
+class Faults:
+    """The first error of all processes that run pipelines together, under one key of the store.
+
+    ``process``: this one. ``members``: the processes of this pipeline's ranks, in order.
+    """
+
+    def __init__(self, store: Store, key: str, process: int, members: Sequence[int]) -> None:
+        self._store, self._key = store, key
+        self.process, self.members = process, list(members)
+
+    def own(self, error: Exception) -> Fault:
+        """Returns this process's fault."""
+        return replace(Fault.of(self.members.index(self.process), error), process=self.process)
+
+    def there(self) -> bool:
+        """Whether a fault was published."""
+        return self._store.has(self._key)
+
+    def first(self, fault: Fault | None = None, *, seconds: float | None = None) -> Fault:
+        """Returns the first fault that any process published, possibly ``fault``.
+
+        ``seconds``: a new time limit of the store.
+        """
+        if seconds is not None:
+            self._store.allow(seconds)
+        if fault is None:
+            return Fault(*json.loads(self._store.get(self._key)))
+        return Fault(*json.loads(self._store.put_first(self._key, json.dumps(astuple(fault)))))
+
+    def named(self, fault: Fault) -> Fault:
+        """Adds the process to a fault of another pipeline, such as a replica."""
+        if fault.process in self.members:
+            return fault
+        return replace(fault, text=f"process {fault.process}, {fault.text}")
+
+    def wait(self, work: dist.Work, timeout: timedelta) -> None:
+        """Waits for a collective on a CPU.
+
+        Raises RuntimeError like ``work.wait(timeout)``, and ConnectionError if a fault is published
+        meanwhile.
+        """
+        end = time.monotonic() + timeout.total_seconds()
+        while True:
+            left = timedelta(seconds=max(end - time.monotonic(), 1e-3))
+            try:
+                work.wait(min(SLICE, left))
+                return
+            except RuntimeError:
+                if left <= SLICE:
+                    raise
+            if work.is_completed():  # completed meanwhile, or failed: then wait raises its error
+                work.wait()
+                return
+            self._store.allow(left.total_seconds())
+            with suppress(StoreLostError):
+                if self.there():
+                    raise ConnectionError(self.named(self.first()).text)
+
+    def silent(self, processes: Sequence[int]) -> tuple[list[int], str]:
+        """Returns the processes that do not answer, and the end of a message that names them.
+
+        All of them call it. The limit is one second. If more than one is missing, it is extended by
+        two: some may be late because one hangs. If the store is lost, the message says so.
+        """
+        self._store.allow(4 * PATIENCE)
+        key = f"{self._key}/ended"
+        try:
+            self._store.set(f"{key}/{self.process}")
+            missing = self._store.missing(key, processes, PATIENCE)
+            missing = self._store.missing(key, missing, 2 * PATIENCE, most=1)
+        except StoreLostError as error:
+            return [], f"; {error}"
+        return missing, f"; no answer from {self.names(missing)}" if missing else ""
+
+    def leave(self, processes: Sequence[int]) -> None:
+        """Ends this process's requests. If it serves the store, it stays for those of others."""
+        self._store.allow(LINGER + SLACK)  # no call is pending when the rank ends
+        key = f"{self._key}/left"
+        with suppress(StoreLostError):
+            self._store.set(f"{key}/{self.process}")
+            if this_rank_serves():
+                self._store.missing(key, processes, LINGER)
+
+    def names(self, processes: Sequence[int]) -> str:
+        """Returns, for example, ``rank 1, 2``; numbers of processes if some are no members."""
+        if set(processes) <= set(self.members):
+            return f"rank {', '.join(str(self.members.index(p)) for p in processes)}"
+        return f"process {', '.join(map(str, processes))}"
 
 
 @contextmanager
@@ -41,14 +173,11 @@ def ended(transport: Transport, error: Exception) -> Exception:
     Does nothing if all have agreed on the error (:func:`agreed`). Returns the exception to raise:
     that of the first rank that failed, with its number; on that rank itself, ``error``.
     """
-    replicas, scope = transport.replicas, getattr(error, "agreed", None)
-    if scope == EVERYWHERE or (scope and replicas is None):
+    scope = getattr(error, "agreed", None)
+    if scope == EVERYWHERE or (scope and not transport.replicated):
         return error
-    own, asks = Fault.of(transport.rank, error), may_be_anothers(error)
-    told = replicas.found() if asks and replicas is not None else None
-    first = transport.fail(told or own, asks=asks)
-    if replicas is not None:
-        replicas.publish(first)
+    own = Fault.of(transport.rank, error)
+    first = transport.fail(own, asks=may_be_anothers(error))
     return error if first == own else first.raised()
 
 
@@ -82,3 +211,24 @@ def may_be_anothers(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def wait_for(
+    work: dist.Work, timeout: timedelta | None, what: str, faults: Faults | None = None
+) -> None:
+    """Waits for ``work``.
+
+    ``timeout``: the limit on a CPU. None on a GPU, where only the current stream waits. Raises
+    ConnectionError after the limit, for an error of ``work``, and for a fault found in ``faults``.
+    """
+    if timeout is None:
+        work.wait()
+        return
+    try:
+        if faults is None:
+            work.wait(timeout)
+        else:
+            faults.wait(work, timeout)
+    except RuntimeError as error:
+        patience = f"waited at most {timeout.total_seconds():g} s"
+        raise ConnectionError(f"{what}, {patience}: {error}") from error

@@ -17,9 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .base import Handle, Routes, in_short
+from .base import Handle, Routes
 from .posting_thread import PostingThread
 from .process_group import GroupTransport
+from .store import in_short
 
 TAGS = 1 << 30
 NEVER = TAGS + 1  # a tag that no message has

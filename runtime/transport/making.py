@@ -29,21 +29,9 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from .base import Fault
-from .faults import may_be_anothers
-from .store import (
-    GROUP,
-    LATE,
-    PATIENCE,
-    SLACK,
-    Store,
-    StoreLostError,
-    names_of,
-    rendezvous,
-    within,
-)
+from .faults import Fault, Faults, may_be_anothers
+from .store import GROUP, LATE, PATIENCE, SLACK, Store, StoreLostError, rendezvous, within
 
-FAULT = "fault"
 _Made = TypeVar("_Made")
 
 
@@ -66,10 +54,10 @@ class Making:
     def __init__(
         self, store: Store, process: int, size: int, members: Sequence[int], seconds: float
     ) -> None:
-        self.process, self._store, self._seconds = process, store, seconds
-        self._members, self._everyone = list(members), tuple(range(size))
-        number = self._store.add(f"pipeloom/made by {self.process}", 1)
-        self._key, self._fault = f"pipeloom/{number}", f"pipeloom/{number}/{FAULT}"
+        self._process, self._store, self._seconds = process, store, seconds
+        self._everyone = tuple(range(size))
+        self._key = f"pipeloom/{self._store.add(f'pipeloom/made by {process}', 1)}"
+        self.faults = Faults(store, f"{self._key}/fault", process, members)
         self._meetings: Counter[tuple[int, ...]] = Counter()
 
     def exchange(self, value: Any, processes: Sequence[int] = ()) -> list[Any]:
@@ -81,21 +69,21 @@ class Making:
         self._store.allow(self._seconds + PATIENCE)
         self._meetings[members] += 1
         place = f"{self._key}/{hash(members)}/{self._meetings[members]}"
-        self._store.set(f"{place}/{self.process}", repr(value))
+        self._store.set(f"{place}/{self._process}", repr(value))
         self._wait(place, members)
         return [literal_eval(self._store.get(f"{place}/{p}")) for p in members]
 
     def _wait(self, place: str, members: Sequence[int]) -> None:
         def look() -> None:
-            if self._store.has(self._fault) and self._store.missing(place, members, 0.0):
+            if self.faults.there() and self._store.missing(place, members, 0.0):
                 self._look()
 
         absent = self._store.missing(place, members, self._seconds, look=look)
         if absent:
             text = f"not there where all ranks {self.place}, waited at most {self._seconds:g} s"
             self._store.allow(PATIENCE)
-            own = Fault(absent[0], "", text, guess=True, absent=absent)
-            raise ToldError(self._store.told(self._fault, own))
+            own = Fault(absent[0], "", text, absent[0], guess=True, absent=absent)
+            raise ToldError(self.faults.first(own))
 
     def initialise(self, backend: str) -> None:
         """Creates the process group of all processes."""
@@ -103,7 +91,7 @@ class Making:
             dist.init_process_group,
             backend,
             store=self._store.whole,
-            rank=self.process,
+            rank=self._process,
             world_size=len(self._everyone),
             timeout=timedelta(seconds=self._seconds),
         )
@@ -115,8 +103,8 @@ class Making:
         return within(seconds + SLACK, make, GROUP, self._look)
 
     def _look(self) -> None:
-        if self._store.has(self._fault):
-            raise ToldError(self._store.told(self._fault))
+        if self.faults.there():
+            raise ToldError(self.faults.first())
 
     def end(self, error: Exception) -> Exception:
         """Returns the error to raise in place of this rank's: that of the first failed rank."""
@@ -124,40 +112,28 @@ class Making:
         try:
             return self._of_all(error)
         finally:
-            self._store.leave(f"{self._key}/ended", self.process, self._everyone)
+            self.faults.leave(self._everyone)
 
     def _of_all(self, error: Exception) -> Exception:
         if isinstance(error, ToldError):
             first = error.fault
         else:
-            guess = may_be_anothers(error)
-            own = replace(Fault.of(self._rank(self.process), error), guess=guess)
-            first = self._store.told(self._fault, replace(own, rank=self.process))
-            if getattr(error, "agreed", False) or (first.rank == self.process and not guess):
+            own = replace(self.faults.own(error), guess=may_be_anothers(error))
+            first = self.faults.first(own)
+            if getattr(error, "agreed", False) or (first == own and not own.guess):
                 return error
-        return self._raised(self._called(first) if first.guess else first)
+        return self.faults.named(self._completed(first) if first.guess else first).raised()
 
-    def _called(self, fault: Fault) -> Fault:
-        """Adds the ranks that do not answer to a fault; the first of them becomes its rank."""
-        ended = f"{self._key}/ended"
-        missing, words = self._store.silent(ended, self.process, self._everyone, self._names)
+    def _completed(self, fault: Fault) -> Fault:
+        """Adds the processes that do not answer to a fault, which becomes the first one's."""
+        missing, words = self.faults.silent(self._everyone)
         text = f"{fault.text}{words}"
         if fault.absent:
-            text = f"{self._names(missing or fault.absent)}: {fault.text}{'' if missing else words}"
-        return replace(fault, rank=missing[0] if missing else fault.rank, text=text)
-
-    def _raised(self, fault: Fault) -> Exception:
-        if fault.rank in self._members:
-            return replace(fault, rank=self._rank(fault.rank)).raised()
-        return replace(fault, text=f"process {fault.rank}, {fault.text}").raised()
-
-    def _rank(self, process: int) -> int:
-        return self._members.index(process)
-
-    def _names(self, processes: Sequence[int]) -> str:
-        if set(processes) <= set(self._members):
-            return names_of([self._rank(p) for p in processes])
-        return names_of(processes, "process")
+            names = self.faults.names(missing or fault.absent)
+            text = f"{names}: {fault.text}{'' if missing else words}"
+        process, members = missing[0] if missing else fault.process, self.faults.members
+        rank = members.index(process) if process in members else fault.rank
+        return replace(fault, rank=rank, process=process, text=text)
 
 
 _UNDER_WAY: ContextVar[Making | None] = ContextVar("making", default=None)
@@ -241,6 +217,12 @@ def new_group(
     else:
         group = making.connected(make, seconds)
     return group if isinstance(group, dist.ProcessGroup) else None
+
+
+def faults_under_way() -> Faults | None:
+    """Returns where errors of the pipelines are published that are being created, if any are."""
+    making = _UNDER_WAY.get()
+    return None if making is None else making.faults
 
 
 def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) -> list[Any]:

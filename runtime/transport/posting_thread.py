@@ -6,7 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import timedelta
 
-from .base import Handle, timed_out
+from .base import Handle
+from .store import timed_out
 
 
 class PostedLater:

@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .base import Fault, Routes
-from .making import FAULT, gather_early, new_group
-from .replica_faults import ReplicaFaults
-from .store import PATIENCE, Store, StoreLostError, names_of
+from .base import Routes
+from .faults import Fault, Faults
+from .making import faults_under_way, gather_early, new_group
+from .store import PATIENCE, Store, StoreLostError
 
 MAIN = "main"
 _Other = TypeVar("_Other", bound="GroupTransport")
@@ -34,13 +34,14 @@ class GroupTransport:
         self.size = dist.get_world_size(group)
         self.device, self.place, self.outer = device, device, group
         self.timeout = routes.timeout
-        self.replicas: ReplicaFaults | None = None
+        self.replicated = False
         self._attached: list[GroupTransport] = []
         self._global_ranks = dist.get_process_group_ranks(group)
         everyone = tuple(range(self.size))
         summed = [("sum", ranks) for ranks in routes.groups]
         self._made = self._make([(MAIN, everyone), *summed, *self.labels(routes)])
         self.group = self.communicator(MAIN, everyone)
+        self.faults = faults_under_way() or self._faults()
         self._groups = {r: self.communicator("sum", r) for _, r in summed if self.rank in r}
 
     def labels(self, routes: Routes) -> Iterable[tuple[str, tuple[int, ...]]]:
@@ -91,18 +92,26 @@ class GroupTransport:
         return values
 
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
-        store, everyone = Store(self.group.get_group_store(), PATIENCE), range(self.size)
+        faults, lost = self.faults, ""
+        first = own = replace(fault, process=faults.process, guess=asks)
         try:
-            found = store.told(FAULT, replace(fault, guess=asks))
-            first, lost = found if asks else fault, ""
+            found = faults.first(own, seconds=PATIENCE)
+            first = found if asks else own
         except StoreLostError as error:
-            first, lost = fault, f"; {error}" if asks else ""
+            lost = f"; {error}" if asks else ""
         for transport in (self, *self._attached):
             transport.disconnect()
         if first.guess:
-            _, lost = store.silent("ended", self.rank, everyone, names_of)
-        store.leave("ended", self.rank, everyone)
-        return replace(first, text=first.text + lost, guess=False)
+            _, lost = faults.silent(faults.members)
+        faults.leave(faults.members)
+        if first == own and not lost:
+            return fault
+        return faults.named(replace(first, text=first.text + lost, guess=False))
+
+    def _faults(self) -> Faults:
+        """Returns a place for faults of the ranks of a transport that was created alone."""
+        store = Store(self.group.get_group_store(), PATIENCE)
+        return Faults(store, "fault", dist.get_rank(), self._global_ranks)
 
     def attached(self, other: _Other) -> _Other:
         """Makes the waits of ``other`` end with those of this transport; returns ``other``."""

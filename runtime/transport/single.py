@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from .base import Fault, Handle, Routes
+from .base import Handle, Routes
 
 if TYPE_CHECKING:
-    from .replica_faults import ReplicaFaults
+    from .faults import Fault, Faults
 
 
 class SingleTransport:
     """Collectives over one rank; sends and receives are impossible."""
 
     rank, size = 0, 1
-    replicas: ReplicaFaults | None = None
+    replicated = False
+    faults: Faults | None = None
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
         raise ValueError(f"the only rank cannot send to rank {peer}")

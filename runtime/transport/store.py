@@ -1,4 +1,4 @@
-"""Calls to the store of ``torch.distributed`` with a time limit, and the roll call through it.
+"""Calls to the store of ``torch.distributed`` with a time limit.
 
 If the process that serves the store is stopped, torch waits forever: after its own timeout, it
 asks the store to cancel the request and waits for the answer. So each call runs in a separate
@@ -7,13 +7,11 @@ thread, which is abandoned if it takes too long.
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
-from dataclasses import astuple
 from datetime import timedelta
 from functools import partial
 from threading import Thread
@@ -25,7 +23,6 @@ from torch.distributed.distributed_c10d import Store as TorchStore
 from torch.distributed.rendezvous import rendezvous as torchs_rendezvous
 
 from ..errors import ExecutionError
-from .base import Fault, in_short, timed_out
 
 PATIENCE = 1.0  # seconds in which a rank reports that its wait has ended
 LINGER = 1.0  # most seconds that the rank which serves the store stays for the others
@@ -135,44 +132,16 @@ class Store:
     def has(self, *keys: str) -> bool:
         return self._ask(self._own.check, list(keys))
 
-    def told(self, key: str, fault: Fault | None = None) -> Fault:
-        """Returns the first fault that any process published under ``key``, possibly ``fault``."""
-        if fault is None:
-            return Fault(*json.loads(self.get(key)))
-        own = json.dumps(astuple(fault))
-        return Fault(*json.loads(self._ask(self._own.compare_set, key, "", own)))
+    def put_first(self, key: str, value: str) -> str:
+        """Sets the value of a key that has none; returns the key's value."""
+        found: bytes = self._ask(self._own.compare_set, key, "", value)
+        return found.decode()
 
     def _ask(self, call: Callable[..., _Found], *args: Any) -> _Found:
         try:
             return within(self._end - time.monotonic(), partial(call, *args))
         except RuntimeError as error:  # torch's error for a lost connection
             raise StoreLostError from error
-
-    def silent(
-        self, key: str, rank: int, ranks: Sequence[int], names: Callable[[Sequence[int]], str]
-    ) -> tuple[list[int], str]:
-        """Returns the ranks that do not answer, and the end of a message that names them.
-
-        All ``ranks`` call it with their ``rank``. The limit is one second. If more than one is
-        missing, it is extended by two: some may be late because one hangs. If the store is lost,
-        the message says so.
-        """
-        self.allow(4 * PATIENCE)
-        try:
-            self.set(f"{key}/{rank}")
-            missing = self.missing(key, ranks, PATIENCE)
-            missing = self.missing(key, missing, 2 * PATIENCE, most=1)
-        except StoreLostError as error:
-            return [], f"; {error}"
-        return missing, f"; no answer from {names(missing)}" if missing else ""
-
-    def leave(self, key: str, rank: int, ranks: Sequence[int]) -> None:
-        """Ends this rank's requests. If it serves the store, it stays for requests of others."""
-        self.allow(LINGER + SLACK)  # no call is pending when the rank ends
-        with suppress(StoreLostError):
-            self.set(f"{key}/left/{rank}")
-            if _a_rank_serves() and _number() == 0:
-                self.missing(f"{key}/left", ranks, LINGER)
 
     def missing(
         self,
@@ -204,14 +173,22 @@ def _a_rank_serves() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
 
 
-def _number() -> int:
-    return dist.get_rank() if dist.is_initialized() else int(os.environ["RANK"])
+def this_rank_serves() -> bool:
+    """Whether this process serves the store."""
+    if not _a_rank_serves():
+        return False
+    return (dist.get_rank() if dist.is_initialized() else int(os.environ["RANK"])) == 0
 
 
 def _server() -> str:
     return "rank 0" if _a_rank_serves() else "the process that started the ranks"
 
 
-def names_of(ranks: Sequence[int], kind: str = "rank") -> str:
-    """Returns, for example, ``rank 1, 2``."""
-    return f"{kind} {', '.join(map(str, ranks))}"
+def timed_out(what: str, seconds: float) -> TimeoutError:
+    """Returns the error of a wait for ``what`` that timed out, in torch's words."""
+    return TimeoutError(f"Timed out waiting {seconds * 1e3:.0f}ms for {what}")
+
+
+def in_short(text: str) -> str:
+    """Removes source locations and guesses about causes from torch's error message."""
+    return re.sub(r"\[/\S+:\d+\] |\. This (is typically|may indicate)[\s\S]*", "", text)

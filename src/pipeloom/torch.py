@@ -15,7 +15,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, TypeAlias, Unpack
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -33,7 +33,6 @@ from pipeloom.ir.model.schedule import Schedule, Updates
 from pipeloom.ir.units import counted
 from pipeloom.runtime.measure.plan_deviation import other_model, parameter_bytes
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.rank.options import Options
 from pipeloom.runtime.stages.fsdp import parameter_groups
 from pipeloom.runtime.tensors.microbatches import OneEach
 
@@ -51,7 +50,7 @@ SAID_OTHERWISE = {
 """Options of a pipeline that a planned schedule does not accept, and what is expected instead."""
 BESIDE_LISTS = ("losses", "return_outputs", "loss_kwargs")
 """Arguments of ``step`` that are allowed together with lists of microbatches."""
-RESERVED = {"update", "metrics", "microbatches"}
+RESERVED = {"update", "microbatches"}
 """Arguments of a pipeline's ``step`` that torch's schedules do not have."""
 
 
@@ -89,7 +88,7 @@ class PlannedSchedule(PipelineScheduleMulti):
         args_chunk_spec: Any = None,
         kwargs_chunk_spec: Any = None,
         output_merge_spec: Any = None,
-        **options: Unpack[Options],
+        **options: Any,
     ) -> None:
         mine = list(stages) if isinstance(stages, Sequence) else [stages]
         self._plan = _read(program)
@@ -114,7 +113,7 @@ class PlannedSchedule(PipelineScheduleMulti):
         self._pipeline: Pipeline | None = None
 
     @classmethod
-    def of(cls, schedule: Any, program: Plan, **options: Unpack[Options]) -> PlannedSchedule:
+    def of(cls, schedule: Any, program: Plan, **options: Any) -> PlannedSchedule:
         """Replace one of torch's schedules; its stages, microbatches, loss and chunk specs stay."""
         stages = getattr(schedule, "_stages", None) or [schedule._stage]
         options = {"scale_grads": schedule.scale_grads, **options}
@@ -134,7 +133,7 @@ class PlannedSchedule(PipelineScheduleMulti):
         cls,
         function: Callable[..., tuple[Any, ...]],
         program: Plan,
-        **options: Unpack[Options],
+        **options: Any,
     ) -> Callable[..., tuple[Any, ...]]:
         """Wrap ``function`` so that its first result, one of torch's schedules, becomes a planned
         one.
@@ -222,7 +221,7 @@ class PlannedSchedule(PipelineScheduleMulti):
         if isinstance(program, Schedule):
             tied = [sorted({s for s, _ in group}) for group in self._options.get("tied", ())]
             program = compile_schedule(program, tied=tied, data_parallel=group is not None)
-        options: Options = {
+        options: dict[str, Any] = {
             "memory": False,
             **self._options,
             "data_group": group,

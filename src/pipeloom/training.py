@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.removed import telling_removed
-from pipeloom.planner.measured.profile import Like, with_times_of
 from pipeloom.runtime.models.by_name import load_source
 from pipeloom.runtime.pipeline.model_source import ModelSource
 from pipeloom.runtime.profiling.profiler import measure_profile
@@ -37,7 +36,6 @@ def measure(
     name: str = "",
     memory_limit: float | str | None = None,
     dtype: str | None = None,
-    like: Like | None = None,
     **settings: Any,
 ) -> Measurement:
     """Measure the stages of ``model`` and return their profile.
@@ -46,9 +44,7 @@ def measure(
     it, or with ``layers``, each layer is measured separately. ``ranks``: the number of processes,
     by default that of stages. ``alone``: one process measures the stages one by one, and no links.
     ``memory_limit``: the limit in bytes of activations per rank to write into the profile.
-    ``dtype``: for example ``float32``; None: the model's own. ``memory_only=True``: calculate bytes
-    without running a step and without allocating the model; the times are those of ``like``, a
-    profile, schedule or program with the same stages, otherwise 1 for each op.
+    ``dtype``: for example ``float32``; None: the model's own.
 
     The other settings are those of :func:`measure_profile`. Raises InputError for invalid settings,
     and LaunchError if a rank fails.
@@ -61,8 +57,6 @@ def measure(
             raise InputError("ranks: missing; expected a number of processes for the layers")
         raise InputError("stages: missing; expected pieces of the model, or layers and ranks")
     memory_limit = memory_limit_of(memory_limit)
-    if like is not None and not settings.get("memory_only"):
-        raise InputError("like: expected none without memory_only, as times are measured")
     found = measure_profile(
         load_source(model) if isinstance(model, str) else model,
         stages=stages,
@@ -72,8 +66,6 @@ def measure(
         dtype=DTYPES[dtype] if dtype else None,
         **settings,
     )
-    if like is not None:
-        found = with_times_of(found, like)
     if memory_limit is None or math.isinf(memory_limit):
         return found
     limits = (memory_limit,) * found.profile.ranks

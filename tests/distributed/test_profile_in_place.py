@@ -166,7 +166,8 @@ def test_training_goes_on(seen: list[Seen]) -> None:
 @cache
 def whole() -> tuple[StageProfile, ...]:
     """Stages that are not sharded."""
-    given = measure_profile(Model(), stages=RANKS, ranks=RANKS, memory_only=True)
+    once: dict[str, Any] = {"repeats": 1, "warmup": 0, "together": False}
+    given = measure_profile(Model(), stages=RANKS, ranks=RANKS, **once)
     return given.profile.stages
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,8 @@ SOURCE = Untied()
 @cache
 def planned(lever: str) -> Schedule:
     """A schedule at a limit that needs a lever: less than M_B of a rank's two stages, in bytes."""
-    sizes = measure_profile(SOURCE, stages=STAGES, ranks=RANKS, recompute=True, memory_only=True)
+    once: dict[str, Any] = {"repeats": 1, "warmup": 0, "together": False, "recompute": True}
+    sizes = measure_profile(SOURCE, stages=STAGES, ranks=RANKS, **once)
     times = {"t_f": 2.0, "t_b": 3.0, "t_w": 2.0, "t_bw": None, "t_r": 2.0}
     less = {"recompute": {"m_o": None}, "offload": {"t_r": None, "m_r": None}, "both": {}}
     stages = tuple(

@@ -228,7 +228,6 @@ UNMADE: dict[str, dict[str, Any]] = {
 }
 UNSTEPPED: dict[str, dict[str, Any]] = {
     "step: update: expected another name": {"kwarg_mbs": [{"update": True}] * 4},
-    "step: metrics: expected another name": {"kwarg_mbs": [{"metrics": 1}] * 4},
     "step: nonsense: expected it in kwarg_mbs, beside lists of microbatches": {
         **{"arg_mbs": [()] * 4, "nonsense": 3}
     },

@@ -16,12 +16,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir import InputError, Program, timed
-from pipeloom.runtime import Pipeline
+from pipeloom.runtime import Pipeline, defer
 from tests.support.by_hand import by_hand
-from tests.support.delayed_linear import DelayedLinear
+from tests.support.inside import LinearRule
 from tests.support.processes import until
 from tests.support.schedules import schedule
 
@@ -70,15 +71,28 @@ class Odd(nn.Linear):
         return out if self.calls < 3 else self.odd(out)
 
 
-class FailingWeight(DelayedLinear):
+class FailingRule(LinearRule):
+    def accumulate(self, x: Tensor, dy: Tensor) -> None:
+        raise ValueError("a bad product")
+
+
+def product(x: Tensor, weight: Tensor) -> Any:
+    if has_torch_function((x, weight)):
+        return handle_torch_function(product, (x, weight), x, weight)
+    return nn.functional.linear(x, weight)
+
+
+defer(product, lambda x, weight: (FailingRule(weight), x))
+
+
+class FailingWeight(nn.Linear):
     """Raises when its weight's gradient is computed."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(4, 4))
+        super().__init__(4, 4, bias=False)
 
-    def backward_dw(self) -> None:
-        raise ValueError("a bad product")
+    def forward(self, x: Tensor) -> Any:
+        return product(x, self.weight)
 
 
 def throws(*_: object) -> Any:

@@ -105,7 +105,7 @@ def expected() -> Iterator[tuple[str, Any, dict[int, str]]]:
     for function, text in OF_BOTH:
         yield "two", function, dict.fromkeys(range(2), text)
     for fault, wraps, kind, text in OF_REPLICAS:
-        said = {0: f"^{kind} None: (?!replica).*{text}", 1: f"^{kind} .*: replica 0, .*{text}"}
+        said = {0: f"^{kind} None: (?!process).*{text}", 1: f"^{kind} .*: process 0, .*{text}"}
         yield "two", partial(of.of_one_replica, fault, wraps), said
     yield "two with shards", of.gathers_shards_alone, {0: ALONE}
     for function, text in OF_ALL:

@@ -71,7 +71,7 @@ AXES: dict[str, tuple[Any, ...]] = {
     "stages_as": ("eager", *("aten",) * 9, "inductor"),
     "compiled": ("no", *("whole", "in place", "parts") * 3, "inductor"),
     "remat": ("none", "R", "O", "some"),
-    "loss": ("function", "metrics", "model"),
+    "loss": ("function", "weighted", "model"),
     "scale_grads": (True, False),
     "factor": (False, True),
     "optimizer": ("plain", "momentum", "adamw", "adam", "none"),

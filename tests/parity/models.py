@@ -381,9 +381,9 @@ def mean_square(output: Any, target: Any) -> Tensor:
     return functional.mse_loss(output, target.to(output.dtype))
 
 
-def with_metrics(output: Tensor, target: Tensor, *, weight: float = 1.0) -> tuple[Tensor, Any]:
-    """The weighted loss, and metrics with a tensor that still has its autograd graph."""
-    return weight * mean_square(output, target), {"largest": output.max()}
+def weighted(output: Tensor, target: Tensor, *, weight: float = 1.0) -> Tensor:
+    """The weighted loss."""
+    return weight * mean_square(output, target)
 
 
 def optimizer(case: Case, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from pipeloom.ir import OpKind, Schedule, Updates
 
 from .cases import DEVICE, Case, Step
-from .models import Noise, batch, make_stage, mean_square, optimizer, thaw, with_metrics
+from .models import Noise, batch, make_stage, mean_square, optimizer, thaw, weighted
 
 DIVERGED = 1e12
 RANDOM: Any = torch if DEVICE.type == "cpu" else torch.get_device_module(DEVICE)
@@ -211,8 +211,8 @@ class Plain:
             found: Tensor = output["loss"]
             return found
         output = output.to(self.case.dtype)
-        if self.case["loss"] == "metrics":
-            return with_metrics(output, target, weight=1.0 + step.number)[0]
+        if self.case["loss"] == "weighted":
+            return weighted(output, target, weight=1.0 + step.number)
         return mean_square(output, target)
 
     def _computed(

@@ -33,7 +33,7 @@ from .models import (
     parallel,
     source,
     thaw,
-    with_metrics,
+    weighted,
 )
 from .plain import Found, summed
 
@@ -127,7 +127,8 @@ class Ranked:
             for name in ("param_dtype", "reduce_dtype")
         }
         scale = case["loss_scale"]
-        loss: Any = {"metrics": with_metrics, "model": "model"}.get(case["loss"], mean_square)
+        losses: Any = {"weighted": weighted, "model": lambda output, _: output["loss"]}
+        loss = losses.get(case["loss"], mean_square)
         return Pipeline(
             case.program(case["microbatches"], resumed=resumed),
             [partial(self._stage, s) for s in range(case.stages)],
@@ -183,8 +184,8 @@ class Ranked:
         xs, ys, factors = given
         more: dict[str, Any] = {"target": ys}
         if self.case["loss"] == "model":
-            more = {"target": {"labels": ys}}
-        if self.case["loss"] == "metrics":
+            more["labels"] = ys
+        if self.case["loss"] == "weighted":
             more["loss_kwargs"] = {"weight": 1.0 + step.number}
         return xs, more | ({"factor": factors} if self.case["factor"] else {})
 

@@ -26,8 +26,7 @@ from torch import Tensor
 from pipeloom.ir import PipeloomError
 from pipeloom.ir.errors import in_words, of_rank
 from pipeloom.runtime import LaunchError, Routes, Transport
-from pipeloom.runtime.transport import ReplicaFaults
-from pipeloom.runtime.transport.base import Fault, timed_out
+from pipeloom.runtime.transport import Fault, timed_out
 
 _HERE = threading.local()
 
@@ -99,7 +98,7 @@ class HubTransport:
 
     def __init__(self, hub: Hub, rank: int, routes: Routes) -> None:
         self.rank, self.size = rank, hub.size
-        self.replicas: ReplicaFaults | None = None
+        self.replicated, self.faults = False, None
         self._hub, self._seconds = hub, routes.timeout.total_seconds()
         self._session: tuple[int, ...] = ()
         self._beside, self._meetings = 0, defaultdict[tuple[int, ...], int](int)

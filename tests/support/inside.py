@@ -4,9 +4,10 @@
 
 from pipeloom.runtime.executor.deferred_linear import Linear as LinearRule
 from pipeloom.runtime.executor.offload import CopyChannels
+from pipeloom.runtime.graphs.stage_functions import StageFunctions
 from pipeloom.runtime.launch.environment import Gpu, backend_of, gpu_here, own_gpu
 from pipeloom.runtime.measure.device_clock import DeviceClock
-from pipeloom.runtime.measure.plan_deviation import over_the_limit, why_far_off
+from pipeloom.runtime.measure.plan_deviation import over_the_limit
 from pipeloom.runtime.models.architectures import CLOSING, PLANNED
 from pipeloom.runtime.models.tokens import Tokens
 from pipeloom.runtime.optim.norm_groups import Processes, Side, check_sides, named_axes

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir import Link, Profile, Program, StageProfile
-from pipeloom.runtime import Pipeline
+from pipeloom.runtime import Cell, Pipeline, StageRunner
 from tests.support.by_hand import by_hand
 
 SPLIT = "0F{0} 1F{0} 1B{0} 0B{0} 1W{0} 0W{0}"
@@ -108,6 +110,26 @@ def ran(
         given = list(targets) if targets is not None else list(xs)
         pipeline.step(list(xs), target=given, losses=losses)
     return Ran(_values(modules, losses), pipeline)
+
+
+@contextmanager
+def watching_b(stage: int) -> Iterator[set[str]]:
+    """In pipelines made in it, the parameters that have a gradient before the stage's first W."""
+    found, first = set[str](), list[int]()
+    run_as = StageRunner._run_as
+
+    def watched(runner: StageRunner, forward: Any, backward: Any, weight: Any, **more: Any) -> None:
+        def noted(cell: Cell) -> None:
+            if runner.stage == stage and not first:
+                named = runner.module.named_parameters()
+                found.update(name for name, p in named if p.grad is not None)
+                first.append(stage)
+            weight(cell)
+
+        run_as(runner, forward, backward, noted, **more)
+
+    with patch.object(StageRunner, "_run_as", watched):
+        yield found
 
 
 def by_autograd(

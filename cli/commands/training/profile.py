@@ -12,7 +12,6 @@ example:
   pipeloom profile --model examples.gpt:small --stages 4 -o profile.json
   pipeloom profile --model examples.gpt:small --stages 4 --ranks 2 --repeats 20 -o p.json
   pipeloom profile --model examples.gpt:small --layers --ranks 2 -o layers.json
-  pipeloom profile --model hf:my-llama,seq=4096 --stages 8 --memory-only -o memory.json
   pipeloom profile --from traces/ --memory 1.2G,0.9G --t-comm 0.1 -o profile.json
   pipeloom profile --from timers.csv --like profile.json --split 0.6 -o new.json
 """
@@ -54,15 +53,10 @@ class MeasureRequest(ModelRequest, MeasuredRequest):
     """measure each layer, so that optimize can cut the model; needs --ranks"""
     repeats: int = option("N", COUNT, default=10)
     """number of measured rounds, 10 by default"""
-    memory_only: bool = option(default=False)
-    """calculate bytes without running a step or allocating the model; each op takes 1 ms, or as
-    long as in --like"""
     alone: bool = option(default=False)
     """measure in one process, one stage after another, without links"""
     recompute: bool = option(default=False)
     """also measure the recomputation of a forward and the memory held until then (t_r, m_r)"""
-    pairs: bool = option(default=False)
-    """also measure an F followed by the BW of the previous microbatch (t_fb)"""
     offload: bool = option(default=False)
     """also measure offloading to the host (m_o, offload_bytes, host_link)"""
     timeout: float = option("S", SECONDS, default=300.0)
@@ -109,26 +103,20 @@ class ProfileCommand(WritingCommand, ProfileFromRequest, MeasureRequest):
             raise InputError("model: missing; expected a model source, or --from and files")
         if self.stages is None and not self.layers:
             raise InputError("stages: missing; expected a number of stages, or --layers")
-        for name in ("split", "memory", "t_comm", *(() if self.memory_only else ("like",))):
+        for name in ("split", "memory", "t_comm", "like"):
             if getattr(self, name) is not None:
                 raise InputError(f"{name}: expected it beside --from alone")
 
 
 def _words(measurement: Measurement) -> str:
     """The measurement as text: one row per stage, each time with its interquartile range; messages
-    and copies; and stages whose B computes a substantial part of the weight gradients."""
-    from pipeloom.ir.model.weight_coverage import worth_telling
+    and copies."""
     from pipeloom.ir.units import amount, counted, duration
 
     profile = measurement.profile
     kinds = sorted({kind for times in measurement.times for kind in times})
     columns = {f"T_{kind.name}": [times.get(kind) for times in measurement.times] for kind in kinds}
-    if measurement.pairs:
-        columns["T_FB"] = list(measurement.pairs)
     sizes = {"M_B": "m_b", "M_W": "m_w", "M_R": "m_r", "M_O": "m_o", "moved": "offload_bytes"}
-    if not kinds:  # memory only
-        sizes |= {"sent": "activation_bytes", "weights": "weight_bytes"}
-        sizes |= {"gradients": "grad_bytes", "optimizer": "optimizer_bytes"}
     held = {name: [getattr(stage, key) for stage in profile.stages] for name, key in sizes.items()}
     shown = {
         name: ["" if f is None else f"{duration(f.median)} +-{f.spread / 2:.0%}" for f in figures]
@@ -153,8 +141,6 @@ def _words(measurement: Measurement) -> str:
         if link is not None:
             rate = f"{link.gigabytes_per_second:.4g} GB/s"
             lines.append(f"{name} {rate}, latency {duration(link.latency)}")
-    if not kinds and {stage.t_f for stage in profile.stages} == {1.0}:
-        lines.append("each op takes 1 ms, as none was run: --like says times")
     spreads = [abs(figure.spread) / 2 for times in measurement.times for figure in times.values()]
     if max(spreads, default=0.0) > UNSTEADY:
         lines.append(
@@ -166,6 +152,5 @@ def _words(measurement: Measurement) -> str:
         for s, stage in enumerate(profile.stages)
         if stage.t_bw is not None and stage.t_bw < stage.t_b
     ]
-    lines += [one.of(names[one.stage]) for one in worth_telling(measurement.coverage)]
     lines += [f"{names[s]} runs eager: {why}" for s, why in measurement.eager.items()]
     return "\n".join(lines)

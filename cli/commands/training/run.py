@@ -123,7 +123,6 @@ class RunCommand(Command, RunRequest):
 
 
 def _lines(result: RunResult) -> list[tuple[str, str]]:
-    from pipeloom.ir.model.weight_coverage import worth_telling
     from pipeloom.ir.units import amount
     from pipeloom.report.summaries import summary
 
@@ -144,7 +143,6 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
         *([("expected", str(expected))] if (expected := result.expected) is not None else []),
         *([("replicas", _replicas(result))] if result.replicas > 1 else []),
         ("peak memory", f"{', '.join(map(amount, result.peak_memory))} (bytes, rank by rank)"),
-        *(("weights", str(one)) for one in worth_telling(result.coverage)),
         *(("note", note) for note in result.notes),
     ]
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from ...fake_tensors import really
+from ...uncompiled import untraced
 from .errors import TraceError
 
 _SEED = 2_718_281_828
@@ -43,6 +43,6 @@ def undrawn(own: Iterable[torch.Generator]) -> Iterator[None]:
 
 def _states(generators: Sequence[torch.Generator]) -> tuple[object, ...]:
     name, keys, *rest = np.random.get_state()
-    with really():
+    with untraced():
         own = [x.get_state().numpy().tobytes() for x in generators]
     return random.getstate(), str(name), np.asarray(keys).tobytes(), *rest, own

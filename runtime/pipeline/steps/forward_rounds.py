@@ -12,7 +12,7 @@ the pipeline remains usable, unless there are replicas, which fail as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -27,16 +27,14 @@ from pipeloom.ir.units import counted
 from ...executor.executor import Executor
 from ...executor.stage_runner import Cell, StageRunner
 from ...measure.memory import Memory
-from ...optim.step_end import StepEnd
 from ...rank.context import RankContext
-from ...rank.options import IN_MODEL
 from ...tensors.forward_state import undisturbed
 from ...tensors.microbatches import is_cut, option_counts
 from ...transport import agreed, gathered
 from ..step_arguments import StepData
 from ..step_inputs import Cells, Result, StepInputs, taken
 from .forward_only import forward_only
-from .setup import StepSetup, make_cells
+from .prepared import Prepared, make_cells
 from .shape_inference import Interfaces, ShapeInference
 
 LABEL = "eval "
@@ -52,25 +50,22 @@ class ForwardRunner(StageRunner):
 
     def _finish(self, cell: Cell, output: Any) -> None:
         if cell.target is not None:
-            cell.loss, cell.metrics = self._judged(cell, output)
+            cell.loss = self._judged(cell, output)
         self._keep(cell, output)
 
 
 class ForwardRounds:
     """One rank's evaluations of the stages that it trains; all ranks create and call it alike."""
 
-    def __init__(self, context: RankContext, setup: StepSetup, step_end: StepEnd) -> None:
-        problem = context.program.schedule.problem
+    def __init__(self, own: Prepared) -> None:
+        context, problem = own.context, own.context.program.schedule.problem
         options = replace(context.options, pace=False)
         self._context = replace(context, memory=Memory(), options=options, buffers=None)
-        self._step_end = step_end
+        self._step_end = own.step_end
         self._last, self._microbatches = problem.stages - 1, problem.microbatches
-        transport, device = context.transport, context.device
-        self._shapes = ShapeInference(
-            context.store, problem.owner, setup.skips, transport, device, grad=False
-        )
+        self._shapes = ShapeInference(context, own.skips, grad=False)
         self._runners = {
-            s: setup.runner(s, self._context.memory, stashing=False, kind=ForwardRunner)
+            s: own.runner(s, self._context.memory, stashing=False, kind=ForwardRunner)
             for s in context.role.run
         }
         self._program = cache(partial(forward_only, context.program))
@@ -144,8 +139,6 @@ class ForwardRounds:
         named = {f"input {i}": x for i, x in enumerate(data.inputs)} | {"target": data.target}
         counts = {name: len(x) for name, x in named.items() if is_cut(x)}
         counts |= option_counts(data.options)
-        if self._context.options.loss == IN_MODEL and isinstance(data.target, Mapping):
-            counts |= option_counts(data.target)
         if asked is not None:
             counts["microbatches"] = asked
         for name, size in counts.items():

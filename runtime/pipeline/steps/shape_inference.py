@@ -18,14 +18,14 @@ from pipeloom.ir.model.ops import IntArray
 from ...errors import ShapeError, advice
 from ...executor.outputs import as_tuple
 from ...executor.stage_runner import Cell
-from ...stages.store import StageStore
+from ...rank.context import RankContext
 from ...tensors.forward_state import undisturbed
 from ...tensors.packed_message import Spec
 from ...tensors.rng_state import devices_of
 from ...tensors.skip_connections import Skips
 from ...tensors.stage_interface import StageInterface
 from ...tensors.trees import mapped, shown
-from ...transport import Transport, agreed
+from ...transport import agreed
 from ..step_arguments import given
 from ..step_inputs import Cells
 
@@ -36,22 +36,14 @@ Interfaces: TypeAlias = list[list[StageInterface]]  # [stage, except the last][m
 class ShapeInference:
     """The interfaces of stages for every kind of microbatch so far; the same on all ranks.
 
-    ``placed``: the rank that runs each stage on each microbatch, shape (S, M), repeated for further
-    microbatches. ``grad``: run stages with gradients, to find outputs that require one.
+    Microbatch j runs on the ranks of the program's microbatch j mod M. ``grad``: run stages with
+    gradients, to find outputs that require one.
     """
 
-    def __init__(
-        self,
-        store: StageStore,
-        placed: IntArray,
-        skips: Skips,
-        transport: Transport,
-        device: torch.device,
-        *,
-        grad: bool = True,
-    ) -> None:
-        self._store, self._placed, self._skips, self._grad = store, placed, skips, grad
-        self._transport, self._device = transport, device
+    def __init__(self, context: RankContext, skips: Skips, *, grad: bool = True) -> None:
+        self._placed: IntArray = context.program.schedule.problem.owner
+        self._store, self._skips, self._grad = context.store, skips, grad
+        self._transport, self._device = context.transport, context.device
         self.known: dict[Kind, list[StageInterface]] = {}
 
     def interfaces(self, cells: Cells, count: int | None = None) -> Interfaces:

@@ -1,10 +1,9 @@
 """The split into B and W gives autograd's gradients for all kinds of stages, with products'
-gradients in W; likewise for modules that delay weight gradients themselves."""
+gradients in W."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -15,16 +14,10 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
-from pipeloom.compiler import compile_schedule
-from pipeloom.ir import InputError, OpKind, Schedule, timed
-from pipeloom.runtime import LaunchError, Pipeline, StagesAs, defer
-from tests.support.by_hand import by_hand
-from tests.support.delayed_linear import Delayed, DelayedLinear, Layer
-from tests.support.hub import on_threads
+from pipeloom.ir import InputError
+from pipeloom.runtime import defer
 from tests.support.inside import LinearRule
-from tests.support.models import gradient, named, trained, whole, worst
-from tests.support.one_rank import PLAIN, Of, Ran, Shift, by_autograd, differing, late, program, ran
-from tests.support.schedules import V, profile, schedule
+from tests.support.one_rank import Of, Ran, Shift, by_autograd, differing, late, ran, watching_b
 
 ROUNDS = 3
 
@@ -165,10 +158,11 @@ def test_gradients_are_autograds_and_those_of_products_wait_for_w(case: str) -> 
     for _ in range(2):
         torch.manual_seed(0)
         modules.append(make().to(dtype))
-    found = run(modules[0], shape, dtype)
+    with watching_b(1) as found_in_b:
+        found = run(modules[0], shape, dtype)
     wanted = by_autograd([Shift(shape, dtype), modules[1]], inputs(shape, dtype))
     assert differing(found.values, wanted, FLOAT32.get(case, 1e-13)) == []
-    assert {*found.pipeline.coverage[1].in_b} == in_b
+    assert found_in_b == in_b
     assert found.pipeline.peak_memory > 0
 
 
@@ -195,11 +189,15 @@ def test_what_has_a_hook_is_left_to_autograd_until_that_is_gone(where: str) -> N
         "before": node.register_prehook,
         "after": node.register_hook,
     }[where](lambda *_: seen.append(1))
-    assert {"1.weight"} <= {*run(module, FLOATS, torch.float32).pipeline.coverage[1].in_b}
+    with watching_b(1) as in_b:
+        run(module, FLOATS, torch.float32)
+    assert "1.weight" in in_b
     assert len(seen) == ROUNDS
     hook.remove()
     module.zero_grad()
-    assert not run(module, FLOATS, torch.float32).pipeline.coverage[1].in_b
+    with watching_b(1) as in_b:
+        run(module, FLOATS, torch.float32)
+    assert not in_b
     assert len(seen) == ROUNDS
 
 
@@ -212,85 +210,8 @@ def test_checkpointing_runs_each_block_twice_only(reentrant: bool) -> None:
     assert module.calls == 2 * 2 * ROUNDS
 
 
-RANKS, MICROBATCHES = 2, 4
-RANGE = range(RANKS)
-FAMILIES = ("1f1b", "zb-v", "chimera", "wzb2", "late")
-
-
-def plan(family: str) -> Schedule:
-    return weights_at_the_end() if family == "late" else schedule(family, RANKS, MICROBATCHES)
-
-
-def weights_at_the_end(turned: bool = False) -> Schedule:
-    """All F's, all B's, all W's in order; ``turned``: in reverse for the last stage."""
-    rows = []
-    for stage in range(RANKS):
-        after = range(MICROBATCHES)
-        if turned and stage == RANKS - 1:
-            after = after[::-1]
-        kinds = ("F", range(MICROBATCHES)), ("B", range(MICROBATCHES)), ("W", after)
-        rows.append(" ".join(f"{stage}{kind}{j}" for kind, order in kinds for j in order))
-    return timed(by_hand(*rows, profile=profile(RANKS)))
-
-
-def of_delayed(family: str, stages_as: StagesAs) -> tuple[dict[str, Tensor], list[str]]:
-    """On one rank: accumulated gradients of two steps by name, and the coverage of its stages."""
-    program = compile_schedule(plan(family))
-    pipeline = trained(program, Delayed(), 2, train=False, stages_as=stages_as)
-    return named(pipeline.modules, gradient), [str(one) for one in pipeline.coverage.values()]
-
-
-@cache
-def expected_of(stages: int) -> dict[str, Tensor]:
-    source = Delayed(delayed=False)
-    model = whole(source, stages)
-    for step in range(2):
-        for x, y in zip(*source.batch(step, MICROBATCHES), strict=True):
-            (source.loss(model(x), y) / MICROBATCHES).backward()
-    return named(dict(enumerate(model)), gradient)
-
-
-@pytest.mark.parametrize(
-    ("family", "stages_as"), [*((family, "eager") for family in FAMILIES), ("zb-h1", "aten")]
-)
-def test_gradients_are_one_processs(family: str, stages_as: StagesAs) -> None:
-    """Graphs cannot represent what such modules do, so these run as modules."""
-    rows = on_threads(partial(of_delayed, family, stages_as), RANKS)
-    want = expected_of(plan(family).problem.stages)
-    assert set().union(*(found for found, _ in rows.values())) == set(want)
-    for found, told in rows.values():
-        assert worst(found, want) <= 1e-12
-        assert all(words.endswith("in B: norm.weight, norm.bias") for words in told)
-        assert bool(told) == any(op.kind is OpKind.W for r in RANGE for op in plan(family).ops(r))
-
-
-@pytest.mark.parametrize(
-    ("plan", "line"),
-    [
-        (
-            weights_at_the_end(turned=True),
-            "W's of stage 1 in the order of its B's on rank 1, .* got 1W3 for 1B0",
-        ),
-        (schedule(V, RANKS, MICROBATCHES), r"got [01]BW1 for [01]B0"),
-    ],
-    ids=["W in another order than B", "BW while entries of others wait"],
-)
-def test_an_order_that_their_queues_cannot_follow_is_refused(plan: Schedule, line: str) -> None:
-    program = compile_schedule(plan)
-    with pytest.raises(LaunchError, match=line):
-        on_threads(trained, RANKS, (program, Delayed(), 0))
-    on_threads(trained, RANKS, (program, Delayed(delayed=False), 0))
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("fuse_wgrad_accumulation", True, r"stages\[1\]: first has backward_dw: .* main_grad"),
-        ("inner", DelayedLinear(), r"stages\[1\]: first has .* no parameters of its own beside"),
-    ],
-)
-def test_what_cannot_be_told_is_refused(name: str, value: object, words: str) -> None:
-    layer = Layer(delayed=True)
-    setattr(layer.first, name, value)
-    with pytest.raises(InputError, match=words):
-        Pipeline(program(PLAIN), [Layer(delayed=True), layer], loss=Delayed().loss)
+def test_modules_that_delay_their_weight_gradients_are_refused() -> None:
+    module = normed()
+    module[2].backward_dw = lambda: None  # type: ignore[assignment]
+    with pytest.raises(InputError, match=r"stages\[1\]: 2 delays its weight gradients until"):
+        run(module, FLOATS, torch.float32)

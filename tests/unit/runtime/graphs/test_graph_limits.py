@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from tests.support.inside import StageFunctions
 from tests.support.one_rank import FUSED, SPLIT, Of, Ran, Shift, differing, each, ran, square
 
 WIDTH = 4
@@ -190,12 +192,12 @@ def step(found: Ran) -> Tensor:
 def test_a_stage_that_has_changed_is_traced_again(name: str) -> None:
     module = Scaled(product)
     found = run(module)
-    functions = found.pipeline.graph_functions
-    step(found)
-    assert (found.pipeline.graph_functions, found.pipeline.eager_stages) == (functions, {})
-    CHANGES[name](module)
-    loss = step(found)
-    assert found.pipeline.graph_functions > functions
+    with patch.object(StageFunctions, "traced", wraps=StageFunctions.traced) as traced:
+        step(found)
+        assert (traced.call_count, found.pipeline.eager_stages) == (0, {})
+        CHANGES[name](module)
+        loss = step(found)
+        assert (traced.call_count > 0, found.pipeline.eager_stages) == (True, {})
     assert loss.equal(square(module(X)))
 
 

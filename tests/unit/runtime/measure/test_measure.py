@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import re
 import resource
 import time
 from dataclasses import replace
@@ -21,7 +19,7 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir import Objective, Profile, Schedule, StageProfile, timed
 from pipeloom.runtime import Ledger, Pipeline
 from tests.support.hub import on_threads, own
-from tests.support.inside import DeviceClock, over_the_limit, why_far_off
+from tests.support.inside import DeviceClock, over_the_limit
 from tests.support.one_rank import FUSED, each, program, square
 from tests.support.schedules import schedule
 
@@ -98,26 +96,6 @@ def lasting(op: float, family: str = "1f1b", **changes: Any) -> Schedule:
     stage = replace(StageProfile(op, op, op), **changes)
     profile = Profile((stage,) * 2, ranks=2, t_comm=0.0)
     return timed(replace(plan, problem=replace(plan.problem, profile=profile), timing=None))
-
-
-@pytest.mark.parametrize(
-    ("ratio", "cores", "op", "expected"),
-    [
-        (1.4, 1, 5.0, "None"),
-        (0.7, 1, 5.0, "None"),
-        (0.6, 1, 5.0, "0.6x the planned makespan: ops took less than profiled"),
-        (3.0, 1, 1.0, "3.0x the planned makespan: all ops of the profile take 1 ms"),
-        (3.0, 1, 5.0, "3.0x the planned makespan: 2 ranks share 1 core; see"),
-        (3.0, 2, 5.0, "3.0x .*: the profile may be of another model or machine"),
-        (3.0, 1, 0.25, "3.0x .*: 2 ranks share 1 core, ops are short, 0.25 ms in the median"),
-    ],
-)
-def test_why_a_run_is_far_from_its_plan(
-    ratio: float, cores: int, op: float, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
-    assert re.match(expected, str(why_far_off(lasting(op), lasting(ratio * op))))
 
 
 def barrier_note(plan: Schedule) -> str | None:

@@ -52,24 +52,18 @@ def one_process(scale: float) -> list[Tensor]:
     return gradients(plain)
 
 
-def weighted(output: Tensor, target: Tensor, *, weight: float) -> tuple[Tensor, Any]:
-    found = loss(output, target) * weight
-    return found, {"rows": len(output), "mean": output.mean()}
+def weighted(output: Tensor, target: Tensor, *, weight: float) -> Tensor:
+    return loss(output, target) * weight
 
 
-def test_a_loss_takes_arguments_of_its_own_and_returns_metrics() -> None:
+def test_a_loss_takes_arguments_of_its_own() -> None:
     modules = stages()
     pipeline = made(modules, loss=weighted)
     losses: list[Tensor] = []
-    metrics: list[Any] = [None]
-    pipeline.step(X, target=Y, losses=losses, metrics=metrics, loss_kwargs={"weight": 3.0})
+    pipeline.step(X, target=Y, losses=losses, loss_kwargs={"weight": 3.0})
     torch.testing.assert_close(gradients(modules), one_process(3.0 / MICROBATCHES))
-    assert [one["rows"] for one in metrics] == [2] * MICROBATCHES
-    assert not any(one["mean"].requires_grad for one in metrics)
-    pipeline.eval(X, target=Y, losses=losses, metrics=metrics, loss_kwargs={"weight": 1.0})
-    assert len(losses) == len(metrics) == MICROBATCHES
-    pipeline.eval(X, losses=None, metrics=metrics)
-    assert metrics == []
+    pipeline.eval(X, target=Y, losses=losses, loss_kwargs={"weight": 1.0})
+    assert len(losses) == MICROBATCHES
 
 
 @dataclass
@@ -78,39 +72,21 @@ class Output:
     logits: Tensor
 
 
-def judged(form: Callable[[Tensor, Tensor], Any], m: Any, x: Tensor, **target: Any) -> Any:
-    """The result of a last stage; with labels, a loss in one of the forms that models use."""
+def judged(m: Any, x: Tensor, labels: Tensor | None = None) -> Output:
     out = m.layer(x)
-    if not target:
-        return out
-    return form(target.get("scale", 1.0) * loss(out, target["labels"]), out)
+    return Output(None if labels is None else loss(out, labels), out)
 
 
-FORMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
-    "scalar": lambda value, out: value,
-    "tuple": lambda value, out: (value, out),
-    "mapping": lambda value, out: {"loss": value, "logits": out},
-    "attribute": Output,
-}
-
-
-def judging(form: str = "scalar") -> list[nn.Module]:
+def test_a_model_may_compute_its_loss() -> None:
     first, last = stages()
-    return [first, Of(partial(judged, FORMS[form]), layer=last)]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_model_may_compute_its_loss(form: str) -> None:
-    modules = judging(form)
-    pipeline = made(modules, loss="model")
+    modules = [Of(lambda m, x, labels=None: m.layer(x), layer=first), Of(judged, layer=last)]
+    pipeline = made(modules, loss=lambda output, _: output.loss)
     losses, evaluated = list[Tensor](), list[Tensor]()
-    output = pipeline.step(X, target={"labels": Y, "scale": 3.0}, losses=losses)
-    torch.testing.assert_close(gradients(modules), one_process(3.0 / MICROBATCHES))
-    pipeline.eval(X, target={"labels": Y, "scale": 3.0}, losses=evaluated)
+    pipeline.step(X, labels=Y, target=Y, losses=losses)
+    torch.testing.assert_close(gradients(modules), one_process(1.0 / MICROBATCHES))
+    pipeline.eval(X, labels=Y, target=Y, losses=evaluated)
     torch.testing.assert_close(losses, evaluated)
-    shown = output["logits"] if form == "mapping" else pipeline.eval(X)
-    assert shown.shape == (6, 2)
-    assert pipeline.eval(X).shape == (6, 2)  # without labels there is no loss
+    assert pipeline.eval(X)[0].logits.shape == (2, 2)  # without labels there is no loss
 
 
 def taking() -> nn.Module:
@@ -140,13 +116,8 @@ BAD: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], str]] = [
     ({}, (X,), {"target": Y}, "step: rank 0 runs the last stage: loss is missing"),
     ({"loss": loss}, (X,), {}, "target is missing"),
     ({"loss": loss}, (), {"target": Y}, "its inputs are missing"),
-    ({"loss": "model"}, (X,), {"target": Y}, "target: expected keyword arguments of the last"),
-    (
-        {"loss": "model"}, (X,), {"target": {"labels": Y}, "loss_kwargs": {"weight": 1}},
-        "loss_kwargs: expected none with loss='model', whose arguments are the target's",
-    ),
-    ({"loss": "model"}, (X,), {}, "expected the last stage to return a scalar tensor, an output"),
-    ({"loss": torch.sub}, (X,), {"target": Y}, "loss: expected a scalar tensor, or a tuple of one"),
+    ({"loss": "model"}, (X,), {"target": Y}, "loss: expected a function, got 'model'"),
+    ({"loss": torch.sub}, (X,), {"target": Y}, "loss: expected a scalar tensor, got float32[2, 2]"),
     ({"loss": loss}, ({"x": np.ones(6)},), {"target": Y}, "input 0: expected a tensor, or dicts"),
     ({"loss": loss}, (UserDict({"x": X}),), {"target": Y}, "got UserDict, which is not cut"),
     ({"loss": loss}, (X,), {"target": Output(None, Y)}, "target: expected a tensor, or dicts"),
@@ -163,7 +134,7 @@ def test_what_is_wrong_is_said_in_one_line(
     options: dict[str, Any], inputs: tuple[Any, ...], given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(PipeloomError) as caught:
-        made(judging(), **{"loss": None} | options).step(*inputs, **given)
+        made(**{"loss": None} | options).step(*inputs, **given)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -186,14 +157,15 @@ def test_an_evaluation_that_is_refused_hurts_nobody() -> None:
 
 
 def test_lists_in_keyword_arguments_and_their_targets_say_how_many_microbatches_there_are() -> None:
-    pipeline, count = made(judging()[1:], each("0F{0} 0BW{0}", 3), loss="model"), 10
+    module = Of(lambda m, x, labels=None: m.layer(x), layer=stages()[1])
+    pipeline, count = made([module], each("0F{0} 0BW{0}", 3)), 10
     x = [torch.randn(2, 4) for _ in range(count)]
     losses: list[Tensor] = []
     assert len(pipeline.eval(x=x)) == 2 * count
-    pipeline.eval(x=torch.cat(x), target={"labels": [torch.zeros(2, 2)] * count}, losses=losses)
+    pipeline.eval(x=torch.cat(x), target=[torch.zeros(2, 2)] * count, losses=losses)
     assert len(losses) == count
     with pytest.raises(InputError, match="got 3 microbatches and 10 mic"):
-        pipeline.eval(x=x, target={"labels": [torch.zeros(2, 2)] * 3})
+        pipeline.eval(x=x, labels=[torch.zeros(2, 2)] * 3)
     assert len(pipeline.eval(x=x)) == 2 * count  # still works
 
 

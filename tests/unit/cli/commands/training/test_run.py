@@ -82,19 +82,13 @@ def test_options_reach_the_steps(pipeloom: Command, schedule: Path, tmp_path: Pa
     assert len(set(validated)) == 3
 
 
-def test_profile_measures_what_build_can_use(
-    pipeloom: Command, program: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "measured.json"
-    ran = pipeloom("run", program, "--model", MODEL, "--json", "-q").json["coverage"]
-    for what in (["--alone", "--repeats", 1, "--warmup", 0], ["--memory-only"]):
-        words = ["profile", "--model", MODEL, "--stages", 2, *what, "-o", path]
-        done = pipeloom(*words, "--memory-limit", 10**9, "--json")
-        assert (done.code, done.err) == (0, "")
-        assert json.loads(path.read_text())["memory_limit"] == 10**9
-        assert pipeloom("build", "zb-h1", path, "-m", 3, "--json").json["stages"] == 2
-        found = done.json["measured"]["stages"]
-        assert [ran[str(s)] for s in range(2)] == [stage["coverage"] for stage in found]
+def test_profile_measures_what_build_can_use(pipeloom: Command, tmp_path: Path) -> None:
+    path, alone = tmp_path / "measured.json", ["--alone", "--repeats", 1, "--warmup", 0]
+    words = ["profile", "--model", MODEL, "--stages", 2, *alone, "-o", path]
+    done = pipeloom(*words, "--memory-limit", 10**9, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(path.read_text())["memory_limit"] == 10**9
+    assert pipeloom("build", "zb-h1", path, "-m", 3, "--json").json["stages"] == 2
 
 
 def test_replicas_are_as_many_as_the_profile_has(pipeloom: Command, tmp_path: Path) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from functools import partial
 
 import torch
 
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.weight_coverage import WeightCoverage
 
 from ...device import Device
 from ...errors import ExecutionError
-from ...executor.delayed_modules import check_order
 from ...executor.executor import Executor
 from ...executor.offload import Host, OffloadedActivations
 from ...executor.outputs import judge_of
@@ -21,70 +20,79 @@ from ...executor.stage_runner import Cell, StageRunner
 from ...executor.weight_grad_deferral import WeightQueue
 from ...executor.weight_stashing import StashingRunner
 from ...graphs.graph_runner import GraphRunner, runner_kind
-from ...measure.gradient_watch import GradientWatch, covered
 from ...measure.memory import Memory
+from ...optim.optimizer_step import JudgedStepEnd, finish_before_state_dicts
 from ...optim.step_end import StepEnd
 from ...rank.context import RankContext
-from ...rank.options import IN_MODEL
 from ...stages.fsdp import ShardedStages
 from ...stages.streamed_weights import StreamedStages
 from ...tensors.skip_connections import Skips
-from ..state_names import model_name
-from ..step_inputs import Cells
+from ...tensors.stage_interface import StageInterface
+from ..step_inputs import Cells, StepInputs
 from .shape_inference import Interfaces, ShapeInference, made_up
 
 
-class StepSetup:
-    """All objects that the steps of a rank use; all ranks create theirs and call it alike.
+class Prepared:
+    """Everything that the steps of one program use; all ranks create theirs and call it alike.
 
-    ``cells``: the tensors by stage and microbatch. ``runners``: of this rank's stages.
-    ``interfaces``: the outputs between stages, inferred by ``shapes``. ``executor``: made from
-    these. ``modules``: the stages on this rank. ``fixed``: whether the executor serves all later
-    steps. ``never``: the stages that always run as modules, with the reason if graphs were
-    requested. ``coverage``: which weight gradients W computed in the first step, for stages with
-    W's.
+    ``inputs``: puts batches into ``cells``, which are by stage and microbatch. ``runners``: of this
+    rank's stages. ``interfaces``: the outputs between stages, inferred by ``shapes``. ``executor``:
+    made from these. ``modules``: the stages on this rank. ``fixed``: whether the executor serves
+    all later steps. ``never``: the stages that always run as modules, with the reason if graphs
+    were requested.
+
+    ``held`` closes what is opened here. ``finish`` is called before a state dict of a stage or an
+    optimizer is created. ``before``: an earlier program of the same stages.
     """
 
-    def __init__(self, context: RankContext, step_end: StepEnd) -> None:
-        problem, role = context.program.schedule.problem, context.role
-        self._context, self._step_end = context, step_end
-        self.skips = Skips(context.options.skips, problem.stages)
+    def __init__(
+        self,
+        context: RankContext,
+        held: ExitStack,
+        finish: Callable[[], None],
+        *,
+        before: Prepared | None = None,
+    ) -> None:
+        problem, options = context.program.schedule.problem, context.options
+        self.context = context
+        kind = JudgedStepEnd if options.needs_norm else StepEnd
+        self.step_end: StepEnd = kind(context, None if before is None else before.step_end)
+        held.callback(self.step_end.close)
+        self.skips = Skips(options.skips, problem.stages)
         self.never = self._without_graphs()
         self.modules = [context.store.module(s) for s in context.store.stages]
         self.cells = make_cells(context)
-        self.runners = {s: self.runner(s, context.memory) for s in role.run}
+        self.runners = {s: self.runner(s, context.memory) for s in context.role.run}
         self.graphed = {s: r for s, r in self.runners.items() if isinstance(r, GraphRunner)}
-        self.shapes = ShapeInference(
-            context.store, problem.owner, self.skips, context.transport, context.device
+        self.shapes = ShapeInference(context, self.skips)
+        if before is not None:
+            self.shapes.known = before.shapes.known
+        self.inputs = StepInputs(
+            context, self.cells, problem.microbatches, varying=options.varying_shapes
         )
         self.interfaces: Interfaces = []
         self.executor: Executor | None = None
-        self.coverage: dict[int, WeightCoverage] = {}
-        self.fixed, self.settled = False, False
-        for s, runner in self.runners.items():
-            runner.watched = GradientWatch()
-            if runner.delayed:
-                check_order(context.program, role.rank, s)
+        self.fixed = False
+        if context.relays:
+            stepped = self.step_end.modules.values(), self.step_end.optimizers.values()
+            for hook in finish_before_state_dicts(finish, *stepped):
+                held.callback(hook.remove)
 
     def _without_graphs(self) -> dict[int, str | None]:
         """Returns the stages that run as modules, with the reason if graphs were requested."""
-        stages = self._context.role.run
-        if self._context.options.stages_as == "eager":
+        stages = self.context.role.run
+        if self.context.options.stages_as == "eager":
             return dict.fromkeys(stages)
-        if isinstance(self._context.store, ShardedStages):
+        if isinstance(self.context.store, ShardedStages):
             return dict.fromkeys(stages, "fully_shard's hooks gather its parameters")
-        return dict.fromkeys(self._step_end.stashes, "its optimizer steps after each microbatch")
-
-    def follow(self, other: StepSetup) -> None:
-        """Reuses the inferred shapes of another program for the same stages."""
-        self.shapes.known = other.shapes.known
+        return dict.fromkeys(self.step_end.stashes, "its optimizer steps after each microbatch")
 
     def gather(self) -> None:
         """Gathers the weights of sharded stages. Raises ExecutionError if that fails."""
         try:
-            self._context.store.gather()
+            self.context.store.gather()
         except ConnectionError as error:
-            raise ExecutionError(f"rank {self._context.role.rank}: {error}") from error
+            raise ExecutionError(f"rank {self.context.role.rank}: {error}") from error
 
     def prepared(self) -> Executor:
         """Returns the executor for the contents of the cells.
@@ -92,7 +100,7 @@ class StepSetup:
         It is created in the first step, and again whenever shapes change. Raises ShapeError on all
         ranks.
         """
-        context = self._context
+        context = self.context
         for stage, runner in self.graphed.items():
             runner.refresh(cell for (s, _), cell in self.cells.items() if s == stage)
         if self.executor is None or context.options.varying_shapes:
@@ -103,7 +111,7 @@ class StepSetup:
                 if context.buffers is not None:
                     Device(context.device).synchronize()  # until the old buffers have been read
                 self.executor = Executor(
-                    context, self._step_end, self.cells, self.runners, self.interfaces
+                    context, self.step_end, self.cells, self.runners, self.interfaces
                 )
         self.fixed = not (context.options.varying_shapes or self.graphed)
         return self.executor
@@ -114,23 +122,13 @@ class StepSetup:
             if (runner := self.graphed.get(stage)) is not None:
                 given = cell.inputs
                 if stage > 0:
-                    given = made_up(self.interfaces[stage - 1][j], self._context.device)
-                runner.prepare(cell, given, partial(self._context.store.trying, stage))
-
-    def settle(self) -> None:
-        """Records after the first step what W computed, and that all graphs exist."""
-        self.settled = True
-        for graphed in self.graphed.values():
-            graphed.settled = True
-        for s, runner in self.runners.items():
-            found = covered(runner, partial(model_name, self._context.options.names))
-            if found is not None:
-                self.coverage[s] = found
+                    given = made_up(self.interfaces[stage - 1][j], self.context.device)
+                runner.prepare(cell, given, partial(self.context.store.trying, stage))
 
     def clear(self) -> None:
         """Drops everything that an unfinished step has left, before the step is repeated."""
         for cell in self.cells.values():
-            self._context.memory.release(cell.held)
+            self.context.memory.release(cell.held)
             cell.clear()
 
     def runner(
@@ -146,14 +144,13 @@ class StepSetup:
         ``kind`` is its class, unless the stage runs as graphs or, with ``stashing``, stashes
         weights.
         """
-        context, store = self._context, self._context.store
-        stash = self._step_end.stashes.get(stage) if stashing else None
+        context, store = self.context, self.context.store
+        stash = self.step_end.stashes.get(stage) if stashing else None
         make: Callable[..., StageRunner] = kind if stash is None else StashingRunner
         if make is StageRunner and stage not in self.never:
-            in_model, stays = context.options.loss == IN_MODEL, store.owns(stage)
             make = runner_kind(context.options.stages_as)
             if context.options.stages_as != "eager":
-                make = partial(make, loss_in_model=in_model, weights_in_w=stays)
+                make = partial(make, weights_in_w=store.owns(stage))
         return make(
             stage,
             store.module(stage) if stash is None else stash,
@@ -163,16 +160,16 @@ class StepSetup:
             memory=memory,
             last=stage == context.program.schedule.problem.stages - 1,
             loss=judge_of(context.options.loss, self._master()),
-            seed=self._step_end.seed,
+            seed=self.step_end.seed,
             skips=self.skips if self.skips.passes(stage) else None,
         )
 
     def _master(self) -> torch.dtype | None:
         """Returns the dtype in which losses are computed; None: that of the stages."""
-        if self._context.options.param_dtype is None:
+        if self.context.options.param_dtype is None:
             return None
-        assert isinstance(self._context.store, StreamedStages)
-        return self._context.store.precision.master
+        assert isinstance(self.context.store, StreamedStages)
+        return self.context.store.precision.master
 
 
 def hand_on(cells: Cells, interfaces: Interfaces) -> None:
@@ -193,13 +190,21 @@ def make_cells(
     for item in context.program.instructions[context.role.rank]:
         if isinstance(item, ir.Compute):
             pairs.setdefault((item.op.stage, item.op.microbatch), set()).add(item.op.kind)
-    cells = {
-        pair: Cell(
-            WeightQueue(memory) if OpKind.W in kinds else None,
-            recomputed=OpKind.R in kinds,
-            offloaded=OffloadedActivations(host, memory) if OpKind.O in kinds else None,
-        )
-        for pair, kinds in sorted(pairs.items())
-    }
+    cells = {pair: make_cell(kinds, memory, host) for pair, kinds in sorted(pairs.items())}
     hand_on(cells, interfaces or [])
     return cells
+
+
+def make_cell(
+    kinds: Collection[OpKind],
+    memory: Memory,
+    host: Host,
+    interface: StageInterface | None = None,
+) -> Cell:
+    """Creates the cell of a microbatch for which ops of these kinds run on a stage."""
+    return Cell(
+        WeightQueue(memory) if OpKind.W in kinds else None,
+        interface,
+        recomputed=OpKind.R in kinds,
+        offloaded=OffloadedActivations(host, memory) if OpKind.O in kinds else None,
+    )
