@@ -41,7 +41,7 @@ from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.model.problem import Objective
 
 from ..core.options import Order
-from .instance import B, BoolArray, F, Instance, R, W
+from .instance import B, BoolArray, F, Instance, R, W, undecided
 from .integer_time import Ticks
 
 Time = cp_model.LinearExpr | int
@@ -233,8 +233,7 @@ class _RankModel:
         cp.add_no_overlap(map(self._interval, self._ops))
         span = self._takes * ~self._weight
         after = span + self._weights_after()
-        pairs = ~(self._known | self._known.T)
-        np.fill_diagonal(pairs, val=False)
+        pairs = undecided(self._known)
         for n, i in enumerate(self._ops):
             if self._counted[n]:
                 cp.add(self._ends >= model.starts[i] + int(self._takes[n]))

@@ -80,7 +80,7 @@ class WindowSearch:
 
     def _ask(self, best: Incumbent) -> None:
         from ..exact.bisection import find
-        from ..exact.model import OrderModel
+        from ..exact.model import PARAMETERS, OrderModel
         from ..exact.schedule_window import ScheduleWindow
 
         order, _, cost = best.found()
@@ -97,8 +97,8 @@ class WindowSearch:
         window = ScheduleWindow(self._graph, first, stop, self._decided, free=self._free)
         target = max(cost * (1 - self._step), best.bound.value)
         model = OrderModel(window.instance(target), 0.0, target, hint=window.hint)
-        seed = int(self._rng.integers(1 << 31))
-        search = find(best, model, best.budget(SHARE, SECONDS), seed, Method.WINDOW)
+        parameters = {"random_seed": int(self._rng.integers(1 << 31)), **PARAMETERS}
+        search = find(best, model, best.budget(SHARE, SECONDS), parameters, Method.WINDOW)
         if best.cost < cost:
             self._step = min(2 * self._step, LONGEST_STEP)
             return
