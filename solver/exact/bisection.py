@@ -8,7 +8,6 @@ The models have no objective: a target is refuted, or any solution is a schedule
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import cycle
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -26,6 +25,7 @@ from ..core.incumbent import Incumbent
 from ..core.linear_instance import LinearInstance
 from ..core.methods import Method
 from ..core.options import Order
+from ..core.relaxations import unfused
 from ..core.schedule_cost import within_memory
 from ..core.stopping import OPS_A_SECOND, Budget
 from ..core.worker_threads import Pieces
@@ -43,7 +43,6 @@ CLOSE = 1e-3  # relative distance of bound and target from which on the best cos
 JUST_BELOW = 5e-7  # relative distance of the highest target to the best cost, which counts as equal
 
 Parameters = Mapping[str, object]
-SearchBy = Iterator[Parameters]
 
 _WORDS = "few orders are possible: all orders of F's and B's are searched"
 
@@ -58,10 +57,9 @@ def bisect(best: Incumbent, seed: int, learned: Sequence[Learned] = ()) -> Piece
     small = 3 * best.problem.stages * best.problem.microbatches <= OPS
     if not small or (linear and not slots_limit_rate(linear)):
         return
-    instance = all_orders(best.problem, learned=[*learned, *_slot_turns(linear)])
+    instance = all_orders(best.problem, learned=[*learned, *_slot_turns(best.problem)])
     if instance.literals > LITERALS:
         return
-    search_by = _alternately(seed)
     above = best.cost  # the lowest cost that was found, or not decided
     steps = STEPS if linear else (FIRST, *STEPS)
     answers = unanswered = 0
@@ -71,7 +69,7 @@ def bisect(best: Incumbent, seed: int, learned: Sequence[Learned] = ()) -> Piece
         if target >= min(above, high) or target - low < CLOSE * best.cost:
             target, share = high, 1.0
         before = best.bound.value, best.cost
-        answered = ask(best, instance, target, best.budget(share), search_by)
+        answered = ask(best, instance, target, best.budget(share), _parameters(seed, unanswered))
         if answered and before == (best.bound.value, best.cost):
             return  # the precision of ticks is reached
         answers, unanswered = (answers + 1, 0) if answered else (0, unanswered + 1)
@@ -79,13 +77,9 @@ def bisect(best: Incumbent, seed: int, learned: Sequence[Learned] = ()) -> Piece
         yield
 
 
-def _alternately(seed: int) -> SearchBy:
-    """CP-SAT's parameters for successive questions: some models need presolving, some a search."""
-    yield from cycle(({"random_seed": seed % 2**31}, {"random_seed": seed % 2**31, **PARAMETERS}))
-
-
-def _slot_turns(linear: LinearInstance | None) -> Iterator[Learned]:
+def _slot_turns(problem: Problem) -> Iterator[Learned]:
     """Yield the waits for a slot of memory, if each stage has its own rank."""
+    linear = LinearInstance.of(unfused(problem))
     if linear is not None:
         near, _ = slot_turns(linear)
         for (s, q), way in np.ndenumerate(near):
@@ -98,17 +92,17 @@ def climb(best: Incumbent, seed: int) -> Pieces:
     The microbatches that hold most memory for longest come first, then more of them. After a target
     that was not decided it yields, so that the caller may do something else in between.
     """
-    search_by = _alternately(seed)
     for instance, every in _subsets(best.problem):
         low = best.bound.value
         for step in (FIRST, *STEPS):
-            for _ in range(PATIENCE):
+            for tries in range(PATIENCE):
                 if best.over():
                     return
                 target = min(low + step * (best.cost - low), best.cost * (1 - JUST_BELOW))
                 if target <= best.bound.value:
                     break
-                if ask(best, instance, target, best.budget(UNLIKE_SHARE), search_by):
+                budget = best.budget(UNLIKE_SHARE)
+                if ask(best, instance, target, budget, _parameters(seed, tries)):
                     break
                 yield
             else:
@@ -136,15 +130,20 @@ def _subsets(problem: Problem) -> list[tuple[Instance, bool]]:
     return found
 
 
+def _parameters(seed: int, tries: int) -> Parameters:
+    """CP-SAT's parameters after a number of undecided questions: every other time, it presolves."""
+    return {"random_seed": seed % 2**31, **({} if tries % 2 else PARAMETERS)}
+
+
 def ask(
-    best: Incumbent, instance: Instance, target: float, budget: Budget, search_by: SearchBy
+    best: Incumbent, instance: Instance, target: float, budget: Budget, parameters: Parameters
 ) -> bool:
     """Ask for schedules that cost at most ``target``; offers them, and raises the bound.
 
     Returns whether it was decided: such a schedule was found, or there is none.
     """
     model = OrderModel(instance, best.bound.value, target)
-    search = find(best, model, budget, next(search_by))
+    search = find(best, model, budget, parameters)
     if search.refuted:
         best.raise_bound(Bound(model.above, "interleaving", _WORDS))
     return best.closed or search.refuted or search.status == cp_model.OPTIMAL

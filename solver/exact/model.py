@@ -139,12 +139,12 @@ class OrderModel:
         instance, takes, optional = self.instance, self.takes, self.instance.optional
         horizon = (1 if instance.objective is Objective.MAKESPAN else 2) * self.most
         late = sum(np.array(takes)[instance.kind == W].tolist()) if instance.until is B else 0
-        due = np.minimum(instance.due, 2 * cost).tolist()
+        ends = (
+            horizon + late if math.isinf(due) else self.ticks.most(min(due, 2 * cost))
+            for due in instance.due.tolist()
+        )
         low = [max(0, self.ticks.down(time)) for time in instance.ready.tolist()]
-        high = [
-            min(horizon + late, self.ticks.most(end)) - (0 if i in optional else takes[i])
-            for i, end in enumerate(due)
-        ]
+        high = [end - (0 if i in optional else takes[i]) for i, end in enumerate(ends)]
         for i, k, gap in sorted(self._waits):
             low[k] = max(low[k], low[i] + (0 if i in optional else gap))
         for i, k, gap in sorted(self._waits, reverse=True):
