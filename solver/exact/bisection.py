@@ -7,7 +7,7 @@ The models have no objective: a target is refuted, or any solution is a schedule
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -19,17 +19,18 @@ from pipeloom.ir.model.ops import split_backwards
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..bounds.low_memory.activation_slots import slots_limit_rate
+from ..bounds.low_memory.activation_slots import slot_turns, slots_limit_rate
 from ..core.bound import Bound
 from ..core.incumbent import Incumbent
 from ..core.linear_instance import LinearInstance
 from ..core.methods import Method
 from ..core.options import Order
+from ..core.relaxations import unfused
 from ..core.schedule_cost import within_memory
 from ..core.stopping import OPS_A_SECOND, Budget
 from ..core.worker_threads import Pieces
 from .cp_sat_thread import CpSatThread
-from .instance import Instance, Learned, all_orders
+from .instance import B, F, Instance, Learned, OpClass, all_orders
 from .model import PARAMETERS, OrderModel
 
 LITERALS, OPS = 20_000, 25_000  # most open pairs and ops in a model
@@ -40,6 +41,8 @@ SHARE = 0.4  # share of the time left for a target; all of it for the last one
 PATIENCE = 3  # undecided targets after which the rest of the time goes to searches
 CLOSE = 1e-3  # relative distance of bound and target from which on the best cost is the target
 JUST_BELOW = 5e-7  # relative distance of the highest target to the best cost, which counts as equal
+
+Parameters = Mapping[str, object]
 
 _WORDS = "few orders are possible: all orders of F's and B's are searched"
 
@@ -54,7 +57,7 @@ def bisect(best: Incumbent, seed: int, learned: Sequence[Learned] = ()) -> Piece
     small = 3 * best.problem.stages * best.problem.microbatches <= OPS
     if not small or (linear and not slots_limit_rate(linear)):
         return
-    instance = all_orders(best.problem, learned=learned)
+    instance = all_orders(best.problem, learned=[*learned, *_slot_turns(best.problem)])
     if instance.literals > LITERALS:
         return
     above = best.cost  # the lowest cost that was found, or not decided
@@ -66,12 +69,21 @@ def bisect(best: Incumbent, seed: int, learned: Sequence[Learned] = ()) -> Piece
         if target >= min(above, high) or target - low < CLOSE * best.cost:
             target, share = high, 1.0
         before = best.bound.value, best.cost
-        answered = ask(best, instance, target, best.budget(share), seed)
+        answered = ask(best, instance, target, best.budget(share), _parameters(seed, unanswered))
         if answered and before == (best.bound.value, best.cost):
             return  # the precision of ticks is reached
         answers, unanswered = (answers + 1, 0) if answered else (0, unanswered + 1)
         above = min(best.cost, above if answered else target)
         yield
+
+
+def _slot_turns(problem: Problem) -> Iterator[Learned]:
+    """Yield the waits for a slot of memory, if each stage has its own rank."""
+    linear = LinearInstance.of(unfused(problem))
+    if linear is not None:
+        near, _ = slot_turns(linear)
+        for (s, q), way in np.ndenumerate(near):
+            yield OpClass(B, s), OpClass(F, s), int(linear.capacity[s]) + q, way
 
 
 def climb(best: Incumbent, seed: int) -> Pieces:
@@ -83,13 +95,14 @@ def climb(best: Incumbent, seed: int) -> Pieces:
     for instance, every in _subsets(best.problem):
         low = best.bound.value
         for step in (FIRST, *STEPS):
-            for _ in range(PATIENCE):
+            for tries in range(PATIENCE):
                 if best.over():
                     return
                 target = min(low + step * (best.cost - low), best.cost * (1 - JUST_BELOW))
                 if target <= best.bound.value:
                     break
-                if ask(best, instance, target, best.budget(UNLIKE_SHARE), seed):
+                budget = best.budget(UNLIKE_SHARE)
+                if ask(best, instance, target, budget, _parameters(seed, tries)):
                     break
                 yield
             else:
@@ -117,33 +130,42 @@ def _subsets(problem: Problem) -> list[tuple[Instance, bool]]:
     return found
 
 
-def ask(best: Incumbent, instance: Instance, target: float, budget: Budget, seed: int) -> bool:
+def _parameters(seed: int, tries: int) -> Parameters:
+    """CP-SAT's parameters after a number of undecided questions: every other time, it presolves."""
+    return {"random_seed": seed % 2**31, **({} if tries % 2 else PARAMETERS)}
+
+
+def ask(
+    best: Incumbent, instance: Instance, target: float, budget: Budget, parameters: Parameters
+) -> bool:
     """Ask for schedules that cost at most ``target``; offers them, and raises the bound.
 
     Returns whether it was decided: such a schedule was found, or there is none.
     """
     model = OrderModel(instance, best.bound.value, target)
-    search = find(best, model, budget, seed, Method.CP_SAT)
+    search = find(best, model, budget, parameters)
     if search.refuted:
         best.raise_bound(Bound(model.above, "interleaving", _WORDS))
     return best.closed or search.refuted or search.status == cp_model.OPTIMAL
 
 
 def find(
-    best: Incumbent, model: OrderModel, budget: Budget, seed: int, method: Method
+    best: Incumbent,
+    model: OrderModel,
+    budget: Budget,
+    parameters: Parameters,
+    method: Method = Method.CP_SAT,
 ) -> CpSatThread[Order]:
     """Run CP-SAT on ``model`` until it ends or ``budget`` is used up, and return the ended search.
 
     Its schedules are offered to ``best`` under the name ``method``.
     """
-    parameters = {
+    limits = {
         "max_time_in_seconds": budget.time.left,
         "max_deterministic_time": budget.work.ops / OPS_A_SECOND / model.unit,
         "num_workers": 1,
-        "random_seed": seed % 2**31,
-        **PARAMETERS,
     }
-    with CpSatThread(model.cp, model.order, **parameters) as search:
+    with CpSatThread(model.cp, model.order, **limits, **parameters) as search:
         while (order := search.next(best.interrupted)) is not None:
             if not isinstance(order, float) and (cost := _cost(best, order)) is not None:
                 best.offer(order, method, cost)

@@ -40,7 +40,7 @@ from ..core.tolerances import ROUNDING
 from . import ExactResult
 from .cbc import Outcome, run_cbc
 from .first_starts import earliest, starts_of, to_schedule
-from .instance import F, all_positions
+from .instance import F, all_positions, undecided
 from .integer_time import Ticks
 
 NODE = 50  # work of a node of the search tree per pair of ops, in simulated ops
@@ -188,7 +188,7 @@ def _one_op_at_a_time(program: _Program) -> None:
     """Also add that the orders of ops of zero duration form no cycle."""
     takes = program.T
     for ops, known in program.ranks:
-        for n, m in np.argwhere(np.triu(~(known | known.T), 1)).tolist():
+        for n, m in np.argwhere(np.triu(undecided(known))).tolist():
             i, k = ops[n], ops[m]
             binary = program.O[i, k] = program.lp.add_variable(f"O{i}_{k}", cat=pulp.LpBinary)
             program.follows(k, i, takes[k], 1 - binary)

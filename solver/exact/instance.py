@@ -148,22 +148,22 @@ class Instance:
             rows[i] |= rows[k]
         return rows
 
-    def open_pairs(self, rank: int) -> BoolArray:
-        """The pairs of the rank's ops whose order is not known, as a symmetric matrix, (n, n)."""
-        known = self.known(rank)
-        found = ~(known | known.T)
-        np.fill_diagonal(found, val=False)
-        return found
-
     @cached_property
     def literals(self) -> int:
         """The number of open pairs that the CP-SAT model decides: F's and B's, W's with F's."""
         found = 0
         for rank, ops in enumerate(self.rank_ops):
-            pairs, weight, first = self.open_pairs(rank), self.kind[ops] == W, self.kind[ops] == F
-            found += int(pairs[np.ix_(~weight, ~weight)].sum()) // 2
-            found += int(pairs[np.ix_(weight, first)].sum())
+            kind, pairs = self.kind[ops], undecided(self.known(rank))
+            found += int(pairs[np.ix_(kind != W, kind != W)].sum()) // 2
+            found += int(pairs[np.ix_(kind == W, kind == F)].sum())
         return found
+
+
+def undecided(known: BoolArray) -> BoolArray:
+    """The pairs whose order is not known, as a symmetric matrix like ``known``."""
+    found = ~(known | known.T)
+    np.fill_diagonal(found, val=False)
+    return found
 
 
 def all_orders(
@@ -244,7 +244,7 @@ class _Builder:
             takes=takes,
             waits=waits,
             classes=classes,
-            memory={r: self._memory(r, kind, stage, microbatch, rank) for r in self._ranks},
+            memory={r: self._memory(r, packed[rank == r]) for r in self._ranks},
             ready=np.zeros(len(at)),
             due=np.full(len(at), np.inf),
             times=np.concatenate([self._times.ravel(), costs.into_f.ravel(), costs.into_b.ravel()]),
@@ -279,15 +279,12 @@ class _Builder:
                 for i, k in zip(own, own[ahead + 1 :], strict=False):
                     yield self._at[b.kind, b.stage, i], self._at[a.kind, a.stage, k], takes
 
-    def _memory(
-        self, rank: int, kind: IntArray, stage: IntArray, microbatch: IntArray, owner: IntArray
-    ) -> list[tuple[FloatArray, float]]:
+    def _memory(self, rank: int, ops: IntArray) -> list[tuple[FloatArray, float]]:
         """Constraints on all memory and, as its sizes are often multiples, on that between F and B.
 
-        None if everything fits.
+        Empty if everything fits.
         """
-        here = owner == rank
-        kind, stage, microbatch = kind[here], stage[here], microbatch[here]
+        kind, stage, microbatch = fields_of(ops)
         m_b, m_w = self._m_b[stage, microbatch], self._m_w[stage, microbatch]
         limit = float(self._costs.limit[rank]) * (1 + ROUNDING)
         if m_b[kind == F].sum() <= limit:

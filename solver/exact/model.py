@@ -41,7 +41,7 @@ from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.model.problem import Objective
 
 from ..core.options import Order
-from .instance import B, BoolArray, F, Instance, R, W
+from .instance import B, BoolArray, F, Instance, R, W, undecided
 from .integer_time import Ticks
 
 Time = cp_model.LinearExpr | int
@@ -139,12 +139,12 @@ class OrderModel:
         instance, takes, optional = self.instance, self.takes, self.instance.optional
         horizon = (1 if instance.objective is Objective.MAKESPAN else 2) * self.most
         late = sum(np.array(takes)[instance.kind == W].tolist()) if instance.until is B else 0
-        due = np.minimum(instance.due, 2 * cost).tolist()
+        ends = (
+            horizon + late if math.isinf(due) else self.ticks.most(min(due, 2 * cost))
+            for due in instance.due.tolist()
+        )
         low = [max(0, self.ticks.down(time)) for time in instance.ready.tolist()]
-        high = [
-            min(horizon + late, self.ticks.most(end)) - (0 if i in optional else takes[i])
-            for i, end in enumerate(due)
-        ]
+        high = [end - (0 if i in optional else takes[i]) for i, end in enumerate(ends)]
         for i, k, gap in sorted(self._waits):
             low[k] = max(low[k], low[i] + (0 if i in optional else gap))
         for i, k, gap in sorted(self._waits, reverse=True):
@@ -233,8 +233,7 @@ class _RankModel:
         cp.add_no_overlap(map(self._interval, self._ops))
         span = self._takes * ~self._weight
         after = span + self._weights_after()
-        pairs = ~(self._known | self._known.T)
-        np.fill_diagonal(pairs, val=False)
+        pairs = undecided(self._known)
         for n, i in enumerate(self._ops):
             if self._counted[n]:
                 cp.add(self._ends >= model.starts[i] + int(self._takes[n]))

@@ -188,7 +188,7 @@ class RankWindows:
                 break
             target = (low + high) / 2 if met else min(low + step, high)
             found = self._ask(m, target, seconds)
-            if found is not None and found > target:
+            if found == inf:
                 low, step, later = target, later, 2 * later
             else:
                 high, met = target if found is None else found, True

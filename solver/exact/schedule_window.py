@@ -1,9 +1,9 @@
 """A window of a schedule: the ops that ranks run between two moments may be reordered.
 
-Ops before the window keep their times, and so does the first op of each rank if the objective is
-the period. Ops after it keep their order: they have latest starts with which the ranks end in time.
-Ops of one *class* keep their order: ops of one kind, stage, stream and choice of remat (F's of all
-choices are one class). A microbatch with its F and B in the window may be recomputed or stay.
+Ops before the window keep their times, and so do first ops of ranks that come later. Ops after it
+keep their order: they have latest starts with which the ranks end in time. Ops of one *class* keep
+their order: ops of one kind, stage, stream and choice of remat (F's of all choices are one class).
+A microbatch with its F and B in the window may be recomputed or stay.
 
 If there is no solution, nothing is proven, as the rest is fixed.
 """
@@ -33,7 +33,9 @@ Decided = Sequence[tuple[int, OpClass, OpClass, int]]
 
 
 class ScheduleWindow:
-    """The ops of each rank r at positions ``first[r]`` to ``stop[r] - 1``.
+    """The ops of each rank r at positions ``first[r]`` to ``stop[r] - 1``, at least one.
+
+    If the objective is the period, no rank's first op is among them.
 
     ``graph``: of a timed schedule. ``decided``: the orders that memory decides
     (:func:`.instance.decided`), if each class is numbered by position. ``free``: whether R's may be
@@ -53,9 +55,7 @@ class ScheduleWindow:
         assert timing is not None
         self._graph, self._problem, self._decided = graph, problem, decided
         self._period = problem.objective is Objective.PERIOD
-        count, self._offsets = np.diff(graph.offsets), graph.offsets[:-1]
-        self._first = np.minimum(np.maximum(first, int(self._period)), count)
-        self._stop = np.minimum(np.maximum(stop, self._first), count)
+        self._offsets, self._first, self._stop = graph.offsets[:-1], first, stop
         self._costs, self._flat = Costs.of(problem), np.concatenate(graph.schedule.order)
         self._choice = choice_of(problem, graph.schedule.order)
         self._begins, self._ends = map(np.concatenate, (timing.start, timing.end))

@@ -17,6 +17,7 @@ from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind, split_backwards
+from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.schedule import Schedule
 
 from ..core.incumbent import Incumbent
@@ -80,7 +81,7 @@ class WindowSearch:
 
     def _ask(self, best: Incumbent) -> None:
         from ..exact.bisection import find
-        from ..exact.model import OrderModel
+        from ..exact.model import PARAMETERS, OrderModel
         from ..exact.schedule_window import ScheduleWindow
 
         order, _, cost = best.found()
@@ -97,8 +98,8 @@ class WindowSearch:
         window = ScheduleWindow(self._graph, first, stop, self._decided, free=self._free)
         target = max(cost * (1 - self._step), best.bound.value)
         model = OrderModel(window.instance(target), 0.0, target, hint=window.hint)
-        seed = int(self._rng.integers(1 << 31))
-        search = find(best, model, best.budget(SHARE, SECONDS), seed, Method.WINDOW)
+        parameters = {"random_seed": int(self._rng.integers(1 << 31)), **PARAMETERS}
+        search = find(best, model, best.budget(SHARE, SECONDS), parameters, Method.WINDOW)
         if best.cost < cost:
             self._step = min(2 * self._step, LONGEST_STEP)
             return
@@ -128,16 +129,20 @@ class WindowSearch:
         """A window around a random time with about ``pairs`` pairs of ops.
 
         Returns the position of each rank's first op in the window, and of the first op after it.
+        From the first op of a rank on, its period is counted: it is in no window.
         """
         timing = graph.schedule.timing
         assert timing is not None
         starts = timing.start
         ends = max(row[-1] for row in starts if len(row))
         middle, low, high = self._rng.uniform(0.0, ends), 0.0, ends
+        period = self._best.problem.objective is Objective.PERIOD
+        least = np.array([min(len(row), int(period)) for row in starts])
         while True:
             width = (low + high) / 2
             first = np.array([row.searchsorted(middle - width) for row in starts])
             stop = np.array([row.searchsorted(middle + width, "right") for row in starts])
+            first, stop = np.maximum(first, least), np.maximum(stop, least)
             if high - low <= 1e-3 * ends:
                 return first, stop
             if ((stop - first) ** 2).sum() / 2 > pairs:

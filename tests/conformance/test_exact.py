@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ortools.sat.python import cp_model
 
 from pipeloom.ir import Placement, Problem, Profile, Schedule, StageProfile, parse_order, timed
 from pipeloom.ir.litter import own, remove_litter
@@ -28,7 +29,8 @@ from pipeloom.solver.exact import ExactResult, cbc
 from pipeloom.solver.exact.cbc import PREFIX
 from pipeloom.solver.exact.cp_sat import exact_model
 from pipeloom.solver.exact.cp_sat_thread import CpSatThread
-from pipeloom.solver.exact.instance import all_positions
+from pipeloom.solver.exact.instance import all_orders, all_positions
+from pipeloom.solver.exact.model import OrderModel
 from tests.property.small_exact.instances import problem_of
 from tests.support.oracle import searched
 from tests.support.processes import ENVIRONMENT
@@ -89,6 +91,30 @@ def test_the_optimum_is_found_and_proven(name: str, kind: str) -> None:
         if result.schedule is not None:
             assert objective_cost(result.schedule) == pytest.approx(optimum, rel=1e-6)
     assert decided > 3
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "two copies", "unlike"])
+def test_relaxations_have_a_solution_of_the_optimal_cost(kind: str) -> None:
+    """All orders, those of each rank, and those of some microbatches."""
+    decided = 0
+    for seed in range(20):
+        problem = problem_of(kind, seed)
+        optimum, complete = searched(problem, nodes=10_000)
+        if not complete or math.isinf(optimum):
+            continue
+        decided += 1
+        every = [[j] for j in range(problem.microbatches)] if kind == "unlike" else None
+        relaxations = [all_orders(problem, streams=streams) for streams in (every, [[0]])]
+        if kind in KINDS:
+            hosts = sorted(set(problem.placement.owners))
+            relaxations += [all_orders(problem, ranks=[rank]) for rank in hosts]
+        for relaxation in relaxations:
+            model = OrderModel(relaxation, 0.0, optimum)
+            with CpSatThread(model.cp, model.order, num_workers=1) as search:
+                while search.next(NEVER) is not None:
+                    pass
+            assert search.status == cp_model.OPTIMAL, (kind, seed)
+    assert decided > 5
 
 
 @backends
