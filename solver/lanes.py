@@ -33,7 +33,7 @@ FIRST_OPS = 2_000_000  # total ops of the schedules that are built before lanes 
 LEFT = 0.9  # share of the time or work left at which the first periodic search ends
 UNROLLED = 0.6  # share of the time left after which all methods run, not only unrolling
 CLOSE = 0.003  # the same, of the gap to the bound
-AHEAD = 3  # in the table of methods, each lane begins so many rows behind the previous one
+AHEAD = 2  # with several stages a rank, each lane begins so many methods after the previous one
 MOVED = {FALLBACK, Method.START, Method.LIST, Method.ANNEAL, Method.FILL, Method.PAIR}
 """If one of these found the best schedule, no family and no repeated pattern was as good."""
 PROVED = 0.1  # share of the time left for the relaxation with remat
@@ -53,8 +53,7 @@ class Search:
     @cached_property
     def _turns(self) -> Turns:
         methods = [Turns(parts) for parts in self._served(METHODS)]
-        # lanes begin with different methods
-        later = AHEAD * self._lane.number % len(methods) if methods else 0
+        later = AHEAD * self._lane.number % len(methods) if even(self._problem) else 0
         return Turns([*methods[later:], *methods[:later]])
 
     def _served(self, table: Sequence[Row]) -> Iterator[list[Round]]:

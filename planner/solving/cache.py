@@ -30,7 +30,7 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.partition.candidate_pool import Way
-from pipeloom.solver.placement.search import Contender, TriedPlacement, room
+from pipeloom.solver.placement.search import TriedPlacement, room
 
 from ..folders import made
 
@@ -78,15 +78,13 @@ def about_problem(problem: Problem, options: SolveOptions, by_step: bool = False
     return Question(partial(asked, problem), solves)
 
 
-def about_placements(
-    placements: Sequence[Contender | TriedPlacement], options: SolveOptions
-) -> Question:
+def about_placements(placements: Sequence[TriedPlacement], options: SolveOptions) -> Question:
     """The question for the best placement and its schedule, among these placements."""
-    problems = [one.problem for one in placements if isinstance(one, Contender)]
+    problems = [one.problem for one in placements if one.problem is not None]
 
     def asked() -> dict[str, Any]:
         fit = [about_problem(problem, options).key for problem in problems]
-        others = [[one.name, one.why_not] for one in placements if isinstance(one, TriedPlacement)]
+        others = [[one.name, one.why_not] for one in placements if one.problem is None]
         return {"placements": fit, "others": others}
 
     return Question(asked, lambda found: next((p for p in problems if p == found.problem), None))

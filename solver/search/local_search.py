@@ -47,10 +47,11 @@ def cooled(hot: float, pieces: int = SLICES) -> Iterator[Heat]:
 class Annealer:
     """Simulated annealing from the best order; each round draws its temperature and reach.
 
-    ``method``: the label of what it finds. ``op``: work per op, in simulated ops.
+    ``method``: the label of what it finds. ``op``: work per op, in simulated ops. ``slices``: work
+    of each of the four pieces of a round.
     """
 
-    method, op = Method.ANNEAL, 1
+    method, op, slices = Method.ANNEAL, 1, 1.0
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
         self._problem, self._rng, self._state = problem, rng, seeded(rng)
@@ -85,7 +86,7 @@ class Annealer:
         reach = int(self._rng.choice((3, 8, 20)))
         found = order.copy() if filling is None else filling.order.copy()
         work = self.op * len(found)
-        moves = max(100, int(best.slice // work))
+        moves = max(100, int(self.slices * best.slice // work))
         lists = Lists.of(order, offsets, len(found), self._costs, reach, self._state)
         for heat in cooled(hot):
             cost = anneal(
@@ -108,7 +109,7 @@ class Annealer:
 class FillingAnnealer(Annealer):
     """Simulated annealing of the F's and B's of the best order; W's are filled in between."""
 
-    method, op = Method.FILL, FORWARD_OP
+    method, op, slices = Method.FILL, FORWARD_OP, 0.5
 
     def round(self, best: Incumbent) -> None:
         rows = [split_backwards(row) for row in best.found()[0]]
@@ -122,7 +123,7 @@ class FillingAnnealer(Annealer):
 class PairAnnealer(Annealer):
     """Simulated annealing from the best order, with moves that make pairs."""
 
-    method, op = Method.PAIR, FORWARD_OP
+    method, op, slices = Method.PAIR, FORWARD_OP, 1.0
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
         super().__init__(problem, rng)
