@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,24 +13,29 @@ from .construct.linear import HeuristicParameters, settings
 from .construct.one_at_a_time import one_at_a_time
 from .construct.warm_start import warm_starts
 from .core.incumbent import Incumbent
-from .core.kinds import linear, paired, plain, remat, two_copies, unlike, weights
+from .core.kinds import even, linear, paired, plain, remat, two_copies, unlike, weights
 from .core.methods import Method
 from .core.options import SolveOptions
 from .core.progress import FALLBACK
 from .core.streams import as_many_each_way
 from .core.worker_threads import Pieces
 from .families.applicable import build_families
-from .methods import METHODS, Lane, list_tuner
+from .methods import METHODS, RELATED, Lane, Row
 from .proofs import closed_form_bounds, interleave, solve_exactly, tighten
 from .remat.relations import one_at_a_time_with_remat
 from .search.constructor_search import building
 from .search.pattern_search import offer_filled
 from .search.periodic_search import search_periodic
-from .search.rounds import Turns
+from .search.rounds import Round, Turns
 
 EXACT_OPS = 400  # the most ops for which ``auto`` tries an exact solver
 FIRST_OPS = 2_000_000  # total ops of the schedules that are built before lanes run side by side
 LEFT = 0.9  # share of the time or work left at which the first periodic search ends
+UNROLLED = 0.6  # share of the time left after which all methods run, not only unrolling
+CLOSE = 0.003  # the same, of the gap to the bound
+AHEAD = 2  # with several stages a rank, each lane begins so many methods after the previous one
+MOVED = {FALLBACK, Method.START, Method.LIST, Method.ANNEAL, Method.FILL, Method.PAIR}
+"""If one of these found the best schedule, no family and no repeated pattern was as good."""
 PROVED = 0.1  # share of the time left for the relaxation with remat
 
 
@@ -47,10 +52,15 @@ class Search:
 
     @cached_property
     def _turns(self) -> Turns:
-        lane, problem = self._lane, self._problem
-        served = (row for row in METHODS if lane.number in row.lanes and row.serves(problem))
-        groups = [list(row.begin(lane)) for row in served]
-        return Turns([Turns(group) for group in groups if group])
+        methods = [Turns(parts) for parts in self._served(METHODS)]
+        later = AHEAD * self._lane.number % len(methods) if even(self._problem) else 0
+        return Turns([*methods[later:], *methods[:later]])
+
+    def _served(self, table: Sequence[Row]) -> Iterator[list[Round]]:
+        """The parts of the methods in ``table`` that serve the problem in this lane."""
+        for row in table:
+            if self._lane.number in row.lanes and row.serves(self._problem):
+                yield list(row.begin(self._lane))
 
     @cached_property
     def _left(self) -> Iterator[HeuristicParameters]:
@@ -93,7 +103,7 @@ class Search:
             if best.over() or best.method == Method.PERIODIC or best.share_left < LEFT:
                 break
         if as_many_each_way(problem) and not best.over():
-            list_tuner(problem, self._lane.rng).first(best)
+            self._lane.lists.first(best)
 
     def construct(self) -> Pieces:
         """Run the constructor with the parameter settings that have not been tried."""
@@ -107,8 +117,29 @@ class Search:
             yield
 
     def improve(self) -> Pieces:
-        """Improve the best schedule by all methods in turn."""
-        return self._turns.pieces(self._best)
+        """Improve the best schedule: by the methods that come first, then by all in turn."""
+        best, lane = self._best, self._lane
+        for parts in self._served(RELATED):
+            for part in parts:
+                part.round(best)
+                yield
+        if lane.number == 0 and not linear(self._problem):
+            yield from self._unroll()
+        if unlike(self._problem) or (
+            lane.number == 0 and even(self._problem) and best.method in MOVED
+        ):
+            yield from lane.lists.pieces(best)
+        yield from self._turns.pieces(best)
+
+    def _unroll(self) -> Pieces:
+        """Search with fewer microbatches, for a share of the time, unless the gap is small."""
+        best = self._best
+        for unroller in self._lane.unrollers[1:]:
+            while unroller.able and best.share_left > UNROLLED:
+                if best.cost <= (1 + CLOSE) * best.bound.value:
+                    break
+                unroller.round(best)
+                yield
 
     def pieces(self) -> Pieces:
         yield from self.construct()

@@ -30,8 +30,7 @@ from .remat.annealing import RematAnnealer
 from .remat.list_tuner import RematListTuner
 from .search.constructor_search import LinearListTuner, RoundTuner, Tried
 from .search.list_search import ListTuner, PriorityTuner
-from .search.local_search import Annealer, FillingAnnealer
-from .search.overlap_annealing import OverlapAnnealer
+from .search.local_search import Annealer, FillingAnnealer, PairAnnealer
 from .search.pattern_search import PatternSearch
 from .search.periodic_search import repeats, search_periodic
 from .search.related import RelatedSearch, Restarts
@@ -65,6 +64,28 @@ class Lane:
         assert instance is not None
         return Constructor(self.problem, instance)
 
+    @cached_property
+    def lists(self) -> ListTuner | PriorityTuner:
+        """The list scheduler by priorities if microbatches are unlike and stages have own ranks.
+
+        Otherwise the list scheduler that reserves memory for the later stages of a rank.
+        """
+        owners = Costs.of(self.problem).owner[:, 0].tolist()
+        alone = unlike(self.problem) and len(owners) == len(set(owners))
+        return (PriorityTuner if alone else ListTuner)(self.problem, self.rng)
+
+    @cached_property
+    def unrollers(self) -> list[RelatedSearch]:
+        """Searches with fewer microbatches; none if there are few microbatches."""
+        take, numbers = partial(unroll, rng=self.rng), fewer_microbatches(self.problem)
+        fewer = (replace(self.problem, microbatches=number) for number in numbers)
+        return [RelatedSearch(self.best, small, self.alone, take) for small in fewer]
+
+    @cached_property
+    def starts(self) -> relations.Starts:
+        """The schedules to anneal if activations may be recomputed."""
+        return relations.Starts(self.best, self.options.recompute_all)
+
 
 class Row(NamedTuple):
     """A method. ``begin``: creates it for a lane, as parts that share its time.
@@ -86,23 +107,17 @@ def _plain(kind: _OfProblem) -> Callable[[Lane], Iterable[Round]]:
     return lambda lane: [kind(lane.problem, lane.rng)]
 
 
-def list_tuner(problem: Problem, rng: np.random.Generator) -> ListTuner | PriorityTuner:
-    """The list scheduler by priorities if microbatches are unlike and each stage has its own rank.
-
-    Otherwise the list scheduler that reserves memory for the later stages of a rank.
-    """
-    owners = Costs.of(problem).owner[:, 0].tolist()
-    alone = unlike(problem) and len(owners) == len(set(owners))
-    return PriorityTuner(problem, rng) if alone else ListTuner(problem, rng)
-
-
 def _related(
-    related: Callable[[Problem, bool], Iterable[relations.Relation]],
-) -> Callable[[Lane], Iterable[Round]]:
-    def begin(lane: Lane) -> Iterator[Round]:
-        for relation in related(lane.problem, lane.options.recompute_all):
+    related: Callable[[Problem, bool], Iterable[relations.Relation]], share: float
+) -> Callable[[Lane], Iterable[RelatedSearch]]:
+    """Searches of related problems; each of two lanes does half of them, in this share of work."""
+
+    def begin(lane: Lane) -> Iterator[RelatedSearch]:
+        found = list(related(lane.problem, lane.options.recompute_all))
+        for problem, orders, method in found[lane.number :: 2]:
+            take = partial(lane.starts.take, orders, method)
             with suppress(InfeasibleError):
-                yield RelatedSearch(lane.best, relation.problem, lane.alone, relation.take)
+                yield RelatedSearch(lane.best, problem, lane.alone, take, 2 * share / len(found))
 
     return begin
 
@@ -110,11 +125,11 @@ def _related(
 def _remat_lists(lane: Lane) -> Iterator[Round]:
     tuner = None if lane.options.recompute_all else RematListTuner.of(lane.problem, lane.rng)
     if tuner is not None:
-        yield relations.RematLists(tuner)
+        yield relations.RematLists(tuner, lane.starts)
 
 
 def _remat_annealer(lane: Lane) -> Iterator[Round]:
-    yield RematAnnealer(lane.problem, lane.rng, lane.options.recompute_all)
+    yield RematAnnealer(lane.problem, lane.rng, lane.starts)
 
 
 def _constructors(lane: Lane) -> Iterator[Round]:
@@ -123,12 +138,6 @@ def _constructors(lane: Lane) -> Iterator[Round]:
 
 def _linear_lists(lane: Lane) -> Iterator[Round]:
     yield LinearListTuner(lane.constructor, lane.tried, lane.rng, lane.problem.objective)
-
-
-def _unrollers(lane: Lane) -> Iterator[Round]:
-    for fewer in fewer_microbatches(lane.problem):
-        small = replace(lane.problem, microbatches=fewer)
-        yield RelatedSearch(lane.best, small, lane.alone, partial(unroll, rng=lane.rng))
 
 
 def _windows(lane: Lane) -> Iterator[Round]:
@@ -152,28 +161,31 @@ def _annealed(problem: Problem) -> bool:
     return not (weights(problem) or remat(problem))
 
 
-FIRST, SECOND = range(1), range(1, 2)
+FIRST, SECOND, BOTH = range(1), range(1, 2), range(2)
+RELATED = (
+    Row("without-remat", remat, _related(relations.without_remat, 0.1), BOTH),
+    Row(Method.FUSE, remat, _related(relations.with_fused_backwards, 0.1), BOTH),
+    Row(Method.WHOLE_STAGES, remat, _related(relations.with_whole_stages, 0.12), BOTH),
+    Row(Method.REPAIR, remat, _related(relations.with_more_memory, 0.12), BOTH),
+)
+"""Methods that run once, before all others."""
 METHODS = (
     Row(Method.STREAM, weights, _streams, FIRST),
     Row(Method.LIST, remat, _remat_lists),
-    Row("without-remat", remat, _related(relations.without_remat), FIRST),
-    Row(Method.FUSE, remat, _related(relations.with_fused_backwards), FIRST),
-    Row(Method.WHOLE_STAGES, remat, _related(relations.with_whole_stages), FIRST),
-    Row(Method.REPAIR, remat, _related(relations.with_more_memory), FIRST),
     Row(Method.ANNEAL, remat, _remat_annealer),
-    Row(Method.LIST, unlike, _plain(list_tuner)),
+    Row(Method.LIST, unlike, lambda lane: [lane.lists]),
     Row(Method.PATTERN, unlike, _patterns),
-    Row(Method.PAIR, paired, _plain(OverlapAnnealer)),
+    Row(Method.PAIR, paired, _plain(PairAnnealer)),
+    Row(Method.FILL, even, _plain(FillingAnnealer)),
+    Row(Method.TAIL, even, _plain(TailBuilder)),
     Row(Method.ANNEAL, _annealed, _plain(Annealer)),
     Row(Method.ROUNDS, linear, _constructors, FIRST),
     Row(Method.LIST, linear, _linear_lists, FIRST),
     Row(Method.PERIODIC, repeats, lambda lane: [Once(search_periodic(lane.best))], FIRST),
-    Row(Method.TAIL, even, _plain(TailBuilder)),
-    Row(Method.LIST, even, _plain(list_tuner)),
-    Row(Method.FILL, even, _plain(FillingAnnealer)),
-    Row("restart", even, lambda lane: [Restarts(lane.best, lane.rng)]),
-    Row(Method.UNROLL, fewer_microbatches, _unrollers),
+    Row(Method.LIST, even, lambda lane: [lane.lists]),
     Row(Method.SPLICE, _cut_in_pieces, _plain(SpliceSearch)),
+    Row("restart", even, lambda lane: [Restarts(lane.best, lane.rng)]),
+    Row(Method.UNROLL, fewer_microbatches, lambda lane: lane.unrollers),
     Row(Method.WINDOW, lambda problem: not weights(problem), _windows),
     Row("rank-moments", two_copies, lambda lane: [RankBounds(lane.best)], SECOND),
 )

@@ -23,7 +23,6 @@ from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.optimize import Solving
 from pipeloom.solver.placement.search import (
     Chosen,
-    Contender,
     TriedPlacement,
     best_placement,
     bounded_placements,
@@ -210,13 +209,14 @@ def other_bounds(profile: Profile, terms: Terms, own: Placement) -> dict[str, fl
     """The lower bounds of all placements except the answer's ``own``."""
     if profile.num_stages % profile.ranks:
         return {}
-    fit = [one for one in _bounded(profile, terms, 1) if isinstance(one, Contender)]
-    return {one.name: one.bound for one in fit if one.problem.placement != own}
+    return {
+        one.name: one.bound
+        for one in _bounded(profile, terms, 1)
+        if one.bound is not None and one.problem is not None and one.problem.placement != own
+    }
 
 
-def _bounded(
-    profile: Profile, terms: Terms, copies: int | None
-) -> list[Contender | TriedPlacement]:
+def _bounded(profile: Profile, terms: Terms, copies: int | None) -> list[TriedPlacement]:
     """All placements with their lower bounds, and those that do not fit."""
     return bounded_placements(
         profile,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import inf
 from threading import RLock, get_ident
 from time import monotonic
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,15 @@ Pairs = tuple[tuple[int, ...], ...]
 """For each rank, the positions in its order where an F and a BW begin that run at once."""
 SLICE = 10_000_000  # simulated ops of one slice of search, about 0.2 s
 SLICES = 16  # least number of slices in a work limit
+
+
+class Found(NamedTuple):
+    """A schedule: packed ops of each rank, pairs, its cost, and the method that found it."""
+
+    order: Order | None
+    pairs: Pairs
+    cost: float
+    method: str | None
 
 
 class Incumbent:
@@ -144,6 +154,18 @@ class Incumbent:
             ops = min(seconds * OPS_A_SECOND, share * self.work.left)
             return Budget(ops=ops, interrupt=self.interrupt)
         return Budget(min(seconds, share * self.time.left), interrupt=self.interrupt)
+
+    @property
+    def state(self) -> Found:
+        return Found(self.order, self.pairs, self.cost, self.method)
+
+    @state.setter
+    def state(self, found: Found) -> None:
+        self.order, self.pairs, self.cost, self.method = found
+
+    def part(self, share: float) -> float:
+        """A share of the work limit, or of the work that can be done in the time left."""
+        return share * (self._options.ops if self.limited else self.time.left * OPS_A_SECOND)
 
     def found(self) -> tuple[Order, Pairs, float]:
         with self._lock:

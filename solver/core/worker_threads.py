@@ -59,12 +59,18 @@ def side_by_side(best: Incumbent, lanes: Sequence[Pieces]) -> Pieces:
 
 
 def _in_turn(best: Incumbent, lanes: Sequence[Pieces]) -> None:
-    """Run each lane up to a share of the work limit, then to the next; each may use all of it."""
+    """Run each lane up to a share of the work limit, then to the next; each may use all of it.
+
+    Within a share, each lane improves its own schedule; then all continue with the best one.
+    """
     total, limits = best.work.ops, [WorkLimit(used=best.work.used) for _ in lanes]
     for share in MARKS:
+        begun, found = best.state, []
         for lane, limit in zip(lanes, limits, strict=True):
-            best.work, limit.ops = limit, share * total
+            best.state, best.work, limit.ops = begun, limit, share * total
             run_pieces(lane, best)
+            found.append(best.state)
+        best.state = min(found, key=lambda state: state.cost)
 
 
 def run_pieces(pieces: Pieces, best: Incumbent) -> None:

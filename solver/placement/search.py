@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol, TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError
@@ -52,45 +53,55 @@ AFTER_STOP = 1.0  # seconds after a stop in which placements still get their fir
 
 
 @dataclass(slots=True, eq=False)
-class Contender:
-    """A placement that may win, with its bound, its search and the best schedule so far."""
+class TriedPlacement:
+    """A placement with the bound on all its schedules, its search and the best schedule found.
+
+    ``bound``: None if no schedule fits, with the reason in ``why_not``. ``schedule``: None if the
+    placement was not searched, because its bound is no better than a known cost or for lack of
+    time. ``lacks``: the error with the memory limit that it needs, if only the limit is too small.
+    ``note``: what is assumed. ``seconds``: how long it was searched, None without a time limit.
+    ``problem``: None if nothing fits, or if the placement was not searched here.
+    """
 
     name: str
-    bound: float
-    problem: Problem
-    note: str = ""
-    search: PausableSolve | None = None
+    bound: float | None
     schedule: Schedule | None = None
-    spent: float = 0.0
+    why_not: str | None = None
+    note: str = ""
+    lacks: InfeasibleError | None = None
+    problem: Problem | None = None
+    seconds: float | None = None
+    search: PausableSolve | None = None
 
     @property
     def done(self) -> bool:
+        """Whether the search has nothing left to do."""
         return self.search is not None and self.search.done
 
     @property
     def cost(self) -> float:
-        return math.inf if self.schedule is None else iteration_time(self.schedule)
+        return inf if self.schedule is None else iteration_time(self.schedule)
 
     @property
     def promise(self) -> float:
         """The cost that seems attainable: a third of the gap to the bound is closed."""
-        return self.cost - HOPE * (self.cost - self.bound) if self.schedule else math.inf
-
-    def take(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        known = schedule.report.lower_bound if schedule.report else None
-        self.bound = max(self.bound, known or 0.0)
+        if self.schedule is None:
+            return inf
+        return self.cost - HOPE * (self.cost - (self.bound or 0.0))
 
     def go(self, search: Callable[[float], Schedule], seconds: float) -> None:
         began = clock()
-        self.take(search(seconds))
-        self.spent += clock() - began
+        self.schedule = search(seconds)
+        self.bound = max(self.bound or 0.0, self.schedule.known_report.lower_bound or 0.0)
+        self.seconds = (self.seconds or 0.0) + clock() - began
 
 
 class SuccessiveHalving:
     """Successive halving: contenders share the time as long as they may win, ever fewer of them."""
 
-    def __init__(self, contenders: Sequence[Contender], should_stop: StoppingCriterion) -> None:
+    def __init__(
+        self, contenders: Sequence[TriedPlacement], should_stop: StoppingCriterion
+    ) -> None:
         self.contenders, self._should_stop, self._time = contenders, should_stop, TimeLimit()
 
     @property
@@ -101,13 +112,13 @@ class SuccessiveHalving:
 
     @property
     def cost(self) -> float:
-        return min((contender.cost for contender in self.contenders), default=math.inf)
+        return min((contender.cost for contender in self.contenders), default=inf)
 
     def run(self, start: StartSolve, seconds: float) -> None:
         """Spend ``seconds`` in total; without a limit, run each that may win to its own end."""
         self._time = TimeLimit(seconds)
         self._begin(start)
-        if seconds < math.inf:
+        if seconds < inf:
             self._explore(EXPLORING * self._time.left)
         while (going_on := self._going_on()) and not self._over:
             self._advance(going_on[0], max(self._time.left / 3, LEAST_SECONDS))
@@ -125,7 +136,7 @@ class SuccessiveHalving:
 
     @property
     def _over(self) -> bool:
-        return self.cost < math.inf and (self._should_stop() or self._time())
+        return self.cost < inf and (self._should_stop() or self._time())
 
     def _begin(self, start: StartSolve) -> None:
         """Build the first schedule of each placement, also after a stop.
@@ -133,61 +144,30 @@ class SuccessiveHalving:
         Otherwise the only schedule might cost many times as much as that of the next placement.
         """
         left: TimeLimit | None = None
-        for contender in sorted(self.contenders, key=lambda r: r.bound):
-            if self.cost < math.inf and self._should_stop():
+        for contender in sorted(self.contenders, key=lambda each: each.bound or 0.0):
+            if self.cost < inf and self._should_stop():
                 left = left or TimeLimit(AFTER_STOP)
-            if self.cost < math.inf and (self._time() or (left is not None and left())):
+            if self.cost < inf and (self._time() or (left is not None and left())):
                 return
-            if self._may_win(contender):
+            if self._may_win(contender) and contender.problem is not None:
                 contender.search = start(contender.problem, contender.name)
                 contender.go(contender.search.begin, self._time.left)
 
-    def _advance(self, contender: Contender, seconds: float) -> None:
+    def _advance(self, contender: TriedPlacement, seconds: float) -> None:
         if contender.search is not None and self._may_win(contender) and not self._over:
             contender.search.beat(self.cost)
             contender.go(contender.search.run, min(seconds, self._time.left))
 
-    def _going_on(self) -> list[Contender]:
+    def _going_on(self) -> list[TriedPlacement]:
         """The contenders that have begun and may still win, the most promising first."""
         begun = [r for r in self.contenders if r.search is not None and self._may_win(r)]
         return sorted(begun, key=lambda contender: contender.promise)
 
-    def _may_win(self, contender: Contender) -> bool:
-        return not contender.done and contender.bound < self.cost * (1 - CLOSED)
+    def _may_win(self, contender: TriedPlacement) -> bool:
+        return not contender.done and (contender.bound or 0.0) < self.cost * (1 - CLOSED)
 
 
 CUTS = (1, 2, 3, 4)  # stages per rank to try if the profile has one stage per rank
-
-
-@dataclass(frozen=True, slots=True)
-class TriedPlacement:
-    """A placement with the bound on all its schedules and the best schedule found.
-
-    ``bound``: None if no schedule fits, with the reason in ``why_not``. ``schedule``: None if the
-    placement was not searched, because its bound is no better than a known cost or for lack of
-    time. ``lacks``: the error with the memory limit that it needs, if only the limit is too small.
-    ``note``: what is assumed. ``seconds``: how long it was searched, None without a time limit.
-    ``done``: whether the search had nothing left to do.
-    """
-
-    name: str
-    bound: float | None
-    schedule: Schedule | None = None
-    why_not: str | None = None
-    note: str = ""
-    seconds: float | None = None
-    done: bool = False
-    lacks: InfeasibleError | None = None
-
-    @property
-    def cost(self) -> float:
-        return math.inf if self.schedule is None else iteration_time(self.schedule)
-
-    @classmethod
-    def of(cls, found: Contender, *, timed: bool) -> TriedPlacement:
-        known = found.name, found.bound, found.schedule
-        seconds = found.spent if timed else None
-        return cls(*known, note=found.note, seconds=seconds, done=found.done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +196,7 @@ def bounded_placements(
     kinds: Collection[PlacementKind] = tuple(PlacementKind),
     change: Callable[[Problem], Problem] = lambda problem: problem,
     slow: Mapping[int, float] | None = None,
-) -> list[Contender | TriedPlacement]:
+) -> list[TriedPlacement]:
     """All placements of ``profile`` with their bounds.
 
     ``copies``: the most copies of the weights; None means 2 if the profile has what is needed to
@@ -249,10 +229,10 @@ def bounded_placements(
 
 
 def best_placement(
-    entries: Sequence[Contender | TriedPlacement],
+    entries: Sequence[TriedPlacement],
     start: StartSolve,
     *,
-    seconds: float = math.inf,
+    seconds: float = inf,
     should_stop: StoppingCriterion = NEVER,
 ) -> Chosen:
     """The best schedule of all placements, as returned by :func:`bounded_placements`.
@@ -263,24 +243,23 @@ def best_placement(
     Within ``seconds`` in total, all placements get first schedules and explore; the more promising
     half continues; the most promising one gets the rest of the time.
     """
-    contenders = [one for one in entries if isinstance(one, Contender)]
-    halving = SuccessiveHalving(contenders, should_stop)
+    halving = SuccessiveHalving([each for each in entries if each.problem], should_stop)
     halving.run(start, seconds)
-    timed, best = seconds < math.inf, halving.best
-    tried = [TriedPlacement.of(one, timed=timed) for one in contenders]
-    tried += [one for one in entries if isinstance(one, TriedPlacement)]
-    tried.sort(key=lambda one: (one.schedule is not best, one.cost, one.bound or math.inf))
-    return Chosen(best, tuple(tried))
+    best = halving.best
+    for each in entries if seconds == inf else ():
+        each.seconds = None
+    order = sorted(entries, key=lambda one: (one.schedule is not best, one.cost, one.bound or inf))
+    return Chosen(best, tuple(order))
 
 
-def _entry(problem: Problem) -> Contender | TriedPlacement:
+def _entry(problem: Problem) -> TriedPlacement:
     """A contender, or the reason why the placement does not fit."""
     placement, note = problem.placement, assumed(problem)
     name = placement.name
     if placement.kind is PlacementKind.CUSTOM:
         note = f"stages on ranks {','.join(map(str, placement.owners))}"
     try:
-        return Contender(name, lower_bound(problem).value, problem, note)
+        return TriedPlacement(name, lower_bound(problem).value, note=note, problem=problem)
     except InfeasibleError as error:
         device = _device_lacks(problem, error)
         lacks = error if device is None and error.smallest is not None else None

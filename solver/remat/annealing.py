@@ -4,61 +4,57 @@ from __future__ import annotations
 
 import numpy as np
 
+from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.remat import choice_of
-from pipeloom.ir.cost.simulator import remat_arrays
-from pipeloom.ir.model.ops import IntArray, OpKind, fields_of, pack_all, split_backwards
+from pipeloom.ir.cost.simulator import remat_arrays, simulate
+from pipeloom.ir.model.ops import IntArray, OpKind, fields_of, offsets_of, pack_all, split_backwards
 from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
 
 from ..core.incumbent import Incumbent
-from ..core.methods import Method
+from ..core.options import Order
 from ..core.relaxations import fusible, offloadable, recomputable
-from ..search.local_search import OrderAnnealer, cooled
-from .relations import offer
+from ..search.kernels.lists import Remat
+from ..search.local_search import Annealer
+from .relations import Starts
 
 FUSED = 3  # row of the choices that a stage may have
 
 
-class RematAnnealer(OrderAnnealer):
-    """Simulated annealing of orders with or without remat.
+class RematAnnealer(Annealer):
+    """Simulated annealing of the best orders, and of the choice for each microbatch."""
 
-    ``every``: recompute whatever can be recomputed.
-    """
+    op = 2
 
-    def __init__(self, problem: Problem, rng: np.random.Generator, every: bool) -> None:
+    def __init__(self, problem: Problem, rng: np.random.Generator, starts: Starts) -> None:
         super().__init__(problem, rng)
-        self._problem, self._every = problem, every
+        self._starts, self._left, every = starts, list[Order](), starts.every
         again, out = recomputable(problem), offloadable(problem)
         if every:
             out &= ~again
-        stays = ~again | (not every)
-        self._ways = np.stack([stays, again, out, fusible(problem)])
+        self._allowed = np.stack([~again | (not every), again, out, fusible(problem)])
 
     def round(self, best: Incumbent) -> None:
-        c, problem = self._costs, self._problem
-        start, _, _ = best.found()
-        choice = choice_of(problem, start)
+        self._left = self._left or self._starts.best()
+        start = self._left.pop(0)
+        choice = choice_of(self._problem, start)
         rows = tuple(map(self._split, start))
         whole = [np.append(row, self._behind(rank, row)) for rank, row in enumerate(rows)]
-        offsets = np.cumsum([0, *map(len, whole)]).astype(np.int64)
-        order = np.concatenate(whole)
+        offsets = offsets_of(whole)
         stop = offsets[:-1] + np.array(list(map(len, rows)))
-        hot, reach = self._draw()
-        moves = max(100, int(best.slice // (2 * len(order))))
-        for heat in cooled(hot):
-            found, chosen, ends = order.copy(), choice.copy(), stop.copy()
-            remat = remat_arrays(c, choice), chosen, self._ways, stop, ends
-            cost = self._run(best, order, found, best.cost, offsets, remat, heat, moves, reach)
-            best.work.spend(2 * moves * len(order))
-            if cost < best.cost:
-                ranks = zip(offsets.tolist(), ends.tolist(), strict=False)
-                offer(best, tuple(found[a:b] for a, b in ranks), Method.ANNEAL, self._every)
-            if best.over():
-                return
+        arrays = remat_arrays(Costs.of(self._problem), choice)
+        remat = Remat(arrays, self._allowed, stop, choice.copy(), stop.copy(), stop.copy())
+        least = simulate(Schedule(self._problem, start)).cost(self._problem.objective)
+        self._anneal(best, np.concatenate(whole), offsets, remat, least=least)
+
+    def _offer(self, best: Incumbent, order: IntArray, offsets: IntArray, ends: IntArray) -> None:
+        ranks = zip(offsets.tolist(), ends.tolist(), strict=False)
+        self._starts.offer(tuple(order[a:b].copy() for a, b in ranks), self.method)
 
     def _split(self, row: IntArray) -> IntArray:
         """The row with each BW as B and W, unless it is faster."""
         kinds, stages, _ = fields_of(row)
-        fused = self._ways[FUSED, stages] & (kinds == OpKind.BW)
+        fused = self._allowed[FUSED, stages] & (kinds == OpKind.BW)
         pieces = np.split(row, np.flatnonzero(fused))
         whole = [part[: bool(i)] for i, part in enumerate(pieces)]
         rest = [split_backwards(part[bool(i) :]) for i, part in enumerate(pieces)]
@@ -67,7 +63,7 @@ class RematAnnealer(OrderAnnealer):
     def _behind(self, rank: int, row: IntArray) -> IntArray:
         """The rank's unused ops: R's, O's, L's and W's that its microbatches could have, (N,)."""
         microbatches = np.arange(self._problem.microbatches)
-        _, again, out, fused = self._ways
+        _, again, out, fused = self._allowed
         possible = {OpKind.R: again, OpKind.O: out, OpKind.L: out, OpKind.W: fused}
         ops = [
             pack_all(kind, stage, microbatches)

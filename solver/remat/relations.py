@@ -29,27 +29,21 @@ from ..core.schedule_cost import within_memory
 from .fused_backward import fused, fused_neighbours, fused_whole
 from .keeping import kept
 from .list_tuner import RematListTuner
-from .repair import fitted, roomier
-from .whole_stages import reductions, returned
+from .repair import fitted, returned, roomier
+from .whole_stages import recomputed, reductions
+
+STARTS = 2  # number of schedules that a lane anneals at first
 
 
 class Relation(NamedTuple):
     """A related problem, and the orders that one of its orders becomes.
 
-    ``method``: the label of these orders; None if it is that of the original order. ``every``:
-    whether all recomputable stages must be recomputed.
+    ``method``: the label of these orders; None if it is that of the original order.
     """
 
     problem: Problem
     orders: Callable[[Order], Iterable[Order]]
     method: Method | None
-    every: bool = False
-
-    def take(self, best: Incumbent, small: Incumbent) -> None:
-        """Offer what the best schedule of the related problem becomes."""
-        order, _, _ = small.found()
-        for rows in self.orders(order):
-            offer(best, rows, self.method or small.method or FALLBACK, self.every)
 
 
 def without_remat(problem: Problem, every: bool) -> Iterator[Relation]:
@@ -63,9 +57,9 @@ def with_fused_backwards(problem: Problem, every: bool) -> Iterator[Relation]:
 
 
 def with_whole_stages(problem: Problem, every: bool) -> Iterator[Relation]:
-    for reduction in reductions(problem, every) if problem.limited or every else ():
-        if (reduced := reduction.reduced) is not None:
-            yield Relation(reduced, reduction.orders, Method.WHOLE_STAGES, every)
+    orders = partial(recomputed if every else fitted, problem)
+    for reduced in reductions(problem, every) if problem.limited or every else ():
+        yield Relation(reduced, orders, Method.WHOLE_STAGES)
 
 
 def with_more_memory(problem: Problem, every: bool) -> Iterator[Relation]:
@@ -73,28 +67,61 @@ def with_more_memory(problem: Problem, every: bool) -> Iterator[Relation]:
         yield Relation(with_more, partial(fitted, problem), Method.REPAIR)
 
 
-def offer(best: Incumbent, rows: Order, method: str, every: bool) -> None:
-    """Offer an order if it keeps the memory limit, and variants of it.
+class Starts:
+    """The best schedules found; fewer and fewer of them are annealed.
 
-    Variants have no unnecessary R's, unless ``every`` R must run, or have BW's.
+    ``every``: whether all recomputable stages must be recomputed.
     """
-    problem = best.problem
-    for each in (rows,) if every else (rows, kept(problem, rows)):
-        for either in (each, fused_neighbours(problem, each)):
-            timing = simulate(Schedule(problem, either))
-            if within_memory(problem, timing):
-                best.offer(either, method, timing.cost(problem.objective))
+
+    def __init__(self, best: Incumbent, every: bool) -> None:
+        self._best, self.every, self._number = best, every, STARTS
+        self._known: list[tuple[float, Order]] = []
+
+    def offer(self, rows: Order, method: str) -> None:
+        """Take an order if it keeps the memory limit, and variants of it.
+
+        Variants have no unnecessary R's, or have BW's.
+        """
+        problem = self._best.problem
+        for each in (rows,) if self.every else (rows, kept(problem, rows)):
+            for either in (each, fused_neighbours(problem, each)):
+                timing = simulate(Schedule(problem, either))
+                cost = timing.cost(problem.objective)
+                if within_memory(problem, timing) and cost not in dict(self._known):
+                    self._known = sorted([*self._known, (cost, either)], key=lambda one: one[0])
+                    self._known = self._known[:STARTS]
+                    self._best.offer(either, method, cost)
+
+    def take(
+        self,
+        orders: Callable[[Order], Iterable[Order]],
+        method: Method | None,
+        _: Incumbent,
+        small: Incumbent,
+    ) -> None:
+        """Offer what the best schedule of a related problem becomes."""
+        for rows in orders(small.found()[0]):
+            self.offer(rows, method or small.method or FALLBACK)
+
+    def best(self) -> list[Order]:
+        """The orders to anneal next, including the best of all lanes."""
+        order, _, cost = self._best.found()
+        if not self._known or (self._number < STARTS and cost < self._known[0][0]):
+            self._known = [(cost, order), *self._known]
+        self._known = self._known[: self._number]
+        self._number = max(1, self._number // 2)
+        return [rows for _, rows in self._known]
 
 
 class RematLists:
     """The list scheduler that recomputes what does not fit, with annealed parameters."""
 
-    def __init__(self, tuner: RematListTuner) -> None:
-        self._tuner, self.able = tuner, True
+    def __init__(self, tuner: RematListTuner, starts: Starts) -> None:
+        self._tuner, self._starts, self.able = tuner, starts, True
 
     def round(self, best: Incumbent) -> None:
         for rows in self._tuner.round(best):
-            offer(best, rows, Method.LIST, every=False)
+            self._starts.offer(rows, Method.LIST)
 
 
 def one_at_a_time_with_remat(problem: Problem, every: bool) -> Order:

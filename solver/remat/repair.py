@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS, changes, held
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.model.ops import Op, OpKind, pack, split_backwards, unpack
 from pipeloom.ir.model.problem import Problem
@@ -29,8 +29,8 @@ from ..bounds.feasibility import needs
 from ..core.options import Order
 from ..core.relaxations import offloadable, plain, recomputable
 from ..core.tolerances import ROUNDING
-from .whole_stages import brought_forward, returned
 
+FARTHEST = 6  # an L is moved forward past at most this many ops of its rank
 MORE = (1.25, 1.6, 2.2, 3.5)  # multiples of the memory limits for which schedules are made
 LOST = ((1.0, 1.0), (0.25, 1.0), (1.0, 0.25), (1.0, np.inf), (np.inf, 1.0))
 """Weights of the time lost by R's and W's, and by waiting for copies; infinite: never used."""
@@ -203,3 +203,27 @@ class _Fit:
             return float("inf")
         counted = weight * lost if lost > 0 else 0.0
         return (self._little + counted) / (max(free, 1e-6 * self._little) * size)
+
+
+def returned(op: Op, choice: int) -> Op:
+    """The R or L that restores the activations for the B ``op``."""
+    return replace(op, kind=OpKind.L if choice == OFFLOADED else OpKind.R)
+
+
+def brought_forward(ops: list[Op], problem: Problem, limit: float) -> list[Op]:
+    """Move each L as far forward as memory allows, so that the activations are back in time."""
+    if not any(op.kind is OpKind.L for op in ops):
+        return ops
+    kept = held(problem, (pack(ops),))[0].tolist()
+    rests = changes(Costs.of(problem))[OpKind.L].tolist()
+    for at, op in enumerate(ops):
+        if op.kind is not OpKind.L:
+            continue
+        rest, out = rests[op.stage], replace(op, kind=OpKind.O)
+        for place in range(at, max(1, at - FARTHEST), -1):
+            before = kept[place - 2] if place > 1 else 0.0
+            if ops[place - 1] == out or before + rest > limit:
+                break
+            ops[place - 1], ops[place] = ops[place], ops[place - 1]
+            kept[place - 1] = before + rest
+    return ops

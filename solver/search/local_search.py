@@ -13,18 +13,24 @@ from typing import TypeAlias
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind, offsets_of, split_backwards
+from pipeloom.ir.model.ops import (
+    KIND_MASK,
+    IntArray,
+    OpKind,
+    offsets_of,
+    split_backwards,
+)
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..core.incumbent import Incumbent
 from ..core.kernels import CostArrays, seeded
 from ..core.methods import Method
 from ..core.options import Order
-from .kernels.annealing import anneal_kernel
-from .kernels.filling import anneal_filled
-from .kernels.remat_moves import RematState
+from .kernels.annealing import anneal
+from .kernels.forward import is_pair
+from .kernels.lists import Filling, Lists, PairTimes, Remat
 
-FILLING_OP = 3  # work per op, in simulated ops, if W's are filled in
+FORWARD_OP = 3  # work per op, in simulated ops, if it is timed forward in time
 SLICES = 4  # pieces of a round, each with a range of temperatures
 HOTTEST = -2.0, -0.5  # range of log10 of a round's first temperature, in mean op times
 COLD = 0.03  # last temperature of a round, relative to the first
@@ -38,12 +44,18 @@ def cooled(hot: float, pieces: int = SLICES) -> Iterator[Heat]:
     return pairwise(hot * COLD ** (piece / pieces) for piece in range(pieces + 1))
 
 
-class OrderAnnealer:
-    """Simulated annealing of orders; each round draws its temperature and reach."""
+class Annealer:
+    """Simulated annealing from the best order; each round draws its temperature and reach.
+
+    ``method``: the label of what it finds. ``op``: work per op, in simulated ops. ``slices``: work
+    of each of the four pieces of a round.
+    """
+
+    method, op, slices = Method.ANNEAL, 1, 1.0
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
-        self._costs, self._rng, self._state = Costs.of(problem), rng, seeded(rng)
-        self._arrays = CostArrays.of(self._costs)
+        self._problem, self._rng, self._state = problem, rng, seeded(rng)
+        self._costs = CostArrays.of(Costs.of(problem))
         self._makespan = problem.objective is Objective.MAKESPAN
         self._unit = float(self._costs.durations[:3].mean())
 
@@ -51,69 +63,87 @@ class OrderAnnealer:
     def able(self) -> bool:
         return self._unit > 0.0
 
-    def _draw(self) -> tuple[float, int]:
-        """The first temperature of a round, and the largest distance of a move."""
-        hot = self._unit * 10 ** self._rng.uniform(*HOTTEST)
-        return hot, int(self._rng.choice((3, 8, 20)))
+    def round(self, best: Incumbent) -> None:
+        rows = tuple(map(split_backwards, best.found()[0]))
+        self._anneal(best, np.concatenate(rows), offsets_of(rows))
 
-    def _run(  # noqa: PLR0917
+    def _anneal(  # noqa: PLR0917
         self,
         best: Incumbent,
         order: IntArray,
-        found: IntArray,
-        cost: float,
         offsets: IntArray,
-        remat: RematState | None,
-        heat: Heat,
-        moves: int,
-        reach: int,
-    ) -> float:
-        """Run :func:`.kernels.annealing.anneal_kernel` on this problem."""
-        return anneal_kernel(
-            order, found, cost, offsets, self._arrays, remat, self._makespan, *heat, moves, reach,
-            self._state, best.interrupt.flag,
-        )  # fmt: skip
+        remat: Remat | None = None,
+        filling: Filling | None = None,
+        pairs: PairTimes | None = None,
+        least: float | None = None,
+    ) -> None:
+        """Anneal a flat order in place, with the given kind of moves and evaluator.
 
-
-class Annealer(OrderAnnealer):
-    """Simulated annealing from the best order."""
-
-    def round(self, best: Incumbent) -> None:
-        assert best.order is not None
-        hot, reach = self._draw()
-        rows = tuple(map(split_backwards, best.order))
-        offsets, order = offsets_of(rows), np.concatenate(rows)
-        moves = max(100, int(best.slice // len(order)))
+        ``least``: only orders that cost less are offered; None means less than the best.
+        """
+        least = best.cost if least is None else least
+        hot = self._unit * 10 ** self._rng.uniform(*HOTTEST)
+        reach = int(self._rng.choice((3, 8, 20)))
+        found = order.copy() if filling is None else filling.order.copy()
+        work = self.op * len(found)
+        moves = max(100, int(self.slices * best.slice // work))
+        lists = Lists.of(order, offsets, len(found), self._costs, reach, self._state)
         for heat in cooled(hot):
-            found = order.copy()
-            best.work.spend(moves * len(order))
-            cost = self._run(best, order, found, best.cost, offsets, None, heat, moves, reach)
-            best.offer(by_rank(found, offsets), Method.ANNEAL, cost)
+            cost = anneal(
+                lists, remat, filling, pairs, found, least, self._makespan, *heat, moves,
+                best.interrupt.flag,
+            )  # fmt: skip
+            best.work.spend(moves * work)
+            if cost < least:
+                least = cost
+                ends = offsets[1:] if remat is None else remat.best_stop
+                self._offer(best, found, offsets if filling is None else 3 * offsets // 2, ends)
             if best.over():
                 return
 
+    def _offer(self, best: Incumbent, order: IntArray, offsets: IntArray, _: IntArray) -> None:
+        """Offer the order found, which begins at ``offsets`` and ends at the last argument."""
+        best.offer(by_rank(order, offsets), self.method)
 
-class FillingAnnealer(OrderAnnealer):
+
+class FillingAnnealer(Annealer):
     """Simulated annealing of the F's and B's of the best order; W's are filled in between."""
 
+    method, op, slices = Method.FILL, FORWARD_OP, 0.5
+
     def round(self, best: Incumbent) -> None:
-        assert best.order is not None
-        hot, reach = self._draw()
-        rows = tuple(map(split_backwards, best.order))
-        offsets, found = offsets_of(rows), np.concatenate(rows)
-        runs = found[found & KIND_MASK != OpKind.W]
-        moves = max(100, int(best.slice // (2 * FILLING_OP * len(found))))
-        fill = self._rng.uniform(0.1, 1.1, len(rows))
-        for heat in cooled(hot):
-            best.work.spend(FILLING_OP * moves * len(found))
-            cost = anneal_filled(
-                runs, found, best.cost, 2 * offsets // 3, self._arrays, fill, self._makespan, *heat,
-                moves, reach, self._state, best.interrupt.flag,
-            )  # fmt: skip
-            if cost < best.cost:
-                best.offer(by_rank(found, offsets), Method.FILL, cost)
-            if best.over():
-                return
+        rows = [split_backwards(row) for row in best.found()[0]]
+        runs = [row[row & KIND_MASK != OpKind.W] for row in rows]
+        order = np.concatenate(runs)
+        patience = self._rng.uniform(0.1, 1.1, len(runs))
+        filling = Filling.of(patience, len(order), self._costs)
+        self._anneal(best, order, offsets_of(runs), filling=filling)
+
+
+class PairAnnealer(Annealer):
+    """Simulated annealing from the best order, with moves that make pairs."""
+
+    method, op, slices = Method.PAIR, FORWARD_OP, 1.0
+
+    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
+        super().__init__(problem, rng)
+        stages, time = range(problem.stages), problem.profile.pair_time
+        self._times = np.array([[time(f, b) for b in stages] for f in stages])
+
+    def round(self, best: Incumbent) -> None:
+        rows = tuple(map(split_backwards, best.found()[0]))
+        self._anneal(best, np.concatenate(rows), offsets_of(rows), pairs=self._times)
+
+    def _offer(self, best: Incumbent, order: IntArray, offsets: IntArray, ends: IntArray) -> None:
+        rows, pairs = [], []
+        for first, stop in zip(offsets.tolist(), ends.tolist(), strict=False):
+            places = range(first, stop)
+            begins = [at for at in places if is_pair(order, at, stop, self._costs, self._times)]
+            row, at = order[first:stop].copy(), np.array(begins, dtype=np.int64) - first
+            row[at + 1] += OpKind.BW - OpKind.B
+            pairs.append(tuple((at - np.arange(len(at))).tolist()))
+            rows.append(np.delete(row, at + 2))
+        best.offer(tuple(rows), self.method, pairs=tuple(pairs))
 
 
 def by_rank(order: IntArray, offsets: IntArray) -> Order:

@@ -14,7 +14,7 @@ import numpy as np
 from pipeloom.ir.model.problem import Problem
 
 from ..bounds import lower_bounds
-from ..core.incumbent import Incumbent
+from ..core.incumbent import SLICES, Incumbent
 from ..core.options import SolveOptions
 from ..core.overlap_relaxation import without_overlap
 from ..core.stopping import OPS_A_SECOND
@@ -23,7 +23,7 @@ from .list_search import ListTuner
 from .local_search import Annealer, FillingAnnealer
 
 ENDLESS = SolveOptions(work_limit=1e290)  # its search never reads the clock
-FIRST, MOST = 1 / 4, 4  # slices of work in the first round, doubled in each up to the last ones
+SMALL_WORK = 4  # slices of work in a round of such a search
 LIST_ROUNDS = 8  # rounds of the list scheduler before annealing
 VAIN_ROUNDS = 12  # rounds of annealing without success before a restart
 ROOM = 16  # slices of work that must be left at a restart
@@ -38,12 +38,10 @@ class SmallSearch:
     def __init__(self, best: Incumbent, small: Incumbent, search: Worker) -> None:
         small.interrupt, small.slice = best.interrupt, best.slice
         self.small, self._pieces, self.ended = small, search(small), False
-        self._slices: float = FIRST
 
     def go_on(self, best: Incumbent) -> None:
         small, before = self.small, self.small.work.used
-        self.ended, most = True, min(self._slices * best.slice, best.work.left)
-        self._slices = min(2 * self._slices, MOST)
+        self.ended, most = True, SMALL_WORK * best.slice
         for _ in self._pieces:
             if small.over() or small.work.used - before > most:
                 self.ended = small.closed
@@ -54,26 +52,34 @@ class SmallSearch:
 class RelatedSearch(SmallSearch):
     """A method: ``take`` is called when the best schedule of the related problem has improved.
 
-    No pairs are made in it. Raises InfeasibleError if none of its schedules keeps the memory limit.
+    ``share``: it ends after this share of all time or work, if given. No pairs are made in it.
+    Raises InfeasibleError if none of its schedules keeps the memory limit.
     """
 
-    def __init__(self, best: Incumbent, problem: Problem, search: Worker, take: Take) -> None:
+    def __init__(
+        self,
+        best: Incumbent,
+        problem: Problem,
+        search: Worker,
+        take: Take,
+        share: float | None = None,
+    ) -> None:
         problem = without_overlap(problem)
         super().__init__(best, Incumbent(problem, next(lower_bounds(problem)), ENDLESS), search)
         self._take, self._taken = take, inf
+        if share is not None:
+            self.small.work.ops = best.part(share)
+            self.small.slice = min(best.slice, self.small.work.ops / SLICES)
 
     @property
     def able(self) -> bool:
-        return not (self.ended or self.small.closed)
+        return not (self.ended or self.small.closed or self.small.work())
 
-    def round(self, best: Incumbent) -> bool:
-        """Continue; returns whether the related problem has a better schedule."""
+    def round(self, best: Incumbent) -> None:
         self.go_on(best)
-        if not self.small.cost < self._taken:
-            return False
-        self._taken = self.small.cost
-        self._take(best, self.small)
-        return True
+        if self.small.cost < self._taken:
+            self._taken = self.small.cost
+            self._take(best, self.small)
 
 
 def take_it(best: Incumbent, small: Incumbent) -> None:
@@ -101,9 +107,12 @@ class Restarts:
         return self._best.budget().seconds_left > ROOM * self._best.slice / OPS_A_SECOND
 
     def round(self, best: Incumbent) -> bool:
+        """Continue; returns whether the search has a better schedule than before."""
         if self._search is None or not self._search.able:
             self._search = RelatedSearch(best, best.problem, self._begun, take_it)
-        return self._search.round(best)
+        before = self._search.small.cost
+        self._search.round(best)
+        return self._search.small.cost < before
 
     def _begun(self, small: Incumbent) -> Pieces:
         lists = ListTuner(small.problem, self._rng)

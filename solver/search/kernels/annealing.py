@@ -1,8 +1,16 @@
-"""The kernel of the local search: simulated annealing on the orders of all ranks.
+"""The kernel of the local search: simulated annealing of the orders of all ranks.
 
-The moves are those of :mod:`.moves`. If activations may be recomputed or offloaded
-(:class:`RematState`), some moves change that choice for a few microbatches of a stage: their R's,
-O's, L's and W's move between the part of the rank's list that runs and the unused part behind it.
+One loop serves all kinds of problems. An argument that is None is left out when the kernel is
+compiled.
+
+===========  =====================================  ================================
+argument     moves                                  evaluator
+===========  =====================================  ================================
+(none)       shift                                  simulator
+``remat``    shift; change choices                  simulator with remat
+``filling``  shift; follow a microbatch; patience   :func:`.forward.play`, W's filled
+``pairs``    shift; make a pair                     :func:`.forward.play`
+===========  =====================================  ================================
 """
 
 from __future__ import annotations
@@ -10,138 +18,211 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pipeloom.ir.cost.simulator import run_kernel
+from pipeloom.ir.cost.simulator import RematArrays, run_kernel
 from pipeloom.ir.kernels import kernel
-from pipeloom.ir.model.ops import IntArray
+from pipeloom.ir.model.ops import IntArray, OpKind
 
-from ...core.kernels import CostArrays, State, random
+from ...core.kernels import kind_of, random
+from .forward import is_pair, play
+from .lists import Filling, Lists, PairTimes, Remat
 from .moves import (
+    CRITICAL,
     EDGES,
-    LONGEST,
     anywhere,
     at_an_edge,
     copy_places,
     cost_of,
     critical_blocks,
     keeps_rules,
+    make_pair,
+    move_along,
     move_run,
     note,
     rank_of,
+    several,
 )
-from .remat_moves import CHANGES, RUN, RematState, change_choice, way_of
+from .remat_moves import CHANGES, change_choices
+
+PATIENCE = 0.05  # share of the moves that change how long a rank waits before a W is filled in
+ALONG = 0.3  # share of the moves that follow a microbatch, if W's are filled in
+JOIN = 0.35  # share of the moves that make a pair
+_W = int(OpKind.W)
 
 
 @kernel
-def anneal_kernel(  # noqa: PLR0917
-    order: IntArray,  # (N,) packed ops, rank after rank; changed in place
-    best: IntArray,  # (N,) out: the best order found, if it costs less than best_cost
+def anneal(  # noqa: PLR0917
+    lists: Lists,  # changed in place
+    remat: Remat | None,
+    filling: Filling | None,
+    pairs: PairTimes | None,
+    best: IntArray,  # (T,) out: the best order found, if it costs less than best_cost
     best_cost: float,
-    offsets: IntArray,
-    costs: CostArrays,
-    remat: RematState | None,
     makespan: bool,
     hot: float,  # temperature of the first move, in units of cost; `cold`: of the last
     cold: float,
     moves: int,
-    reach: int,  # largest distance of a move, in positions
-    state: State,  # changed in place
     stopped: npt.NDArray[np.bool_],  # (1,) ends the search when another thread sets it
 ) -> float:
     """Simulated annealing with ``moves`` moves; returns the cost of ``best``."""
-    durations, owner, into_f, into_b, m_b, m_w, limit = costs
-    ranks, size = len(limit), len(order)
-    start, end = np.empty(size), np.empty(size)
-    peak, position = np.empty(ranks), np.empty(ranks, dtype=np.int64)
-    f_end, b_end = np.empty(owner.shape), np.empty(owner.shape)
-    done = np.zeros(owner.shape, dtype=np.int8)
-    saved = np.empty(max(reach + LONGEST, 0 if remat is None else size), dtype=np.int64)
-    if remat is not None:
-        inner = remat[0]
-        choice, best_choice, ways = inner[0], remat[1], remat[2]
-        stop, best_stop = remat[3], remat[4]
-        was = np.empty(RUN, dtype=np.int8)
-    else:
-        inner, stop = None, offsets[1:]
+    timed = lists.order if filling is None else filling.order
+    begins = lists.offsets if filling is None else 3 * lists.offsets // 2
+    stop = begins[1:] if remat is None else remat.stop
     cooling = (cold / hot) ** (1.0 / max(moves, 1))
     temperature, current = hot, np.inf
-    critical = number = 0
-    place = np.empty((2, *owner.shape), dtype=np.int64)
-    blocks = np.empty((size, 2), dtype=np.int64)
-    note(order, 0, size - 1, place)
+    lists.known[:] = 0
     for move in range(-1, moves):
         if stopped[0]:
             break
-        low = high = 0
-        rank = stage = since = until = stopped_at = 0
-        changed = False
+        low, high = 0, len(lists.order) - 1
         if move >= 0:
             temperature *= cooling
-            if remat is not None:
-                changed = random(state) < CHANGES
-                if changed:
-                    stage = int(random(state) * owner.shape[0])
-                    row = int(random(state) * ways.shape[0])
-                    if not ways[row, stage]:
-                        continue
-                    wanted = way_of(row)
-                    rank = owner[stage, 0]
-                    since = int(random(state) * owner.shape[1])
-                    until = min(owner.shape[1], since + 1 + int(RUN * random(state) ** 2))
-                    was[: until - since] = choice[stage, since:until]
-                    stopped_at = stop[rank]
-                    low, high = offsets[rank], offsets[rank + 1] - 1
-                    copy_places(order, low, high, saved, 0)
-                    if not change_choice(
-                        order, low, stop, rank, choice, stage, since, until, wanted, state
-                    ):
-                        continue
-            if changed:
-                first = low
-            elif number > 0 and random(state) < EDGES:
-                source, target = at_an_edge(blocks, number, reach, state)
-                rank = rank_of(offsets, source)
-                first, length = offsets[rank], stop[rank] - offsets[rank]
-            else:
-                rank = critical if random(state) < 0.3 else int(random(state) * ranks)
-                first, length = offsets[rank], stop[rank] - offsets[rank]
-                if length < 2:
-                    continue
-                source, target = anywhere(first, length, reach, state)
-            if not changed:
-                low, high = move_run(order, source, target, first, first + length, saved, state)
-                if high < low:
-                    continue
-            until_here = stop[rank] - 1 if changed else high
-            if not keeps_rules(order, first, low, until_here, m_b, m_w, limit[rank], remat, done):
-                copy_places(saved, 0, high - low, order, low)
-                if remat is not None and changed:
-                    stop[rank] = stopped_at
-                    choice[stage, since:until] = was[: until - since]
+            low, high = _moved(lists, remat, filling, pairs)
+            if high < low:
                 continue
-        runs = run_kernel(
-            order, offsets[:-1], stop, durations, owner, into_f, into_b, m_b, m_w, inner,
-            start, end, peak, f_end, b_end, position,
-        )  # fmt: skip
         cost, value, longest = np.inf, np.inf, 0
-        if runs:
-            cost, value, longest = cost_of(offsets, stop, start, end, makespan)
-        if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
-            current = value
-            critical = longest
-            if runs:
-                note(order, low, high, place)
-                number = critical_blocks(
-                    order, offsets, stop, owner, start, end, place, longest, blocks
-                )
+        if _timed(lists, remat, filling, pairs):
+            cost, value, longest = cost_of(begins, stop, lists.start, lists.end, makespan)
+        if move < 0 or value <= current - temperature * np.log(1.0 - random(lists.state)):
+            current, lists.known[0] = value, longest
+            _keep(low, high, lists, remat, filling)
+            if value < np.inf:
+                lists.known[1] = _blocks(timed, begins, stop, low, high, lists, filling)
             if cost < best_cost:
                 best_cost = cost
-                copy_places(order, 0, size - 1, best, 0)
+                copy_places(timed, 0, len(timed) - 1, best, 0)
                 if remat is not None:
-                    best_choice[:] = choice
-                    best_stop[:] = stop
+                    remat.best_stop[:] = remat.stop
         else:
-            copy_places(saved, 0, high - low, order, low)
-            if remat is not None and changed:
-                stop[rank] = stopped_at
-                choice[stage, since:until] = was[: until - since]
+            _restore(low, high, lists, remat, filling)
     return best_cost
+
+
+@kernel
+def _moved(
+    lists: Lists, remat: Remat | None, filling: Filling | None, pairs: PairTimes | None
+) -> tuple[int, int]:
+    """Make a random move; the first and last position changed, (0, -1) if it breaks a rule."""
+    order, offsets, costs, state = lists.order, lists.offsets, lists.costs, lists.state
+    m_w = costs.m_w
+    if filling is not None:
+        m_w, way = filling.nothing, random(state)
+        if way < PATIENCE:
+            filling.patience[int(random(state) * len(filling.patience))] = 1.2 * random(state)
+            return 0, 0
+        if way < PATIENCE + ALONG:
+            return 0, len(order) - 1 if move_along(lists, filling) else -1
+    if remat is not None and random(state) < CHANGES:
+        rank, low, high = change_choices(order, offsets, costs.owner, remat, state)
+        last = remat.stop[rank] - 1
+    else:
+        rank, low, high = _shifted(lists, remat, pairs)
+        last = high
+    if high < low or keeps_rules(
+        order, offsets[rank], low, last, costs.m_b, m_w, costs.limit[rank], remat, lists.done
+    ):
+        return low, high
+    _restore(low, high, lists, remat, filling)
+    return 0, -1
+
+
+@kernel
+def _shifted(lists: Lists, remat: Remat | None, pairs: PairTimes | None) -> tuple[int, int, int]:
+    """Move ops of one rank; the rank and the first and last position changed, or (0, 0, -1)."""
+    offsets, reach, state = lists.offsets, lists.reach, lists.state
+    stop = offsets[1:] if remat is None else remat.stop
+    critical, number = lists.known
+    if number > 0 and random(state) < EDGES:
+        source, target = at_an_edge(lists.blocks, number, reach, state)
+        rank = rank_of(offsets, source)
+    else:
+        rank = critical if random(state) < CRITICAL else int(random(state) * len(stop))
+        if stop[rank] - offsets[rank] < 2:
+            return 0, 0, -1
+        source, target = anywhere(offsets[rank], stop[rank] - offsets[rank], reach, state)
+    together, first, last = several(state), offsets[rank], stop[rank]
+    if pairs is not None:
+        if random(state) < JOIN:
+            low, high = make_pair(lists.order, source, first, last, reach, state)
+            return rank, low, high
+        if is_pair(lists.order, source, last, lists.costs, pairs):
+            together = 3
+    low, high = move_run(lists.order, source, target, together, first, last, lists.saved)
+    return rank, low, high
+
+
+@kernel
+def _timed(
+    lists: Lists, remat: Remat | None, filling: Filling | None, pairs: PairTimes | None
+) -> bool:
+    """Write start and end of all ops; False if some op can never start."""
+    if filling is not None or pairs is not None:
+        return play(lists, filling, pairs)
+    if remat is None:
+        return _simulated(lists, lists.offsets[1:], None)
+    return _simulated(lists, remat.stop, remat.arrays)
+
+
+@kernel
+def _simulated(lists: Lists, stop: IntArray, arrays: RematArrays | None) -> bool:
+    durations, owner, into_f, into_b, m_b, m_w, _ = lists.costs
+    return run_kernel(
+        lists.order, lists.offsets[:-1], stop, durations, owner, into_f, into_b, m_b, m_w, arrays,
+        lists.start, lists.end, lists.peak, lists.f_end, lists.b_end, lists.position,
+    )  # fmt: skip
+
+
+@kernel
+def _blocks(  # noqa: PLR0917
+    timed: IntArray,
+    begins: IntArray,
+    stop: IntArray,
+    low: int,  # positions low..high have changed
+    high: int,
+    lists: Lists,
+    filling: Filling | None,
+) -> int:
+    """Find the blocks of the critical path; returns their number.
+
+    If W's are filled in, they are blocks of the F's and B's.
+    """
+    blocks, owner = lists.blocks, lists.costs.owner
+    if filling is None:
+        note(timed, low, high, lists.place)
+    else:
+        note(timed, 0, len(timed) - 1, lists.place)
+    found = critical_blocks(
+        timed, begins, stop, owner, lists.start, lists.end, lists.place, lists.known[0], blocks
+    )
+    if filling is None:
+        return found
+    number = 0
+    for k in range(found):
+        last = filling.source[blocks[k, 1]] - int(kind_of(timed[blocks[k, 1]]) == _W)
+        blocks[number, 0], blocks[number, 1] = filling.source[blocks[k, 0]], last
+        number += int(blocks[number, 0] < last)
+    return number
+
+
+@kernel
+def _keep(low: int, high: int, lists: Lists, remat: Remat | None, filling: Filling | None) -> None:
+    """Accept a move, which has changed positions low..high."""
+    copy_places(lists.order, low, high, lists.kept, low)
+    if remat is not None:
+        remat.kept_choice[:] = remat.arrays[0]
+        remat.kept_stop[:] = remat.stop
+    if filling is not None:
+        filling.kept_patience[:] = filling.patience
+        copy_places(filling.source, 0, len(filling.source) - 1, filling.kept_source, 0)
+
+
+@kernel
+def _restore(
+    low: int, high: int, lists: Lists, remat: Remat | None, filling: Filling | None
+) -> None:
+    """Undo a move, which has changed positions low..high."""
+    copy_places(lists.kept, low, high, lists.order, low)
+    if remat is not None:
+        remat.arrays[0][:] = remat.kept_choice
+        remat.stop[:] = remat.kept_stop
+    if filling is not None:
+        filling.patience[:] = filling.kept_patience

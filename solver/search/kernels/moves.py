@@ -1,14 +1,15 @@
-"""Moves of the local search on orders, and the cost of an order.
+"""Moves of the local search on orders.
 
 A move takes one op of a rank, or several in a row, and puts it a few positions earlier or later.
 Half of the moves are made on the critical path to the end of the rank that decides the cost, as
 neighbourhoods for job shops do (Nowicki and Smutnicki, 1996). There an op leaves its *block*, a
 sequence of ops that a rank runs without a pause, to before the block's first op or behind its last.
+Other moves follow a microbatch from rank to rank, or make a pair.
 
 Ops of the same kind and stage that an op passes pass their microbatches on, so the sequence of
 microbatches stays: moving F2 behind F3 leaves F2 before F3, and only the later position moves.
 Orders that exceed the memory limit, or in which F, B and W of a microbatch are not in order on the
-rank, are rejected before the simulation, as both depend only on the order.
+rank, are rejected before they are timed, as both depend only on the order.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import CLASS_MASK, FloatArray, IntArray, OpKind
 
-from ...core.kernels import State, fields, kind_of, random
-from .remat_moves import RematState
+from ...core.kernels import State, fields, kind_of, packed, random
+from .lists import LONGEST, Filling, Lists, Remat
 
 EDGES = 0.5  # share of the moves that are made on the critical path
-LONGEST, MORE = 4, 0.3  # most ops in a move, and the probability of each further one
+CRITICAL = 0.3  # share of the other moves on the rank that decides the cost
+MORE = 0.3  # the probability of each further op in a move
+FOLLOWED = 12  # most ops in a move that follows a microbatch
+FAR = 40  # an op is searched at most this many positions from where it was
 # state of a microbatch: its activations are there, B has run, W has run, they are not there
 _HERE, _BACK, _DONE, _AWAY = 1, 2, 3, 4
 _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
@@ -59,19 +63,16 @@ def move_run(  # noqa: PLR0917
     order: IntArray,
     source: int,
     target: int,
+    together: int,
     first: int,
     stop: int,  # the rank's ops are at first..stop - 1
     saved: IntArray,  # out: the ops that were at low..high
-    state: State,
 ) -> tuple[int, int]:
-    """Move an op, or several in a row, from ``source`` to ``target``.
+    """Move ``together`` ops in a row from ``source`` to ``target``.
 
     Returns the first and last position changed, (0, -1) if the move would leave the rank or have no
     effect.
     """
-    together = 1
-    while together < LONGEST and random(state) < MORE:
-        together += 1
     low, high = min(source, target), max(source + together - 1, target)
     if low < first or high >= stop or order[source] & CLASS_MASK == order[target] & CLASS_MASK:
         return 0, -1
@@ -85,6 +86,87 @@ def move_run(  # noqa: PLR0917
 
 
 @kernel
+def several(state: State) -> int:
+    """How many ops in a row to move."""
+    together = 1
+    while together < LONGEST and random(state) < MORE:
+        together += 1
+    return together
+
+
+@kernel
+def move_along(lists: Lists, filling: Filling) -> bool:
+    """Move consecutive ops of a random microbatch by the same distance; whether any was moved."""
+    runs, offsets, costs, state = lists.order, lists.offsets, lists.costs, lists.state
+    kind, stage, microbatch = fields(runs[int(random(state) * len(runs))])
+    distance = 1 + int(lists.reach * random(state) ** 3)
+    distance = distance if random(state) < 0.5 else -distance
+    moved = False
+    for _ in range(2 + int((FOLLOWED - 1) * random(state))):
+        rank = costs.owner[stage, microbatch]
+        near, first, stop = lists.place[kind, stage, microbatch], offsets[rank], offsets[rank + 1]
+        at = _find(runs, packed(kind, stage, microbatch), filling.kept_source[near], first, stop)
+        if at >= 0:
+            low, high = move_run(runs, at, at + distance, several(state), first, stop, lists.saved)
+            keeps = high >= low and keeps_rules(
+                runs, first, low, high, costs.m_b, filling.nothing, costs.limit[rank], None,
+                lists.done,
+            )  # fmt: skip
+            moved |= keeps
+            if not keeps:
+                copy_places(lists.saved, 0, high - low, runs, low)
+        if kind == _B and stage == 0:
+            break
+        if kind == _F and stage == len(costs.owner) - 1:
+            kind = _B
+        else:
+            stage += 1 if kind == _F else -1
+    return moved
+
+
+@kernel
+def _find(runs: IntArray, op: int, near: int, first: int, stop: int) -> int:
+    """The position of an op, which was ``near``, among first..stop - 1; -1 if it is far away."""
+    for apart in range(FAR):
+        if near + apart < stop and runs[near + apart] == op:
+            return near + apart
+        if near - apart >= first and runs[near - apart] == op:
+            return near - apart
+    return -1
+
+
+@kernel
+def make_pair(  # noqa: PLR0917
+    order: IntArray, source: int, first: int, stop: int, reach: int, state: State
+) -> tuple[int, int]:
+    """Bring the next B, or the last one, with its W right behind an F, from ``source`` on.
+
+    Returns the first and last position changed, or (0, -1).
+    """
+    at = source
+    while at < stop and kind_of(order[at]) != _F:
+        at += 1
+    step = 1 if random(state) < 0.5 else -1
+    b = at + step
+    while first <= b < stop and abs(b - at) <= reach and kind_of(order[b]) != _B:
+        b += step
+    if at >= stop or not (first <= b < stop) or abs(b - at) > reach:
+        return 0, -1
+    w = b + 1
+    while w < stop and order[w] != order[b] - _B + _W:
+        w += 1
+    if w >= stop or max(at, w) - min(at, b) > 3 * FAR:
+        return 0, -1
+    if b < at:  # B moves behind F, or F before B
+        shift(order, at, b)
+        shift(order, w, b + 2)
+        return b, max(at, w)
+    shift(order, b, at + 1)
+    shift(order, w, at + 2)
+    return at, w
+
+
+@kernel
 def keeps_rules(  # noqa: PLR0917
     order: IntArray,
     first: int,  # position of the rank's first op
@@ -93,7 +175,7 @@ def keeps_rules(  # noqa: PLR0917
     m_b: FloatArray,
     m_w: FloatArray,
     limit: float,
-    remat: RematState | None,
+    remat: Remat | None,
     done: npt.NDArray[np.int8],  # (S, M) scratch: state of each microbatch; 0 before and after
 ) -> bool:
     """Whether the ops of each microbatch are in order and the memory limit is kept."""
@@ -105,8 +187,8 @@ def keeps_rules(  # noqa: PLR0917
         if kind == _F:
             held += of_pair(m_b, stage, microbatch)
             done[stage, microbatch] = _HERE
-            if remat is not None and remat[0][0][stage, microbatch] == RECOMPUTED:
-                held += of_kind(remat[0][1], RECOMPUTED, stage, microbatch) - of_pair(
+            if remat is not None and remat.arrays[0][stage, microbatch] == RECOMPUTED:
+                held += of_kind(remat.arrays[1], RECOMPUTED, stage, microbatch) - of_pair(
                     m_b, stage, microbatch
                 )
                 done[stage, microbatch] = _AWAY
@@ -122,7 +204,7 @@ def keeps_rules(  # noqa: PLR0917
             keeps = steps == _HERE
             done[stage, microbatch] = _BACK
         elif remat is not None:
-            kept = remat[0][1]
+            kept = remat.arrays[1]
             if kind == _O:
                 held -= of_pair(m_b, stage, microbatch) - of_kind(
                     kept, OFFLOADED, stage, microbatch
@@ -131,7 +213,7 @@ def keeps_rules(  # noqa: PLR0917
                 done[stage, microbatch] = _AWAY
             else:
                 held += of_pair(m_b, stage, microbatch) - of_kind(
-                    kept, remat[0][0][stage, microbatch], stage, microbatch
+                    kept, remat.arrays[0][stage, microbatch], stage, microbatch
                 )
                 keeps = steps == _AWAY and (at < low or held <= limit)
                 done[stage, microbatch] = _HERE

@@ -7,15 +7,12 @@ little before its B, W right behind B; or it moves them back there.
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
 from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, Choice
-from pipeloom.ir.cost.simulator import RematArrays
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import IntArray, OpKind
 
 from ...core.kernels import State, kind_of, packed, random
+from .lists import Remat
 
 _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
@@ -25,24 +22,31 @@ NEAR = 6  # an O is inserted fewer positions than this behind its F, an L before
 # a choice in addition to those of :mod:`pipeloom.ir.cost.remat`: fuse B and W, or split them again
 FUSED = -2
 
-RematState = tuple[RematArrays, Choice, npt.NDArray[np.bool_], IntArray, IntArray]
-"""(arrays, best_choice, allowed, stop, best_stop).
 
-``arrays``: those of the simulator, whose choice is changed. ``best_choice``: out, the choice of the
-best order. ``allowed``: the choices that each stage may have, (4, S): STAYS, RECOMPUTED, OFFLOADED,
-FUSED. ``stop``: the end of each rank's ops that run, (P,). ``best_stop``: out, that of the best
-order.
-"""
+@kernel
+def change_choices(
+    order: IntArray, offsets: IntArray, owner: IntArray, remat: Remat, state: State
+) -> tuple[int, int, int]:
+    """Change the choice of a few microbatches of a random stage.
+
+    Returns the rank and the first and last position changed, (0, 0, -1) if nothing has changed.
+    """
+    stage = int(random(state) * owner.shape[0])
+    row = int(random(state) * remat.allowed.shape[0])
+    if not remat.allowed[row, stage]:
+        return 0, 0, -1
+    rank, wanted = owner[stage, 0], row if row <= RECOMPUTED else RECOMPUTED - row
+    since = int(random(state) * owner.shape[1])
+    until = min(owner.shape[1], since + 1 + int(RUN * random(state) ** 2))
+    low, high = offsets[rank], offsets[rank + 1] - 1
+    choice = remat.arrays[0]
+    if not _change(order, low, remat.stop, rank, choice, stage, since, until, wanted, state):
+        return 0, 0, -1
+    return rank, low, high
 
 
 @kernel
-def way_of(row: int) -> int:
-    """The choice that a row of ``allowed`` stands for."""
-    return row if row <= RECOMPUTED else RECOMPUTED - row
-
-
-@kernel
-def change_choice(  # noqa: PLR0917
+def _change(  # noqa: PLR0917
     order: IntArray,  # changed, as are stop and choice
     first: int,  # position of the rank's first op
     stop: IntArray,

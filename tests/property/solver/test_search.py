@@ -74,12 +74,12 @@ def in_a_v(stages: tuple[StageProfile, ...], microbatches: int, limit: float) ->
     return Problem(Profile(stages, ranks, 0.4), microbatches, Placement.v(ranks), (limit,) * ranks)
 
 
-def without_stages(ranks: int) -> Problem:
-    """Two of four ranks run all stages."""
+def without_stages(ranks: int, limit: float) -> Problem:
+    """Two of the ranks run all stages."""
     problem = large_problem("makespan", 0)
     placement = Placement.of_stages((0, 1, 1, 0, 0, 1, 1, 0))
-    limit = (6.0,) * ranks
-    return replace(problem, placement=placement, memory_limit=limit, objective=Objective.PERIOD)
+    limits = (limit,) * ranks
+    return replace(problem, placement=placement, memory_limit=limits, objective=Objective.PERIOD)
 
 
 def fused() -> Problem:
@@ -94,7 +94,8 @@ FOUND = [
     (Method.WARM_START, Problem.linear(Profile((UNIT,) * 3, 3, 0.1), 6, 3.0), 1.0),
     (Method.ANNEAL, in_a_v((LONGER_B,) * 6, 7, 7.0), 1.02),
     (Method.LIST, large_problem("two copies", 0), 1.33),
-    (Method.SPLICE, without_stages(4), 1.03),
+    (Method.FILL, without_stages(4, 6.0), 1.03),
+    (Method.SPLICE, without_stages(4, 4.0), 1.16),
     (Method.ROUNDS, Problem.linear(Profile(UNEQUAL, 6, 0.5), 204, 4.0), 1.1),
     # 7 of the 8 chunks that V-Half holds fit; V-Min is slower in every period
     (Method.PERIODIC, in_a_v(LIGHT_ENDS, 72, 28.4), 1.03),
