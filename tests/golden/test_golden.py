@@ -15,7 +15,7 @@ import pytest
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir import Profile, Program, Schedule, format_order
-from pipeloom.solver import build_family
+from pipeloom.solver import FAMILIES, build_family
 from tests.support.by_hand import UNIT, by_hand
 
 # whole programs of small schedules: what the compiler makes of them, line by line -----------------
@@ -95,3 +95,7 @@ def test_orders(lines: list[str]) -> None:
     profile = Profile((UNIT,) * int(ranks[2:]), int(ranks[2:]))
     schedule = build_family(name, profile, int(microbatches[2:]))
     assert [format_order(schedule.ops(r)) for r in range(profile.ranks)] == lines[1:]
+
+
+def test_every_family_has_an_order() -> None:
+    assert {lines[0].split()[0].partition(":")[0] for lines in CASES} == set(FAMILIES)
