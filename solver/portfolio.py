@@ -13,14 +13,14 @@ schedule, in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.overlap import overlap_saves
-from pipeloom.ir.model.placement import Passing, PlacementKind
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
 
 from .construct.backward_tail import TailBuilder
@@ -36,7 +36,7 @@ from .core.streams import as_many_each_way
 from .core.tolerances import ROUNDING
 from .core.worker_threads import Pieces, Worker, side_by_side, workers_abreast
 from .families.applicable import build_families
-from .proofs import RankBounds, closed_form_bounds, interleave, solve_exactly, tighten
+from .proofs import closed_form_bounds, interleave, solve_exactly, tighten
 from .search.constructor_search import LinearListTuner, RoundTuner, Tried, building
 from .search.list_search import ListTuner
 from .search.local_search import Annealer, FillingAnnealer
@@ -128,8 +128,7 @@ class ConstructAndImprove:
         self._constructor = Constructor(best.problem, linear) if linear else None
         self._left: Iterator[HeuristicParameters] = iter(())
         if linear is not None:
-            lags = linear.lags(best.problem.objective)
-            self._left = settings(linear, best.bound.value, lags)
+            self._left = settings(best.problem, linear, best.bound.value)
 
     def pieces(self, best: Incumbent) -> Pieces:
         yield from self.construct(best)
@@ -177,13 +176,8 @@ class ConstructAndImprove:
         yield from improve(best, [*rounds, splices, windows])
 
 
-def search_elsewhere(
-    best: Incumbent, seed: tuple[int, int], proofs: Sequence[Round] = ()
-) -> Pieces:
-    """Local search with its own random seed, on orders and on problems with fewer microbatches.
-
-    ``proofs`` take turns with it.
-    """
+def search_elsewhere(best: Incumbent, seed: tuple[int, int]) -> Pieces:
+    """Local search with its own random seed, on orders and on problems with fewer microbatches."""
     rng = np.random.default_rng(seed)
     rounds: list[Round] = [
         *overlap_annealers(best, rng),
@@ -194,7 +188,7 @@ def search_elsewhere(
     if LinearInstance.of(best.problem) is None and as_many_each_way(best.problem):
         rounds += [FillingAnnealer(best.problem, rng), ListTuner(best.problem, rng)]
         rounds += [TailBuilder(best.problem, rng), Restarts(best, rng)]
-    yield from improve(best, [*rounds, WindowSearch(best, rng), *proofs])
+    yield from improve(best, [*rounds, WindowSearch(best, rng)])
 
 
 def overlap_annealers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
@@ -223,13 +217,11 @@ def unroller(best: Incumbent, fewer: int, rng: np.random.Generator) -> Unroller:
 
 def prove_and_search(best: Incumbent, seed: int) -> Pieces:
     """Improve the bound, with an exact solver if the problem is small, then search."""
-    copies = best.problem.placement.kind is PlacementKind.BIDIRECTIONAL
-    if not copies:  # their bound is slow: it takes turns with the search below
-        yield from tighten(best)
+    yield from tighten(best)
     yield from interleave(best, seed)
     few = 3 * best.problem.stages * best.problem.microbatches <= EXACT_OPS
     passing = best.problem.placement.passing
     if few and passing is Passing.ACTIVATIONS and not overlap_saves(best.problem):
         while not solve_exactly(best, "cp-sat", seed):
             yield
-    yield from search_elsewhere(best, (seed, 1), [RankBounds(best)] if copies else [])
+    yield from search_elsewhere(best, (seed, 1))

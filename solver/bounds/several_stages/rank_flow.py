@@ -199,7 +199,7 @@ def latest_and_longest(placed: GeneralPlacement) -> tuple[HostModel, HostModel]:
     """
 
     def span(host: HostModel) -> float:
-        return max(host.work + placed.idle(host).total, host.holding_span()) + placed.lag(host)
+        return max(host.work, host.holding_span()) + placed.lag(host)
 
     def back(host: HostModel) -> float:
         return _way_back(placed, host, held_until_last_backward(host)).value
