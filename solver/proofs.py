@@ -17,7 +17,6 @@ from .bounds.low_memory.activation_slots import slots_limit_rate
 from .bounds.low_memory.crossings_search import NEARLY, crossings_bound
 from .bounds.milp_relaxation import SECONDS
 from .bounds.moments import branched_moments
-from .bounds.several_stages.rank_flow import flow_bound
 from .core.bound import Bound
 from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from .exact.orders.general_interleaving import Apart
 
 CROSSINGS_SECONDS = 10.0
-FLOW_WORK = 2e7  # work, in simulated ops, of the smallest linear programs of a rank
 
 
 def closed_form_bounds(best: Incumbent) -> None:
@@ -47,8 +45,7 @@ def closed_form_bounds(best: Incumbent) -> None:
 def tighten(best: Incumbent) -> Pieces:
     """Compute the bounds that take long, until bound and cost are equal.
 
-    These are a tree over the choices between moments, the linear program of a rank's progress, and
-    the crossings search.
+    These are a tree over the choices between moments, and the crossings search.
     """
     if best.over():
         return
@@ -56,9 +53,6 @@ def tighten(best: Incumbent) -> Pieces:
     if linear is None:
         branch(best)
         yield
-        if best.problem.placement.passing is Passing.ACTIVATIONS and not best.over():
-            bound_by_flow(best)
-            yield
         return
     if not slots_limit_rate(linear, NEARLY):
         return
@@ -77,18 +71,6 @@ def branch(best: Incumbent) -> None:
     found = branched_moments(best.problem, best.bound.value, best.cost, budget)
     best.work.spend(budget.work.used)
     best.raise_bound(found)
-
-
-def bound_by_flow(best: Incumbent) -> None:
-    """Take the bound of the linear program of a rank's progress over time.
-
-    It is left out if little work is left.
-    """
-    budget = best.budget(1 / 4, SECONDS)
-    if budget.work.left < FLOW_WORK:
-        return
-    best.raise_bound(flow_bound(best.problem, best.bound.value, best.cost, budget))
-    best.work.spend(budget.work.used)
 
 
 def interleave(best: Incumbent, seed: int) -> Pieces:

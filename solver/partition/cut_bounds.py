@@ -1,12 +1,13 @@
 """Lower bounds that hold for all cuts at once: no schedule of any cut costs less.
 
 One stage per rank: bounds that look at a single stage (its idle time before its first B and after
-its last F, and the way of every microbatch from stage 0 *through* it and back) depend only on the stage's index k, its first layer a and its end b. Its times and sizes
-are sums over the layers a..b. The time of a microbatch before and after the stage is that of the
-layers before a and from b on, plus the delays in between, of which there are k and S-1-k. Messages
-may differ in size, so a delay counts as the least over all allowed boundaries. Let g(k, a, b) be
-the best of these bounds. Then no cut costs less than the minimum over all cuts of the largest g of
-its stages, which dynamic programming over the stages finds.
+its last F, and the way of every microbatch from stage 0 *through* it and back) depend only on the
+stage's index k, its first layer a and its end b. Its times and sizes are sums over the layers a..b.
+The time of a microbatch before and after the stage is that of the layers before a and from b on,
+plus the delays in between, of which there are k and S-1-k. Messages may differ in size, so a delay
+counts as the least over all allowed boundaries. Let g(k, a, b) be the best of these bounds. Then no
+cut costs less than the minimum over all cuts of the largest g of its stages, which dynamic
+programming over the stages finds.
 
 On a V, the two stages of rank r are the layers [i, i') and [j', j), where [i, j) is what the ranks
 before it leave: dynamic programming from the outside inwards. On other placements, the work of

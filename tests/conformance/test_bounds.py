@@ -32,7 +32,6 @@ from pipeloom.solver.bounds.low_memory.crossings import crossings
 from pipeloom.solver.bounds.low_memory.crossings_search import crossings_bound
 from pipeloom.solver.bounds.milp_relaxation import remat_relaxation
 from pipeloom.solver.bounds.moments import branched_moments
-from pipeloom.solver.bounds.several_stages.rank_flow import flow_bound
 from pipeloom.solver.core.linear_instance import LinearInstance
 from tests.property.small_exact import checked, checks, faults, summary
 from tests.property.small_exact.checks import check_problem
@@ -109,14 +108,6 @@ ODD = {
         Profile((StageProfile(1.0, 1.0, 1.0, 2.0, t_r=0.5, m_r=0.1),) * 2, 2, 0.0),
         2,
         2.0 * (1 - 5e-10),
-    ),
-    # what more memory buys was asked for up to what was found, a program of no time
-    "flow of no more than is known": placed(
-        (StageProfile(1.0, 0.0, 0.0), *(StageProfile(1.0, 1.0, 0.0),) * 2),
-        2,
-        Placement.of_stages((0, 1, 1)),
-        2.0,
-        MAKESPAN,
     ),
 }
 
@@ -274,19 +265,6 @@ def test_microbatches_under_way_meet_in_steps_of_a_stage() -> None:
         max(slots(linear, lags, slot_spans(linear)).value, crossings(linear, lags).value) + 1
         < value
     )
-
-
-def test_interleaved_stages_at_half_of_the_memory_are_bounded_above_the_closed_forms() -> None:
-    """The best known schedule costs 4027."""
-    problem = large_problem("interleaved", 8)
-    closed = lower_bound(problem).value
-    found = flow_bound(problem, closed, 4028.0, Budget(60.0), 250)
-    assert closed < 3400.0 < 3450.0 < found.value < 4027.0
-    assert found.name == "rank-flow"
-    small = placed((UNIT,) * 4, 4, Placement.v(2), 4.0)
-    assert flow_bound(small, 40.0, 45.0, Budget(20.0), 24).value <= 40.0
-    none = flow_bound(ODD["flow of no more than is known"], 20.0, 20.0, Budget(20.0), 24)
-    assert "spans at least" in none.explained()[0]
 
 
 @pytest.mark.parametrize(("number", "cost", "least"), [(2, 547.2, 540.0), (3, 598.6, 590.0)])
