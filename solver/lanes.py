@@ -66,8 +66,7 @@ class Search:
     def _left(self) -> Iterator[HeuristicParameters]:
         if self._lane.number or not linear(self._problem):
             return iter(())
-        instance = self._lane.constructor.linear
-        return settings(instance, self._best.bound.value, instance.lags(self._problem.objective))
+        return settings(self._problem, self._lane.constructor.linear, self._best.bound.value)
 
     def first(self) -> None:
         """Compute the closed-form bounds, and build the first schedules."""
@@ -173,10 +172,6 @@ def _exact(best: Incumbent, seed: int) -> Pieces:
         yield
 
 
-def _tightened(problem: Problem) -> bool:
-    return plain(problem) and not two_copies(problem)
-
-
 def _interleaved(problem: Problem) -> bool:
     return plain(problem) or unlike(problem)
 
@@ -188,7 +183,7 @@ def _small(problem: Problem) -> bool:
 
 PROOFS = (
     Proof(remat, _relaxation),
-    Proof(_tightened, lambda best, _: tighten(best)),
+    Proof(plain, lambda best, _: tighten(best)),
     Proof(_interleaved, interleave),
     Proof(_small, _exact),
 )

@@ -18,13 +18,12 @@ from pipeloom.ir.model.problem import Problem
 from .construct.backward_tail import TailBuilder
 from .construct.linear import Constructor
 from .core.incumbent import Incumbent
-from .core.kinds import even, linear, paired, remat, two_copies, unlike, weights
+from .core.kinds import even, linear, paired, remat, unlike, weights
 from .core.linear_instance import LinearInstance
 from .core.methods import Method
 from .core.options import SolveOptions
 from .core.worker_threads import MOST_WORKERS, Worker
 from .families.applicable import streaming_families
-from .proofs import RankBounds
 from .remat import relations
 from .remat.annealing import RematAnnealer
 from .remat.list_tuner import RematListTuner
@@ -187,9 +186,5 @@ METHODS = (
     Row("restart", even, lambda lane: [Restarts(lane.best, lane.rng)]),
     Row(Method.UNROLL, fewer_microbatches, lambda lane: lane.unrollers),
     Row(Method.WINDOW, lambda problem: not weights(problem), _windows),
-    Row("rank-moments", two_copies, lambda lane: [RankBounds(lane.best)], SECOND),
 )
-"""Methods without a label of :class:`.core.methods.Method` hand on the labels of others.
-
-The last one improves the bound.
-"""
+"""Methods without a label of :class:`.core.methods.Method` hand on the labels of others."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import inf
 from typing import TYPE_CHECKING
 
 from pipeloom.ir.cost.overlap import overlap_saves
@@ -16,9 +15,8 @@ from pipeloom.ir.model.schedule import Schedule
 from .bounds import lower_bounds
 from .bounds.low_memory.activation_slots import slots_limit_rate
 from .bounds.low_memory.crossings_search import NEARLY, crossings_bound
-from .bounds.milp_relaxation import SECONDS, relaxation
-from .bounds.several_stages.rank_flow import flow_bound
-from .bounds.several_stages.rank_moments import rank_relaxation
+from .bounds.milp_relaxation import SECONDS
+from .bounds.moments import branched_moments
 from .core.bound import Bound
 from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
     from .exact.instance import Learned
 
 CROSSINGS_SECONDS = 10.0
-FLOW_WORK = 2e7  # work, in simulated ops, of the smallest linear programs of a rank
-FALL = 0.01  # relative fall of the cost after which the bound by rank moments is computed again
 
 
 def closed_form_bounds(best: Incumbent) -> None:
@@ -47,27 +43,18 @@ def closed_form_bounds(best: Incumbent) -> None:
 
 
 def tighten(best: Incumbent) -> Pieces:
-    """Compute the bounds by MILP, linear program and crossings search.
+    """Compute the bounds that take long, until bound and cost are equal.
 
-    It ends as soon as bound and cost are equal.
+    These are a tree over the choices between moments, and the crossings search.
     """
     if best.over():
         return
     linear = LinearInstance.of(least_times(best.problem))
     if linear is None:
-        bound_by_ranks(best)
+        branch(best)
         yield
-        if best.problem.placement.passing is Passing.ACTIVATIONS and not best.over():
-            bound_by_flow(best)
-            yield
         return
-    budget = best.budget(1 / 4, SECONDS)
-    value = relaxation(linear, best.problem.objective, best.cost, budget)
-    best.work.spend(budget.work.used)
-    words = "what must happen between four moments on each stage, as a small MILP"
-    best.raise_bound(Bound(value, "relaxation", words))
-    yield
-    if best.over() or not slots_limit_rate(linear, NEARLY):
+    if not slots_limit_rate(linear, NEARLY):
         return
     lags = linear.lags(best.problem.objective)
     budget = best.budget(1 / 3, CROSSINGS_SECONDS)
@@ -78,43 +65,12 @@ def tighten(best: Incumbent) -> Pieces:
     yield
 
 
-def bound_by_ranks(best: Incumbent) -> None:
-    """Take the bound of the MILP over the moments of ranks.
-
-    The best cost is its ceiling: the lower that is, the tighter the bound.
-    """
+def branch(best: Incumbent) -> None:
+    """Take the bound by moments with a tree over the choices that the graph leaves open."""
     budget = best.budget(1 / 4, SECONDS)
-    found = rank_relaxation(best.problem, best.cost, budget)
+    found = branched_moments(best.problem, best.bound.value, best.cost, budget)
     best.work.spend(budget.work.used)
-    if found is not None:
-        best.raise_bound(found)
-
-
-def bound_by_flow(best: Incumbent) -> None:
-    """Take the bound of the linear program of a rank's progress over time.
-
-    It is left out if little work is left.
-    """
-    budget = best.budget(1 / 4, SECONDS)
-    if budget.work.left < FLOW_WORK:
-        return
-    best.raise_bound(flow_bound(best.problem, best.bound.value, best.cost, budget))
-    best.work.spend(budget.work.used)
-
-
-class RankBounds:
-    """Computes the bound by rank moments again whenever the cost has fallen enough (two copies)."""
-
-    def __init__(self, best: Incumbent) -> None:
-        self._best, self._below = best, inf
-
-    @property
-    def able(self) -> bool:
-        return self._best.cost < self._below
-
-    def round(self, best: Incumbent) -> None:
-        self._below = best.cost * (1 - FALL)
-        bound_by_ranks(best)
+    best.raise_bound(found)
 
 
 def interleave(best: Incumbent, seed: int) -> Pieces:

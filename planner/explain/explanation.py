@@ -23,7 +23,6 @@ from pipeloom.report.table import Cell, table
 from pipeloom.solver.bounds import lower_bounds, work_bound
 from pipeloom.solver.bounds.feasibility import check_feasible
 from pipeloom.solver.bounds.milp_relaxation import remat_relaxation
-from pipeloom.solver.bounds.several_stages.rank_moments import rank_relaxation
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.relaxations import offloadable, recomputable
 from pipeloom.solver.core.schedule_cost import objective_cost
@@ -36,8 +35,7 @@ from ..solving.search import memory_held
 from .sensitivity import MOST_OPS, Change, bubble, changes
 
 SEARCHED: Mapping[str, str] = {
-    "relaxation": "a small MILP over the moments that every stage has (its first B, last F, last "
-    "B)",
+    "moments-tree": "a search over which of two stages on a rank begins or ends first",
     "crossings-search": "a search over where microbatches on their way up and down meet",
     "interleaving": "a search over which F's run before which B's, W's included",
     "rank-orders": "a search over all orders of one rank's ops, or several ranks', any others "
@@ -47,7 +45,6 @@ SEARCHED: Mapping[str, str] = {
 }
 """Lower bounds proven by search, which have no closed-form argument."""
 RELAXED: Mapping[str, Callable[[Problem, float, Budget], Bound | None]] = {
-    "rank-moments": rank_relaxation,
     "remat-relaxation": remat_relaxation,
 }
 """Lower bounds by a small MILP, whose solution identifies the binding rank."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pipeloom.ir.cost.overlap import overlap_saves
-from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Problem
 
@@ -22,52 +21,15 @@ from ..core.relaxations import has_remat, plain, relaxed, relaxed_at_backwards, 
 from ..core.unlike import check_unpaired, least
 from .feasibility import check_feasible
 from .general import critical_path, work
-from .linear import head_tail
-from .low_memory.activation_slots import slots
+from .low_memory.activation_slots import slot_spans, slots
 from .low_memory.crossings import crossings
+from .moments import moments
 from .remat import recomputed_or_held, recomputed_or_idle
-from .several_stages import general_placement
-from .several_stages.general_placement import GeneralPlacement
 from .unlike import unlike_bounds
 from .weight_arrival import weight_arrivals
 
-
-def _linear(
-    bound: Callable[[LinearInstance, FloatArray], Bound],
-) -> Callable[[GeneralPlacement], Bound]:
-    """Convert a bound on linear instances into one on placements that have a linear instance."""
-
-    def of(placed: GeneralPlacement) -> Bound:
-        assert placed.linear is not None
-        return bound(placed.linear, placed.linear.lags(placed.objective))
-
-    return of
-
-
 GENERAL: tuple[Callable[[Problem], Bound], ...] = (work, critical_path, weight_arrivals)
 """Bounds for every problem."""
-LINEAR: tuple[Callable[[GeneralPlacement], Bound], ...] = (
-    _linear(head_tail),
-    general_placement.through,
-    general_placement.throughput,
-    _linear(slots),
-    _linear(crossings),
-    general_placement.last_forward,
-)
-"""Bounds for placements with each stage on a rank of its own."""
-PLACED: tuple[Callable[[GeneralPlacement], Bound], ...] = (
-    general_placement.last_forward,
-    general_placement.placed_head_tail,
-    general_placement.through,
-    general_placement.throughput,
-    general_placement.turnover,
-)
-"""Bounds for all other placements that assign each stage to one rank."""
-BIDIRECTIONAL: tuple[Callable[[Problem], Bound], ...] = (
-    general_placement.visits_head_tail,
-    general_placement.visits_throughput,
-)
-"""Bounds for placements in which microbatches go in both directions."""
 REMAT: tuple[Callable[[Problem], Bound], ...] = (recomputed_or_idle, recomputed_or_held)
 """Bounds for problems with recomputation or offload."""
 
@@ -128,10 +90,14 @@ def plain_bounds(problem: Problem) -> Iterator[Bound]:
     """All bounds of a problem without recomputation, offload and pairs."""
     for general in GENERAL:
         yield general(problem)
-    if problem.placement.passing is not Passing.ACTIVATIONS:
-        if problem.placement.kind is PlacementKind.BIDIRECTIONAL:
-            yield from (visits(problem) for visits in BIDIRECTIONAL)
-        return
-    placed = GeneralPlacement.of(problem)
-    for bound in PLACED if placed.linear is None else LINEAR:
-        yield bound(placed)
+    if problem.placement.passing is Passing.ACTIVATIONS:
+        linear = LinearInstance.of(problem)
+        if linear is None:
+            yield moments(problem)
+            return
+        lags, spans = linear.lags(problem.objective), slot_spans(linear)
+        yield slots(linear, lags, spans)
+        yield moments(problem, spans)
+        yield crossings(linear, lags)
+    elif problem.placement.kind is PlacementKind.BIDIRECTIONAL:
+        yield moments(problem)

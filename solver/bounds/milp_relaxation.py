@@ -89,17 +89,6 @@ POLL = 0.05  # seconds between two checks whether to stop
 NODE, ITERATION = 2000, 5000  # work in ops: of a node, times stages squared; of a simplex iteration
 
 
-def relaxation(
-    linear: LinearInstance, objective: Objective, ceiling: float, budget: Budget | None = None
-) -> float:
-    """A lower bound on the cost of every schedule without recomputation and offload.
-
-    ``ceiling``: the cost of some schedule, or more; the bound is never above it.
-    """
-    ways = [Ways.staying(float(size)) for size in linear.m_b]
-    return _solved(linear, objective, ceiling, budget or Budget(), ways)[0]
-
-
 def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound | None:
     """The bound with recomputation and offload; None if a rank has several stages."""
     bare = least_times(unfused(problem))

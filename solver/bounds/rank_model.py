@@ -40,10 +40,6 @@ class RankModel:
     def work(self) -> float:
         return self.count * float((self.f + self.b + self.w).sum())
 
-    def forwards(self) -> float:
-        """Upper bound on the total time of F's before the first B ends; all hold their M_B."""
-        return most(self.f, self.m_b, self.limit, self.count)
-
     def early_weights(self) -> float:
         """Lower bound on the time of the W's that have run when the last B ends.
 
@@ -89,19 +85,6 @@ class RankModel:
     def holding_span(self) -> float:
         """Lower bound on the rank's span: the least one with enough memory-time for ``held``."""
         return span_that_holds(self.held, self.room, self.work, self.area())
-
-
-def beside_one_stage(  # noqa: PLR0917
-    b: float, w: float, m_b: float, m_w: float, left: float, count: int
-) -> float:
-    """Upper bound on the time that the other microbatches have left when the last F starts.
-
-    For a rank with one stage and ``count`` microbatches. If a microbatches have B and W to come,
-    and z have only W, then a M_B + z M_W <= ``left`` and a + z < ``count``.
-    """
-    a = np.arange(int(counts_within(left, m_b, count - 1)) + 1)
-    z = np.minimum(count - 1 - a, counts_within(left - a.astype(np.float64) * m_b, m_w, count))
-    return float((a * (b + w) + z * w).max())
 
 
 def most(times: FloatArray, sizes: FloatArray, room: float, count: float | FloatArray) -> float:

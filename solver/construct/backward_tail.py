@@ -1,9 +1,9 @@
 """Builds the end of a schedule again, backwards in time from its last ops.
 
 If memory is small, a rank's last F is late, and the cost is at least the time of its microbatch
-from there to the end (the bound :func:`..bounds.several_stages.general_placement.last_forward`). A
-schedule attains that bound if the microbatch never waits on this path. Forwards in time it is not
-known which op will be on it. Backwards the path is placed first, and the other ops go around it.
+from there to the end (a cycle of :mod:`..bounds.moments`). A schedule attains that bound if the
+microbatch never waits on this path. Forwards in time it is not known which op will be on it.
+Backwards the path is placed first, and the other ops go around it.
 
 Backwards a microbatch runs W and B from the first stage to the last, then its F's: W takes M_W, B
 the rest of M_B, and F releases M_B. A free rank runs the last op of the old order that is ready. It

@@ -3,7 +3,7 @@
 :mod:`.round_based` works microbatch by microbatch, :mod:`.list_scheduler_linear` follows the clock.
 Both need the *warm-up*: how many microbatches each stage takes in before its first B. The head-tail
 bound gives the best warm-up for a target cost: the fewest F's with which every first B can come in
-time (:func:`..bounds.linear.fewest_forwards`). With fewer the cost is exceeded; more only hold
+time (:func:`..bounds.moments.fewest_forwards`). With fewer the cost is exceeded; more only hold
 memory.
 """
 
@@ -19,7 +19,7 @@ from pipeloom.ir.cost.simulator import Simulator
 from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.model.problem import Problem
 
-from ..bounds.linear import fewest_forwards
+from ..bounds.moments import fewest_forwards
 from ..core.linear_instance import LinearInstance
 from ..core.options import Order
 from .list_scheduler_linear import linear_list_parameters
@@ -74,14 +74,14 @@ class Constructor:
 
 
 def settings(
-    linear: LinearInstance, bound: float, lags: FloatArray
+    problem: Problem, linear: LinearInstance, bound: float
 ) -> Iterator[HeuristicParameters]:
     """The parameters to try of both heuristics; those that the bound suggests come first."""
-    warms = [fewest_forwards(linear, bound * (1 + excess), lags) for excess in EXCESS]
+    warms = fewest_forwards(problem, [bound * (1 + excess) for excess in EXCESS])
     full = (float(linear.capacity[0]) - 1) / max(1, linear.stages - 1)
     warms += [_slope(linear, slope) for slope in SLOPES]
     further = [_slope(linear, full * share) for share in SHARES]
-    idle = bound - lags - linear.work
+    idle = bound - linear.lags(problem.objective) - linear.work
     return one_by_one(
         round_parameters(linear, _distinct(warms + further), idle),
         linear_list_parameters(linear, _distinct(warms)),

@@ -62,7 +62,7 @@ def _constructed(
     problem: Problem, linear: LinearInstance, bound: float, spent: StoppingCriterion
 ) -> QuickSchedule:
     constructor, best = Constructor(problem, linear), QuickSchedule()
-    family = list(settings(linear, bound, linear.lags(problem.objective)))
+    family = list(settings(problem, linear, bound))
     every = max(1, len(family) // BUILT)
     for parameters in family[::every]:
         rows = constructor.build(parameters)

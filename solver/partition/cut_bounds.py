@@ -1,13 +1,13 @@
 """Lower bounds that hold for all cuts at once: no schedule of any cut costs less.
 
-One stage per rank: the bounds that look at a single stage (:func:`head_tail` of
-:mod:`pipeloom.solver.bounds.linear` without its chain over the stages, and the bound *through* from
-stage 0) depend only on the stage's index k, its first layer a and its end b. Its times and sizes
-are sums over the layers a..b. The time of a microbatch before and after the stage is that of the
-layers before a and from b on, plus the delays in between, of which there are k and S-1-k. Messages
-may differ in size, so a delay counts as the least over all allowed boundaries. Let g(k, a, b) be
-the best of these bounds. Then no cut costs less than the minimum over all cuts of the largest g of
-its stages, which dynamic programming over the stages finds.
+One stage per rank: bounds that look at a single stage (its idle time before its first B and after
+its last F, and the way of every microbatch from stage 0 *through* it and back) depend only on the
+stage's index k, its first layer a and its end b. Its times and sizes are sums over the layers a..b.
+The time of a microbatch before and after the stage is that of the layers before a and from b on,
+plus the delays in between, of which there are k and S-1-k. Messages may differ in size, so a delay
+counts as the least over all allowed boundaries. Let g(k, a, b) be the best of these bounds. Then no
+cut costs less than the minimum over all cuts of the largest g of its stages, which dynamic
+programming over the stages finds.
 
 On a V, the two stages of rank r are the layers [i, i') and [j', j), where [i, j) is what the ranks
 before it leave: dynamic programming from the outside inwards. On other placements, the work of
@@ -331,7 +331,7 @@ class _Run:
         return self.microbatches * (self.f + self.b + self.w)
 
     def idle(self, after: FloatArray) -> FloatArray:
-        """Head and tail (:mod:`..bounds.linear`); ``after``: the time behind a run and back."""
+        """Idle time before the first B and after the last F; ``after``: the way behind and back."""
         trip = self.f + after
         head = np.maximum(0.0, trip - self.capacity * self.f)
         few = self.capacity <= MOST_PENDING

@@ -54,12 +54,12 @@ from ...core.tolerances import counts_within
 NEAR = 8  # largest number q of turns computed exactly; further ones grow at a fixed pace
 
 
-def slots(linear: LinearInstance, lags: FloatArray) -> Bound:
-    """The slots bound: the longest path described above, which has the proof."""
+def slots(linear: LinearInstance, lags: FloatArray, spans: FloatArray) -> Bound:
+    """The slots bound: the longest path described above, which has the proof.
+
+    ``spans``: the result of :func:`slot_spans`.
+    """
     words = "memory holds few microbatches, and each waits for an earlier one to come back"
-    if linear.capacity.min() >= linear.microbatches:  # all fit: no microbatch waits for a slot
-        return Bound(0.0, "slots", words)
-    spans = _spans(linear)
     i = int((spans + lags).argmax())
 
     def numbers() -> list[str]:
@@ -83,8 +83,10 @@ def computes(linear: LinearInstance, i: int, span: float) -> str:
     )
 
 
-def _spans(linear: LinearInstance) -> FloatArray:
+def slot_spans(linear: LinearInstance) -> FloatArray:
     """The lower bound on the span of each stage, shape (S,)."""
+    if linear.capacity.min() >= linear.microbatches:  # all fit: no microbatch waits for a slot
+        return linear.work
     c, scratch = linear, np.empty((2, linear.microbatches, linear.stages))
     fixed = c.f, c.b, c.down, c.up, c.capacity, *slot_turns(c)
     by_stage = zip(*done_before(c), *left_after(c), strict=True)

@@ -21,7 +21,7 @@ import numpy as np
 from pipeloom.ir.model.ops import FloatArray
 
 from ...core.tolerances import counts_within
-from ..rank_model import RankModel, beside_one_stage, best_fraction, filled, most
+from ..rank_model import RankModel, best_fraction, filled
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -44,14 +44,9 @@ class HostModel(RankModel):
         """Z_i for each stage, shape (K,)."""
         return np.asarray(self.m_b.cumsum())
 
-    def all_fit(self, i: int) -> bool:
-        """Whether memory may hold all F's of s_1 to s_i, so that none has to wait for a B."""
-        return self.count * float(self.held_up_to[i]) <= self.limit
-
     def before_first_backward(self, i: int) -> float:
         """Upper bound on the time of ops that the rank can run before its first B of s_i."""
-        found = self._most(self.f[: i + 1].cumsum(), i, self.limit, self.beyond(i))
-        return found if i + 1 < len(self.f) else min(found, self.forwards())
+        return self._most(self.f[: i + 1].cumsum(), i, self.limit, self.beyond(i))
 
     def own(self, i: int) -> float:
         """The time that the microbatch of the last F of s_i has left, that F included."""
@@ -60,17 +55,8 @@ class HostModel(RankModel):
     def beside_last_forward(self, i: int) -> float:
         """Upper bound on the time that all others have left when the last F of s_i starts."""
         left = self.limit - float(self.held_up_to[i])
-        if len(self.f) == 1:
-            sizes = float(self.m_b[0]), float(self.m_w[0])
-            return beside_one_stage(float(self.b[0]), float(self.w[0]), *sizes, left, self.count)
         times = (self.b + self.w)[: i + 1].cumsum()
-        found = self._most(times, i, left, self.beyond(i) - 1, weights=True)
-        return found if i + 1 < len(self.f) else min(found, self._chunks_left(left))
-
-    def _chunks_left(self, room: float) -> float:
-        """:meth:`beside_last_forward` of the highest stage: a knapsack of single B's and W's."""
-        times, sizes = np.append(self.b + self.w, self.w), np.append(self.m_b, self.m_w)
-        return most(times, sizes, room, self.count - 1)
+        return self._most(times, i, left, self.beyond(i) - 1, weights=True)
 
     def _higher(self, i: int) -> float:
         """The time of one microbatch's ops on the rank's stages above s_i."""

@@ -25,11 +25,10 @@ from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.verify.certificate import CLOSED_FORMS
 from pipeloom.ir.verify.certificates.rows import NotProvenError
 from pipeloom.ir.verify.schedule_facts import Facts, read_facts
-from pipeloom.solver import Budget, certify, lower_bounds, objective_cost, solve
+from pipeloom.solver import Bound, Budget, certify, lower_bounds, objective_cost, solve
 from pipeloom.solver.bounds.low_memory.crossings_search import crossings_bound
-from pipeloom.solver.bounds.milp_relaxation import relaxation, remat_relaxation
-from pipeloom.solver.bounds.several_stages.rank_flow import flow_bound
-from pipeloom.solver.bounds.several_stages.rank_moments import rank_relaxation
+from pipeloom.solver.bounds.milp_relaxation import remat_relaxation
+from pipeloom.solver.bounds.moments import branched_moments
 from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.overlap_relaxation import least_times
 from pipeloom.solver.core.relaxations import has_remat
@@ -160,17 +159,13 @@ class _Check:
         linear = LinearInstance.of(least_times(problem))
         if linear is not None and not has_remat(problem):
             lags = linear.lags(problem.objective)
-            value = relaxation(linear, problem.objective, ceiling, Budget(SECONDS))
-            yield "relaxation" + below, value
             yield (
                 "crossings-search" + below,
                 crossings_bound(linear, lags, ceiling, Budget(SECONDS)),
             )
             return
-        relaxed = remat_relaxation if has_remat(problem) else rank_relaxation
+        relaxed = remat_relaxation if has_remat(problem) else _branched
         found = [relaxed(problem, ceiling, Budget(SECONDS))]
-        if not has_remat(problem) and problem.placement.passing is Passing.ACTIVATIONS:
-            found.append(flow_bound(problem, 0.0, ceiling, Budget(SECONDS), steps=20))
         yield from ((each.name + below, each.value) for each in found if each is not None)
 
     def _certified(self, schedule: Schedule, facts: Facts) -> Iterator[tuple[str, float]]:
@@ -186,3 +181,7 @@ class _Check:
             best = certify(schedule, SECONDS)
             if best is not None:
                 yield f"certificate {best.argument['kind']}", best.lower_bound
+
+
+def _branched(problem: Problem, ceiling: float, budget: Budget) -> Bound:
+    return branched_moments(problem, 0.0, ceiling, budget)

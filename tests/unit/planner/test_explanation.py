@@ -46,13 +46,20 @@ def limited(problem: Problem, limit: float) -> Problem:
 
 def test_the_head_and_the_tail_of_rank_0_are_why() -> None:
     reason = explained(ROWS["6.2B-24"].problem(1.0)).reason
-    assert (reason.name, reason.rank) == ("head-tail", 0)
+    assert (reason.name, reason.rank) == ("moments", 0)
     assert reason.words == (
-        "rank 0 computes for 1898.1 ms and idles at least 289.4 ms",
-        "213.49 ms before its first B: that B cannot come before 451.23 ms, "
-        "and 8 microbatches fill its memory after 237.74 ms",
-        "75.915 ms after its last F: that microbatch's B starts at least 451.23 ms after the F, "
-        "and what memory holds then gives the rank 375.31 ms to compute meanwhile",
+        "rank 0 computes for 1898.1 ms and idles at least 289.4 ms, because of these moments:",
+        "the first F of stage 7 is at least 211.72 ms after the first F of stage 0",
+        "the first B of stage 7 is at least 29.718 ms after the first F of stage 7",
+        "the first B of stage 0 is at least 209.8 ms after the first B of stage 7",
+        "the last F of stage 0 is at least 1235.7 ms after the first B of stage 0, as the rank has "
+        "to compute in between",
+        "the last F of stage 7 is at least 211.72 ms after the last F of stage 0",
+        "the end of the last B of stage 7 is at least 59.162 ms after the last F of stage 7",
+        "the end of the last B of stage 0 is at least 209.8 ms after the end of the last B of "
+        "stage 7",
+        "the end of the rank with stage 0 is at least 19.927 ms after the end of the last B of "
+        "stage 0",
     )
 
 

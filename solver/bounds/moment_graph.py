@@ -1,0 +1,379 @@
+"""Refutes costs by positive cycles in a graph of moments.
+
+A *moment* is a time at which something happens on a rank, such as the start of its first B. Each
+has two nodes: the time T itself, and I, the time that the rank has been idle by then. An *arc* from
+u to v says v - u >= its length. A *link* between the nodes of a moment says that T - I, which is
+what the rank has run by then, is one of a finite set of values. A cycle of positive length is a
+contradiction.
+
+The longest paths between the nodes of a link bound T - I from below and from above. Both bounds are
+rounded to the nearest value in the set, and the rounded bounds are arcs again. This is repeated
+until nothing changes or a cycle is positive. A set may also be an interval; it is not rounded.
+
+A *pay* is an arc whose length depends on a link: it has the least length of all values that are
+within the link's bounds. A *choice* has two sides, each a set of arcs, one of which holds. If an
+arc of one side makes a cycle positive, the other side holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pipeloom.ir.kernels import kernel
+from pipeloom.ir.model.ops import FloatArray, IntArray
+
+from ..core.stopping import Budget
+
+SLACK = 1e-12  # of a cost: differences below this are rounding errors
+CLOSE = 1e-10  # relative difference at which bisection ends
+ARC = 100  # work of closing a graph per arc, in simulated ops
+MOST_STEPS = 100_000
+
+Arc = tuple[str, str, float]
+
+
+class Values(NamedTuple):
+    """What a rank may have run by a moment: ascending ``times``, and the ``pays`` of each, (n,).
+
+    ``interval``: whether all numbers from the first to the last are possible.
+    """
+
+    times: FloatArray
+    pays: FloatArray
+    interval: bool = False
+
+    @classmethod
+    def between(cls, low: float, high: float) -> Values:
+        return cls(np.array([low, max(low, high)]), np.zeros(2), interval=True)
+
+    def plus(self, time: float, pay: float = 0.0) -> Values:
+        return Values(self.times + time, self.pays + pay, self.interval)
+
+    def before(self, end: float) -> Values:
+        """The values ``end`` - t for each t."""
+        return Values(end - self.times[::-1], self.pays[::-1], self.interval)
+
+
+class Step(NamedTuple):
+    """A longest path, as nodes, which proves that ``arc`` has at least ``length``.
+
+    ``lengths``: those of the arc after each node; the last one leads back to the first node, and is
+    in conflict with the path if ``arc`` is shorter. The last step has an arc of -1, and its path is
+    a positive cycle. The path of a pay is empty.
+    """
+
+    path: list[int]
+    lengths: list[float]
+    arc: int = -1
+    length: float = 0.0
+
+
+class MomentGraph:
+    """A graph of moments; nodes are added by name when they are first used."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+        self._arcs: list[tuple[int, int, float]] = []
+        self._links: list[tuple[int, ...]] = []
+        self._values: list[Values] = []
+        self._choices: list[tuple[int, int, int]] = []
+        self._options: list[int] = []
+        self._active: list[float] = []
+        self._costs: list[int] = []
+
+    def arc(self, tail: str, head: str, length: float) -> int:
+        ends = [self.names.setdefault(name, len(self.names)) for name in (tail, head)]
+        self._arcs.append((ends[0], ends[1], length))
+        return len(self._arcs) - 1
+
+    def cost(self, end: str, start: str) -> None:
+        """Add: the time from ``start`` to ``end`` is at most the cost."""
+        self._costs.append(self.arc(end, start, 0.0))
+
+    def link(self, time: str, idle: str, values: Values, pay: Sequence[str] = ()) -> None:
+        """Add a link; ``pay``: the two ends of an arc whose length is the values' pay."""
+        low = self.arc(idle, time, float(values.times[0]))
+        self.arc(time, idle, -float(values.times[-1]))
+        paid = self.arc(pay[0], pay[1], float(values.pays.min())) if pay else -1
+        if values.interval:
+            return
+        at = self._links[-1][5] if self._links else 0
+        ends = self.names[idle], self.names[time]
+        self._links.append((*ends, low, paid, at, at + len(values.times)))
+        self._values.append(values)
+
+    def lower(self, time: str) -> int:
+        """The arc that bounds what has run by the moment ``time`` from below."""
+        return next(link[2] for link in self._links if link[1] == self.names[time])
+
+    def choice(self, one: Sequence[Arc], other: Sequence[Arc]) -> None:
+        """Add: all arcs of one of the two sides hold."""
+        begin, middle = len(self._options), len(self._options) + len(one)
+        for tail, head, length in (*one, *other):
+            self._options.append(self.arc(tail, head, -np.inf))
+            self._active.append(length)
+        self._choices.append((begin, middle, len(self._options)))
+
+    def closing(self) -> Closing:
+        tail, head, length = (np.array(column) for column in zip(*self._arcs, strict=True))
+        return Closing(
+            len(self.names),
+            tail,
+            head,
+            length,
+            np.array(self._costs),
+            np.array(self._links, dtype=np.int64).reshape(-1, 6),
+            np.concatenate([each.times for each in self._values]),
+            np.concatenate([each.pays for each in self._values]),
+            np.array(self._choices, dtype=np.int64).reshape(-1, 3),
+            np.array(self._options, dtype=np.int64),
+            np.array(self._active),
+        )
+
+
+class Closing(NamedTuple):
+    """A graph as arrays: A arcs, L links with N values in all, C choices with O arcs in all.
+
+    ``tail``, ``head``, ``length``: (A,). ``costs``: the arcs of the cost. ``links``: (L, 6): the
+    nodes of the idle time and of the time, the arc of the lower bound (that of the upper bound
+    follows), the arc of the pay or -1, begin and end of its values.
+    ``values``, ``pays``: (N,). ``choices``: (C, 3): begin of the first side's arcs in ``options``,
+    of the second side's, and their end. ``options``, ``active``: (O,): arcs, and their length if
+    their side holds.
+    """
+
+    nodes: int
+    tail: IntArray
+    head: IntArray
+    length: FloatArray
+    costs: IntArray
+    links: IntArray
+    values: FloatArray
+    pays: FloatArray
+    choices: IntArray
+    options: IntArray
+    active: FloatArray
+
+    def least(
+        self, low: float, branches: int = 0, most: float = np.inf, budget: Budget | None = None
+    ) -> float:
+        """The least cost that is not refuted, or slightly less, by bisection.
+
+        ``low``: a lower bound, which is returned if it is not refuted. ``most``: the cost of a
+        schedule, if known. ``branches``: the most nodes of a tree over the choices that are left.
+        """
+        budget, high = budget or Budget(), min(2 * low or 1.0, most)
+        if self.closed(low * (1 + CLOSE), None, branches) is not None:
+            return low
+        while (length := self.closed(high, None, branches)) is None:
+            if high == most:
+                return most
+            low, high = high, min(2 * high, most)
+        while high - low > CLOSE * high and not budget():
+            middle = (low + high) / 2
+            found = self.closed(middle, length, branches)
+            budget.work.spend(ARC * len(self.tail) * (1 + branches))
+            if found is None:
+                low = middle
+            else:
+                high, length = middle, found
+        return low
+
+    def closed(
+        self, cost: float, length: FloatArray | None = None, branches: int = 0
+    ) -> FloatArray | None:
+        """The lengths of the arcs in schedules of at most ``cost``; None if there are none.
+
+        ``length``: those for a higher cost, to begin with. ``branches``: the most nodes of a tree
+        over the choices that are left.
+        """
+        whole = self._state(cost, length)
+        if _close(whole) >= 0:
+            return None
+        open_ = [whole.length]
+        for _ in range(branches):
+            if not open_:
+                return None
+            first = open_.pop()
+            sides = self._undecided(first)
+            for begin, end in sides:
+                part = self._state(cost, first)
+                part.length[self.options[begin:end]] = self.active[begin:end]
+                if _close(part) < 0:
+                    open_.append(part.length)
+            if not sides:
+                break
+        return whole.length
+
+    def _state(self, cost: float, length: FloatArray | None = None, log: int = 0) -> _State:
+        found = (self.length if length is None else length).copy()
+        found[self.costs] = -cost
+        path, via = np.empty(self.nodes), np.full(self.nodes, -1)
+        return _State(
+            self, found, SLACK * cost, path, via, np.empty((log, 4)), np.zeros(1, dtype=np.int64)
+        )
+
+    def _undecided(self, length: FloatArray) -> list[tuple[int, int]]:
+        """The two sides of a choice that is left, as ranges of ``options``; empty if none is."""
+        for begin, middle, end in self.choices.tolist():
+            if np.isinf(length[self.options[begin:end]]).all():
+                return [(begin, middle), (middle, end)]
+        return []
+
+    def cycle(self, cost: float) -> Step | None:
+        """A positive cycle if links are rounded; None if there is none."""
+        state = self._state(cost)
+        node = _close(state)
+        return None if node < 0 else state.step(node)
+
+    def refutation(self, cost: float) -> list[Step]:
+        """The paths that refute ``cost``, the cycle last; empty if it is not refuted."""
+        closed, state, steps = self._state(cost, None, MOST_STEPS), self._state(cost), list[Step]()
+        node, rows = _close(closed), int(closed.rows[0])
+        if node < 0 or rows > MOST_STEPS:
+            return []
+        for source, target, arc, length in closed.log[:rows].tolist():
+            step = Step([], []) if source < 0 else state.step(int(source), int(target))
+            steps.append(step._replace(arc=int(arc), length=length))
+            state.length[int(arc)] = length
+        return [*steps, state.step(node)]
+
+
+class _State(NamedTuple):
+    """A graph with the ``length`` of each arc so far, (A,), for kernels.
+
+    ``path``, ``via``: the longest path to each node, and its last arc. ``log``: rows of source and
+    target of a path, the arc that it makes longer, and its new length; ``rows``: their number.
+    """
+
+    graph: Closing
+    length: FloatArray
+    slack: float
+    path: FloatArray
+    via: IntArray
+    log: FloatArray
+    rows: IntArray
+
+    def step(self, source: int, target: int | None = None) -> Step:
+        """The longest path from ``source`` to ``target``, or else a positive cycle."""
+        tail, node = self.graph.tail, _longest(self, source)
+        nodes, lengths = list[int](), list[float]()
+        if target is None:
+            for _ in range(self.graph.nodes):
+                node = int(tail[self.via[node]])
+            source = target = node
+        else:
+            back = (tail == target) & (self.graph.head == source)
+            nodes, lengths = [target], [float(self.length[back].max(initial=-np.inf))]
+        while not nodes or nodes[-1] != source:
+            arc = self.via[nodes[-1] if nodes else target]
+            nodes.append(int(tail[arc]))
+            lengths.append(float(self.length[arc]))
+        return Step(nodes[::-1], lengths[::-1])
+
+
+@kernel
+def _close(state: _State) -> int:
+    """Round the links and decide the choices until nothing changes.
+
+    Returns a node from which a positive cycle is found, or -1.
+    """
+    graph, before = state.graph, -1
+    if _longest(state, graph.tail[0]) >= 0:
+        return int(graph.tail[0])
+    while state.rows[0] != before:
+        before = state.rows[0]
+        for link in range(len(graph.links)):
+            node = _round(state, link)
+            if node >= 0:
+                return node
+        for choice in range(len(graph.choices)):
+            node = _decide(state, choice)
+            if node >= 0:
+                return node
+    return -1
+
+
+@kernel
+def _round(state: _State, link: int) -> int:
+    """Round both bounds of a link; returns as :func:`_close` does."""
+    graph, length, slack = state.graph, state.length, state.slack
+    idle, time, low, paid, begin, end = graph.links[link]
+    values, before = graph.values[begin:end], state.rows[0]
+    if length[low] + length[low + 1] >= -slack:
+        return -1
+    if _longest(state, idle) >= 0:
+        return int(idle)
+    first = np.searchsorted(values, state.path[time] - slack)
+    if first < len(values) and values[first] > length[low] + slack:
+        _raise(state, low, values[first], idle, time)
+    if _longest(state, time) >= 0:
+        return int(time)
+    last = np.searchsorted(values, slack - state.path[idle], "right") - 1
+    if last >= 0 and -values[last] > length[low + 1] + slack:
+        _raise(state, low + 1, -values[last], time, idle)
+    if last < first:  # no value is left
+        return int(idle)
+    if paid >= 0 and state.rows[0] > before:
+        pay = graph.pays[begin + first : begin + last + 1].min()
+        if pay > length[paid] + slack:
+            _raise(state, paid, pay, -1, -1)
+    return -1
+
+
+@kernel
+def _decide(state: _State, choice: int) -> int:
+    """Let the other side of a choice hold if one is refuted; returns as :func:`_close` does."""
+    graph, length, options = state.graph, state.length, state.graph.options
+    begin, middle, end = graph.choices[choice]
+    if length[options[begin]] > -np.inf or length[options[middle]] > -np.inf:
+        return -1
+    for k in range(begin, end):
+        source, target = graph.head[options[k]], graph.tail[options[k]]
+        if _longest(state, source) >= 0:
+            return int(source)
+        if state.path[target] + graph.active[k] > state.slack:
+            first, last = (middle, end) if k < middle else (begin, middle)
+            for other in range(first, last):
+                _raise(state, options[other], graph.active[other], source, target)
+            return -1
+    return -1
+
+
+@kernel
+def _raise(state: _State, arc: int, length: float, source: int, target: int) -> None:
+    """Make an arc longer, because of the longest path from ``source`` to ``target``, and log it."""
+    row = state.rows[0]
+    state.length[arc] = length
+    if row < len(state.log):
+        log = state.log[row]
+        log[0], log[1], log[2], log[3] = source, target, arc, length
+    state.rows[0] = row + 1
+
+
+@kernel
+def _longest(state: _State, source: int) -> int:
+    """Find the longest paths from ``source`` to all nodes (Bellman-Ford algorithm).
+
+    Returns -1, or a node whose path contains a positive cycle.
+    """
+    tail, head, length, path = state.graph.tail, state.graph.head, state.length, state.path
+    path[:] = -np.inf
+    path[source] = 0.0
+    node, arcs = -1, len(tail)
+    for _ in range(len(path)):
+        node = -1
+        for k in range(2 * arcs):  # forwards, then backwards
+            arc = k if k < arcs else 2 * arcs - 1 - k
+            found = path[tail[arc]] + length[arc]
+            if found > path[head[arc]] + state.slack:
+                node = head[arc]
+                path[node], state.via[node] = found, arc
+        if path[source] > state.slack:
+            return source
+        if node < 0:
+            return -1
+    return int(node)

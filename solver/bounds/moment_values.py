@@ -1,0 +1,152 @@
+"""What a rank may have run by the moments of :mod:`.moments`: choices of ops that fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeloom.ir.model.ops import FloatArray
+
+from ..core.tolerances import ROUNDING
+from .moment_graph import Values
+from .rank_model import RankModel, best_fraction, filled
+
+MOST_VALUES = 1 << 16  # a larger set is replaced by an interval
+_QUOTIENT = 1e-12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamOnRank:
+    """A stream of ``count`` microbatches on stages ``own`` of a rank; arrays by these, shape (K,).
+
+    ``names``: the stages' names in the graph.
+    """
+
+    count: int
+    names: Sequence[str]
+    f: FloatArray
+    b: FloatArray
+    w: FloatArray
+    m_b: FloatArray
+    m_w: FloatArray
+
+    @property
+    def held(self) -> FloatArray:
+        """Z_s for each stage, shape (K,)."""
+        return np.asarray(self.m_b.cumsum())
+
+    def forwards(self, most: int | None = None) -> FloatArray:
+        """Rows (Z_q, time of F's on stages 1 to q, pay, number) for q up to ``most``, (K, 4)."""
+        none, one = np.zeros_like(self.f), np.ones_like(self.f)
+        return np.stack([self.held, self.f.cumsum(), none, one], axis=1)[:most]
+
+    def backwards(self, most: int | None = None) -> FloatArray:
+        """Rows (Z_q, time of B's and W's on stages q to 1, that of B's, number), (K, 4)."""
+        numbers = np.ones_like(self.f).cumsum()
+        columns = self.held, (self.b + self.w).cumsum(), self.b.cumsum(), numbers
+        return np.stack(columns, axis=1)[:most]
+
+    def weights(self) -> FloatArray:
+        """Rows (M_W, time of W, pay, number), (K, 4)."""
+        none, one = np.zeros_like(self.f), np.ones_like(self.f)
+        return np.stack([self.m_w, self.w, none, one], axis=1)
+
+
+def _fitting(items: FloatArray, room: float, number: int, most: float) -> Values:
+    """The total times of all choices of ``items`` that fit into ``room``.
+
+    ``items``: rows (size, time, pay, number), (N, 4). ``number``, ``most``: the highest sums of the
+    numbers and of the times. An interval if there are too many.
+    """
+    rows = dict.fromkeys(map(tuple, items[items[:, 1] > 0].tolist()))
+    found = np.zeros((1, 4))
+    for row in rows:
+        fits = number if row[0] <= 0 or np.isinf(room) else max(0.0, room // row[0])
+        counts = np.arange(min(number, fits) + 1)
+        if len(found) * len(counts) > 16 * MOST_VALUES:
+            break
+        found = (found[:, None] + counts[:, None] * np.array(row)).reshape(-1, 4)
+        fit = (found[:, 0] <= room) & (found[:, 3] <= number)
+        found = found[fit & (found[:, 1] <= most)]
+    else:
+        if len(found) <= MOST_VALUES:
+            found = found[np.lexsort((found[:, 2], found[:, 1]))]
+            times, first = np.unique(found[:, 1], return_index=True)
+            return Values(times, found[first, 2])
+    sizes = items[:, 0]
+    if np.isinf(room):
+        return Values.between(0.0, most)
+    total = best_fraction(items[:, 1], sizes, filled(sizes, room), number) if room > 0 else 0.0
+    return Values.between(0.0, min(max(0.0, most), total))
+
+
+def _union(each: Sequence[Values]) -> Values:
+    if len(each) == 1:
+        return each[0]
+    times, pays = (np.concatenate(column) for column in list(zip(*each, strict=True))[:2])
+    if any(one.interval for one in each):
+        return Values(np.array([times.min(), times.max()]), np.full(2, pays.min()), interval=True)
+    order = np.lexsort((pays, times))
+    times, first = np.unique(times[order], return_index=True)
+    return Values(times, pays[order][first])
+
+
+class RankSets:
+    """What a rank with ``streams`` may have run by its moments."""
+
+    def __init__(self, model: RankModel, streams: Sequence[StreamOnRank]) -> None:
+        self.model, self.streams, self.limit = model, streams, model.limit
+        self.slack = ROUNDING * model.work  # of differences of long times
+        self.all_f = sum(own.count * float(own.f.sum()) for own in streams)
+        self.all_bw = sum(own.count * float((own.b + own.w).sum()) for own in streams)
+        self.number = sum(own.count for own in streams) - 1
+        self.classes = sum(own.count * len(own.f) for own in streams)
+
+    def room(self, held: float) -> float:
+        """The memory beside ``held``; tiny excesses, by which sums are rounded, are allowed."""
+        return float(self.limit * (1 + _QUOTIENT) - held)
+
+    def first_forward(self, i: int) -> Values:
+        """By the first F of the i-th stage of the only stream."""
+        own, run = self.streams[0], float(self.streams[0].f[:i].sum())
+        room = self.room(own.held[i])
+        return _fitting(own.forwards(i), room, self.number, self.number * run + self.slack).plus(
+            run
+        )
+
+    def first_backward(self) -> Values:
+        items = np.vstack([own.forwards() for own in self.streams])
+        found = []
+        for own in self.streams:
+            mine, room = float(own.f.sum()), self.room(own.held[-1])
+            found.append(
+                _fitting(items, room, self.number, self.all_f - mine + self.slack).plus(mine)
+            )
+        return _union(found)
+
+    def last_forward(self) -> Values:
+        items = np.vstack(
+            [part for own in self.streams for part in (own.backwards(), own.weights())]
+        )
+        found = []
+        for own in self.streams:
+            mine, room = float((own.b + own.w).sum()), self.room(own.held[-1])
+            number = self.classes - len(own.f)
+            others = _fitting(items, room, number, self.all_bw - mine + self.slack)
+            pay = float(own.f[-1] + own.b.sum())
+            found.append(others.plus(float(own.f[-1]) + mine, pay).before(self.model.work))
+        return _union(found)
+
+    def last_backward(self, i: int = 0) -> Values:
+        """The last B of the i-th stage, or of any stream's first one."""
+        weights = [own.weights() for own in self.streams]
+        found = []
+        for own in self.streams:
+            items = np.vstack([own.backwards(i), *weights])
+            mine = float(own.w[i] + (own.b + own.w)[:i].sum())
+            most = self.all_bw - own.count * float(own.b[i:].sum()) - mine + self.slack
+            others = _fitting(items, self.room(own.held[i]), self.classes, most)
+            found.append(others.plus(mine).before(self.model.work))
+        return _union(found)

@@ -1,0 +1,330 @@
+"""Bounds by the moments of ranks, in a graph (:mod:`.moment_graph`).
+
+The moments of a stage s are: S its first F starts, y its first B starts, t its last F starts, V its
+last B ends. Those of a rank are the first and the last of these, and the end E of its last op. If
+microbatches go in both directions, there are two *streams*, and each has its own moments.
+
+**Between ranks.** The microbatches of the first F, last F, first B and last B of a stage have
+passed the neighbouring stage, or go on to it (c is the delay)::
+
+    S_(s+1) >= S_s + f_s + c        y_s >= y_(s+1) + b_(s+1) + c
+    t_(s+1) >= t_s + f_s + c        V_s >= V_(s+1) + c + b_s
+
+On the last stage y >= S + f and V >= t + f + b. Moreover t >= S + (M-1) f and V >= y + M b. If
+memory cannot hold all M microbatches on the stage, t >= y + b.
+
+**On a rank.** It runs one op at a time, so its idle time never decreases: with stages 1 to K of a
+rank, I is in the order of S_1 .. S_K, y_K .. y_1, V_K .. V_1, and of S_s, t_1 .. t_K, V_K. From the
+idle time at V_1 to E it takes at least the work of the rank. Whether the rank's first B is before
+its last F is a choice if memory holds all F's. What a rank has run by a moment is a choice of
+microbatches that memory holds then; let Z_s be the M_B's of a microbatch on stages 1 to s:
+
+- *S_s*: F's of stages below s, of microbatches that hold Z_q after F's on stages 1 to q, next to
+  the Z_s of the one that starts.
+- *y_K*: F's of microbatches that hold Z_q. One of them has run all its F's.
+- *t_K*: all but the last F, the B's and W's of its microbatch, and those of others: microbatches
+  whose B's on stages q to 1 are to come hold Z_q, those with a W to come hold M_W.
+- *V_s*: all but the B's and W's that are left, in memory beside the Z_s of the last B.
+- *y_s, t_s* for s < K: an interval (:mod:`.several_stages.host_model`).
+
+After t the F, and all B's that are left, run before V; this is the pay of t.
+
+**Memory-time** bounds the times from S to V and to E (:mod:`.rank_model`). **Cost.** E - S of each
+rank is at most the cost (period), or E minus the first S of all (makespan).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Self
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.model.ops import FloatArray, IntArray
+from pipeloom.ir.model.placement import PlacementKind
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.units import duration
+
+from ..core.bound import Bound
+from ..core.linear_instance import LinearInstance
+from ..core.overlap_relaxation import least_times
+from ..core.relaxations import unfused
+from ..core.stopping import Budget
+from ..core.streams import streams_of
+from .general import busy, work
+from .moment_graph import MomentGraph, Values
+from .moment_values import RankSets, StreamOnRank
+from .rank_model import RankModel, held_until_last_backward
+from .several_stages.general_placement import GeneralPlacement, rank_visits
+from .several_stages.host_model import HostModel
+
+BRANCHES = 64  # most nodes of a tree over the choices
+START, OF_RANK = "start", " of "  # names of nodes
+WORDS = "what must happen between the first and last ops of stages, and what memory allows by then"
+
+
+def moments(problem: Problem, spans: FloatArray | None = None) -> Bound:
+    """The least cost that the graph does not refute; ``spans`` as in :func:`moment_graph`."""
+    graph = moment_graph(problem, spans)
+    value = graph.closing().least(float(busy(problem).max()))
+    cycle = Cycle.of(graph, value)
+    if cycle is None:
+        return replace(work(problem), name="moments", value=value)
+    rank = int(problem.owner[int(cycle.end.rstrip("'")), -1 if cycle.end.endswith("'") else 0])
+
+    def numbers() -> list[str]:
+        own = float(busy(problem)[rank])
+        late = ", or has not begun," if problem.objective is Objective.MAKESPAN else ""
+        return [
+            f"rank {rank} computes for {duration(own)} and idles{late} at least "
+            f"{duration(value - own)}, because of these moments:",
+            *cycle.lines(),
+        ]
+
+    return Bound(value, "moments", WORDS, rank, numbers)
+
+
+def branched_moments(problem: Problem, known: float, ceiling: float, budget: Budget) -> Bound:
+    """:func:`moments` with a tree over the choices, of problems in which pairs may save time.
+
+    ``known``: a lower bound; ``ceiling``: the cost of a schedule.
+    """
+    closing = moment_graph(least_times(unfused(problem))).closing()
+    return Bound(closing.least(known, BRANCHES, ceiling, budget), "moments-tree", WORDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """A positive cycle: ``nodes``, beginning and ending with the start of a rank, and ``lengths``.
+
+    ``lengths[k]`` is that of the arc from node k to node k + 1.
+    """
+
+    nodes: Sequence[str]
+    lengths: Sequence[float]
+
+    @classmethod
+    def of(cls, graph: MomentGraph, cost: float) -> Self | None:
+        """The last cycle by which ``cost`` is refuted; None if it is not refuted.
+
+        If links exclude each other, it is the last path that passes the end of a rank, closed by
+        the link between its ends.
+        """
+        names, closing = list(graph.names), graph.closing()
+        steps = [closing.cycle(cost)]
+        if steps[0] is not None and not any(names[node][0] == "E" for node in steps[0].path):
+            steps = list(closing.refutation(cost))
+        for step in reversed(steps):
+            nodes = [names[node] for node in step.path] if step else []
+            ends = [k for k, node in enumerate(nodes) if node.startswith("E")]
+            if step and ends:
+                at = ends[0] + 1
+                turned, lengths = nodes[at:] + nodes[:at], step.lengths
+                return cls([*turned, turned[0]], lengths[at:] + lengths[:at])
+        return None
+
+    @property
+    def end(self) -> str:
+        """The name of the first stage of the rank whose span ends the cycle."""
+        return self.nodes[-2][1:]
+
+    def lines(self) -> Iterator[str]:
+        """A line for each step between moments; steps of one kind over several stages are one."""
+        begin, total, computes = self.nodes[0], 0.0, False
+        for node, length, after in zip(
+            self.nodes[1:-1], self.lengths, self.nodes[2:], strict=False
+        ):
+            total, computes = total + length, computes or node.startswith("I")
+            if node.startswith("I") or (begin[0] == node[0] == after[0] and not computes):
+                continue
+            why = ", as the rank has to compute in between" if computes else ""
+            if begin.startswith("E"):
+                yield f"{_phrase(node)} is at most {duration(-total)} before {_phrase(begin)}"
+            elif total > 0:
+                yield f"{_phrase(node)} is at least {duration(total)} after {_phrase(begin)}{why}"
+            begin, total, computes = node, 0.0, False
+
+
+def _phrase(node: str) -> str:
+    """A moment in words."""
+    words = {
+        "S": "the first F",
+        "y": "the first B",
+        "t": "the last F",
+        "V": "the end of the last B",
+    }
+    if node == START:
+        return "the start of the schedule"
+    stage = node[1:].removeprefix(OF_RANK)
+    other = " in the other direction" if stage.endswith("'") else ""
+    of = "the rank with stage" if node[1:] != stage or node[0] == "E" else "stage"
+    return f"{words.get(node[0], 'the end')} of {of} {stage.rstrip(chr(39))}{other}"
+
+
+def fewest_forwards(problem: Problem, costs: Sequence[float]) -> list[IntArray]:
+    """The fewest F's before the first B of each stage in any schedule of each cost, (S,) each.
+
+    For stages with ranks of their own; as many as fit in memory if the cost is refuted.
+    """
+    linear = LinearInstance.of(problem)
+    assert linear is not None
+    graph = moment_graph(problem)
+    closing, found = graph.closing(), []
+    arcs = [graph.lower(f"y{s}") for s in range(problem.stages)]
+    for cost in costs:
+        length = closing.closed(cost)
+        if length is None:
+            found.append(linear.capacity)
+        else:
+            f = np.where(linear.f > 0, linear.f, np.inf)
+            found.append(np.maximum(1, np.round(length[arcs] / f)).astype(np.int64))
+    return found
+
+
+def moment_graph(problem: Problem, spans: FloatArray | None = None) -> MomentGraph:
+    """The graph of a problem whose stages are on one rank per stream, without remat and pairs.
+
+    ``spans``: known lower bounds on the spans of stages with ranks of their own, (S,).
+    """
+    graph, costs = MomentGraph(), Costs.of(problem)
+    streams = streams_of(problem)
+    f, b, w = costs.durations[:3]
+    names = [[f"{s}" + "'" * k for s in range(problem.stages)] for k in range(len(streams))]
+    for rank, model in rank_models(problem):
+        own = list[StreamOnRank]()
+        for microbatches, of_stages in zip(streams, names, strict=True):
+            at = np.flatnonzero(costs.owner[:, microbatches[0]] == rank)
+            arrays = (each[at] for each in (f, b, w, costs.m_b, costs.m_w))
+            own.append(StreamOnRank(len(microbatches), [of_stages[s] for s in at], *arrays))
+        first = START if problem.objective is Objective.MAKESPAN else None
+        _add_rank(graph, RankSets(model, [each for each in own if each.names]), first)
+    for microbatches, of_stages in zip(streams, names, strict=True):
+        j = microbatches[0]
+        graph.arc(START, f"S{of_stages[0]}", 0.0)
+        if len(streams) == 1:
+            graph.arc(f"S{of_stages[0]}", START, 0.0)
+        _add_stream(graph, of_stages, f, b, costs.into_f[:, j], costs.into_b[:, j])
+    for s, span in enumerate([] if spans is None else spans.tolist()):
+        graph.arc(f"S{s}", f"E{s}", span)
+    return graph
+
+
+def rank_models(problem: Problem) -> Iterator[tuple[int, RankModel]]:
+    """Yield each rank that runs anything, with its model."""
+    if problem.placement.kind is PlacementKind.BIDIRECTIONAL:
+        yield from rank_visits(problem)
+    else:
+        yield from ((host.rank, host) for host in GeneralPlacement.of(problem).hosts)
+
+
+def _add_stream(  # noqa: PLR0917
+    graph: MomentGraph,
+    names: Sequence[str],
+    f: FloatArray,
+    b: FloatArray,
+    into_f: FloatArray,
+    into_b: FloatArray,
+) -> None:
+    """Add the arcs from stage to stage."""
+    for s, (here, later) in enumerate(pairwise(names)):
+        down, up = float(f[s] + into_f[s + 1]), float(into_b[s])
+        graph.arc(f"S{here}", f"S{later}", down)
+        graph.arc(f"t{here}", f"t{later}", down)
+        graph.arc(f"y{later}", f"y{here}", float(b[s + 1]) + up)
+        graph.arc(f"V{later}", f"V{here}", float(b[s]) + up)
+    graph.arc(f"S{names[-1]}", f"y{names[-1]}", float(f[-1]))
+    graph.arc(f"t{names[-1]}", f"V{names[-1]}", float(f[-1] + b[-1]))
+
+
+def _add_rank(graph: MomentGraph, rank: RankSets, first: str | None) -> None:
+    """Add the moments of a rank; ``first``: the node from which the cost counts, if not its own."""
+    starts, first_b, last_f, last_b = _moments_of_rank(graph, rank.streams)
+    end, idle_y, idle_t, idle_v = (
+        f"E{rank.streams[0].names[0]}",
+        f"I{first_b}",
+        f"I{last_f}",
+        f"I{last_b}",
+    )
+    graph.link(first_b, idle_y, rank.first_backward())
+    graph.link(last_f, idle_t, rank.last_forward(), (last_f, last_b))
+    graph.link(last_b, idle_v, rank.last_backward())
+    _in_order(graph, (starts, idle_y, idle_v), (starts, idle_t, idle_v))
+    graph.arc(idle_v, end, rank.model.work)
+    graph.cost(end, first or starts)
+    if 0 < rank.limit < np.inf:
+        graph.arc(starts, end, rank.model.holding_span())
+        graph.arc(starts, last_b, held_until_last_backward(rank.model))
+    if sum(own.count * float(own.held[-1]) for own in rank.streams) > rank.limit:
+        graph.arc(idle_y, idle_t, 0.0)
+    else:  # the last F may come before the first B; then all F's have run by that
+        last = min(float(own.f[-1]) for own in rank.streams)
+        apart = [(idle_y, idle_t, 0.0), (first_b, idle_y, last - rank.all_f)]
+        swapped = [(idle_t, idle_y, 0.0), (idle_y, first_b, rank.all_f)]
+        graph.choice(apart, [*swapped, (last_f, idle_t, last - rank.all_f)])
+    for each in rank.streams:
+        for i, name in enumerate(each.names):
+            graph.arc(f"S{name}", f"t{name}", (each.count - 1) * float(each.f[i]))
+            graph.arc(f"y{name}", f"V{name}", each.count * float(each.b[i]))
+            graph.arc(f"V{name}", end, float(each.w[i]))
+            if each.count * float(each.held[i]) > rank.limit:
+                graph.arc(f"y{name}", f"t{name}", float(each.b[i]))
+    if isinstance(rank.model, HostModel):
+        _add_stages(graph, rank, rank.model)
+
+
+def _moments_of_rank(graph: MomentGraph, streams: Sequence[StreamOnRank]) -> list[str]:
+    """The names of the rank's first F, first B, last F and end of the last B.
+
+    These are moments of its lowest or highest stage, of one of the streams.
+    """
+    low, top = ([own.names[at] for own in streams] for at in (0, -1))
+    if len(streams) == 1:
+        return [f"S{low[0]}", f"y{top[0]}", f"t{top[0]}", f"V{low[0]}"]
+    for moment, names, is_first in (
+        ("S", low, True),
+        ("y", top, True),
+        ("t", top, False),
+        ("V", low, False),
+    ):
+        own, each = f"{moment}{OF_RANK}{low[0]}", [f"{moment}{name}" for name in names]
+        for one in each:
+            graph.arc(*((own, one) if is_first else (one, own)), 0.0)
+        sides = [[(*((one, own) if is_first else (own, one)), 0.0)] for one in each]
+        graph.choice(*sides)
+    return [f"{moment}{OF_RANK}{low[0]}" for moment in "SytV"]
+
+
+def _in_order(graph: MomentGraph, *chains: Sequence[str]) -> None:
+    """Add: idle time does not decrease along each chain of moments."""
+    for before, after in {pair for chain in chains for pair in pairwise(chain)}:
+        graph.arc(before, after, 0.0)
+
+
+def _add_stages(graph: MomentGraph, rank: RankSets, host: HostModel) -> None:
+    """Add the links of all other moments of a rank with several stages, and their order."""
+    own, work = rank.streams[0], host.work
+    low, top, rest = own.names[0], own.names[-1], own.names[1:]
+    for i, (name, above) in enumerate(pairwise(own.names)):
+        done = float(own.f.sum() + own.b[i + 1 :].sum())
+        left = Values.between(host.own(i), host.own(i) + host.beside_last_forward(i))
+        pay = float(own.b.sum() + own.f[i:].sum())
+        graph.link(f"y{name}", f"Iy{name}", Values.between(done, host.before_first_backward(i)))
+        graph.link(
+            f"t{name}", f"It{name}", left.plus(0.0, pay).before(work), (f"t{name}", f"V{low}")
+        )
+        graph.link(f"S{above}", f"IS{above}", rank.first_forward(i + 1))
+        graph.link(f"V{above}", f"IV{above}", rank.last_backward(i + 1))
+        _in_order(
+            graph, (f"Iy{name}", f"IV{name}"), (f"IS{name}" if i else f"S{name}", f"It{name}")
+        )
+        if own.count * float(own.held[i]) > host.limit:
+            graph.arc(f"Iy{name}", f"It{name}", 0.0)
+    starts = [f"S{low}", *(f"IS{name}" for name in rest), f"Iy{top}"]
+    backwards = [f"Iy{name}" for name in own.names[::-1]]
+    ends = [f"IV{name}" for name in own.names[::-1]]
+    _in_order(graph, starts, backwards, ends, [*(f"It{name}" for name in own.names), ends[0]])
+    if rest:
+        _in_order(graph, (f"IS{top}", f"It{top}"), (f"Iy{top}", f"IV{top}"))
