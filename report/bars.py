@@ -75,7 +75,14 @@ def rows(schedule: Schedule) -> list[Row]:
     for rank, memory in enumerate(_memory(schedule)):
         every = list(_ops(schedule, rank))
         averages = [
-            Bar(rank, one.start, one.end, f"A{one.stage}", f"average of stage {one.stage}", AVERAGE)
+            Bar(
+                rank,
+                one.start,
+                one.end,
+                f"average {one.stage}",
+                f"average of stage {one.stage}",
+                AVERAGE,
+            )
             for one in (timing.averages[rank] if timing.averages else ())
         ]
         ops = [bar for bar in every if not bar.op or not bar.op.kind.copies]
