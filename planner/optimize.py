@@ -96,13 +96,11 @@ class Question:
         given: Profile | LayeredProfile
         if cut:
             given = layers_of(source, *remat)
-            given = system.cuttable(given, source.where) if system else given
         else:
             given = stages_of(source, terms.microbatches, *remat)
-            given = system.plain(given, source.where) if system else given
         if system is not None:
+            given = system.takes(given, spec, source.where)
             terms = replace(terms, kinds=system.kinds)
-            system.check_chunks(spec, given.ranks)
         return cls(request, spec, given, terms, system)
 
     @cached_property

@@ -34,7 +34,7 @@ from .requests.fields import takes
 from .requests.search import OptimizeRequest, SearchRequest, SweepRequest
 from .results import table as of
 from .results.evaluation import Evaluation
-from .results.table import Column, EvaluationTable, evaluations_table
+from .results.table import Column, EvaluationTable, evaluations_table, grouped
 from .solving.progress import Listener, Note, labelled, unheard
 from .solving.workers import Workers, in_order, stop_asked
 
@@ -80,10 +80,7 @@ class Sweep(EvaluationTable):
         cost = of.PERIOD if self.objective is Objective.PERIOD else of.MAKESPAN
         limit = Column("memory limit", lambda row: row.name)
         columns = [limit, of.PLACEMENT, of.BUBBLE, cost, of.PEAK_MEMORY, of.STATUS]
-        assumed: dict[str, list[str]] = {}
-        for row in self.rows:
-            if row.assumed is not None:
-                assumed.setdefault(row.assumed, []).append(row.name)
+        assumed = grouped((row.assumed, row.name) for row in self.rows if row.assumed)
         lines = [f"assumed at {', '.join(names)}: {line}" for line, names in assumed.items()]
         return "\n".join([evaluations_table(self.rows, columns), *self.notes, *lines])
 
