@@ -93,11 +93,8 @@ class Question:
         terms = Terms.of(request, source, slow=slow, rules=rules)
         _check_alike(request, source, cut)
         remat = ("none", "none") if system else (request.recompute, request.offload)
-        given: Profile | LayeredProfile
-        if cut:
-            given = layers_of(source, *remat)
-        else:
-            given = stages_of(source, terms.microbatches, *remat)
+        number = terms.microbatches
+        given = layers_of(source, *remat) if cut else stages_of(source, number, *remat)
         if system is not None:
             given = system.takes(given, spec, source.where)
             terms = replace(terms, kinds=system.kinds)
