@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeloom.ir.errors import InputError
 
 from .arguments import renamed
-from .kernel_warmup import announce_compiling
+from .failures import say
 from .progress import interruptible, watched
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from pipeloom.planner.solving.progress import Listener
 
 CACHE = "PIPELOOM_CACHE"
+PATIENCE = 1.0
+"""Seconds of compilation after which it is announced."""
+LOOKING = 0.1
+"""Polling interval, in seconds."""
 Found = TypeVar("Found")
 
 
@@ -46,3 +51,26 @@ def read_profile(profile: Any, tell: Listener) -> ProfileSource:
     source.check()
     announce_compiling()
     return source
+
+
+def announce_compiling() -> None:
+    """Compile the kernels if necessary; if that takes long, say so on standard error."""
+    from pipeloom.ir.cost.simulator import warm_up
+
+    done = threading.Event()
+    watching = threading.Thread(target=_watch, args=(done,), daemon=True)
+    watching.start()
+    try:
+        warm_up()
+    finally:
+        done.set()
+        watching.join()
+
+
+def _watch(done: threading.Event) -> None:
+    from pipeloom.ir.kernels import seconds_compiling
+
+    while not done.wait(LOOKING):
+        if seconds_compiling() > PATIENCE:
+            say("compiling kernels, once on this machine; a time limit does not count this")
+            return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from .requests.fields import takes
 from .requests.search import CompareRequest, SearchRequest
 from .results import table as of
 from .results.evaluation import Evaluation
-from .results.table import EvaluationTable, evaluations_table
+from .results.table import EvaluationTable, evaluations_table, grouped
 from .routes.placements import assumed_cut
 
 WIDTH = 100
@@ -57,15 +57,25 @@ class Comparison(EvaluationTable):
         return super().to_dict() | {"results": rows}
 
     def __str__(self) -> str:
-        lines = [
-            *self.notes,
-            *self._of_averaging(),
-            *self._of_the_optimizer(),
-            *self._of_other_work(),
-            *self._of_bytes(),
-            *self._of_rows(),
-        ]
-        return "\n\n".join(filter(None, [self._table(), "\n".join(map(_wrapped, lines))]))
+        return "\n\n".join(filter(None, [self._table(), "\n".join(map(_wrapped, self._lines()))]))
+
+    def _lines(self) -> Iterator[str]:
+        """The lines below the table."""
+        yield from self.notes
+        if self.averaged:
+            until = f"the {self.objective.value} until gradients are averaged over the replicas"
+            yield f"iteration: {until}; the first row's is the shortest"
+        yield from self._of_the_optimizer()
+        # fused pairs or recomputation
+        other = [r.name for r in self.built if not math.isclose(r.work_ratio, 1.0, rel_tol=1e-6)]
+        if other:
+            line = "their ops take another time in total, so that bubbles are not comparable"
+            yield f"{', '.join(other)}: {line}"
+        if any(row.link_bytes is None for row in self.built):
+            needed = "activation_bytes, and weight_bytes where weights are sent"
+            yield f"link bytes -: unknown; the profile's stages need {needed}"
+        for note, names in grouped(self._of_rows()).items():
+            yield f"{', '.join(names)}: {note}"
 
     def _table(self) -> str:
         """The table, sorted by iteration time. Rows whose transfers are not costed come last."""
@@ -82,35 +92,19 @@ class Comparison(EvaluationTable):
             lines[apart:apart] = ["", _wrapped(words)]
         return "\n".join(lines)
 
-    def _of_bytes(self) -> list[str]:
-        if all(row.link_bytes is not None for row in self.built):
-            return []
-        return [
-            "link bytes -: unknown; the profile's stages need activation_bytes, and weight_bytes "
-            "where weights are sent"
-        ]
-
-    def _of_rows(self) -> list[str]:
-        """One line per distinct note on schedules or reason for a missing one, with the rows'
-        names."""
-        names: dict[str, list[str]] = {}
+    def _of_rows(self) -> Iterator[tuple[str, str]]:
+        """Notes on schedules and reasons for missing ones, with the rows' names."""
         for row in self.rows:
-            note = row.refusal if row.planned is None else transfer_note(row.schedule)
-            if note and (row.planned is None or row.uncosted is None):
-                names.setdefault(note, []).append(row.name)
+            if row.planned is None:
+                yield row.refusal, row.name
+                continue
+            note = transfer_note(row.schedule)
+            if note and row.uncosted is None:
+                yield note, row.name
             if row.assumed is not None:
-                names.setdefault(f"assumed: {row.assumed}", []).append(row.name)
-            if row.planned is not None and (excess := row.excess()) is not None:
-                names.setdefault(f"does not fit: {excess}", []).append(row.name)
-        return [f"{', '.join(rows)}: {note}" for note, rows in names.items()]
-
-    def _of_averaging(self) -> list[str]:
-        if not self.averaged:
-            return []
-        return [
-            f"iteration: the {self.objective.value} until gradients are averaged over the "
-            "replicas; the first row's is the shortest"
-        ]
+                yield f"assumed: {row.assumed}", row.name
+            if (excess := row.excess()) is not None:
+                yield f"does not fit: {excess}", row.name
 
     def _of_the_optimizer(self) -> list[str]:
         best = next((row for row in self.built if row.name == OPTIMIZER), None)
@@ -133,13 +127,6 @@ class Comparison(EvaluationTable):
             kind = "placement, passing or pairs" if pairs else "placement or passing"
             lines.append(f"not covered by this bound, as they have another {kind}: {named}")
         return lines
-
-    def _of_other_work(self) -> list[str]:
-        """A line on rows whose total op time differs from the plain F, B and W: fused pairs or
-        recomputation."""
-        other = [r.name for r in self.built if not math.isclose(r.work_ratio, 1.0, rel_tol=1e-6)]
-        line = "their ops take another time in total, so that bubbles are not comparable"
-        return [f"{', '.join(other)}: {line}"] if other else []
 
 
 def _known(best: Evaluation) -> str:

@@ -93,16 +93,11 @@ class Question:
         terms = Terms.of(request, source, slow=slow, rules=rules)
         _check_alike(request, source, cut)
         remat = ("none", "none") if system else (request.recompute, request.offload)
-        given: Profile | LayeredProfile
-        if cut:
-            given = layers_of(source, *remat)
-            given = system.cuttable(given, source.where) if system else given
-        else:
-            given = stages_of(source, terms.microbatches, *remat)
-            given = system.plain(given, source.where) if system else given
+        number = terms.microbatches
+        given = layers_of(source, *remat) if cut else stages_of(source, number, *remat)
         if system is not None:
+            given = system.takes(given, spec, source.where)
             terms = replace(terms, kinds=system.kinds)
-            system.check_chunks(spec, given.ranks)
         return cls(request, spec, given, terms, system)
 
     @cached_property

@@ -34,7 +34,7 @@ from .requests.fields import takes
 from .requests.search import OptimizeRequest, SearchRequest, SweepRequest
 from .results import table as of
 from .results.evaluation import Evaluation
-from .results.table import Column, EvaluationTable, evaluations_table
+from .results.table import Column, EvaluationTable, evaluations_table, grouped
 from .solving.progress import Listener, Note, labelled, unheard
 from .solving.workers import Workers, in_order, stop_asked
 
@@ -80,10 +80,7 @@ class Sweep(EvaluationTable):
         cost = of.PERIOD if self.objective is Objective.PERIOD else of.MAKESPAN
         limit = Column("memory limit", lambda row: row.name)
         columns = [limit, of.PLACEMENT, of.BUBBLE, cost, of.PEAK_MEMORY, of.STATUS]
-        assumed: dict[str, list[str]] = {}
-        for row in self.rows:
-            if row.assumed is not None:
-                assumed.setdefault(row.assumed, []).append(row.name)
+        assumed = grouped((row.assumed, row.name) for row in self.rows if row.assumed)
         lines = [f"assumed at {', '.join(names)}: {line}" for line, names in assumed.items()]
         return "\n".join([evaluations_table(self.rows, columns), *self.notes, *lines])
 
@@ -202,8 +199,15 @@ def sweep(request: SweepRequest) -> Sweep:
     if stop() and len(rows) < len(limits):
         told(Note(f"interrupted: {counted(len(limits) - len(rows), 'limit')} left out"))
     families = evaluate_families(FAMILIES, profile_of, replace(terms, memory_limit=math.inf))
-    given, found = (known, terms.microbatches, terms.objective), (rows, limits, tuple(families))
-    swept = Sweep(*given, *found, request.output)
+    swept = Sweep(
+        known,
+        terms.microbatches,
+        terms.objective,
+        rows,
+        limits,
+        tuple(families),
+        request.output,
+    )
     if folder is not None:
         swept.write(folder)
         files = {path.name for path in folder.glob("schedule-*.json")}
@@ -220,8 +224,10 @@ def _in_turn(questions: Sequence[Question]) -> Solved:
     for number, question in enumerate(questions):
         known = question.known()
         answer = known or _solution(question)
-        if known is None and isinstance(answer, Answer):
-            question.keep(answer)
+        if isinstance(answer, Answer):
+            question.tell_doubts(answer)
+            if known is None:
+                question.keep(answer)
         yield number, answer
         if question.search.stopped:
             return
@@ -230,19 +236,21 @@ def _in_turn(questions: Sequence[Question]) -> Solved:
 def _spread(questions: Sequence[Question], tell: Listener, workers: Workers) -> Solved:
     """Solve in worker processes the limits that the cache lacks; each answer is cached at once."""
     known = [question.known() for question in questions]
-    missing = [question for question, answer in zip(questions, known, strict=True) if not answer]
+    missing = [number for number, answer in enumerate(known) if answer is None]
     asked = [
-        replace(question.request, cache=None, progress=None, should_stop=stop_asked)
-        for question in missing
+        replace(questions[n].request, cache=None, progress=None, should_stop=stop_asked)
+        for n in missing
     ]
 
     def results() -> Solved:
         yield from ((number, answer) for number, answer in enumerate(known) if answer)
         stop = questions[0].search.options.should_stop
         for at, answer in workers.run(_solve, asked, tell=tell, should_stop=stop):
+            number = missing[at]
             if isinstance(answer, Answer):
-                missing[at].keep(answer)
-            yield questions.index(missing[at]), answer
+                questions[number].tell_doubts(answer)
+                questions[number].keep(answer)
+            yield number, answer
 
     return in_order(results())
 

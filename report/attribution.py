@@ -17,6 +17,7 @@ from itertools import zip_longest
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 from pipeloom.ir.cost.spread import ExpectedMakespan
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import Op, OpKind
@@ -204,9 +205,6 @@ class _Comparison:
     transfers."""
 
     def __init__(self, planned: Schedule, measured: Schedule) -> None:
-        # importing numba takes longer than drawing
-        from pipeloom.ir.cost.dependency_graph import ScheduleGraph
-
         self._schedules = planned, measured
         ranks = range(planned.problem.ranks)
         self._ops = [op for rank in ranks for op in planned.ops(rank)]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipeloom.ir.cost.remat import held
 from pipeloom.ir.formats.schedule_json import timing_of
-from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.ops import KIND_MASK, Op, OpKind
 from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.profile import StageProfile
 from pipeloom.ir.model.schedule import Schedule, TransferKind
 
 from .colours import AVERAGE, NAMES, TRANSFERS, Colour, colour
@@ -69,19 +69,25 @@ def timed(schedule: Schedule) -> Schedule:
 
 def rows(schedule: Schedule) -> list[Row]:
     """The row of each rank of a schedule with times."""
-    timing, stages = schedule.known_timing, schedule.problem.profile.stages
+    timing = schedule.known_timing
     arrivals = list(_arrivals(schedule))
     found = []
-    for rank in range(schedule.problem.ranks):
+    for rank, memory in enumerate(_memory(schedule)):
         every = list(_ops(schedule, rank))
         averages = [
-            Bar(rank, one.start, one.end, f"A{one.stage}", f"average of stage {one.stage}", AVERAGE)
+            Bar(
+                rank,
+                one.start,
+                one.end,
+                f"average {one.stage}",
+                f"average of stage {one.stage}",
+                AVERAGE,
+            )
             for one in (timing.averages[rank] if timing.averages else ())
         ]
         ops = [bar for bar in every if not bar.op or not bar.op.kind.copies]
         copies = [bar for bar in every if bar.op and bar.op.kind.copies]
         arriving = [bar for bar in arrivals if bar.rank == rank]
-        memory = _memory(stages, every)
         found.append(Row(rank, ops, copies, averages, arriving, _counted(schedule, rank), memory))
     return found
 
@@ -116,27 +122,18 @@ def _counted(schedule: Schedule, rank: int) -> tuple[float, float]:
     return begin, begin + timing.cost(objective)
 
 
-def _memory(stages: Sequence[StageProfile], bars: Sequence[Bar]) -> list[tuple[float, float]]:
-    changes: list[tuple[float, float]] = []
-    pairs = [(bar, bar.op) for bar in bars if bar.op is not None]
-    again = {(op.stage, op.microbatch) for _, op in pairs if op.kind is OpKind.R}
-    for bar, op in pairs:
-        stage = stages[op.stage].at(op.microbatch)
-        m_o = stage.m_o or 0.0
-        m_r = stage.kept if (op.stage, op.microbatch) in again else stage.m_b
-        begins, change = {
-            OpKind.F: (True, m_r),
-            OpKind.R: (True, stage.m_b - m_r),
-            OpKind.O: (False, m_o - stage.m_b),
-            OpKind.L: (True, stage.m_b - m_o),
-            OpKind.B: (False, stage.m_w - stage.m_b),
-            OpKind.W: (False, -stage.m_w),
-            OpKind.BW: (False, -stage.m_b),
-        }[op.kind]
-        changes.append((bar.start if begins else bar.end, change))
-    changes.sort(key=lambda change: change[0])  # stable; copies overlap with ops
-    held = np.cumsum([change for _, change in changes])
-    return [(at, max(0.0, value)) for (at, _), value in zip(changes, held.tolist(), strict=True)]
+def _memory(schedule: Schedule) -> Iterator[list[tuple[float, float]]]:
+    """The memory curve of each rank: that of :func:`.remat.held`, with each change at the start of
+    F, R and L, and at the end of other ops."""
+    timing, curves = schedule.known_timing, held(schedule.problem, schedule.order)
+    for ops, curve, start, end in zip(
+        schedule.order, curves, timing.start, timing.end, strict=True
+    ):
+        times = np.where(np.isin(ops & KIND_MASK, (OpKind.F, OpKind.R, OpKind.L)), start, end)
+        by_time = np.argsort(times, kind="stable")  # copies overlap with ops
+        sizes = np.cumsum(np.diff(curve, prepend=0.0)[by_time])
+        sizes = np.maximum(0.0, sizes)  # times may be measured
+        yield [*zip(times[by_time].tolist(), sizes.tolist(), strict=True)]
 
 
 def last(schedule: Schedule) -> float:
@@ -152,8 +149,8 @@ def peak_memory(schedule: Schedule) -> tuple[float, ...]:
     """The peak memory of each rank: recorded (possibly measured), otherwise by its ops."""
     if schedule.timing and len(schedule.timing.peak_memory) == schedule.problem.ranks:
         return schedule.timing.peak_memory
-    found = rows(timed(schedule))
-    return tuple(max((held for _, held in row.memory), default=0.0) for row in found)
+    curves = _memory(timed(schedule))
+    return tuple(max((size for _, size in curve), default=0.0) for curve in curves)
 
 
 def fullest(schedule: Schedule) -> int:

@@ -181,7 +181,8 @@ def _marks(bars: Iterable[Bar]) -> Iterator[_Mark]:
 
 def _mark(bar: Bar) -> _Mark:
     if bar.op is None:  # an average
-        return _Mark(bar.start, bar.end, (bar.name, "A"), "~", bar.rgb)
+        name = bar.name.replace("average ", "A")
+        return _Mark(bar.start, bar.end, (name, "A"), "~", bar.rgb)
     kind, fill = bar.op.kind, _FILL[bar.op.kind]
     # BW in two columns would read as a B and a W
     short = f"BW{fill}" if kind is OpKind.BW else kind.name

@@ -120,19 +120,12 @@ class Answer:
         """
         from .explanation import EXPLAIN_SECONDS, explain
 
-        system = "for" in self.facts
-        fixed = system and self.schedule.known_report.family != OPTIMIZED  # it runs no other order
+        # a system's own schedule has no other order
+        fixed = "for" in self.facts and self.schedule.known_report.family != OPTIMIZED
         if seconds is None:
             time = min(EXPLAIN_SECONDS, self.search.options.time_limit)
             seconds = 0.0 if self.stopped or fixed else time
-        return explain(
-            self.schedule,
-            seconds=seconds,
-            should_stop=should_stop,
-            step=self.step,
-            placements=self.candidates,
-            compared="schedule" if system else "placement",
-        )
+        return explain(self, seconds=seconds, should_stop=should_stop)
 
     def certificate(self, should_stop: StoppingCriterion = NEVER) -> dict[str, Any]:
         """The certificate of a lower bound, as a JSON object that ``verify`` checks independently.

@@ -32,7 +32,7 @@ from pipeloom.solver.core.tolerances import CLOSED, ROUNDING
 from ..inputs.documents import Document, Planned, read_schedule
 from ..results.candidates import Candidate
 from ..solving.search import memory_held
-from .sensitivity import MOST_OPS, Change, bubble, changes
+from .sensitivity import MOST_OPS, Change, changes
 
 SEARCHED: Mapping[str, str] = {
     "moments-tree": "a search over which of two stages on a rank begins or ends first",
@@ -192,8 +192,8 @@ class Explanation:
         }
 
     def __str__(self) -> str:
-        parts = [*self._why(), "", *self._where(), "", *self._what_if()]
-        return "\n".join([*self._chosen(), *self._placed(), *parts])
+        parts = [self._chosen(), self._placed(), self._why(), self._where(), self._what_if()]
+        return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
     def _chosen(self) -> list[str]:
         if self.step is None:
@@ -203,7 +203,6 @@ class Explanation:
             f"chosen for its step of {step}; no step of this placement is below {least}, "
             "what the busiest rank computes",
             f"what follows is about the {self.objective}, the changes at the end too",
-            "",
         ]
 
     def _placed(self) -> list[str]:
@@ -213,7 +212,7 @@ class Explanation:
             return []
         cost = self.now.cost or 0.0
         lines = [f"  {one.name}: {_against(one, cost)}" for one in others]
-        return [f"why no other {self.compared}", *lines, ""]
+        return [f"why no other {self.compared}", *lines]
 
     def _why(self) -> list[str]:
         rank = "" if self.reason.rank is None else f", rank {self.reason.rank} binds"
@@ -251,27 +250,18 @@ def explain(
     *,
     seconds: float = EXPLAIN_SECONDS,
     should_stop: StoppingCriterion = NEVER,
-    step: float | None = None,
-    placements: Sequence[Candidate] | None = None,
-    compared: str = "placement",
 ) -> Explanation:
     """Explain why a schedule cannot be cheaper, where it loses time, and what more memory, faster
     links, equal stages or more microbatches would gain.
 
-    The schedule is an object, a JSON object or a file. The optimizer gets ``seconds`` for each
-    change of the problem, until ``should_stop`` returns true. ``step``: the step time, in
-    milliseconds, if the schedule was chosen by it. ``placements``: the candidates from which it was
-    chosen, of the kind ``compared``; by default those of an answer. Raises InputError if the file
-    is invalid.
+    The schedule is an object, a JSON object, a file, or an answer, whose candidates are explained,
+    too. The optimizer gets ``seconds`` for each change of the problem, until ``should_stop``
+    returns true. Raises InputError if the file is invalid.
     """
-    if placements is None:
-        placements = getattr(schedule, "candidates", ())
     found = timed(read_schedule(schedule)[0])
-    problem, timing = found.problem, found.known_timing
-    cost, reason = timing.cost(problem.objective), why(found)
-    now = Change(
-        "as it is", reason.value, bubble(problem, reason.value), cost, bubble(problem, cost)
-    )
+    problem, timing, reason = found.problem, found.known_timing, why(found)
+    now = Change.of("as it is", problem, reason.value, timing.cost(problem.objective))
+    step, facts = getattr(schedule, "step", None), getattr(schedule, "facts", {})
     return Explanation(
         problem.objective.value,
         found.num_ops,
@@ -281,8 +271,8 @@ def explain(
         changes(found, seconds, should_stop, memory_held),
         None if step is None else (step, work_bound(problem).value),
         any(bool((order & KIND_MASK == OpKind.R).any()) for order in found.order),
-        placements,
-        compared,
+        getattr(schedule, "candidates", ()),
+        "schedule" if "for" in facts else "placement",
     )
 
 

@@ -44,6 +44,11 @@ class Change:
     cost: float | None = None
     bubble: float | None = None
 
+    @classmethod
+    def of(cls, what: str, problem: Problem, bound: float, cost: float | None) -> Change:
+        rate = None if cost is None else bubble(problem, cost)
+        return cls(what, bound, bubble(problem, bound), cost, rate)
+
     def gains(self, now: Change) -> bool:
         """Whether the bubble rate of the bound or of the schedule found is lower than ``now``'s."""
         found = self.bubble is not None and _less(self.bubble, now.bubble or 0.0)
@@ -82,8 +87,7 @@ def changes(
             else:
                 known = _found(known, problem, options, room)
                 cost = known.known_timing.cost(problem.objective)
-        rate = None if cost is None else bubble(problem, cost)
-        found.append(Change(what, bound, bubble(problem, bound), cost, rate))
+        found.append(Change.of(what, problem, bound, cost))
     return found
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, TypeAlias
@@ -158,6 +158,8 @@ class ProfileSource:
     def _check_pieces(self, pieces: Sequence[StageProfile], cluster: Profile) -> None:
         """Report unused parts of stages or layers as notes. Raises InputError if all times are 0,
         or if memory is given in two units."""
+        from pipeloom.ir.formats import doubtful_keys
+
         if not any(one.t_f + one.t_b + one.t_w + one.fused > 0 for one in pieces):
             words = "t_f, t_b, t_w: expected more than 0 ms somewhere, got 0 in all"
             raise InputError(f"{self.where}: {words}")
@@ -166,36 +168,31 @@ class ProfileSource:
             if any(bytes_beside(held, size) for size in getattr(cluster, key) or ()):
                 words = f"expected the unit of m_b, which is at most {held:g}, or null, got bytes"
                 raise InputError(f"{self.where}: {key}: {words}")
-        self._tell_doubtful_keys()
+        for line in doubtful_keys(self._document, self.where):
+            self._tell(Note(line))
         if cluster.host_link is None and any(piece.m_o is not None for piece in pieces):
             self._tell(Note(f"note: {self.where}: m_o: not used without a host_link", routine=True))
-        longest, delay = max(max(p.t_f, p.t_b, p.t_w) for p in pieces), cluster.delays(0.0).max()
-        apart = delay > 1e3 * longest > 0 or longest > 1e5 * delay > 0
-        if cluster.t_comm is not None and apart:
-            words = f"t_comm is {delay:g} ms, and the longest t_f, t_b or t_w {longest:g} ms"
-            self._tell(Note(f"note: {self.where}: {words}: are both in milliseconds?"))
-        self._tell_unknown_messages(pieces, cluster)
-        size = max((piece.activation_bytes or 0.0 for piece in pieces), default=0.0)
-        if cluster.t_comm is None or cluster.links is None or size == 0:
-            return
+        for line in _doubts(pieces, cluster):
+            self._tell(Note(f"note: {self.where}: {line}"))
+
+
+def _doubts(pieces: Sequence[StageProfile], cluster: Profile) -> Iterator[str]:
+    """What is doubtful about the times of messages."""
+    if cluster.t_comm is None:
+        sizes = [piece.activation_bytes for piece in pieces[:-1]]
+        if cluster.links is not None and cluster.ranks > 1 and None in sizes:
+            yield "activation_bytes: missing: if activations are sent, only latency counts"
+        return
+    longest, delay = max(max(p.t_f, p.t_b, p.t_w) for p in pieces), cluster.delays(0.0).max()
+    if delay > 1e3 * longest > 0 or longest > 1e5 * delay > 0:
+        words = f"t_comm is {delay:g} ms, and the longest t_f, t_b or t_w {longest:g} ms"
+        yield f"{words}: are both in milliseconds?"
+    size = max((piece.activation_bytes or 0.0 for piece in pieces), default=0.0)
+    if cluster.links is not None and size > 0:
         given, linked = cluster.delays(size).max(), cluster.link_delays(size).max()
         if max(given, linked) > 2 * min(given, linked):
             words = f"links: not used for activations, which take t_comm ({given:.4g} ms)"
-            self._tell(Note(f"note: {self.where}: {words}; by the links {linked:.4g} ms"))
-
-    def _tell_unknown_messages(self, pieces: Sequence[StageProfile], cluster: Profile) -> None:
-        sent = pieces[:-1]
-        if cluster.links is None or cluster.t_comm is not None or cluster.ranks == 1:
-            return
-        if any(piece.activation_bytes is None for piece in sent):
-            words = "activation_bytes: missing: if activations are sent, only latency counts"
-            self._tell(Note(f"note: {self.where}: {words}"))
-
-    def _tell_doubtful_keys(self) -> None:
-        from pipeloom.ir.formats import doubtful_keys
-
-        for line in doubtful_keys(self._document, self.where):
-            self._tell(Note(line))
+            yield f"{words}; by the links {linked:.4g} ms"
 
 
 def _read(given: Document) -> tuple[dict[str, Any], str]:

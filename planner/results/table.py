@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -64,6 +64,14 @@ def evaluations_table(rows: Sequence[Evaluation], columns: Sequence[Column]) -> 
         return [columns[0].cell(row), *["-"] * (len(columns) - 2), row.refusal]
 
     return table([column.heading for column in columns], map(cells, rows))
+
+
+def grouped(notes: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The distinct notes among pairs of a note and the name of its row, each with all names."""
+    found: dict[str, list[str]] = {}
+    for note, name in notes:
+        found.setdefault(note, []).append(name)
+    return found
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,25 @@ class System:
             )
         return self
 
-    def plain(self, profile: Profile, where: str) -> Profile:
+    def takes(
+        self, given: Profile | LayeredProfile, spec: PlacementSpec, where: str
+    ) -> Profile | LayeredProfile:
+        """The profile as the system runs it. Raises InputError, with ``where`` as the profile's
+        name, if the system cannot run it, or for several stages on a single rank, which is not a
+        pipeline."""
+        found: Profile | LayeredProfile
+        if isinstance(given, LayeredProfile):
+            found = self._cuttable(given, where)
+        else:
+            found = self._plain(given, where)
+        if given.ranks == 1 and spec.chunks not in (None, 1):
+            raise InputError(
+                f"placement: expected linear, as {self.name} interleaves on several ranks alone, "
+                f"got {spec.name!r}"
+            )
+        return found
+
+    def _plain(self, profile: Profile, where: str) -> Profile:
         """The profile without fused pairs. Raises InputError, with ``where`` as the profile's name,
         unless ranks have the same number of stages."""
         stages, ranks = profile.num_stages, profile.ranks
@@ -75,7 +93,7 @@ class System:
             raise InputError(f"{where}: stages: expected {expected} for {self.name}, got {stages}")
         return _one_alone(profile).changed(lambda stage: replace(stage, t_fb=None))
 
-    def cuttable(self, layers: LayeredProfile, where: str) -> LayeredProfile:
+    def _cuttable(self, layers: LayeredProfile, where: str) -> LayeredProfile:
         """The layers without fused pairs, tied together if the system requires them in one stage.
 
         Raises InputError, with ``where`` as the profile's name, if the system cannot name the
@@ -88,14 +106,6 @@ class System:
         tied = [a or b for a, b in zip(layers.tied[:-1], together, strict=True)]
         plain = tuple(replace(layer, t_fb=None) for layer in layers.layers)
         return LayeredProfile(plain, (*tied, False), _one_alone(layers.cluster))
-
-    def check_chunks(self, spec: PlacementSpec, ranks: int) -> None:
-        """Raises InputError for several stages on a single rank, which is not a pipeline."""
-        if ranks == 1 and spec.chunks not in (None, 1):
-            raise InputError(
-                f"placement: expected linear, as {self.name} interleaves on several ranks alone, "
-                f"got {spec.name!r}"
-            )
 
     def _together(self, before: LayerKind, after: LayerKind) -> bool:
         if self.any_order:  # a loss without a module cannot be a stage
