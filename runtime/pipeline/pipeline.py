@@ -159,7 +159,8 @@ class Pipeline(PipelineReports):
         """Runs a step on ``data``; ``keep``: keep outputs, ``updates``: the optimizers step."""
         store, step_end = ran.context.store, ran.step_end
         ran.inputs.put(data)
-        self._take_turn(ran)
+        if ran is not self._last:
+            self._take_turn(ran)
         if not store.resident:
             ran.gather()
         executor = ran.executor if ran.fixed and ran.executor else ran.prepared()

@@ -117,11 +117,10 @@ class RankPipeline:
         self._held.close()
 
     def _take_turn(self, ran: Prepared) -> None:
-        """Continues from the state after the last step, if another program ran it."""
-        if ran is not self._last:
-            self._validate()
-            ran.step_end.follow(self._last.step_end)
-            self._last = ran
+        """Continues from the state after the last step, which another program ran."""
+        self._validate()
+        ran.step_end.follow(self._last.step_end)
+        self._last = ran
 
     def _validate(self) -> None:
         """Waits for the verdict on the last step, if it is pending."""
@@ -150,7 +149,8 @@ class RankPipeline:
         With post-validation, all ranks call it, after the same step. It is called automatically
         before the ``state_dict`` of a stage or an optimizer, which all ranks must then request.
         """
-        self._take_turn(self._own)
+        if self._own is not self._last:
+            self._take_turn(self._own)
         self._validate()
         self.synchronize()
 
