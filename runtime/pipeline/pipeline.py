@@ -13,8 +13,7 @@ from pipeloom.ir.model.program import Program
 from ..tensors.microbatches import Batch
 from ..transport import ended
 from .reports import PipelineReports
-from .step_arguments import StepData
-from .step_inputs import Result, hand_out, taken
+from .step_inputs import Result, StepData, hand_out, taken
 from .steps.prepared import Prepared
 
 
@@ -163,7 +162,7 @@ class Pipeline(PipelineReports):
             self._take_turn(ran)
         if not store.resident:
             ran.gather()
-        executor = ran.executor if ran.fixed and ran.executor else ran.prepared()
+        executor = ran.executor if ran.fixed and ran.executor else ran.prepared(data)
         for runner in ran.runners.values():
             runner.keep_outputs = keep
         try:

@@ -23,7 +23,7 @@ from .layered_source import as_planned
 from .model_source import ModelSource, Place, options_of, placed_stages
 from .preparation import context_after, context_of
 from .state import PipelineState
-from .step_arguments import StepData
+from .step_inputs import StepData
 from .steps.forward_rounds import ForwardRounds
 from .steps.prepared import Prepared
 

@@ -19,7 +19,7 @@ from ..tensors.microbatches import Batch
 from ..transport import clock_offset
 from .in_place import StagesInPlace
 from .rank_pipeline import RankPipeline
-from .step_arguments import StepData
+from .step_inputs import StepData
 
 
 class PipelineReports(RankPipeline):
