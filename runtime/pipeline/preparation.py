@@ -235,7 +235,4 @@ def connected(
         held.callback(transport.close)
     transport.replicated = options.data_group is not None
     memory = Ledger() if options.memory else Memory()
-    buffers = None if before is None else before.buffers
-    return RankContext(
-        program, role, options, store, transport, memory, device, relays, routes, buffers
-    )
+    return RankContext(program, role, options, store, transport, memory, device, relays, routes)

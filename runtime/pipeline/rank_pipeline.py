@@ -16,7 +16,6 @@ from ..errors import ExecutionError
 from ..measure.plan_deviation import made_without_barrier
 from ..rank.options import PipelineOptions
 from ..stages.store import Stage
-from ..tensors.receive_buffers import ReceiveBuffers
 from ..transport import ending_together
 from .agreement import FirstStep, same
 from .layered_source import as_planned
@@ -52,7 +51,6 @@ class RankPipeline:
             self._own = self._last = self._ran = own
             self._given: Prepared | None = None
             self._given_held = ExitStack()
-            self._buffers = ReceiveBuffers(self.device)  # for programs given to steps
             self._state = PipelineState(context, own.step_end)
             self._first = FirstStep(context)
             if self.rank == 0 and (note := self.barrier_note) is not None:
@@ -101,7 +99,7 @@ class RankPipeline:
         It reuses the pipeline's connections if possible.
         """
         self.finish()  # before that, ranks may have different loss scales
-        before = replace(self._own.context, buffers=self._buffers)
+        before = self._own.context
         options = replace(before.options, loss_scale=self._state.loss_scale())
         with ExitStack() as held:
             with options.made_together():

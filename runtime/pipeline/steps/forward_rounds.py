@@ -59,7 +59,7 @@ class ForwardRounds:
     def __init__(self, own: Prepared) -> None:
         context, problem = own.context, own.context.program.schedule.problem
         options = replace(context.options, pace=False)
-        self._context = replace(context, memory=Memory(), options=options, buffers=None)
+        self._context = replace(context, memory=Memory(), options=options)
         self._step_end = own.step_end
         self._last, self._microbatches = problem.stages - 1, problem.microbatches
         self._shapes = ShapeInference(context, own.skips, grad=False)

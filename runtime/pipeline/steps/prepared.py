@@ -11,7 +11,6 @@ import torch
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
 
-from ...device import Device
 from ...errors import ExecutionError
 from ...executor.executor import Executor
 from ...executor.offload import Host, OffloadedActivations
@@ -108,8 +107,7 @@ class Prepared:
             hand_on(self.cells, self.interfaces)
             self._trace()
             if self.executor is None or self.interfaces != before:
-                if context.buffers is not None:
-                    Device(context.device).synchronize()  # until the old buffers have been read
+                self.executor = None  # frees its buffers first
                 self.executor = Executor(
                     context, self.step_end, self.cells, self.runners, self.interfaces
                 )
