@@ -131,7 +131,7 @@ class Pipeline(PipelineReports):
         ``program``: runs this program instead, with any number of microbatches; equal on all ranks.
         It shares the pipeline's stages, optimizers, options, accumulated gradients, loss scale and
         pending verdict. Its connections and buffers are kept until a step is given another program.
-        :meth:`trace`, ``peak_memory`` and similar then refer to it.
+        :meth:`gather_trace`, ``peak_memory`` and similar then refer to it.
 
         ``update``: False keeps the gradients, for the next step to add to; they are not clipped,
         and the optimizers do not step. Equal on all ranks.
