@@ -47,7 +47,7 @@ REMOVED: dict[str, str] = {
     "pipeloom tune": _TUNE,
     "pipeloom.tune": _TUNE,
     "--memory-only": "`pipeloom predict MODEL` calculates memory without running the model",
-    "--pairs": "t_fb in a profile is the time of an F and a BW that overlap",
+    "--pairs": "write t_fb into the profile, the time of an F and a BW that overlap",
     "--view": "a profile joins what all processes measured",
     "--group": "Pipeline.profile measures the stages of a mesh",
     "--data-group": "Pipeline.profile measures the stages of a mesh",

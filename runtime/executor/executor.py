@@ -29,7 +29,7 @@ from ..measure.op_timer import Clock, make_clock
 from ..rank.context import RankContext
 from ..tensors.stage_interface import StageInterface
 from .instruction_calls import InstructionCalls
-from .instructions_seen import failed, under_texts
+from .instruction_texts import failed, under_texts
 from .stage_runner import Cell, StageRunner
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from pipeloom.ir.model.ops import Op, OpKind
 from ..measure.memory import Turns
 from ..measure.op_timer import Call
 from ..rank.context import RankContext
-from ..tensors.receive_buffers import ReceiveBuffers
 from ..tensors.stage_interface import StageInterface
 from ..transport.posted import RepeatedMessage, receiving, sending
 from .messages import pass_gradient, pass_output
@@ -53,10 +52,9 @@ class InstructionCalls:
         self.executor, self._cells = executor, cells
         self._transport, self._memory = context.transport, context.memory
         self._routing = routes(context, cells, interfaces)
-        given = context.buffers or ReceiveBuffers(context.device)
         self._buffers = [
-            given.take(place, self._routing[buffer.kind].spec(buffer.kind, buffer.stage))
-            for place, buffer in enumerate(context.program.buffers[context.transport.rank])
+            self._routing[buffer.kind].spec(buffer.kind, buffer.stage).empty(context.device)
+            for buffer in context.program.buffers[context.transport.rank]
         ]
         self._stretched = paced(context)
         self._marks = 0

@@ -208,7 +208,8 @@ class StageRunner:
     def _judged(self, cell: Cell, output: Any) -> Tensor:
         assert self._loss is not None
         (target, options), cell.target = cell.target, None
-        return checked_loss(self._loss(output, target, **options))
+        found = self._loss(output, target, **options)
+        return found if type(found) is Tensor and found.dim() == 0 else checked_loss(found)
 
     def _keep(self, cell: Cell, output: Any) -> None:
         """Keeps the output for the result of the step, copied if it lies in a receive buffer."""

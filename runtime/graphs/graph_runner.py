@@ -61,11 +61,6 @@ class GraphRunner(StageRunner):
         runs = self._run_forward, self._run_backward, self._run_weight
         self._run_as(*runs, counted=partial(self._run_forward, counted=True))
 
-    @property
-    def graphs(self) -> int:
-        """The number of graphs of the stage: one for each kind of arguments."""
-        return sum(graph is not None for graph in self._graphs.values())
-
     def refresh(self, cells: Iterable[Cell]) -> None:
         """Called before a step: discards the graphs if the module has changed since."""
         hooked = self.refusal is None and self._hooks

@@ -14,14 +14,6 @@ from pipeloom.ir.model.schedule import Averaged, Schedule, Status, Timing
 MILLISECONDS = 1e3
 
 
-class TracedOp(NamedTuple):
-    """An op with its measured start and end, in milliseconds."""
-
-    op: Op
-    start: float
-    end: float
-
-
 class Marks(NamedTuple):
     """Measured times of one rank, in seconds.
 
@@ -39,15 +31,6 @@ class Marks(NamedTuple):
 
 
 Row = tuple[Sequence[Op], Marks, int]
-
-
-def traced_ops(ops: Sequence[Op], seconds: Sequence[float]) -> list[TracedOp]:
-    """Returns the ops with their times, relative to the first start.
-
-    ``seconds``: start and end of each op, alternating.
-    """
-    times = (np.array(seconds) - seconds[0]) * MILLISECONDS if ops else np.empty(0)
-    return [TracedOp(op, float(times[2 * i]), float(times[2 * i + 1])) for i, op in enumerate(ops)]
 
 
 def measured_schedule(planned: Schedule, rows: Sequence[Row]) -> Schedule:

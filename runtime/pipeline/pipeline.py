@@ -13,8 +13,7 @@ from pipeloom.ir.model.program import Program
 from ..tensors.microbatches import Batch
 from ..transport import ended
 from .reports import PipelineReports
-from .step_arguments import StepData
-from .step_inputs import Result, hand_out, taken
+from .step_inputs import Result, StepData, hand_out, taken
 from .steps.prepared import Prepared
 
 
@@ -132,7 +131,7 @@ class Pipeline(PipelineReports):
         ``program``: runs this program instead, with any number of microbatches; equal on all ranks.
         It shares the pipeline's stages, optimizers, options, accumulated gradients, loss scale and
         pending verdict. Its connections and buffers are kept until a step is given another program.
-        :meth:`trace`, ``peak_memory`` and similar then refer to it.
+        :meth:`gather_trace`, ``peak_memory`` and similar then refer to it.
 
         ``update``: False keeps the gradients, for the next step to add to; they are not clipped,
         and the optimizers do not step. Equal on all ranks.
@@ -159,10 +158,11 @@ class Pipeline(PipelineReports):
         """Runs a step on ``data``; ``keep``: keep outputs, ``updates``: the optimizers step."""
         store, step_end = ran.context.store, ran.step_end
         ran.inputs.put(data)
-        self._take_turn(ran)
+        if ran is not self._last:
+            self._take_turn(ran)
         if not store.resident:
             ran.gather()
-        executor = ran.executor if ran.fixed and ran.executor else ran.prepared()
+        executor = ran.executor if ran.fixed and ran.executor else ran.prepared(data)
         for runner in ran.runners.values():
             runner.keep_outputs = keep
         try:

@@ -28,7 +28,7 @@ from ..stages.fsdp import is_sharded, resident_stages
 from ..stages.store import Stage, StageStore, device_of, given_modules, stage_modules
 from ..stages.streamed_weights import StreamedStages
 from ..stages.tie_detection import Group, find_ties, stages_of
-from ..transport import agreed
+from ..transport import agreed, faults_under_way, gather_early
 from .agreement import check_alike
 
 
@@ -46,7 +46,9 @@ def context_of(
     role = RankRole.of(program, rank_in(program, options))
     modules = stage_modules(stages, role.needed, program.schedule.problem.stages)
     options = with_ties(options, program, stages, modules)
-    device = device_for(options, modules)
+    device, faults = device_for(options, modules), faults_under_way()
+    if faults is not None and options.data_group is not None:
+        faults.key = gather_early(faults.key, options.data_group, options.timeout)[0]
     store = store_for(program, role, device, options, modules)
     held.callback(store.close)
     return connected(program, role, options, store, device, held=held)
@@ -234,8 +236,7 @@ def connected(
         transport = options.connect(routes, device)
         held.callback(transport.close)
     transport.replicated = options.data_group is not None
+    if before is not None:
+        transport.faults = before.transport.faults
     memory = Ledger() if options.memory else Memory()
-    buffers = None if before is None else before.buffers
-    return RankContext(
-        program, role, options, store, transport, memory, device, relays, routes, buffers
-    )
+    return RankContext(program, role, options, store, transport, memory, device, relays, routes)

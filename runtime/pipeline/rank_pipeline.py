@@ -16,14 +16,13 @@ from ..errors import ExecutionError
 from ..measure.plan_deviation import made_without_barrier
 from ..rank.options import PipelineOptions
 from ..stages.store import Stage
-from ..tensors.receive_buffers import ReceiveBuffers
 from ..transport import ending_together
 from .agreement import FirstStep, same
 from .layered_source import as_planned
 from .model_source import ModelSource, Place, options_of, placed_stages
 from .preparation import context_after, context_of
 from .state import PipelineState
-from .step_arguments import StepData
+from .step_inputs import StepData
 from .steps.forward_rounds import ForwardRounds
 from .steps.prepared import Prepared
 
@@ -52,7 +51,6 @@ class RankPipeline:
             self._own = self._last = self._ran = own
             self._given: Prepared | None = None
             self._given_held = ExitStack()
-            self._buffers = ReceiveBuffers(self.device)  # for programs given to steps
             self._state = PipelineState(context, own.step_end)
             self._first = FirstStep(context)
             if self.rank == 0 and (note := self.barrier_note) is not None:
@@ -101,7 +99,7 @@ class RankPipeline:
         It reuses the pipeline's connections if possible.
         """
         self.finish()  # before that, ranks may have different loss scales
-        before = replace(self._own.context, buffers=self._buffers)
+        before = self._own.context
         options = replace(before.options, loss_scale=self._state.loss_scale())
         with ExitStack() as held:
             with options.made_together():
@@ -117,11 +115,10 @@ class RankPipeline:
         self._held.close()
 
     def _take_turn(self, ran: Prepared) -> None:
-        """Continues from the state after the last step, if another program ran it."""
-        if ran is not self._last:
-            self._validate()
-            ran.step_end.follow(self._last.step_end)
-            self._last = ran
+        """Continues from the state after the last step, which another program ran."""
+        self._validate()
+        ran.step_end.follow(self._last.step_end)
+        self._last = ran
 
     def _validate(self) -> None:
         """Waits for the verdict on the last step, if it is pending."""
@@ -150,7 +147,8 @@ class RankPipeline:
         With post-validation, all ranks call it, after the same step. It is called automatically
         before the ``state_dict`` of a stage or an optimizer, which all ranks must then request.
         """
-        self._take_turn(self._own)
+        if self._own is not self._last:
+            self._take_turn(self._own)
         self._validate()
         self.synchronize()
 

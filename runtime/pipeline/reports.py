@@ -11,7 +11,7 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..device import Device
 from ..executor.executor import Executor
-from ..measure.trace import Marks, TracedOp, measured_schedule, traced_ops
+from ..measure.trace import Marks, measured_schedule
 from ..probes.measuring import check_numbers
 from ..probes.stage_probe import Asked
 from ..rank.loss_scale import LossScale
@@ -19,7 +19,7 @@ from ..tensors.microbatches import Batch
 from ..transport import clock_offset
 from .in_place import StagesInPlace
 from .rank_pipeline import RankPipeline
-from .step_arguments import StepData
+from .step_inputs import StepData
 
 
 class PipelineReports(RankPipeline):
@@ -77,11 +77,6 @@ class PipelineReports(RankPipeline):
         """
         return Marks(self._executor().clock.seconds(), dict(self._ran.step_end.averages))
 
-    def trace(self) -> list[TracedOp]:
-        """Returns this rank's ops in the last step with start and end, in ms since the first op."""
-        executor = self._executor()
-        return traced_ops(executor.ops, executor.clock.seconds())
-
     def gather_trace(self, marks: Marks | None = None) -> Schedule:
         """Returns the last step as a schedule with measured times on one clock.
 
@@ -116,14 +111,6 @@ class PipelineReports(RankPipeline):
     def device_peak(self) -> int | None:
         """Peak bytes in use by torch's allocator; None if the device is not a CUDA device."""
         return Device(self.device).peak_memory()
-
-    @property
-    def graphs(self) -> int:
-        """The number of graphs of this rank's stages: one per stage and kind of arguments.
-
-        All are created before the first step unless shapes vary or a stage changes.
-        """
-        return sum(runner.graphs for runner in self._own.graphed.values())
 
     @property
     def eager_stages(self) -> dict[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -14,44 +15,51 @@ from ..rank.context import RankContext
 from ..tensors.microbatches import Batch, split, split_options
 from ..tensors.rows import cut, merge
 from ..tensors.trees import Form, form, mapped
-from .step_arguments import StepData, check_like_first, given
 
 Cells: TypeAlias = Mapping[tuple[int, int], Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class StepData:
+    """The arguments of ``step`` or ``eval`` on this rank."""
+
+    inputs: Sequence[Batch]
+    options: Mapping[str, Any]
+    target: Batch | None
+    loss_kwargs: Mapping[str, Any]
 
 
 class StepInputs:
     """Fills a rank's ``cells`` with a step's batches, split into ``microbatches``.
 
     ``cells`` are by stage and microbatch; ``last`` are those of the last stage, from which results
-    are taken. ``varying``: shapes may change between steps.
+    are taken.
     """
 
-    def __init__(
-        self, context: RankContext, cells: Cells, microbatches: int, *, varying: bool
-    ) -> None:
+    def __init__(self, context: RankContext, cells: Cells, microbatches: int) -> None:
         options, end = context.options, context.program.schedule.problem.stages - 1
         self._rank, self._loss, self._dtype = context.role.rank, options.loss, options.param_dtype
-        self._cells, self._microbatches, self._varying = cells, microbatches, varying
+        self._cells, self._microbatches = cells, microbatches
         self._first = [(j, cell) for (s, j), cell in cells.items() if s == 0]
         self.last = [(j, cell) for (s, j), cell in cells.items() if s == end]
-        self._shapes: list[Any] | None = None  # of the arguments of the last step
-        self._of_first: list[tuple[Form, ...]] = []  # of each cell in the first step
 
     def put(self, data: StepData, *, judged: bool = True) -> None:
         """Fills the cells, with targets if losses are computed (``judged``).
 
-        Raises InputError for missing arguments and invalid combinations, ShapeError for batches
-        that cannot be split and for other shapes than in the first step.
+        Raises InputError for missing arguments, ShapeError for batches that cannot be split.
         """
         if self._first:
             self._put_inputs(data)
         each = split_options(data.options, self._microbatches) if data.options else []
         for (_, j), cell in self._cells.items():
             cell.options = mapped(self._cast, each[j]) if each else {}
-        if not self._varying:
-            self._check_shapes(data)
         if self.last and judged:
             self._put_targets(data)
+
+    def forms(self, data: StepData) -> list[Form]:
+        """Returns shapes and dtypes of the batches for this rank's stages; other values as text."""
+        whole = (*(data.inputs if self._first else ()), *data.options.values(), *data.options)
+        return [(x.shape, x.dtype) if isinstance(x, Tensor) else form(x) for x in whole]
 
     def _put_inputs(self, data: StepData) -> None:
         if not (data.inputs or data.options):
@@ -70,19 +78,6 @@ class StepInputs:
 
     def _cast(self, x: Tensor) -> Tensor:
         return x.to(self._dtype) if self._dtype is not None and x.is_floating_point() else x
-
-    def _check_shapes(self, data: StepData) -> None:
-        """Compares the batches' shapes with the last step's.
-
-        If they differ, compares each cell's shapes with those of the first step.
-        """
-        whole = (*(data.inputs if self._first else ()), *data.options.values(), *data.options)
-        shapes = [(x.shape, x.dtype) if isinstance(x, Tensor) else form(x) for x in whole]
-        if shapes != self._shapes:
-            now = [given(stage, cell) for (stage, _), cell in self._cells.items()]
-            self._of_first = self._of_first or now
-            check_like_first(self._cells, self._of_first, now)
-            self._shapes = shapes
 
     def _put_targets(self, data: StepData) -> None:
         """Stores targets and keyword arguments of the loss in the last stage's cells."""

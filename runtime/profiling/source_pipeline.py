@@ -19,7 +19,7 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..pipeline.model_source import ModelSource, Place, checked_batch
 from ..pipeline.pipeline import Pipeline
-from ..pipeline.step_arguments import StepData
+from ..pipeline.step_inputs import StepData
 from ..probes.stage_probe import Asked
 
 

@@ -10,7 +10,6 @@ from pipeloom.ir.model.program import Program
 
 from ..measure.memory import Memory
 from ..stages.store import StageStore
-from ..tensors.receive_buffers import ReceiveBuffers
 from ..transport import Routes, Transport
 from .options import PipelineOptions
 from .role import RankRole
@@ -22,8 +21,7 @@ class RankContext:
 
     ``store``: contains the modules of the rank's ``role``, on ``device``. ``memory``: counts bytes
     of activations. ``relays``: whether norms are relayed between ranks and optimizers step before
-    the verdict. ``routes``: the connections of ``transport``. ``buffers``: receive buffers shared
-    by consecutive programs; None: each program has its own.
+    the verdict. ``routes``: the connections of ``transport``.
     """
 
     program: Program
@@ -35,7 +33,6 @@ class RankContext:
     device: torch.device
     relays: bool
     routes: Routes
-    buffers: ReceiveBuffers | None = None
 
     @property
     def waits_for_norm(self) -> bool:

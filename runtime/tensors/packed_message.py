@@ -28,6 +28,10 @@ class Spec:
         """Bytes of such a tensor."""
         return prod(self.shape) * self.dtype.itemsize
 
+    def empty(self, device: torch.device) -> Tensor:
+        """Returns such a tensor without values."""
+        return torch.empty(self.shape, dtype=self.dtype, device=device)
+
     def __repr__(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
 

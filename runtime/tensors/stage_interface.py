@@ -47,7 +47,9 @@ class StageInterface:
         """Returns the error of a ``stage`` whose interface differs from shape inference's."""
         what = f"stage {stage}: its output is {found}, was {self} when it was tried"
         if found.specs != self.specs:
-            return ShapeError(f"{what} on inputs of these shapes")
+            return ShapeError(
+                f"{what}: shapes can only change from step to step with varying_shapes=True"
+            )
         return ShapeError(
             f"{what}: requires_grad of its parameters, or of stages' before it, is not what it was "
             "then; expected gradients to be sent as they were planned: make the Pipeline again"

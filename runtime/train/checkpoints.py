@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from .settings import RunSettings
 
 # a warning at each load by a single process; the filter is global, as it cannot be set per thread
 warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
-NEEDED = ("model.", "optimizer.state.")  # keys that a run requires
+STATE = ("model.", "optimizer.state.")  # values that a run loads
+OPTIONS = "param_groups."  # may be missing, as another version of torch has others
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,11 @@ class Checkpoints:
         self._check(path, run, state, saved)
         own = _options(state)
         for section, values in state.items():
-            state[section] = {k: v for k, v in values.items() if f"{section}.{k}" in saved}
+            state[section] = {
+                key: value
+                for key, value in values.items()
+                if f"{section}.{key}" in saved or not key.startswith(OPTIONS)
+            }
         random = self._random() if run.processes == self._processes else {}
         with told(path, "loaded"):
             wanted = {**state, "run": {"random": random}}
@@ -178,37 +183,24 @@ class Checkpoints:
     def _check(
         self, path: Path, run: RunState, state: Mapping[str, Any], saved: Mapping[str, Any]
     ) -> None:
-        """Raises InputError for missing or unknown names, other shapes and other optimizers."""
+        """Raises InputError for other optimizers, and for values that nothing here has.
+
+        Missing values and other shapes are refused by torch when it plans the loading.
+        """
         optimizers = self._optimizers()
         if run.optimizers != optimizers:
             raise InputError(
                 f"{path}: run.optimizers: expected {' and '.join(optimizers)}, as the model "
                 f"source makes them, got {' and '.join(run.optimizers)}"
             )
-        own = {f"{name}.{key}": v for name, values in state.items() for key, v in values.items()}
-        fault = next(_faults(own, saved), None)
-        rows = self._replicas.gather(self._pipeline, (fault, list(own)))
-        faults, keys = zip(*(cell for row in rows for cell in row), strict=True)
-        known = set[str]().union(*keys)
-        left = (
-            f"{key}: expected only what this run's model and optimizers have"
-            for key in saved
-            if key.startswith(NEEDED) and key not in known
-        )
-        for wrong in (*filter(None, faults), *left):
-            raise InputError(f"{path}: {wrong}")
-
-
-def _faults(own: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in own.items():
-        if key not in saved:
-            if key.startswith(NEEDED):
-                yield f"{key}: missing; expected all that this run's model and optimizers have"
-        elif isinstance(value, Tensor):
-            shape = getattr(saved[key], "size", None)
-            if shape != value.shape:
-                got = "no tensor" if shape is None else list(shape)
-                yield f"{key}: expected shape {list(value.shape)}, got {got}"
+        own = [f"{section}.{key}" for section, values in state.items() for key in values]
+        rows = self._replicas.gather(self._pipeline, own)
+        known = {key for row in rows for keys in row for key in keys}
+        left = [key for key in saved if key.startswith(STATE) and key not in known]
+        if left:
+            raise InputError(
+                f"{path}: {left[0]}: expected only what this run's model and optimizers have"
+            )
 
 
 def _options(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -216,5 +208,5 @@ def _options(state: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value.tolist() if isinstance(value, Tensor) else value
         for key, value in state.get("optimizer", {}).items()
-        if key.startswith("param_groups.")
+        if key.startswith(OPTIONS)
     }

@@ -35,17 +35,13 @@ class Transport(Protocol):
     """The connections of one rank to all others.
 
     ``rank`` and ``size``: this rank and the number of ranks. ``replicated``: whether the pipeline
-    has replicas.
+    has replicas. ``faults``: where their errors are published; None: nothing is known of them.
     """
 
     rank: int
     size: int
     replicated: bool
-
-    @property
-    def faults(self) -> Faults | None:
-        """Where errors of replicas are published; None: nothing is known of them."""
-        ...
+    faults: Faults | None
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
         """Posts a contiguous tensor, which must not change until the handle's ``wait`` returns."""

@@ -66,13 +66,14 @@ class Fault:
 
 
 class Faults:
-    """The first error of all processes that run pipelines together, under one key of the store.
+    """The first error of a pipeline and its replicas, under one ``key`` of the store.
 
-    ``process``: this one. ``members``: the processes of this pipeline's ranks, in order.
+    ``process``: this one. ``members``: the processes of this pipeline's ranks, in order. Replicas
+    use the key of the first one.
     """
 
     def __init__(self, store: Store, key: str, process: int, members: Sequence[int]) -> None:
-        self._store, self._key = store, key
+        self._store, self.key = store, key
         self.process, self.members = process, list(members)
 
     def own(self, error: Exception) -> Fault:
@@ -81,7 +82,7 @@ class Faults:
 
     def there(self) -> bool:
         """Whether a fault was published."""
-        return self._store.has(self._key)
+        return self._store.has(self.key)
 
     def first(self, fault: Fault | None = None, *, seconds: float | None = None) -> Fault:
         """Returns the first fault that any process published, possibly ``fault``.
@@ -91,8 +92,8 @@ class Faults:
         if seconds is not None:
             self._store.allow(seconds)
         if fault is None:
-            return Fault(*json.loads(self._store.get(self._key)))
-        return Fault(*json.loads(self._store.put_first(self._key, json.dumps(astuple(fault)))))
+            return Fault(*json.loads(self._store.get(self.key)))
+        return Fault(*json.loads(self._store.put_first(self.key, json.dumps(astuple(fault)))))
 
     def named(self, fault: Fault) -> Fault:
         """Adds the process to a fault of another pipeline, such as a replica."""
@@ -130,7 +131,7 @@ class Faults:
         two: some may be late because one hangs. If the store is lost, the message says so.
         """
         self._store.allow(4 * PATIENCE)
-        key = f"{self._key}/ended"
+        key = f"{self.key}/ended"
         try:
             self._store.set(f"{key}/{self.process}")
             missing = self._store.missing(key, processes, PATIENCE)
@@ -142,7 +143,7 @@ class Faults:
     def leave(self, processes: Sequence[int]) -> None:
         """Ends this process's requests. If it serves the store, it stays for those of others."""
         self._store.allow(LINGER + SLACK)  # no call is pending when the rank ends
-        key = f"{self._key}/left"
+        key = f"{self.key}/left"
         with suppress(StoreLostError):
             self._store.set(f"{key}/{self.process}")
             if this_rank_serves():

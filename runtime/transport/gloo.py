@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -18,9 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .base import Handle, Routes
-from .posting_thread import PostingThread
 from .process_group import GroupTransport
-from .store import in_short
+from .store import in_short, timed_out
 
 TAGS = 1 << 30
 NEVER = TAGS + 1  # a tag that no message has
@@ -43,6 +43,26 @@ class GlooHandle:
             raise _readable(error) from error
 
 
+class PostedLater:
+    """A send that a thread posts, as posting may take as long as copying the message."""
+
+    __slots__ = ("_posted", "_timeout")
+
+    def __init__(self, posted: Future[Handle], timeout: timedelta) -> None:
+        self._posted, self._timeout = posted, timeout
+
+    def wait(self) -> None:
+        """Waits until the message is sent.
+
+        Raises the error of posting or of the message's own wait, and TimeoutError if the send has
+        not been posted in time.
+        """
+        seconds = self._timeout.total_seconds()
+        if wait([self._posted], seconds).not_done:
+            raise timed_out("send operation to begin", seconds)
+        self._posted.result().wait()
+
+
 class GlooTransport(GroupTransport):
     """One process group; tags are message numbers, counted per channel."""
 
@@ -53,7 +73,7 @@ class GlooTransport(GroupTransport):
         self._sent: dict[int, int] = defaultdict(int)
         self._received: dict[int, int] = defaultdict(int)
         # posting a long send copies into the kernel's buffers: not in the computing thread
-        self._thread = PostingThread()
+        self._thread = ThreadPoolExecutor(1)
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
         if tensor.nbytes <= SHORT:
@@ -63,9 +83,15 @@ class GlooTransport(GroupTransport):
     def _sent_by_thread(
         self, tensor: Tensor, peer: int, ready: Callable[[], object] | None = None
     ) -> Handle:
-        """Sends in the posting thread, once ``ready`` has returned."""
+        """Sends in a thread, once ``ready`` has returned; the handle raises the thread's errors."""
         post = partial(self._posted, self.group.send, tensor, peer, self._next_sent(peer))
-        return self._thread.send(post, ready, self.timeout)
+
+        def run() -> Handle:
+            if ready is not None:
+                ready()
+            return post()
+
+        return PostedLater(self._thread.submit(run), self.timeout)
 
     def _next_sent(self, peer: int) -> int:
         tag = self._sent[peer]
@@ -98,7 +124,7 @@ class GlooTransport(GroupTransport):
                     group.recv([token], peer, NEVER).wait(timedelta(milliseconds=1))
 
     def close(self) -> None:
-        self._thread.close()
+        self._thread.shutdown()
         super().close()
 
 

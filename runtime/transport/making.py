@@ -58,6 +58,8 @@ class Making:
         self._everyone = tuple(range(size))
         self._key = f"pipeloom/{self._store.add(f'pipeloom/made by {process}', 1)}"
         self.faults = Faults(store, f"{self._key}/fault", process, members)
+        # of the pipeline that is being created, when it runs
+        self.running = Faults(store, f"{self._key}/fault of {members[0]}", process, members)
         self._meetings: Counter[tuple[int, ...]] = Counter()
 
     def exchange(self, value: Any, processes: Sequence[int] = ()) -> list[Any]:
@@ -220,9 +222,9 @@ def new_group(
 
 
 def faults_under_way() -> Faults | None:
-    """Returns where errors of the pipelines are published that are being created, if any are."""
+    """Returns where errors of the pipeline will be published that is being created, if one is."""
     making = _UNDER_WAY.get()
-    return None if making is None else making.faults
+    return None if making is None else making.running
 
 
 def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) -> list[Any]:

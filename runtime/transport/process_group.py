@@ -41,7 +41,7 @@ class GroupTransport:
         summed = [("sum", ranks) for ranks in routes.groups]
         self._made = self._make([(MAIN, everyone), *summed, *self.labels(routes)])
         self.group = self.communicator(MAIN, everyone)
-        self.faults = faults_under_way() or self._faults()
+        self.faults: Faults | None = faults_under_way() or self._faults()
         self._groups = {r: self.communicator("sum", r) for _, r in summed if self.rank in r}
 
     def labels(self, routes: Routes) -> Iterable[tuple[str, tuple[int, ...]]]:
@@ -93,6 +93,7 @@ class GroupTransport:
 
     def fail(self, fault: Fault, *, asks: bool) -> Fault:
         faults, lost = self.faults, ""
+        assert faults is not None
         first = own = replace(fault, process=faults.process, guess=asks)
         try:
             found = faults.first(own, seconds=PATIENCE)

@@ -73,8 +73,8 @@ OF_REPLICAS = [
 # by fault of one of three ranks: the rank, the error and the message
 BAD: dict[Any, tuple[int, str, str]] = {
     of.bad_target: (2, "InputError", "step: rank 2 runs the last stage: target is missing"),
-    of.other_shape: (0, "ShapeError", r"step: stage 0 is given float32\[4, 4\] for microbatch 0"),
-    of.bad_option: (1, "ShapeError", "step: stage 1 is given scale=2.0 for microbatch 0"),
+    of.other_shape: (0, "ExecutionError", r"stage 0: its output is float32\[4, 4\], was float32"),
+    of.bad_option: (1, "ExecutionError", "got an unexpected keyword argument 'scale'"),
     of.bad_metric: (2, "ExecutionError", r"TypeError: squared\(\) got an unexpected keyword argum"),
 }
 # the others learn of the fault by messages of activations, of the norm, or of weights

@@ -219,9 +219,9 @@ class Ranked:
     def _evaluate(self, pipeline: Pipeline, step: Step) -> None:
         count, losses = self.case.evaluated, list[Tensor]()
         xs, given = self._given(step, count)
-        before = pipeline.peak_memory, pipeline.trace()
+        before = pipeline.peak_memory, pipeline.marks()
         pipeline.eval(xs, losses=losses, **given)
-        assert before == (pipeline.peak_memory, pipeline.trace())
+        assert before == (pipeline.peak_memory, pipeline.marks())
         mine = self._ended(pipeline, step, count, self.case["microbatches"])
         found = {(step.number, j): x.item() for j, x in zip(mine, losses, strict=True)}
         self.found.evaluated |= found

@@ -31,8 +31,7 @@ from ...rank.context import RankContext
 from ...tensors.forward_state import undisturbed
 from ...tensors.microbatches import is_cut, option_counts
 from ...transport import agreed, gathered
-from ..step_arguments import StepData
-from ..step_inputs import Cells, Result, StepInputs, taken
+from ..step_inputs import Cells, Result, StepData, StepInputs, taken
 from .forward_only import forward_only
 from .prepared import Prepared, make_cells
 from .shape_inference import Interfaces, ShapeInference
@@ -60,7 +59,7 @@ class ForwardRounds:
     def __init__(self, own: Prepared) -> None:
         context, problem = own.context, own.context.program.schedule.problem
         options = replace(context.options, pace=False)
-        self._context = replace(context, memory=Memory(), options=options, buffers=None)
+        self._context = replace(context, memory=Memory(), options=options)
         self._step_end = own.step_end
         self._last, self._microbatches = problem.stages - 1, problem.microbatches
         self._shapes = ShapeInference(context, own.skips, grad=False)
@@ -84,7 +83,7 @@ class ForwardRounds:
             for first in range(0, count, self._microbatches)
             for (s, j), cell in make_cells(self._of(min(self._microbatches, count - first))).items()
         }
-        inputs = StepInputs(self._context, cells, count, varying=True)
+        inputs = StepInputs(self._context, cells, count)
         judged = wants_losses or data.target is not None
         gathered(transport, partial(inputs.put, data, judged=judged))
         for runner in self._runners.values():

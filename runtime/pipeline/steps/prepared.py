@@ -11,7 +11,6 @@ import torch
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
 
-from ...device import Device
 from ...errors import ExecutionError
 from ...executor.executor import Executor
 from ...executor.offload import Host, OffloadedActivations
@@ -28,7 +27,8 @@ from ...stages.fsdp import ShardedStages
 from ...stages.streamed_weights import StreamedStages
 from ...tensors.skip_connections import Skips
 from ...tensors.stage_interface import StageInterface
-from ..step_inputs import Cells, StepInputs
+from ...tensors.trees import Form
+from ..step_inputs import Cells, StepData, StepInputs
 from .shape_inference import Interfaces, ShapeInference, made_up
 
 
@@ -67,11 +67,10 @@ class Prepared:
         self.shapes = ShapeInference(context, self.skips)
         if before is not None:
             self.shapes.known = before.shapes.known
-        self.inputs = StepInputs(
-            context, self.cells, problem.microbatches, varying=options.varying_shapes
-        )
+        self.inputs = StepInputs(context, self.cells, problem.microbatches)
         self.interfaces: Interfaces = []
         self.executor: Executor | None = None
+        self._forms: list[Form] = []
         self.fixed = False
         if context.relays:
             stepped = self.step_end.modules.values(), self.step_end.optimizers.values()
@@ -94,13 +93,13 @@ class Prepared:
         except ConnectionError as error:
             raise ExecutionError(f"rank {self.context.role.rank}: {error}") from error
 
-    def prepared(self) -> Executor:
-        """Returns the executor for the contents of the cells.
+    def prepared(self, data: StepData) -> Executor:
+        """Returns the executor for the contents of the cells, which are those of ``data``.
 
         It is created in the first step, and again whenever shapes change. Raises ShapeError on all
         ranks.
         """
-        context = self.context
+        context, forms = self.context, self.inputs.forms(data) if self.graphed else []
         for stage, runner in self.graphed.items():
             runner.refresh(cell for (s, _), cell in self.cells.items() if s == stage)
         if self.executor is None or context.options.varying_shapes:
@@ -108,11 +107,13 @@ class Prepared:
             hand_on(self.cells, self.interfaces)
             self._trace()
             if self.executor is None or self.interfaces != before:
-                if context.buffers is not None:
-                    Device(context.device).synchronize()  # until the old buffers have been read
+                self.executor = None  # frees its buffers first
                 self.executor = Executor(
                     context, self.step_end, self.cells, self.runners, self.interfaces
                 )
+        elif forms != self._forms:
+            self._trace()
+        self._forms = forms
         self.fixed = not (context.options.varying_shapes or self.graphed)
         return self.executor
 

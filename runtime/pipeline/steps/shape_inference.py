@@ -24,13 +24,19 @@ from ...tensors.packed_message import Spec
 from ...tensors.rng_state import devices_of
 from ...tensors.skip_connections import Skips
 from ...tensors.stage_interface import StageInterface
-from ...tensors.trees import mapped, shown
+from ...tensors.trees import Form, form, mapped, shown
 from ...transport import agreed
-from ..step_arguments import given
 from ..step_inputs import Cells
 
 Kind: TypeAlias = tuple[object, ...]  # shapes of a microbatch's arguments, on all stages
 Interfaces: TypeAlias = list[list[StageInterface]]  # [stage, except the last][microbatch]
+
+
+def given(stage: int, cell: Cell) -> tuple[Form, ...]:
+    """Returns shapes and dtypes of a microbatch's arguments on a stage; other values as text."""
+    inputs = cell.inputs if stage == 0 else ()
+    options = [(name, form(value)) for name, value in sorted(cell.options.items())]
+    return (*map(form, inputs), *options)
 
 
 class ShapeInference:

@@ -53,13 +53,13 @@ def test_torchs_profiler_has_each_instruction_under_its_text() -> None:
 def test_the_trace_has_every_op_in_order_and_is_a_schedule_file() -> None:
     pipeline = Pipeline(program(each(SPLIT, 2)), [nn.Linear(4, 4), nn.Linear(4, 4)], loss=mse_loss)
     pipeline.step(X, target=X)
-    trace = pipeline.trace()
-    assert " ".join(str(t.op) for t in trace) == each(SPLIT, 2)
-    times = [time for t in trace for time in (t.start, t.end)]
+    times = [*pipeline.marks().ops]
     assert times == sorted(times)
-    assert times[0] == 0.0
     measured = parse_schedule(dump_schedule(pipeline.gather_trace()), "trace")
-    assert measured.known_timing.end[0].tolist() == pytest.approx([t.end for t in trace])
+    assert " ".join(map(str, measured.ops(0))) == each(SPLIT, 2)
+    ends = [(time - times[0]) * 1e3 for time in times[1::2]]
+    assert measured.known_timing.start[0][0] == 0.0
+    assert measured.known_timing.end[0].tolist() == pytest.approx(ends)
     assert measured.known_timing.peak_memory == (float(pipeline.peak_memory),)
 
 
@@ -69,6 +69,8 @@ def test_paced_ops_take_their_planned_time_at_least() -> None:
     pipeline = Pipeline(paced, [nn.Linear(4, 4)], loss=mse_loss, pace=True)
     pipeline.step(X, target=X)
     least = {OpKind.F: 30.0, OpKind.B: 20.0, OpKind.W: 10.0, OpKind.BW: 30.0}
-    trace = pipeline.trace()
-    assert len(trace) == 5
-    assert all(t.end - t.start >= least[t.op.kind] for t in trace)
+    measured = pipeline.gather_trace()
+    taken = measured.known_timing.end[0] - measured.known_timing.start[0]
+    ops = [*measured.ops(0)]
+    assert len(ops) == 5
+    assert all(t >= least[op.kind] for op, t in zip(ops, taken, strict=True))
