@@ -21,17 +21,14 @@ from pipeloom.report.summaries import from_optimal
 from pipeloom.report.svg.plans import PlanPoint, PlansPicture, plans_svg
 from pipeloom.report.text_table import Cell, table
 
-from .configurations.choose import Ranking, SpaceSearch, summary
-from .configurations.evaluation import Evaluated, certified, planned_step
+from .configurations.choose import Ranking, SpaceSearch
+from .configurations.evaluation import Evaluated, certified, step_of
 from .configurations.files import write_files
-from .configurations.legend import legend
-from .configurations.predict_line import predict_line
-from .configurations.reasons import parts_of, reason
 from .configurations.space import Space
 from .folders import made
 from .models.reading import ModelLike
-from .predict import ClusterLike, Prediction, cautions, cluster_of
-from .prediction.step import StepTimes
+from .predict import NUMBERS, ClusterLike, Prediction, cautions, cluster_of
+from .prediction.step import Step
 from .requests.search import Limited
 from .solving.progress import Listener, unheard
 from .solving.workers import KeptWorkers
@@ -41,9 +38,14 @@ TIME_LIMIT = 45.0
 WIDTH = 100
 """Width, in characters, of the lines below the table."""
 SHOWN = 8
-"""Number of plans in the table, not counting FSDP over all GPUs."""
+"""Number of plans in the table."""
 UNSURE = 0.01
 """Relative error of predicted memory, as a share of a device's memory (docs/predict.md)."""
+PARTS = (
+    *("compute", "memory", "uneven", "tp", "cp", "ep", "etp"),
+    *("bubble", "links", "dp", "step"),
+)
+"""The parts of a step; :attr:`.prediction.step.Step.parts` describes them."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,13 @@ class PlannedConfiguration:
         return self.found.lower_bound
 
     @cached_property
-    def step(self) -> StepTimes:
-        """The times of its step with this schedule."""
-        return planned_step(self.space.model, self.space.cluster, self.found)
-
-    @cached_property
     def prediction(self) -> Prediction:
-        return Prediction.of(self.step)
+        """The prediction of its step with this schedule."""
+        return Prediction(step_of(self.space.model, self.space.cluster, self.found))
+
+    @property
+    def step(self) -> Step:
+        return self.prediction.step
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -89,30 +91,38 @@ class PlannedConfiguration:
         """Free memory of the fullest device, in GiB."""
         return self.space.device_gib - self.prediction.memory_gib
 
-    @cached_property
+    @property
     def parts(self) -> dict[str, float]:
         """The step time in milliseconds, divided by what it is spent on."""
-        return parts_of(self.step)
+        return self.step.parts
+
+    def slower_than(self, best: PlannedConfiguration) -> str | None:
+        """The part of the step that exceeds the best plan's by the most, in words; None if it is
+        the best plan."""
+        if self is best:
+            return None
+        more = {key: self.parts.get(key, 0.0) - best.parts.get(key, 0.0) for key in PARTS}
+        key = max(more, key=lambda each: more[each])
+        others = sum(more.values()) - more[key]
+        return f"{key} {more[key]:+.0f} ms" + f", all else {others:+.0f} ms" * (abs(others) >= 0.5)
 
     def to_dict(self) -> dict[str, Any]:
         """This plan's object in the output of ``plan --json``."""
-        run, shown = self.found.configuration.run, self.prediction
+        own = self.found.configuration
         keys = ("gpus", "tp", "pp", "vp", "dp", "cp", "ep", "etp", "micro_batch", "global_batch")
-        steps = ("step_ms", "step_ms_low", "step_ms_high")
-        numbers = (*steps, "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "memory_gib")
         return {
             "name": self.name,
-            **{key: getattr(run, key) for key in (*keys, "seq")},
-            "precision": run.precision.value,
-            "recompute": self.found.configuration.recompute,
-            "offload": "auto" if self.found.configuration.offload else "none",
-            "sharding": run.sharding.value,
-            "sequence_parallel": run.sequence_parallel,
-            "layers_per_stage": list(run.layers_by_stage),
-            "placement": self.found.configuration.placement,
+            **{key: getattr(own.run, key) for key in (*keys, "seq")},
+            "precision": own.run.precision.value,
+            "recompute": own.recompute,
+            "offload": "auto" if own.offload else "none",
+            "sharding": own.run.sharding.value,
+            "sequence_parallel": own.run.sequence_parallel,
+            "layers_per_stage": list(own.run.layers_by_stage),
+            "placement": own.placement.kind.value,
             "schedule": self.found.schedule,
-            "splits": self.found.configuration.splits,
-            **{key: getattr(shown, key) for key in numbers},
+            "splits": own.splits,
+            **{key: getattr(self.prediction, key) for key in NUMBERS},
             "free_gib": self.free_gib,
             "lower_bound": self.lower_bound,
             "same_step": self.same_step,
@@ -126,8 +136,6 @@ class Plan:
 
     space: Space
     ranking: Ranking
-    where: str
-    """The cluster as it was given: the preset's name or the file."""
 
     @cached_property
     def plans(self) -> tuple[PlannedConfiguration, ...]:
@@ -135,14 +143,13 @@ class Plan:
         time; of those with equal step times, only the first."""
         seen = dict[tuple[object, ...], Evaluated]()
         for each in self.ranking.evaluated:
-            run = each.configuration.run
+            own = each.configuration
             if each.step_ms < inf:
-                degrees = run.tp, run.pp, run.vp, run.dp, run.cp, run.ep
-                seen.setdefault((*degrees, each.configuration.passing), each)
+                degrees = own.run.tp, own.run.pp, own.run.vp, own.run.dp, own.run.cp, own.run.ep
+                seen.setdefault((*degrees, own.passing), each)
         alike = groupby(seen.values(), lambda each: f"{each.step_ms:.9g}")
         first = [(each, len(others)) for _, (each, *others) in alike]
-        rest = [one for one in first[SHOWN:] if one[0].configuration.is_fsdp][:1]
-        return tuple(PlannedConfiguration(self.space, *one) for one in first[:SHOWN] + rest)
+        return tuple(PlannedConfiguration(self.space, *one) for one in first[:SHOWN])
 
     @property
     def best(self) -> PlannedConfiguration:
@@ -178,18 +185,11 @@ class Plan:
             "bounded": chosen.bounded,
             "simulated": len(chosen.evaluated),
             "plans": [
-                {**each.to_dict(), "reason": words}
-                for each, words in zip(self.plans, self._reasons, strict=True)
+                {**each.to_dict(), "reason": each.slower_than(self.best)} for each in self.plans
             ],
             "too_large": [{"name": name, "memory_gib": size} for size, name in chosen.too_large],
             "notes": [*self._notes()],
         }
-
-    @cached_property
-    def _reasons(self) -> tuple[str | None, ...]:
-        """For each plan the reason why it is slower than the best; None for the best."""
-        parts = [each.parts for each in self.plans]
-        return (None, *(reason(each, parts[0]) for each in parts[1:]))
 
     def write(self, folder: str | os.PathLike[str]) -> tuple[str, ...]:
         """Write ``plan.json``, ``plan.svg`` and the files that run the best plan into ``folder``.
@@ -199,11 +199,6 @@ class Plan:
         """
         path = made(folder)
         notes = write_files(path, self.best.step, self.best.schedule)
-        if self.best.found.order is not None:
-            line = predict_line(
-                self.space, self.where, self.best.found, str(path / "schedule.json")
-            )
-            notes = [f"this plan by predict: {line}", *notes]
         known = self.to_dict()
         write_json(known | {"notes": [*known["notes"], *notes]}, str(path / "plan.json"))
         write_text(plans_svg(self._picture()), str(path / "plan.svg"))
@@ -236,13 +231,12 @@ class Plan:
                 f"{best.batch}; layers of each stage: {','.join(map(str, layers))}",
                 f"links: {self.space.cluster.network}",
                 f"no plan takes less than {duration(self.lower_bound)}: "
-                f"{from_optimal(self.gap)} ({summary(self.ranking)})",
+                f"{from_optimal(self.gap)} ({self.ranking})",
                 "",
                 self._table(),
                 *self._short(),
                 *self._other_passing(),
                 "",
-                *self._predicted(),
                 *(f"note: {line}" for line in self._notes()),
             ]
         )
@@ -268,12 +262,13 @@ class Plan:
                 each.lower_bound,
                 f"{each.prediction.memory_gib:.1f}",
                 f"{each.free_gib:.1f}",
-                "; ".join([*filter(None, [words]), *_alike(each.same_step)]),
+                "; ".join(filter(None, [each.slower_than(self.best), _alike(each.same_step)])),
             ]
-            for each, words in zip(self.plans, self._reasons, strict=True)
+            for each in self.plans
         ]
         lines = [
-            *legend([each.name for each in self.plans], self._reasons),
+            "plan: degrees, b: sequences per microbatch, and other choices; last column: the part "
+            "of the step that takes longer (docs/plan.md)",
             "M: microbatches per replica; likely: the range that holds four of five measured runs "
             "(docs/predict.md)",
             "step: the shortest found; plans below the first row are searched only until they "
@@ -308,23 +303,13 @@ class Plan:
                 words = f"{found}; none takes less than {duration(least)}"
             yield f"passing {passing.value}: {words}"
 
-    def _predicted(self) -> Iterator[str]:
-        """The command that predicts the best plan, if its schedule is a family's.
-
-        For other schedules, :meth:`write` returns the command, with the file of the schedule.
-        """
-        found = self.best.found
-        if found.order is None:
-            line = predict_line(self.space, self.where, found, found.schedule)
-            yield from ("", "this plan by predict:", f"  {line}")
-
 
 def _devices(space: Space) -> str:
     return f"{counted(space.base.gpus, 'GPU')} of {space.cluster.name}"
 
 
-def _alike(others: int) -> list[str]:
-    return [f"{others} more with this step"] if others else []
+def _alike(others: int) -> str:
+    return f"{others} more with this step" if others else ""
 
 
 def plan(
@@ -369,8 +354,7 @@ def plan(
     with closing(KeptWorkers(1 if workers is None else workers, scheduler)) as spread:
         spread.check()
         chosen = SpaceSearch(space, options, progress or unheard, spread).choose()
-    where = os.fspath(cluster) if isinstance(cluster, str | os.PathLike) else space.cluster.name
-    found = Plan(space, chosen, where)
+    found = Plan(space, chosen)
     if not found.plans:
         raise InfeasibleError(_nothing(space, chosen, interrupted=options.should_stop()))
     return found

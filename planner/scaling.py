@@ -5,27 +5,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import write_json, write_text
-from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.units import counted
 from pipeloom.report.svg.scaling import ScaleBar, scaling_svg
 from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
-from .configurations.reasons import parts_of
 from .configurations.space import Space
 from .folders import made
 from .inputs.words import check_choice, check_whole
 from .models.reading import ModelLike, read_model
 from .plan import plan
 from .predict import ClusterLike, cluster_of
-from .prediction.setup import Setup
-from .prediction.step import StepTimes
 from .requests.search import Limited
 from .solving.progress import Listener, Note, unheard
 from .solving.workers import Workers, in_order, stop_asked
@@ -206,30 +202,4 @@ def _point(job: dict[str, Any], should_stop: StoppingCriterion = stop_asked) -> 
         found = plan(**job, should_stop=should_stop).best
     except (InfeasibleError, InputError) as error:  # for this number of GPUs
         return ScalePoint(gpus, batch, why_not=str(error))
-    return ScalePoint(gpus, batch, found.to_dict(), losses_of(found.step))
-
-
-def losses_of(step: StepTimes) -> dict[str, float]:
-    """The step time in milliseconds, divided by what it is spent on.
-
-    The parts are those of :func:`.configurations.reasons.parts_of`, with three more taken out of
-    them: ``memory``, recomputation that saves memory; ``uneven``, the busiest rank's excess over
-    the average compute time; ``links``, exposed messages between stages.
-    """
-    parts = parts_of(step)
-    run = replace(step.setup.run, recompute=frozenset())
-    setup = Setup(step.setup.model, run, step.cluster)
-    planned = step.planned if step.passing is Passing.WEIGHTS else None
-    plain = StepTimes(setup, step.cluster, passing=step.passing, planned=planned)
-    again = max(0.0, parts["compute"] - parts_of(plain)["compute"])
-    uneven = float(step.work.max() - step.work.mean())
-    sends = step.communication().get("pp")
-    links = max(0.0, min(sends.exposed, parts["bubble"])) if sends else 0.0
-    compute, bubble = parts.pop("compute"), parts.pop("bubble")
-    return {
-        "compute": compute - again - uneven,
-        "memory": again,
-        "uneven": uneven,
-        "bubble": bubble - links,
-        "links": links,
-    } | parts
+    return ScalePoint(gpus, batch, found.to_dict(), found.parts)

@@ -17,7 +17,6 @@ from .kinds import AMOUNT, COUNT, SECONDS, Kind, choice
 from .search import WORKERS
 
 if TYPE_CHECKING:
-    from ..inputs.problem_setup import ProfileLike
     from ..models.reading import ModelLike
     from ..predict import ClusterLike
 
@@ -61,14 +60,13 @@ class RunWords(Request):
     gradients: str | None = word()
     """type in which gradients are summed, such as fp32"""
     recompute: str | None = word()
-    """none (the default), selective, full, or modules: core_attn,mlp,layernorm,..."""
+    """none (the default), selective or full"""
     sharding: str | None = word()
     """none (the default), zero1, zero2 or fsdp"""
     attention: str | None = word()
     """flash or unfused; by default flash, or unfused for learned positions (GPT, OPT)"""
     schedule: str | None = word()
-    """a family such as zb-h1, optimal, or a schedule file; by default 1f1b, or interleaved-1f1b
-    with vp > 1"""
+    """a family such as zb-h1; by default 1f1b, or interleaved-1f1b with vp > 1"""
     sequence_parallel: bool | None = flag()
     """divide norms over tensor parallel ranks; the default with tp > 1"""
     fused_cross_entropy: bool | None = flag()
@@ -111,8 +109,6 @@ def _pair(text: str) -> tuple[str, Any]:
 class PredictRequest(OnDevices):
     """The arguments of :func:`pipeloom.predict`."""
 
-    measured: ProfileLike | None = option("PROFILE")
-    """profile by layers whose times replace the calculated ones"""
     others: Sequence[tuple[str, Any]] = option(
         "KEY=VALUE", Kind(_pair), default=(), names=("--run",), action="append"
     )
@@ -138,8 +134,8 @@ class PlanRequest(OnDevices):
     etp: int | None = count()
     """tensor parallel degree of an expert: 1 or tp"""
     recompute: str | None = word()
-    """none, selective, full, or modules: core_attn,mlp,layernorm,...; auto chooses among none,
-    selective, full, and whole stages for some of the microbatches"""
+    """none, selective or full; auto chooses among these and whole stages for some of the
+    microbatches"""
     sharding: str | None = word()
     """none, zero1, zero2 or fsdp; by default, zero1 or fsdp is chosen"""
     schedule: str | None = word()

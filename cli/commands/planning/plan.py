@@ -48,8 +48,6 @@ class PlanCommand(Command, Quiet, PlanRequest):
         lines = [f"note: {note}" for note in notes]
         if self.output:
             lines.append(f"written to {self.output}")
-        elif found.best.found.order is not None:
-            lines.append("with -o DIR a note has the command that predicts this plan")
         facts = found.to_dict() | {"output": self.output, "notes": list(notes)}
         answer(self, facts, "\n".join([str(found), *lines]))
         return 0
