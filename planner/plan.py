@@ -14,7 +14,6 @@ from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.formats import write_json, write_text
-from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted, duration
 from pipeloom.report.summaries import from_optimal
@@ -28,7 +27,6 @@ from .configurations.space import Space
 from .folders import made
 from .models.reading import ModelLike
 from .predict import NUMBERS, ClusterLike, Prediction, cautions, cluster_of
-from .prediction.step import Step
 from .requests.search import Limited
 from .solving.progress import Listener, unheard
 from .solving.workers import KeptWorkers
@@ -49,14 +47,15 @@ PARTS = (
 
 
 @dataclass(frozen=True)
-class PlannedConfiguration:
-    """A configuration with its schedule.
+class PlannedConfiguration(Prediction):
+    """A configuration with its schedule, and the prediction of its step.
 
-    ``same_step``: number of configurations with exactly the same step time that the table omits.
+    ``device_gib``: memory of a device. ``same_step``: number of configurations with exactly the
+    same step time that the table omits.
     """
 
-    space: Space
     found: Evaluated
+    device_gib: float
     same_step: int = 0
 
     @property
@@ -64,21 +63,9 @@ class PlannedConfiguration:
         return self.found.configuration.name
 
     @property
-    def step_ms(self) -> float:
-        return self.found.step_ms
-
-    @property
     def lower_bound(self) -> float:
+        """Lower bound on the step time of all schedules of the configuration, in milliseconds."""
         return self.found.lower_bound
-
-    @cached_property
-    def prediction(self) -> Prediction:
-        """The prediction of its step with this schedule."""
-        return Prediction(step_of(self.space.model, self.space.cluster, self.found))
-
-    @property
-    def step(self) -> Step:
-        return self.prediction.step
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -89,7 +76,7 @@ class PlannedConfiguration:
     @property
     def free_gib(self) -> float:
         """Free memory of the fullest device, in GiB."""
-        return self.space.device_gib - self.prediction.memory_gib
+        return self.device_gib - self.memory_gib
 
     @property
     def parts(self) -> dict[str, float]:
@@ -122,7 +109,7 @@ class PlannedConfiguration:
             "placement": own.placement.kind.value,
             "schedule": self.found.schedule,
             "splits": own.splits,
-            **{key: getattr(self.prediction, key) for key in NUMBERS},
+            **{key: getattr(self, key) for key in NUMBERS},
             "free_gib": self.free_gib,
             "lower_bound": self.lower_bound,
             "same_step": self.same_step,
@@ -149,7 +136,11 @@ class Plan:
                 seen.setdefault((*degrees, own.passing), each)
         alike = groupby(seen.values(), lambda each: f"{each.step_ms:.9g}")
         first = [(each, len(others)) for _, (each, *others) in alike]
-        return tuple(PlannedConfiguration(self.space, *one) for one in first[:SHOWN])
+        model, cluster, device = self.space.model, self.space.cluster, self.space.device_gib
+        return tuple(
+            PlannedConfiguration(step_of(model, cluster, each), each, device, others)
+            for each, others in first[:SHOWN]
+        )
 
     @property
     def best(self) -> PlannedConfiguration:
@@ -205,29 +196,30 @@ class Plan:
         return tuple(notes)
 
     def _picture(self) -> PlansPicture:
-        base, shown = self.space.base, [each.prediction for each in self.plans]
-        points = [
-            PlanPoint(each.name, found.memory_gib, found.tokens_per_s_per_gpu)
-            for each, found in zip(self.plans, shown, strict=True)
-        ]
+        base = self.space.base
         return PlansPicture(
-            f"{self.space.model.name} on {_devices(self.space)}",
-            points,
+            self._title(),
+            [
+                PlanPoint(each.name, each.memory_gib, each.tokens_per_s_per_gpu)
+                for each in self.plans
+            ],
             self.space.device_gib,
             base.global_batch * base.seq / base.gpus / self.lower_bound * 1e3,
         )
 
+    def _title(self) -> str:
+        return f"{self.space.model.name} on {_devices(self.space)}"
+
     def __str__(self) -> str:
-        best, device = self.best.prediction, self.space.device_gib
+        best, device = self.best, self.space.device_gib
         layers = self.best.found.configuration.run.layers_by_stage
         return "\n".join(
             [
-                f"{self.space.model.name} on {_devices(self.space)}: {self.best.name}, "
-                f"{self.best.found.schedule}",
+                f"{self._title()}: {best.name}, {best.found.schedule}",
                 f"{duration(best.step_ms)} per step, likely {duration(best.step_ms_low)} to "
                 f"{duration(best.step_ms_high)}, {best.tokens_per_s_per_gpu:.5g} tokens/s/GPU, "
                 f"MFU {best.mfu * 100:.1f} %, {best.memory_gib:.1f} of {device:g} GiB "
-                f"({self.best.free_gib:.1f} free)",
+                f"({best.free_gib:.1f} free)",
                 f"{best.batch}; layers of each stage: {','.join(map(str, layers))}",
                 f"links: {self.space.cluster.network}",
                 f"no plan takes less than {duration(self.lower_bound)}: "
@@ -235,7 +227,6 @@ class Plan:
                 "",
                 self._table(),
                 *self._short(),
-                *self._other_passing(),
                 "",
                 *(f"note: {line}" for line in self._notes()),
             ]
@@ -257,10 +248,9 @@ class Plan:
                 each.found.schedule,
                 str(each.found.configuration.run.microbatches),
                 each.step_ms,
-                f"{duration(each.prediction.step_ms_low)} to "
-                f"{duration(each.prediction.step_ms_high)}",
+                f"{duration(each.step_ms_low)} to {duration(each.step_ms_high)}",
                 each.lower_bound,
-                f"{each.prediction.memory_gib:.1f}",
+                f"{each.memory_gib:.1f}",
                 f"{each.free_gib:.1f}",
                 "; ".join(filter(None, [each.slower_than(self.best), _alike(each.same_step)])),
             ]
@@ -284,24 +274,6 @@ class Plan:
             short = size - self.space.cluster.gpu.memory_gib
             least = f"{short:.1f} GiB" if short >= 0.05 else f"{short * 1024:.2g} MiB"
             yield f"nearest plan that does not fit: {name} lacks at least {least}"
-
-    def _other_passing(self) -> Iterator[str]:
-        """With ``passing="auto"``, a line on each kind of passing that is not in the table: why it
-        lost."""
-        shown = {each.found.configuration.passing for each in self.plans}
-        other = [each for each in (Passing.ACTIVATIONS, Passing.WEIGHTS) if each not in shown]
-        for passing in other if self.space.passing == "auto" else ():
-            tried = [e for e in self.ranking.evaluated if e.configuration.passing is passing]
-            if not tried:
-                words = "nothing that may be faster fits"
-            elif (best := tried[0]).step_ms < inf:
-                words = f"{best.configuration.name} takes {duration(best.step_ms)}"
-            else:
-                least = min(each.lower_bound for each in tried)
-                wins = least < self.best.step_ms
-                found = "no schedule that fits was found" if wins else "cannot win"
-                words = f"{found}; none takes less than {duration(least)}"
-            yield f"passing {passing.value}: {words}"
 
 
 def _devices(space: Space) -> str:

@@ -126,7 +126,7 @@ class Prediction:
             yield f"in the profile M_B is raised to M_W on stages {on}: what W waits for is more"
         yield from cautions(self.step.setup.model, self.step.setup.run)
 
-    @property
+    @cached_property
     def schedule(self) -> Schedule:
         """The simulated schedule."""
         return self.step.schedule

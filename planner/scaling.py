@@ -20,7 +20,7 @@ from .configurations.space import Space
 from .folders import made
 from .inputs.words import check_choice, check_whole
 from .models.reading import ModelLike, read_model
-from .plan import plan
+from .plan import PARTS, plan
 from .predict import ClusterLike, cluster_of
 from .requests.search import Limited
 from .solving.progress import Listener, Note, unheard
@@ -100,33 +100,27 @@ class Scaling:
         write_text(self.picture(), str(path / "scaling.svg"))
 
     def __str__(self) -> str:
-        kinds = list(dict.fromkeys(key for point in self.planned for key in point.parts))
-        kinds = [kind for kind in kinds if any(p.parts.get(kind, 0.0) > 0 for p in self.planned)]
-        header = ["GPUs", "batch", "plan", "step", "tokens/s/GPU", "of first", "MFU"]
-        rows = [self._row(point, kinds) for point in self.points]
+        found = {kind for point in self.planned for kind, part in point.parts.items() if part > 0}
+        kinds = [kind for kind in PARTS if kind in found]
+        header = ["GPUs", "batch", "plan", "step", "tokens/s/GPU", "of first", "MFU", *kinds]
         return "\n".join(
             [
                 f"{self.scaling} scaling of {self.model} on {self.cluster}: the best plans, and "
                 "the share of their steps by what it goes to",
-                table([*header, *kinds], rows),
+                table(header, [self._row(point, kinds) for point in self.points]),
                 *(f"{p.gpus} GPUs: {p.why_not}" for p in self.points if p.plan is None),
             ]
         )
 
     def _row(self, point: ScalePoint, kinds: list[str]) -> list[Cell]:
-        head = [str(point.gpus), str(point.global_batch)]
-        if point.plan is None:
+        head, plan = [str(point.gpus), str(point.global_batch)], point.plan
+        if plan is None:
             return [*head, *["-"] * (5 + len(kinds))]
         total = sum(point.parts.values())
-        return [
-            *head,
-            f"{point.plan['name']}, {point.plan['schedule']}",
-            point.plan["step_ms"],
-            f"{point.tokens:.5g}",
-            f"{(self.efficiency(point) or 0.0) * 100:.1f} %",
-            f"{point.plan['mfu'] * 100:.1f} %",
-            *(f"{point.parts.get(kind, 0.0) / total * 100:.1f} %" for kind in kinds),
-        ]
+        shares = [self.efficiency(point) or 0.0, plan["mfu"]]
+        shares += [point.parts.get(kind, 0.0) / total for kind in kinds]
+        step = [f"{plan['name']}, {plan['schedule']}", plan["step_ms"], f"{point.tokens:.5g}"]
+        return [*head, *step, *(f"{share * 100:.1f} %" for share in shares)]
 
 
 def scaling(

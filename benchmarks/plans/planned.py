@@ -103,7 +103,7 @@ def _plan(model: Any, cluster: Any, given: Mapping[str, Any], work: float) -> Ro
         "step_ms": found.best.step_ms,
         "lower_bound": found.lower_bound,
         "gap": found.gap,
-        "memory_gib": found.best.prediction.memory_gib,
+        "memory_gib": found.best.memory_gib,
         "valid": not violations(schedule) and not wrong,
         "cpu_seconds": spent,
     }

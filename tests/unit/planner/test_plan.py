@@ -168,7 +168,7 @@ def test_stages_are_recomputed_or_offloaded_for_the_microbatches_that_it_pays_fo
     assert bool(best.step.again.any()) is (op is OpKind.R)
     assert not verify_schedule(dump_schedule(best.schedule))
     assert not verify_program(dump_program(compile_schedule(best.schedule)))
-    assert best.prediction.memory_gib <= found.space.device_gib
+    assert best.memory_gib <= found.space.device_gib
     all_again = plan("llama-3-8b", gpu, **fixed, recompute="full", work_limit=2).best
     assert best.lower_bound * (1 - 1e-9) <= best.step_ms < all_again.step_ms
 
@@ -196,7 +196,7 @@ def test_weights_travel_where_links_are_slow(tmp_path: Path) -> None:
     best, other = found.best, plan(MODEL, SLOW, **UNEVEN, work_limit=10)
     assert best.name == "pp3 b1 weights cut"
     assert found.lower_bound <= best.lower_bound <= best.step_ms < other.lower_bound
-    assert best.prediction.memory_gib <= 8
+    assert best.memory_gib <= 8
     assert sum(best.parts.values()) == pytest.approx(best.step_ms)
     notes = found.write(tmp_path)
     assert sum("keeps each stage on one rank; got weights" in note for note in notes) == 3
