@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,10 +25,11 @@ from .configurations.evaluation import Evaluated, certified, step_of
 from .configurations.files import write_files
 from .configurations.space import Space
 from .folders import made
-from .models.reading import ModelLike
-from .predict import NUMBERS, ClusterLike, Prediction, cautions, cluster_of
-from .requests.search import Limited
-from .solving.progress import Listener, unheard
+from .models.reading import read_model
+from .predict import NUMBERS, Prediction, cautions, cluster_of
+from .requests.fields import takes
+from .requests.plans import PlanRequest
+from .solving.progress import unheard
 from .solving.workers import KeptWorkers
 
 TIME_LIMIT = 45.0
@@ -284,27 +285,17 @@ def _alike(others: int) -> str:
     return f"{others} more with this step" if others else ""
 
 
-def plan(
-    model: ModelLike,
-    cluster: ClusterLike | None = None,
-    *,
-    time_limit: float | None = None,
-    work_limit: float | None = None,
-    workers: int | None = None,
-    scheduler: str | None = None,
-    progress: Listener | None = None,
-    should_stop: Callable[[], bool] | None = None,
-    **run: Any,
-) -> Plan:
+@takes(PlanRequest)
+def plan(request: PlanRequest) -> Plan:
     """Find the best configurations of ``model`` on ``cluster``, by ``predict``'s model.
 
     ``model``: a preset's name, or a mapping or file with the keys of Hugging Face's
     ``config.json``. ``cluster``: a preset's name, a file or an object; None: the default cluster of
     ``gpu``.
 
-    ``run``: ``gpus`` and ``global_batch``, and every other argument of ``predict`` that is fixed.
-    ``tp``, ``pp``, ``vp``, ``dp``, ``cp``, ``ep``, ``etp``, ``micro_batch``, ``recompute``,
-    ``sharding``, ``layers_per_stage`` and ``schedule`` are chosen if they are not given.
+    ``gpus`` and ``global_batch`` are required. ``tp``, ``pp``, ``vp``, ``dp``, ``cp``, ``ep``,
+    ``etp``, ``micro_batch``, ``recompute``, ``sharding``, ``layers_per_stage`` and ``schedule`` are
+    chosen if they are not given; every other argument of ``predict`` is fixed.
     ``recompute="auto"`` also lets schedules recompute whole stages for some microbatches;
     ``offload="auto"`` lets them move activations to the host and back, over the cluster's ``host``
     link. ``headroom``: memory that plans leave free on each device, in bytes or as ``"4GB"``.
@@ -320,12 +311,12 @@ def plan(
     Raises InputError for invalid input, with one line per fault, and InfeasibleError if nothing
     fits, with the amount of memory that is lacking.
     """
-    limits = Limited(time_limit=time_limit, work_limit=work_limit, should_stop=should_stop)
-    options = limits.search(TIME_LIMIT).options
-    space = Space.of(model, cluster_of(cluster, run.get("gpu")), run)
-    with closing(KeptWorkers(1 if workers is None else workers, scheduler)) as spread:
+    options, tell = request.search(TIME_LIMIT).options, request.progress or unheard
+    cluster = cluster_of(request.cluster, request.gpu)
+    space = Space.of(request, read_model(request.model), cluster)
+    with closing(KeptWorkers(request.workers or 1, request.scheduler)) as spread:
         spread.check()
-        chosen = SpaceSearch(space, options, progress or unheard, spread).choose()
+        chosen = SpaceSearch(space, options, tell, spread).choose()
     found = Plan(space, chosen)
     if not found.plans:
         raise InfeasibleError(_nothing(space, chosen, interrupted=options.should_stop()))

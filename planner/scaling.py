@@ -4,8 +4,8 @@ goes."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,12 +18,13 @@ from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
 from .configurations.space import Space
 from .folders import made
-from .inputs.words import check_choice, check_whole
-from .models.reading import ModelLike, read_model
+from .inputs.words import check_whole
+from .models.reading import read_model
 from .plan import PARTS, plan
-from .predict import ClusterLike, cluster_of
-from .requests.search import Limited
-from .solving.progress import Listener, Note, unheard
+from .predict import cluster_of
+from .requests.fields import takes
+from .requests.plans import PlanRequest, ScaleRequest
+from .solving.progress import Note, unheard
 from .solving.workers import Workers, in_order, stop_asked
 
 
@@ -123,48 +124,39 @@ class Scaling:
         return [*head, *step, *(f"{share * 100:.1f} %" for share in shares)]
 
 
-def scaling(
-    model: ModelLike,
-    cluster: ClusterLike | None = None,
-    *,
-    gpus: Iterable[int],
-    global_batch: int,
-    scaling: str = "weak",
-    time_limit: float | None = None,
-    work_limit: float | None = None,
-    workers: int | None = None,
-    scheduler: str | None = None,
-    progress: Listener | None = None,
-    should_stop: Callable[[], bool] | None = None,
-    **run: Any,
-) -> Scaling:
-    """Find the best plan of ``model`` for each number of ``gpus``, and where its step time goes.
+@takes(ScaleRequest)
+def scaling(request: ScaleRequest) -> Scaling:
+    """Find the best plan of ``model`` for each number of GPUs in ``scale``, and where its step time
+    goes.
 
-    ``scaling``: ``weak``: ``global_batch`` is for the smallest number of GPUs and grows with them;
-    ``strong``: it is the same for all. ``time_limit``: seconds for each number of GPUs, 45 by
-    default; ``work_limit``: instead, as in :func:`pipeloom.plan`. ``workers`` and ``scheduler``: as
-    in :func:`pipeloom.sweep`; the other arguments are those of :func:`pipeloom.plan`. When
-    ``should_stop`` returns true, the remaining numbers are omitted.
+    ``scaling``: ``weak`` (the default): ``global_batch`` is for the smallest number of GPUs and
+    grows with them; ``strong``: it is the same for all. ``time_limit``: seconds for each number of
+    GPUs, 45 by default; ``work_limit``: instead, as in :func:`pipeloom.plan`. ``workers`` and
+    ``scheduler``: as in :func:`pipeloom.sweep`; the other arguments are those of
+    :func:`pipeloom.plan`. When ``should_stop`` returns true, the remaining numbers are omitted.
 
     Raises InputError for invalid input, and InfeasibleError if no number of GPUs has a plan.
     """
-    check_choice("scaling", scaling, "weak", "strong")
-    Limited(time_limit=time_limit, work_limit=work_limit)
-    known, where = read_model(model), cluster_of(cluster, run.get("gpu"))
-    runs = [
-        run | {"gpus": number, "global_batch": batch}
-        for number, batch in _batches(gpus, global_batch, scaling).items()
+    if request.gpus is not None:
+        raise InputError("gpus: expected none with scale, which has several")
+    if request.global_batch is None:
+        raise InputError("global_batch: missing; expected a whole number >= 1")
+    known, where = read_model(request.model), cluster_of(request.cluster, request.gpu)
+    kind = request.scaling or "weak"
+    one = replace(request, model=known, cluster=where, gpu=None, progress=None, should_stop=None)
+    jobs = [
+        replace(one, gpus=number, global_batch=batch, workers=None, scheduler=None)
+        for number, batch in _batches(request.scale, request.global_batch, kind).items()
     ]
-    Space.of(known, where, runs[0])
-    each = {"model": known, "cluster": where, "time_limit": time_limit, "work_limit": work_limit}
-    jobs, tell, stop = [run | each for run in runs], progress or unheard, should_stop or NEVER
-    spread = Workers(1 if workers is None else workers, scheduler)
+    Space.of(jobs[0], known, where)
+    tell, stop = request.progress or unheard, request.should_stop or NEVER
+    spread = Workers(request.workers or 1, request.scheduler)
     solve = _point if spread.spread(len(jobs)) else partial(_point, should_stop=stop)
     results = spread.run(solve, jobs, tell=tell, should_stop=stop)
     points = tuple(point for _, point in in_order(results))
     if len(points) < len(jobs):
         tell(Note(f"interrupted: {counted(len(jobs) - len(points), 'number of GPUs')} left out"))
-    found = Scaling(known.name, where.name, scaling, points)
+    found = Scaling(known.name, where.name, kind, points)
     if points and not found.planned:
         raise InfeasibleError("\n".join(dict.fromkeys(p.why_not or "" for p in points)))
     return found
@@ -177,7 +169,6 @@ def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
         raise InputError("scale: expected at least one number of GPUs, got none")
     for number in numbers:
         check_whole("scale", number, 1)
-    check_whole("global_batch", batch)
     if scaling == "strong":
         return dict.fromkeys(numbers, batch)
     odd = next((n for n in numbers if batch * n % numbers[0]), None)
@@ -189,11 +180,11 @@ def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
     return {number: batch * number // numbers[0] for number in numbers}
 
 
-def _point(job: dict[str, Any], should_stop: StoppingCriterion = stop_asked) -> ScalePoint:
-    """The best plan for one number of GPUs; ``job`` holds the arguments of :func:`.plan`."""
-    gpus, batch = job["gpus"], job["global_batch"]
+def _point(job: ScaleRequest, should_stop: StoppingCriterion = stop_asked) -> ScalePoint:
+    """The best plan for one number of GPUs."""
+    gpus, batch = job.gpus or 0, job.global_batch or 0
     try:
-        found = plan(**job, should_stop=should_stop).best
+        found = plan(**job.arguments(PlanRequest) | {"should_stop": should_stop}).best
     except (InfeasibleError, InputError) as error:  # for this number of GPUs
         return ScalePoint(gpus, batch, why_not=str(error))
     return ScalePoint(gpus, batch, found.to_dict(), found.parts)

@@ -23,7 +23,6 @@ from pipeloom.ir.model.placement import Passing
 from ..clusters.cluster import Cluster
 from ..inputs.words import memory_limit_of
 from ..models.model import Model
-from ..models.reading import ModelLike, read_model
 from ..models.run import (
     KEYS,
     Recompute,
@@ -37,6 +36,8 @@ from ..models.run import (
 from ..prediction.families import check_family
 from ..prediction.memory import GIB
 from ..prediction.setup import Setup, check_precision
+from ..requests.exclusions import PLAN, refuse
+from ..requests.plans import PlanRequest
 from .configuration import (
     AUTO,
     MOST_STREAMED,
@@ -93,18 +94,18 @@ class Space:
     headroom: float = 0.0
 
     @classmethod
-    def of(cls, model: ModelLike, cluster: Cluster, given: Mapping[str, Any]) -> Self:
-        """The space for the given keys. Raises InputError, with one line per fault, or if the space
+    def of(cls, request: PlanRequest, model: Model, cluster: Cluster) -> Self:
+        """The space that is asked for. Raises InputError, with one line per fault, or if the space
         is empty."""
-        known, headroom = read_model(model), _headroom(given.get("headroom"), cluster)
-        remat, family = given.get("recompute") == AUTO, given.get("schedule")
-        offload, passing = given.get("offload") or "none", given.get("passing") or "activations"
-        own = {"offload", "passing", "headroom", *(["recompute"] if remat else [])}
-        words = words_of(usual(known) | {k: v for k, v in given.items() if k not in own}, KEYS)
+        given, family = request.given, request.schedule
+        refuse(PLAN, **vars(request), no_host=cluster.host is None)
+        remat = request.recompute == AUTO
+        if remat:
+            del given["recompute"]
+        words = words_of(usual(model) | given, KEYS)
         lacking = [key for key in ("gpus", "global_batch") if not words.has(key)]
         words.faults += [f"{key}: missing; expected a whole number >= 1" for key in lacking]
-        words.faults += _excluded(offload, passing, remat, family, cluster)
-        read = values_of(words, known)
+        read = values_of(words, model)
         words.raise_faults()
         if family is not None:
             check_family(family)
@@ -113,10 +114,19 @@ class Space:
         read |= dict.fromkeys(("tp", "pp", "vp", "cp", "dp", "ep", "etp", "micro_batch"), 1)
         base = TrainingRun(**read | {"layers_per_stage": None, "schedule": "1f1b"})
         check_precision(base.precision, cluster)
+        headroom = _headroom(request.headroom, cluster)
         gpu = cluster.gpu.model_copy(update={"memory_gib": cluster.gpu.memory_gib - headroom})
-        cluster = cluster.model_copy(update={"gpu": gpu})
-        family = family and family.lower()
-        space = cls(known, cluster, base, fixed, family, remat, offload == AUTO, passing, headroom)
+        space = cls(
+            model,
+            cluster.model_copy(update={"gpu": gpu}),
+            base,
+            fixed,
+            family and family.lower(),
+            remat,
+            request.offload == AUTO,
+            request.passing,
+            headroom,
+        )
         space._check()
         return space
 
@@ -243,26 +253,6 @@ class Space:
 def in_words(value: Any) -> str:
     """A value of a run's key in command-line syntax, such as ``12,14``."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _excluded(
-    offload: Any, passing: Any, remat: bool, family: str | None, cluster: Cluster
-) -> Iterator[str]:
-    """Faults of the keys that only ``plan`` has, and of their combinations."""
-    given = "with a schedule that is given" if family is not None else ""
-    beside = [f"with recompute {AUTO}" * remat, f"with offload {AUTO}" * (offload == AUTO), given]
-    beside = [words for words in beside if words]
-    if remat and given:
-        yield f"recompute: expected none, selective or full {given}, got {AUTO}"
-    if offload not in ("none", AUTO):
-        yield f"offload: expected none or {AUTO}, got {offload!r:.60}"
-    elif offload == AUTO and (given or cluster.host is None):
-        words = given or "where the cluster has no host link"
-        yield f"offload: expected none {words}, got {AUTO}"
-    if passing not in ("activations", "weights", AUTO):
-        yield f"passing: expected activations, weights or {AUTO}, got {passing!r:.60}"
-    elif passing != "activations" and beside:
-        yield f"passing: expected activations {beside[0]}, got {passing}"
 
 
 def _headroom(given: float | str | None, cluster: Cluster) -> float:

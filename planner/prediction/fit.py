@@ -42,8 +42,8 @@ FORMER, USUAL_SPREAD = 2, 0.15
 MEMORY_NOISE = 0.03
 """Relative noise of a measured memory peak."""
 STEP, CLOSE, ROUNDS = 1e-3, 1e-2, 12
-"""Step of numerical derivatives; relative decrease of the loss below which iterations stop; maximum
-number of iterations."""
+"""Step of numerical derivatives; relative decrease of the loss below which the fit to times stops;
+maximum number of iterations."""
 
 
 def predicted(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> FloatArray:
@@ -69,7 +69,8 @@ class LeastSquares:
 
     ``model(x, rows)``: the predictions for the rows with these indices. ``noise``: of each row.
     ``prior``, ``spread``, ``most``: mean, standard deviation and maximum of each unknown.
-    ``touched``: the rows that depend on each unknown.
+    ``touched``: the rows that depend on each unknown. ``close``: the relative decrease of the loss
+    below which iterations stop.
     """
 
     model: Callable[[FloatArray, Sequence[int]], FloatArray]
@@ -79,6 +80,7 @@ class LeastSquares:
     spread: FloatArray
     most: FloatArray
     touched: Sequence[Sequence[int]]
+    close: float = CLOSE
 
     def run(self) -> tuple[FloatArray, FloatArray]:
         """The unknowns, and the residuals: predicted minus measured."""
@@ -89,7 +91,7 @@ class LeastSquares:
             x = np.minimum(x + self._move(x, residuals), self.most)
             residuals = self._residuals(x, every)
             loss = self._loss(x, residuals)
-            if last - loss < CLOSE * loss:
+            if last - loss < self.close * loss:
                 break
             last = loss
         return x, residuals
@@ -186,6 +188,7 @@ def with_memory(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> Efficien
         np.full(len(known), MEMORY_NOISE),
         *(np.log(usual), spread, np.log(most)),
         [range(len(known))] * len(found),
+        close=0.0,
     ).run()
     return _with(efficiency, zip(found, np.exp(x).tolist(), strict=True))
 

@@ -38,7 +38,8 @@ RUN: dict[str, Any] = BATCH | {"seq": 2048, "pp": 4, "tp": 1}
 def first(model: Any, **given: Any) -> Plan:
     """The search of this space, stopped after the first result."""
     told: list[object] = []
-    given = {"gpu": "GB200", "work_limit": 10, "progress": told.append} | given
+    given = {"cluster": given.pop("gpu", "GB200"), "work_limit": 10} | given
+    given |= {"progress": told.append}
     return plan(model, **given, should_stop=lambda: bool(told))
 
 

@@ -154,12 +154,12 @@ def test_a_matrix_that_embedding_and_head_share_is_known_to_the_files(
 def scaled(**more: Any) -> Scaling:
     fixed: dict[str, Any] = {"gpu": "H100", "seq": 4096, "tp": 2, "pp": 2, "vp": 1, "cp": 1}
     fixed |= {"micro_batch": 1, "recompute": "selective", "sharding": "zero1", "schedule": "1f1b"}
-    fixed |= {"sequence_parallel": True, "gpus": [16, 8], "global_batch": 16, "time_limit": 20}
+    fixed |= {"sequence_parallel": True, "scale": [16, 8], "global_batch": 16, "time_limit": 20}
     return library.scaling("llama-3-8b", **fixed | more)
 
 
 def test_weak_scaling_has_the_batch_grow_and_strong_scaling_has_it_stay(tmp_path: Path) -> None:
-    weak, strong = scaled(), scaled(scaling="strong", gpus=[8, 16, 256])
+    weak, strong = scaled(), scaled(scaling="strong", scale=[8, 16, 256])
     assert [(p.gpus, p.global_batch) for p in weak.points] == [(8, 16), (16, 32)]
     assert [(p.gpus, p.global_batch) for p in strong.points[:2]] == [(8, 16), (16, 16)]
     # with the same microbatches per rank costs are similar; half of them have a larger bubble
@@ -180,4 +180,4 @@ def test_weak_scaling_has_the_batch_grow_and_strong_scaling_has_it_stay(tmp_path
         assert min(parts.values()) >= 0 < parts["uneven"]  # the head is on the last rank
         assert sum(point.bar().parts.values()) == pytest.approx(1e6 / point.tokens)
     with pytest.raises(InfeasibleError, match="memory"):
-        scaled(gpus=[4], seq=131072, recompute="none")
+        scaled(scale=[4], seq=131072, recompute="none")
