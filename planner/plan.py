@@ -13,11 +13,10 @@ from math import inf
 from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.formats import write_json, write_text
+from pipeloom.ir.formats import write_json
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted, duration
 from pipeloom.report.summaries import from_optimal
-from pipeloom.report.svg.plans import PlanPoint, PlansPicture, plans_svg
 from pipeloom.report.text_table import Cell, table
 
 from .configurations.choose import Ranking, SpaceSearch
@@ -184,7 +183,7 @@ class Plan:
         }
 
     def write(self, folder: str | os.PathLike[str]) -> tuple[str, ...]:
-        """Write ``plan.json``, ``plan.svg`` and the files that run the best plan into ``folder``.
+        """Write ``plan.json`` and the files that run the best plan into ``folder``.
 
         Returns notes on what other systems do differently or cannot run. Raises InputError if the
         files cannot be written.
@@ -193,20 +192,7 @@ class Plan:
         notes = write_files(path, self.best.step, self.best.schedule)
         known = self.to_dict()
         write_json(known | {"notes": [*known["notes"], *notes]}, str(path / "plan.json"))
-        write_text(plans_svg(self._picture()), str(path / "plan.svg"))
         return tuple(notes)
-
-    def _picture(self) -> PlansPicture:
-        base = self.space.base
-        return PlansPicture(
-            self._title(),
-            [
-                PlanPoint(each.name, each.memory_gib, each.tokens_per_s_per_gpu)
-                for each in self.plans
-            ],
-            self.space.device_gib,
-            base.global_batch * base.seq / base.gpus / self.lower_bound * 1e3,
-        )
 
     def _title(self) -> str:
         return f"{self.space.model.name} on {_devices(self.space)}"

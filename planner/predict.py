@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,6 @@ from pipeloom.ir.units import counted, duration
 from pipeloom.report.text_table import table
 
 from .clusters.cluster import Cluster, read_cluster
-from .clusters.gpus import GPUS
 from .inputs.documents import Document
 from .models.model import Model
 from .models.reading import ModelLike
@@ -232,13 +230,9 @@ def cluster_of(given: ClusterLike | None, gpu: Any) -> Cluster:
             "gpu: expected a GPU's name, or a cluster, such as H100; pipeloom.arithmetic tells a "
             "model's parameters, FLOPs and bytes without one"
         )
-    if given is None and not isinstance(gpu, str | os.PathLike):
-        raise InputError(f"gpu: expected a name, got {gpu!r:.60}")
+    key, name = ("gpu", gpu) if given is None else ("cluster", given)
     try:
-        return read_cluster(gpu if given is None else given)
+        return read_cluster(name)
     except InputError as error:
-        key, lines = "gpu" if given is None else "cluster", error.errors
-        if given is None and lines[0].startswith("expected one of"):  # no known name is similar
-            lines = (f"expected one of {', '.join(GPUS)}, got {os.fspath(gpu)!r}",)
-        named = (f"{key}: {x}" if x.startswith("expected ") else x for x in lines)
+        named = (f"{key}: {x}" if x.startswith("expected ") else x for x in error.errors)
         raise InputError(*named) from None

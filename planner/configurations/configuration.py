@@ -67,11 +67,6 @@ class Configuration:
         return placement_of(self.run.schedule, self.run.pp, self.run.vp)
 
     @property
-    def is_fsdp(self) -> bool:
-        """Whether it is FSDP over all GPUs, without any other parallelism."""
-        return self.run.sharding is Sharding.FSDP and self.run.dp == self.run.gpus
-
-    @property
     def name(self) -> str:
         """``tp8 pp4 dp2 vp2 b1 full zero1``; degrees of 1 and options ``none`` are omitted."""
         run = self.run

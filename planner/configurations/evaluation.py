@@ -27,7 +27,7 @@ from pipeloom.solver.optimize import optimize
 
 from ..clusters.cluster import Cluster
 from ..models.model import Model
-from ..prediction.memory import GIB, fullest, rooms_of
+from ..prediction.memory import fullest, rooms_of
 from ..prediction.rates import Rates
 from ..prediction.setup import Setup
 from ..prediction.step import Step
@@ -141,11 +141,9 @@ def improve(asked: tuple[Asked, SolveOptions]) -> Evaluated:
         options = replace(options, start=step_of(model, cluster, known).schedule.order)
     try:
         schedule = optimize(problem, options)
-    except InfeasibleError as error:
-        if weights:
-            needed = _needed(step, problem, error)
-            return replace(known, tightest_gib=min(known.tightest_gib, needed))
-        return replace(known, lower_bound=inf) if known.step_ms == inf else known
+    except InfeasibleError:
+        infeasible = known.step_ms == inf and not weights
+        return replace(known, lower_bound=inf) if infeasible else known
     bound = max(known.lower_bound, _with_ends(step, schedule.known_report.lower_bound or 0.0))
     fused = not (own.splits or weights)
     order = tuple(map(_joined, schedule.order)) if fused else schedule.order
@@ -167,16 +165,6 @@ def _joined(order: IntArray) -> IntArray:
     backward = np.where(kinds == OpKind.B, order - OpKind.B + OpKind.BW, order)
     joined: IntArray = backward[kinds != OpKind.W]
     return joined
-
-
-def _needed(step: Step, problem: Problem, error: InfeasibleError) -> float:
-    """Memory that the schedule would need, in GiB of the device that lacks the most. Raises
-    ``error`` again if device memory is not the cause."""
-    devices, smallest, rank = problem.profile.device_memory, error.smallest, error.rank
-    if not error.device or devices is None or smallest is None or rank is None:
-        raise error
-    reserve = 1 + step.cluster.efficiency.fragmentation
-    return step.cluster.gpu.memory_gib + (smallest - devices[rank]) * reserve / GIB
 
 
 def problem_of(step: Step, configuration: Configuration) -> Problem:

@@ -107,23 +107,16 @@ class Gemm(Kernel):
 class Attention(Kernel):
     """Fused attention: scores, softmax and weighted sum in one kernel that stores no matrix.
 
-    ``sequences`` with ``queries`` by ``keys`` positions; ``heads`` of queries. ``flops``: of the
-    computed pairs; ``bytes``: read and written. If a ring of ranks divides a sequence, it stands
-    for one kernel per rank of the ring, run in sequence, each with the keys of one rank.
+    ``rows``: of queries, over sequences and heads. ``flops``: of the computed pairs; ``bytes``:
+    read and written. If a ring of ranks divides a sequence, it stands for ``rounds`` kernels, one per
+    rank of the ring, run in sequence, each with the keys of one rank.
     """
 
     precision: Precision
-    sequences: float
-    heads: float
-    queries: float
-    keys: float
+    rows: float
+    rounds: int
     flops: float
     bytes: float
-
-    @property
-    def rounds(self) -> int:
-        """The number of kernels: one per rank of the ring."""
-        return round(self.keys / self.queries)
 
 
 @dataclass(frozen=True, slots=True)

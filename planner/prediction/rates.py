@@ -151,8 +151,8 @@ class Rates:
 
     def _attention(self, kernel: Attention) -> float:
         gpu, reached = self.cluster.gpu, self.cluster.efficiency
-        rows = kernel.sequences * kernel.heads * kernel.queries
-        share = reached.attention * min(1.0, rows / TILE / gpu.multiprocessors)
+        filled = min(1.0, kernel.rows / TILE / gpu.multiprocessors)
+        share = reached.attention * filled
         if kernel.op is OpKind.B:
             share *= reached.attention_backward
         if kernel.rounds > 1:

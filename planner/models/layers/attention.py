@@ -153,7 +153,7 @@ def _write_flash(sheet: Sheet, model: Model, window: int | None) -> None:
     q, k, v = (sheet.tokens * width for width in (heads * d, kv * d, kv * dv))
     out, rows = sheet.tokens * heads * dv, sheet.tokens * heads * 4
     _write_ring(sheet, (k + v) * e, out * e, (q + k + v) * e)
-    shape = (run.precision.wide, run.micro_batch, heads, queries, run.seq)
+    shape = (run.precision.wide, run.micro_batch * heads * queries, run.cp)
 
     def kernel(op: OpKind, flops: float, moved: float) -> Attention:
         return Attention("attention", op, *shape, flops * products, (moved * e + rows) * run.cp)

@@ -159,7 +159,7 @@ def test_selective_recomputation_brings_back_what_it_drops() -> None:
 
 def test_a_window_bounds_the_pairs_of_attention() -> None:
     layers = work("gemma-2-9b", seq=8192).layers[1:3]
-    near, far = (next(k for k in x.of(F) if hasattr(k, "queries")).flops for x in layers)
+    near, far = (next(k for k in x.of(F) if hasattr(k, "rounds")).flops for x in layers)
     pairs = (4096 * 8192 - 4096**2 / 2, 8192**2 / 2)
     assert (near, far) == tuple(2 * 16 * 2 * 256 * each for each in pairs)
 

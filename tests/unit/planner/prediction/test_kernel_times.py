@@ -23,7 +23,7 @@ def step(gpu: Any = A100, reached: Efficiency = USUAL, **run: Any) -> Any:
 ONE = step()
 _, LAYER, _ = ONE.setup.work.layers
 PRODUCT = next(k for k in LAYER.of(OpKind.F) if hasattr(k, "n"))
-ATTENTION = next(k for k in LAYER.of(OpKind.F) if hasattr(k, "queries"))
+ATTENTION = next(k for k in LAYER.of(OpKind.F) if hasattr(k, "rounds"))
 
 
 def gemm(m: float, n: float, k: float, precision: Precision = Precision.BF16) -> Any:
@@ -48,8 +48,8 @@ def test_products_reach_their_share_of_the_peak() -> None:
 
 def test_attention_backward_and_in_a_ring() -> None:
     def kernel(op: OpKind, queries: float) -> Any:
-        shape = {"sequences": 1.0, "heads": 32.0, "queries": queries, "keys": 8192.0}
-        return replace(ATTENTION, op=op, **shape, flops=1e12, bytes=1.0)
+        rounds = round(8192 / queries)
+        return replace(ATTENTION, op=op, rows=32 * queries, rounds=rounds, flops=1e12, bytes=1.0)
 
     of = ONE.rates.of
     forward = of(kernel(OpKind.F, 8192.0))
