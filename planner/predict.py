@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from math import exp
 from typing import Any, TypeAlias
 
@@ -120,7 +119,7 @@ class Prediction:
 
     def _notes(self) -> Iterator[str]:
         if self.step.raised:
-            on = ", ".join(_ranges(self.step.raised))
+            on = ", ".join(map(str, self.step.raised))
             yield f"in the profile M_B is raised to M_W on stages {on}: what W waits for is more"
         yield from cautions(self.step.setup.model, self.step.setup.run)
 
@@ -197,13 +196,6 @@ class Prediction:
             for kind, each in self.step.communication.items()
         ]
         return table(["messages", "ms per step", "exposed ms"], rows)
-
-
-def _ranges(numbers: Sequence[int]) -> Iterator[str]:
-    """Runs of consecutive numbers as ``0 to 3``, single ones as ``7``, for ascending numbers."""
-    for _, found in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        run = [number for _, number in found]
-        yield f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run))
 
 
 @telling_removed

@@ -76,39 +76,30 @@ FIXED = (*(key for key in AXES if key != "sequence_parallel"), "vp", "sharding",
 class Space:
     """The configurations of the run ``base``, with all combinations of the keys that are not fixed.
 
-    ``fixed``: the given keys, validated. ``family``: the given schedule, or None for any.
-    ``remat``: schedules of configurations without other recomputation may recompute whole stages.
-    ``offload``: schedules of pipelines may offload stages. ``passing``: what pipelines send:
-    ``activations``, ``weights`` or, with ``auto``, either. ``headroom``: GiB that plans leave free
-    on each device, already subtracted from ``cluster``'s memory.
+    ``request``: what is asked for. ``fixed``: the given keys, validated. ``headroom``: GiB that
+    plans leave free on each device, already subtracted from ``cluster``'s memory.
     """
 
+    request: PlanRequest
     model: Model
     cluster: Cluster
     base: TrainingRun
     fixed: Mapping[str, Any]
-    family: str | None
-    remat: bool = False
-    offload: bool = False
-    passing: str = Passing.ACTIVATIONS.value
-    headroom: float = 0.0
+    headroom: float
 
     @classmethod
     def of(cls, request: PlanRequest, model: Model, cluster: Cluster) -> Self:
         """The space that is asked for. Raises InputError, with one line per fault, or if the space
         is empty."""
-        given, family = request.given, request.schedule
         refuse(PLAN, **vars(request), no_host=cluster.host is None)
-        remat = request.recompute == AUTO
-        if remat:
-            del given["recompute"]
+        given = {k: v for k, v in request.given.items() if (k, v) != ("recompute", AUTO)}
         words = words_of(usual(model) | given, KEYS)
         lacking = [key for key in ("gpus", "global_batch") if not words.has(key)]
         words.faults += [f"{key}: missing; expected a whole number >= 1" for key in lacking]
         read = values_of(words, model)
         words.raise_faults()
-        if family is not None:
-            check_family(family)
+        if request.schedule is not None:
+            check_family(request.schedule)
         fixed = {key: read[key] for key in FIXED if words.has(key)}
         read |= {"sequence_parallel": words.flag("sequence_parallel", default=True)}
         read |= dict.fromkeys(("tp", "pp", "vp", "cp", "dp", "ep", "etp", "micro_batch"), 1)
@@ -116,19 +107,25 @@ class Space:
         check_precision(base.precision, cluster)
         headroom = _headroom(request.headroom, cluster)
         gpu = cluster.gpu.model_copy(update={"memory_gib": cluster.gpu.memory_gib - headroom})
-        space = cls(
-            model,
-            cluster.model_copy(update={"gpu": gpu}),
-            base,
-            fixed,
-            family and family.lower(),
-            remat,
-            request.offload == AUTO,
-            request.passing,
-            headroom,
-        )
+        cluster = cluster.model_copy(update={"gpu": gpu})
+        space = cls(request, model, cluster, base, fixed, headroom)
         space._check()
         return space
+
+    @property
+    def family(self) -> str | None:
+        """The given schedule, or None for any."""
+        return None if self.request.schedule is None else self.request.schedule.lower()
+
+    @property
+    def remat(self) -> bool:
+        """Whether schedules of configurations without other recomputation may recompute stages."""
+        return self.request.recompute == AUTO
+
+    @property
+    def offload(self) -> bool:
+        """Whether schedules of pipelines may offload stages."""
+        return self.request.offload == AUTO
 
     @property
     def device_gib(self) -> float:
@@ -138,12 +135,12 @@ class Space:
     @property
     def activations(self) -> bool:
         """Whether configurations may pass activations, or have no pipeline."""
-        return self.passing != Passing.WEIGHTS.value
+        return self.request.passing != Passing.WEIGHTS.value
 
     @property
     def weights(self) -> bool:
         """Whether pipelines may pass weights."""
-        return self.passing != Passing.ACTIVATIONS.value
+        return self.request.passing != Passing.ACTIVATIONS.value
 
     def degrees(self) -> Iterator[TrainingRun]:
         """Runs with all valid combinations of the keys of :data:`AXES`, with one stage per rank and

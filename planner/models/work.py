@@ -108,8 +108,8 @@ class Attention(Kernel):
     """Fused attention: scores, softmax and weighted sum in one kernel that stores no matrix.
 
     ``rows``: of queries, over sequences and heads. ``flops``: of the computed pairs; ``bytes``:
-    read and written. If a ring of ranks divides a sequence, it stands for ``rounds`` kernels, one per
-    rank of the ring, run in sequence, each with the keys of one rank.
+    read and written. If a ring of ranks divides a sequence, it stands for ``rounds`` kernels, one
+    per rank of the ring, run in sequence, each with the keys of one rank.
     """
 
     precision: Precision

@@ -15,6 +15,7 @@ import pytest
 
 from pipeloom import (
     InfeasibleError,
+    InputError,
     Plan,
     compile_schedule,
     dump_program,
@@ -27,6 +28,7 @@ from pipeloom import (
 )
 from pipeloom.ir import OpKind
 from pipeloom.planner import Configuration, TrainingRun
+from pipeloom.solver import FAMILIES
 
 EXACT = 1 + 1e-9
 DEGREES = ("gpus", "global_batch", "seq", "tp", "pp", "vp", "dp", "cp", "ep", "etp", "micro_batch")
@@ -69,6 +71,17 @@ def test_what_is_in_a_space() -> None:
     alone = {f"tp4 pp2 b1{cut}{split}" for cut in ("", " cut") for split in ("", " B/W")}
     sharded = names("llama-3-8b", **ONE, tp=4, sharding="fsdp", vp=1)
     assert sharded == alone | {"tp4 dp2 b1 fsdp", "tp4 cp2 b1 fsdp"}
+
+
+def test_all_families_that_predict_knows_are_tried_if_they_do_not_depend_on_times() -> None:
+    tried = {family for each in configurations("llama-3-8b", **ONE) for family in each.families}
+    run: dict[str, Any] = BATCH | {"gpu": "H100", "pp": 4}
+    for name, family in FAMILIES.items():
+        known = False
+        for vp in (1, 2):
+            with suppress(InputError):  # a stage changes ranks, or another number of stages
+                known |= bool(predict("llama-3-8b", **run, vp=vp, schedule=name))
+        assert (name in tried) == (known and not family.by_times)
 
 
 @pytest.mark.parametrize(
