@@ -311,25 +311,17 @@ def plan(request: PlanRequest) -> Plan:
 
 def _nothing(space: Space, ranking: Ranking, *, interrupted: bool) -> str:
     """The message if no plan was found, with the configuration that needs the least memory."""
-    device = space.cluster.gpu
-    where = f"{space.model.name} on {_devices(space)}"
-    tried = [each for each in ranking.evaluated if each.tightest_gib < inf]
-    least = [(each.tightest_gib, each.configuration.name) for each in tried] + ranking.too_large
+    device, words = space.cluster.gpu, "nothing fits"
     if interrupted:
-        return f"{where}: interrupted before a plan that fits was found"
-    if ranking.stopped or (not least and ranking.lower_bound < inf):
-        nearest = min(least, default=None)
-        more = "" if nearest is None else f"; nearest: {nearest[1]}, {nearest[0]:.1f} GiB"
-        return f"{where}: no plan that fits was found in the time or work given{more}"
-    if not least:
-        return f"{where}: nothing fits: memory: no schedule of what may be spread holds"
-    size, name = min(least)
-    family = f", {space.family}," if space.family else ""
-    nothing, needs = ("nothing fits", "needs at least")
-    if ranking.lower_bound < inf:  # another schedule might fit
-        nothing, needs = ("nothing that was tried fits", "takes")
-    return (
-        f"{where}: {nothing}: memory: {name}{family} {needs} {size:.1f} GiB on the fullest "
-        f"device, {size - device.memory_gib:.1f} more than the {device.memory_gib:.3g} of "
-        f"{device.name}{' that headroom leaves' if space.headroom else ''}"
-    )
+        words = "interrupted before a plan that fits was found"
+    elif ranking.lower_bound < inf:  # another schedule might fit
+        words = "no plan that fits was found"
+    tried = [(each.tightest_gib, each.configuration.name) for each in ranking.evaluated]
+    size, name = min([*tried, *ranking.too_large], default=(inf, ""))
+    if size < inf:
+        lacks = f"{size - device.memory_gib:.1f} more than the {device.memory_gib:.3g}"
+        words += (
+            f": memory: {name} needs at least {size:.1f} GiB on the fullest device, {lacks} of "
+            f"{device.name}{' that headroom leaves' if space.headroom else ''}"
+        )
+    return f"{space.model.name} on {_devices(space)}: {words}"

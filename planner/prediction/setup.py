@@ -159,11 +159,9 @@ def check_precision(precision: Precision, cluster: Cluster) -> None:
         )
 
 
-_LAYERS: dict[LayerWork, LayerWork] = {}
-
-
 def layers_of(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
-    """The work of all layers on one rank. Equal layers are one object, also across runs."""
+    """The work of all layers on one rank. Equal layers are one object, also in another run that
+    differs only in keys that do not matter."""
     sharding = run.sharding if run.sharding is Sharding.FSDP else Sharding.NONE
     cut = min(run.pp, 2) if model.tied else 1
     plain = replace(run, gpu=None, gpus=1, dp=1, vp=1, pp=cut, global_batch=1)
@@ -173,6 +171,4 @@ def layers_of(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
 @cache
 def _layers(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
     """The layers of a run whose irrelevant keys have been removed."""
-    layers = work_of(model, run).layers
-    known = {id(work): _LAYERS.setdefault(work, work) for work, _ in different(layers)}
-    return tuple(known[id(work)] for work in layers)
+    return work_of(model, run).layers
