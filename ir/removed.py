@@ -54,6 +54,7 @@ REMOVED: dict[str, str] = {
     "--message-timeout": "--timeout limits one message, not the run",
     "pipeloom pack": "pipeloom.pack packs sequences and schedules them, in Python",
     "--max-tokens": "pipeloom.pack takes max_tokens, in Python",
+    "--schedule optimal": "pipeloom plan with the same degrees finds the best schedule",
     "key packing": "a profile has no sequences: pipeloom.pack returns them beside its schedules",
 }
 

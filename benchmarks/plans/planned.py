@@ -10,7 +10,8 @@ from typing import Any
 
 from pipeloom import InfeasibleError, compile_schedule, dump_program, plan, verify_program
 from pipeloom.planner import MeasuredRow, read_rows
-from pipeloom.planner.prediction.step import StepTimes
+from pipeloom.planner.prediction.rates import Rates
+from pipeloom.planner.prediction.step import Step
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain, violations
 
@@ -70,7 +71,7 @@ def published_cases(rows: Iterable[MeasuredRow]) -> dict[str, list[MeasuredRow]]
     for row in rows:
         if row.source != VTRAIN:
             run = row.setup.run
-            words = [row.model, row.setup.cluster.gpu.name, *(str(getattr(run, k)) for k in _ALIKE)]
+            words = [row.model, row.cluster.gpu.name, *(str(getattr(run, k)) for k in _ALIKE)]
             words += [key for key in _FLAGS if getattr(run, key)]
             words += ["no sequence parallelism"] * (run.tp > 1 and not run.sequence_parallel)
             found.setdefault(" ".join(words), []).append(row)
@@ -83,9 +84,9 @@ def of_published(rows: Sequence[MeasuredRow], work: float) -> Row:
     given: dict[str, Any] = {key: getattr(setup.run, key) for key in (*_ALIKE, *_FLAGS)}
     if not all(row.setup.run.sequence_parallel for row in rows if row.setup.run.tp > 1):
         given["sequence_parallel"] = False
-    steps = [StepTimes(row.setup, row.setup.cluster).time for row in rows]
+    steps = [Step(row.setup, Rates(row.cluster)).time for row in rows]
     published = {"published": [{"step_ms": step} for step in steps]}
-    return _plan(setup.model, setup.cluster, given, work) | published
+    return _plan(setup.model, rows[0].cluster, given, work) | published
 
 
 def _plan(model: Any, cluster: Any, given: Mapping[str, Any], work: float) -> Row:
@@ -102,7 +103,7 @@ def _plan(model: Any, cluster: Any, given: Mapping[str, Any], work: float) -> Ro
         "step_ms": found.best.step_ms,
         "lower_bound": found.lower_bound,
         "gap": found.gap,
-        "memory_gib": found.best.prediction.memory_gib,
+        "memory_gib": found.best.memory_gib,
         "valid": not violations(schedule) and not wrong,
         "cpu_seconds": spent,
     }

@@ -28,7 +28,7 @@ def cases(size: Size) -> Iterator[Case]:
 def measure(case: Case) -> Row:
     kind, gpus = case.given["kind"], case.given["gpus"]
     batch = WEAK * gpus if kind == "weak" else STRONG
-    found = scaling(MODEL, gpu=GPU, gpus=[gpus], global_batch=batch, seq=SEQUENCE, work_limit=WORK)
+    found = scaling(MODEL, gpu=GPU, scale=[gpus], global_batch=batch, seq=SEQUENCE, work_limit=WORK)
     (point,) = found.to_dict()["points"]
     settings = {"scaling": kind, "work": WORK, "seq": SEQUENCE}
     return settings | {key: value for key, value in point.items() if key != "efficiency"}

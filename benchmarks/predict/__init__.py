@@ -72,7 +72,7 @@ def calibration(gpu: str, half: int | None, *, shapes: bool = True) -> Calibrati
 
 def _of_gpu(gpu: str, half: int | None) -> list[MeasuredRow]:
     rows = all_rows() if half is None else halves()[half]
-    return [row for row in rows if row.setup.cluster.gpu.name == gpu]
+    return [row for row in rows if row.cluster.gpu.name == gpu]
 
 
 def reached(half: int, *, shapes: bool = True) -> Reached:
@@ -93,7 +93,7 @@ def cases(size: Size) -> Iterator[Case]:
     yield Case(UNSEEN, VTRAIN)
     for number, row in enumerate(row for row in held if row.source != VTRAIN):
         yield Case(RUNS, f"run {number}", {"row": row})
-    for gpu in dict.fromkeys(row.setup.cluster.gpu.name for row in (*calibrating, *held)):
+    for gpu in dict.fromkeys(row.cluster.gpu.name for row in (*calibrating, *held)):
         for half in (0, None):
             if any(row.calibrates for row in _of_gpu(gpu, half)):
                 words = "all rows" if half is None else "half of the rows"
@@ -154,15 +154,15 @@ def _time_ratios(rows: Rows, rates: Reached) -> list[float]:
 
 def _times(rows: Rows, rates: Reached) -> list[float]:
     times: dict[int, float] = {}
-    for gpu in {row.setup.cluster.gpu.name for row in rows}:
-        mine = [row for row in rows if row.setup.cluster.gpu.name == gpu]
+    for gpu in {row.cluster.gpu.name for row in rows}:
+        mine = [row for row in rows if row.cluster.gpu.name == gpu]
         times |= zip(map(id, mine), map(float, predicted(mine, rates(gpu))), strict=True)
     return [times[id(row)] for row in rows]
 
 
 def _memory_ratio(row: MeasuredRow, rates: Reached) -> float:
     assert row.memory_gib is not None
-    return peak_gib(row, rates(row.setup.cluster.gpu.name)) / row.memory_gib
+    return peak_gib(row, rates(row.cluster.gpu.name)) / row.memory_gib
 
 
 def _off(ratios: Sequence[float]) -> dict[str, float]:
@@ -213,7 +213,7 @@ def _row(row: MeasuredRow, rates: Reached) -> Row:
     return {
         "source": row.source,
         "model": row.model,
-        "gpu": row.setup.cluster.gpu.name,
+        "gpu": row.cluster.gpu.name,
         **{key: getattr(run, key) for key in ("gpus", "tp", "pp", "dp", "cp", "ep", "seq")},
         "precision": str(run.precision) if row.precision_known else "not known",
         "measured_ms": row.step_ms,

@@ -154,7 +154,7 @@ def read_cluster(given: Cluster | Mapping[str, Any] | str | os.PathLike[str]) ->
     if isinstance(given, Mapping):
         return parse_cluster(given, "cluster")
     if not isinstance(given, str | os.PathLike):
-        raise InputError(f"cluster: expected a name, a file or an object, got {given!r:.60}")
+        raise InputError(f"expected a name, a file or an object, got {given!r:.60}")
     name = os.fspath(given)
     if name == "-" or "." in name or "/" in name:
         return parse_cluster(read_json(name), name)

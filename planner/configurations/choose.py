@@ -25,11 +25,11 @@ from pipeloom.solver.core.stopping import FirstOf
 from pipeloom.solver.core.tolerances import CLOSED
 
 from ..models.run import TrainingRun
-from ..solving.progress import Event, Listener, Note, unheard
+from ..solving.progress import Event, Listener, Note
 from ..solving.workers import Workers, in_order, stop_asked
 from .bounds import Bounds
 from .configuration import Configuration
-from .evaluation import Asked, Evaluated, evaluate, improve, simulated_ops
+from .evaluation import Asked, Evaluated, evaluate, improve, rates_of
 from .space import Space
 
 T = TypeVar("T")
@@ -66,67 +66,65 @@ class Ranking:
     need at least. ``stopped``: whether the search ended early.
     """
 
-    evaluated: list[Evaluated]
-    lower_bound: float
-    bounded: int
-    spreads: int
-    too_large: list[tuple[float, str]]
-    stopped: bool
+    evaluated: list[Evaluated] = field(default_factory=list)
+    lower_bound: float = inf
+    spreads: int = 0
+    bounded: int = 0
+    too_large: list[tuple[float, str]] = field(default_factory=list)
+    stopped: bool = False
+
+    def __str__(self) -> str:
+        """How much of the space was examined."""
+        return (
+            f"{counted(self.spreads, 'set')} of degrees bounded, {self.bounded} of their "
+            f"configurations bounded, {len(self.evaluated)} simulated"
+        )
 
 
-@dataclass
 class SpaceSearch:
     """A search of ``space`` within the time or work limit of ``options``."""
 
-    space: Space
-    options: SolveOptions
-    progress: Listener = unheard
-    workers: Workers = field(default_factory=Workers)
-    bounds: Bounds = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.bounds = Bounds(self.space)
-        self._budget = self.options.budget
+    def __init__(
+        self, space: Space, options: SolveOptions, progress: Listener, workers: Workers
+    ) -> None:
+        self.space, self.options, self.progress, self.workers = space, options, progress, workers
+        self.bounds = Bounds(space, rates_of(space.cluster))
+        self.device_gib = space.cluster.gpu.memory_gib
+        self._budget = options.budget
         self._found: dict[Configuration, Evaluated] = {}
         self._searches = Counter[Configuration]()
-        self._too_large: list[tuple[float, str]] = []
-        self._spread = self._bounded = 0
-        self._number = count()
+        self._number, self._best = count(), inf
+        self._ranking = Ranking()
         self._degrees: Queue[TrainingRun] = []
         self._questions: Queue[Evaluated] = []
-        self._best = inf
 
     def choose(self) -> Ranking:
         """The best configurations found, and the lower bound over all."""
         self._degrees = sorted(self._spreads(), key=lambda each: each[:2])
         self._evaluate_alone()
-        self._evaluate_fsdp()
         for evaluated, searched in ROUNDS:
             self._evaluate(evaluated)
             self._improve(searched)
         found = sorted(self._found.values(), key=lambda each: each.rank)
-        counts, large = (self._bounded, self._spread), sorted(self._too_large)[:8]
-        return Ranking(found, self._least, *counts, large, self._over(1.0))
-
-    @property
-    def _least(self) -> float:
-        """The lower bound over the space."""
-        waiting = (queue[0][0] for queue in (self._degrees, self._questions) if queue)
-        known = (each.lower_bound for each in self._found.values())
-        return min([self._best, *waiting, *known])
+        waiting = [queue[0][0] for queue in (self._degrees, self._questions) if queue]
+        self._ranking.evaluated = found
+        self._ranking.lower_bound = min([self._best, *waiting, *(e.lower_bound for e in found)])
+        self._ranking.too_large = sorted(self._ranking.too_large)[:8]
+        self._ranking.stopped = self._over(1.0)
+        return self._ranking
 
     def _spreads(self) -> Iterator[tuple[float, int, TrainingRun]]:
         full = set[TrainingRun]()  # larger microbatches do not fit either
         for run in self.space.degrees():
-            self._spread += 1
+            self._ranking.spreads += 1
             smallest = replace(run, micro_batch=1)
             if smallest in full:
                 continue
             step_ms, gib = self.bounds.of_degrees(run, self.space.shardings(run))
-            if gib <= self.space.cluster.gpu.memory_gib:
+            if gib <= self.device_gib:
                 yield step_ms, next(self._number), run
             else:
-                self._too_large.append((gib, Configuration(run, "", False, ()).name))
+                self._ranking.too_large.append((gib, Configuration(run, False, ()).name))
                 full.add(smallest)
 
     def _evaluate_alone(self) -> None:
@@ -140,22 +138,11 @@ class SpaceSearch:
         if self._questions and not self.options.should_stop():
             self._take(evaluate(self._asked(heappop(self._questions)[2])))
 
-    def _evaluate_fsdp(self) -> None:
-        """Evaluate the best FSDP over all GPUs as a baseline, even if it cannot win."""
-        space = self.space
-        runs = (run for run in space.degrees() if run.dp == run.gpus > 1)
-        each = (one for run in runs for one in space.configurations(run, self.bounds.cut))
-        bounded = [(one, self.bounds.of(one)) for one in each if one.is_fsdp]
-        device = space.cluster.gpu.memory_gib
-        fitting = [Evaluated(one, step_ms) for one, (step_ms, gib) in bounded if gib <= device]
-        if fitting and not self.options.should_stop():
-            self._take(evaluate(self._asked(min(fitting, key=lambda each: each.lower_bound))))
-
     def _evaluate(self, share: float) -> None:
         """Evaluate configurations until none can win, or until this share of the budget is used."""
         while asked := [*islice(self._next(share), TOGETHER)]:
             for each in asked:
-                self._budget.work.spend(EVALUATING + simulated_ops(each.configuration))
+                self._budget.work.spend(EVALUATING + each.simulated_ops)
             self._take_all(evaluate, [*map(self._asked, asked)])
             for each in asked:
                 if each.configuration not in self._found:  # stopped early
@@ -166,25 +153,21 @@ class SpaceSearch:
         least."""
         while not self._over(share):
             first = self._questions[0][0] if self._questions else inf
-            if self._waits(self._degrees) and self._degrees[0][0] < first:
+            if self._degrees and self._degrees[0][0] < min(first, self._limit):
                 self._bound(heappop(self._degrees)[2])
-            elif self._waits(self._questions):
+            elif first < self._limit:
                 yield heappop(self._questions)[2]
             else:
                 return
 
-    def _waits(self, queue: Queue[T]) -> bool:
-        return bool(queue) and self._may_win(queue[0][0])
-
     def _bound(self, run: TrainingRun) -> None:
-        space = self.space
-        for configuration in space.configurations(run, self.bounds.cut):
-            self._bounded += 1
+        for configuration in self.space.configurations(run, self.bounds.cut):
+            self._ranking.bounded += 1
             self._budget.work.spend(BOUNDING)
             step_ms, gib = self.bounds.of(configuration)
-            if gib > space.cluster.gpu.memory_gib:
-                self._too_large.append((gib, configuration.name))
-            elif self._may_win(step_ms):
+            if gib > self.device_gib:
+                self._ranking.too_large.append((gib, configuration.name))
+            elif step_ms < self._limit:
                 self._ask(Evaluated(configuration, step_ms))
 
     def _ask(self, question: Evaluated) -> None:
@@ -243,7 +226,7 @@ class SpaceSearch:
     def _may_improve(self, found: Evaluated) -> bool:
         own = found.configuration
         goes_on = self._searches[own] < len(SHARES) and own.run.pp > 1
-        return goes_on and self.space.family is None and self._may_win(found.lower_bound)
+        return goes_on and self.space.family is None and found.lower_bound < self._limit
 
     def _promise(self, found: Evaluated) -> float:
         left: float = 0.5 ** self._searches[found.configuration]
@@ -251,8 +234,10 @@ class SpaceSearch:
             return found.lower_bound * (1 + UNKNOWN * left)
         return found.step_ms - HOPE * left * (found.step_ms - found.lower_bound)
 
-    def _may_win(self, bound: float) -> bool:
-        return bound < self._best * (1 - CLOSED)
+    @property
+    def _limit(self) -> float:
+        """What a bound must be below so that its entry may win."""
+        return self._best * (1 - CLOSED)
 
     def _over(self, share: float) -> bool:
         """Whether this share of the budget is used, or the caller has stopped."""
@@ -263,11 +248,3 @@ class SpaceSearch:
         """The used share of the budget."""
         time, work = self._budget.time, self._budget.work
         return work.used / work.ops if work.ops < inf else 1 - time.share_left
-
-
-def summary(chosen: Ranking) -> str:
-    """How much of the space was examined."""
-    return (
-        f"{counted(chosen.spreads, 'set')} of degrees bounded, {chosen.bounded} of their "
-        f"configurations bounded, {len(chosen.evaluated)} simulated"
-    )

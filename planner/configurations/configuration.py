@@ -3,56 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
 
-from pipeloom.ir.model.placement import Passing, PlacementKind
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.placement import Passing, Placement, PlacementKind
+from pipeloom.solver.families import find_family
 
-from ..models.run import FULL, SELECTIVE, Sharding, TrainingRun
+from ..models.run import Recompute, Sharding, TrainingRun
+from ..prediction.families import placement_of, schedule_of, splits, usable_families
 
 AUTO = "auto"
 """The word for recomputation that the schedule decides."""
-LEVELS = (frozenset[str](), SELECTIVE, FULL)
-"""Levels of recomputation to try if it is not fixed."""
-SCHEDULES: Mapping[tuple[str, bool], tuple[str, ...]] = {
-    ("linear", False): ("1f1b",),
-    ("linear", True): ("zb-h1", "zb-h2"),
-    ("interleaved", False): ("interleaved-1f1b",),
-    ("interleaved", True): (),
-    ("v", False): ("wave",),
-    ("v", True): ("v-half", "v-min"),
-}
-"""Families to try, by placement and by whether B and W are separate ops."""
-PLACED_BY = {"linear": "1f1b", "interleaved": "interleaved-1f1b", "v": "wave"}
-"""For each placement, a family that has it."""
+PLACEMENTS = (PlacementKind.LINEAR, PlacementKind.INTERLEAVED, PlacementKind.V)
+"""The placements of stages to try."""
 MOST_STREAMED = 16_384
 """Maximum number of pairs of stage and microbatch for passing weights."""
-ROUND_ROBIN = PlacementKind.ROUND_ROBIN.value
-"""The placement for passing weights: microbatches are distributed over ranks."""
+
+
+@cache
+def families_of(chunks: int) -> Mapping[PlacementKind, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """The families to try for each placement of ``chunks`` stages per rank: those with B and W as
+    one op, and those that split them.
+
+    Families whose order depends on times are slow to build; the optimizer finds such orders.
+    """
+    found: dict[PlacementKind, tuple[list[str], list[str]]] = {}
+    for name in usable_families():
+        if find_family(name).by_times:
+            continue
+        with suppress(InputError):  # it has another number of stages per rank
+            kind = placement_of(name, 2, chunks).kind
+            if kind in PLACEMENTS:
+                split = splits(schedule_of(name, 2, chunks, 4))
+                found.setdefault(kind, ([], []))[split].append(name)
+    return {kind: (tuple(fused), tuple(split)) for kind, (fused, split) in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """A point of the space.
 
-    ``run``: its ``schedule`` determines the placement of stages. ``placement``: with
-    ``round-robin``, ranks pass weights. ``splits``: whether B and W are separate ops. ``families``:
-    the schedules to try; if no schedule is given, the optimizer searches for others. ``remat``,
-    ``offload``: whether schedules may recompute whole stages, or move their activations to the host
-    and back, for some microbatches.
+    ``run``: its ``schedule`` determines the placement of stages. ``splits``: whether B and W are
+    separate ops. ``families``: the schedules to try; if no schedule is given, the optimizer
+    searches for others. ``remat``, ``offload``: whether schedules may recompute whole stages, or
+    move their activations to the host and back, for some microbatches. ``passing``: the kind of
+    tensors that pipeline ranks send each other.
     """
 
     run: TrainingRun
-    placement: str
     splits: bool
     families: tuple[str, ...]
     remat: bool = False
     offload: bool = False
+    passing: Passing = Passing.ACTIVATIONS
 
     @property
-    def is_fsdp(self) -> bool:
-        """Whether it is FSDP over all GPUs, without any other parallelism."""
-        return self.run.sharding is Sharding.FSDP and self.run.dp == self.run.gpus
+    def placement(self) -> Placement:
+        """The placement of stages; if weights are passed, that of microbatches."""
+        if self.passing is Passing.WEIGHTS:
+            return Placement.round_robin(self.run.pp)
+        return placement_of(self.run.schedule, self.run.pp, self.run.vp)
 
     @property
     def name(self) -> str:
@@ -61,38 +73,17 @@ class Configuration:
         degrees = [(key, getattr(run, key)) for key in ("tp", "pp", "dp", "cp", "ep", "vp")]
         words = [f"{key}{count}" for key, count in degrees if count > 1]
         words += [f"etp{run.etp}"] * (run.etp != run.tp) + [f"b{run.micro_batch}"]
-        words += [self.recompute] if run.recompute or self.remat else []
+        words += [self.recompute] * (self.recompute != Recompute.NONE)
         words += ["offload"] * self.offload + ["weights"] * (self.passing is Passing.WEIGHTS)
         words += [run.sharding.value] if run.sharding is not Sharding.NONE else []
-        words += ["cut"] * (run.layers_per_stage is not None) + ["v"] * (self.placement == "v")
+        words += ["cut"] * (run.layers_per_stage is not None)
+        words += ["v"] * (self.placement.kind is PlacementKind.V)
         return " ".join(words + ["B/W"] * self.splits)
-
-    @property
-    def passing(self) -> Passing:
-        """The kind of tensors that pipeline ranks send each other."""
-        return Passing.WEIGHTS if self.placement == ROUND_ROBIN else Passing.ACTIVATIONS
 
     @property
     def recompute(self) -> str:
         """The word for the level of recomputation."""
-        again = self.run.recompute
-        if self.remat:
-            return AUTO
-        return "selective" if again == SELECTIVE else "+".join(sorted(again)) or "none"
-
-
-def in_words(value: Any) -> str:
-    """A value of a run's key in command-line syntax: ``12,14``, ``core_attn,mlp``."""
-    if isinstance(value, frozenset):
-        return ",".join(sorted(value)) or "none"
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def has_placement(placement: str, run: TrainingRun) -> bool:
-    """Whether the placement has the run's number of stages per rank."""
-    if placement == "linear":
-        return run.vp == 1
-    return run.vp == 2 if placement == "v" else run.vp > 1
+        return AUTO if self.remat else self.run.recompute.value
 
 
 def passes_weights(run: TrainingRun) -> bool:

@@ -19,10 +19,10 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
 
 from ..exchange import export
-from ..models.run import FULL, Sharding, TrainingRun
+from ..models.run import Recompute, Sharding, TrainingRun
 from ..models.work import LayerWork, WorkKind
 from ..packaged import packaged
-from ..prediction.step import StepTimes
+from ..prediction.step import Step
 
 _ENDS = {
     WorkKind.EMBEDDING: Layer(
@@ -37,7 +37,7 @@ one of which must hold."""
 TO_MEGATRON = "--schedule 1f1b or --schedule interleaved-1f1b plans for what Megatron runs"
 
 
-def write_files(folder: Path, step: StepTimes, schedule: Schedule) -> list[str]:
+def write_files(folder: Path, step: Step, schedule: Schedule) -> list[str]:
     """Write ``profile.json``, ``schedule.json`` and ``program.json``, and input files for
     torchtitan and Megatron, each with its flags.
 
@@ -74,7 +74,7 @@ def write_files(folder: Path, step: StepTimes, schedule: Schedule) -> list[str]:
     return notes
 
 
-def _with_layers(step: StepTimes, schedule: Schedule) -> Schedule:
+def _with_layers(step: Step, schedule: Schedule) -> Schedule:
     """The schedule with the layers of each stage, tied weights and replicas in its profile."""
     numbers, setup = count(), step.setup
     layers = tuple(tuple(_layer(work, numbers) for work in works) for works in setup.work.stages)
@@ -88,7 +88,7 @@ def _with_layers(step: StepTimes, schedule: Schedule) -> Schedule:
     return _with_replicas(step, replace(schedule, problem=replace(schedule.problem, profile=named)))
 
 
-def _with_replicas(step: StepTimes, schedule: Schedule) -> Schedule:
+def _with_replicas(step: Step, schedule: Schedule) -> Schedule:
     """The schedule with its replicas. The exposed share of averaging is chosen such that an
     iteration takes the time of the predicted step without the optimizer."""
     if step.setup.run.dp == 1:
@@ -115,30 +115,28 @@ def _layer(work: LayerWork, numbers: Iterator[int]) -> Layer:
 def _lines(table: str, run: TrainingRun) -> list[str]:
     """The lines of a table in ``systems.json`` for which one of the properties holds for the
     run."""
-    again, fsdp = sorted(run.recompute), run.sharding is Sharding.FSDP
-    sharded, some = run.sharding is not Sharding.NONE, run.recompute not in {frozenset(), FULL}
+    fsdp, sharded = run.sharding is Sharding.FSDP, run.sharding is not Sharding.NONE
+    again, divided = run.recompute, sharded or run.ep > 1
+    inner = [f"{key} {getattr(run, key)}" for key in ("tp", "cp", "ep") if getattr(run, key) > 1]
     holds = {
+        "": True,
         run.precision.value: True,
         run.sharding.value: True,
-        "divided": sharded or run.ep > 1,
-        "divided-kept": (sharded or run.ep > 1) and not fsdp,
-        "whole": not sharded and run.ep == 1,
+        again.value: True,
+        "inner": bool(inner),
+        "divided": divided,
+        "divided-kept": divided and not fsdp,
+        "whole": not divided,
         "ep": run.ep > 1,
         "etp": run.etp != run.tp,
         "etp-alone": run.etp != run.tp and run.ep == 1,
         "sequence-parallel": run.sequence_parallel,
-        "full": run.recompute == FULL,
-        "selective": some,
-        "selective-kept": some and not fsdp,
+        "selective-kept": again is Recompute.SELECTIVE and not fsdp,
         "sharded": sharded and run.dp > 1,
         "scattered": run.pp == 1 and run.microbatches > 1 and run.sharding is Sharding.ZERO1,
     }
-    inner = [f"{key} {getattr(run, key)}" for key in ("tp", "cp", "ep") if getattr(run, key) > 1]
-    true = {word for word, is_so in (holds | {"inner": bool(inner)}).items() if is_so}
-    words = {"modules": " ".join(again), "listed": ", ".join(again), "inner": ", ".join(inner)}
-    words["mode"] = next(word for word in ("full", "selective", "none") if word in true | {"none"})
     return [
-        line.format(run=run, **words)
+        line.format(run=run, inner=", ".join(inner))
         for line, needed in SYSTEMS[table]
-        if not needed or not true.isdisjoint(needed.split())
+        if any(holds.get(word, False) for word in needed.split(" "))
     ]

@@ -15,7 +15,7 @@ from pipeloom.ir.formats.json_reader import parse_json, read_json, read_text
 from pipeloom.ir.model.schedule import Schedule
 
 from ..inputs.documents import FilePath, named
-from .primus import is_iteration, read_primus, read_primus_ranks
+from .primus import is_iteration, read_primus
 from .samples import MeasuredOps, Sample, is_plan
 from .timers import EXPECTED, is_table, read_timers
 from .torch_trace import read_torch_trace
@@ -63,12 +63,10 @@ def _read_document(document: Any, path: FilePath, where: str) -> MeasuredOps:
         return read_torch_trace(document, where)
     if document.get("format") == SCHEDULE:
         return _measured_schedule(parse_schedule(document, where), where)
-    if "iterations" in document:
-        return read_primus_ranks(document, where)
-    if document and all(map(is_iteration, document.values())):
+    if "iterations" in document or (document and all(map(is_iteration, document.values()))):
         config = Path(path).with_name("config.json")
         beside = read_json(os.fspath(config)) if path != "-" and config.is_file() else None
-        return read_primus(document, where, beside)
+        return read_primus(document, where, document.get("config", beside))
     raise InputError(f"{where}: expected {WANTED}")
 
 

@@ -12,7 +12,7 @@ backward is a BW.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeloom.ir.errors import InputError
@@ -31,67 +31,50 @@ def is_iteration(value: Any) -> bool:
     return isinstance(value, dict) and "fwd_start" in value and "bwd_start" in value
 
 
-def read_primus(document: Mapping[str, Any], where: str, config: Any = None) -> MeasuredOps:
-    """The ops of one rank's file. Raises InputError if its lists do not match."""
-    match = _FILE.search(where)
+def read_primus(document: Mapping[str, Any], where: str, config: Any) -> MeasuredOps:
+    """The ops of one rank's file, or of a file with all ranks. Raises InputError if its lists do
+    not match, or if the ranks have several stages by ``config`` but ops have no chunks."""
+    whole, match = document.get("iterations"), _FILE.search(where)
+    if whole is None:
+        steps: Mapping[str, Any] = {number: [row] for number, row in document.items()}
+    else:
+        steps = whole if isinstance(whole, dict) else {}
+    counts = {len(rows) if isinstance(rows, list) else 0 for rows in steps.values()}
+    if len(counts) != 1 or counts == {0}:
+        raise InputError(f"{where}: iterations: expected a list of as many ranks for each number")
+    (ranks,), about = counts, config if isinstance(config, dict) else {}
+    chunks = about.get("vp_size", about.get("vpp_size", 1)) or 1
     samples = [
-        sample
-        for step, (number, row) in enumerate(document.items())
-        for sample in _samples(row, step, f"{where}: {number}", config)
+        sample._replace(stage=sample.stage * ranks + rank)
+        for step, (number, rows) in enumerate(steps.items())
+        for rank, row in enumerate(rows)
+        for sample in _samples(row, step, f"{where}: {number}[{rank}]", chunks)
     ]
+    if whole is not None:
+        return MeasuredOps(samples, ranks)
     return MeasuredOps(samples, rank=None if match is None else int(match[1]), chunks=True)
 
 
-def read_primus_ranks(document: Mapping[str, Any], where: str) -> MeasuredOps:
-    """The samples in a file with all ranks."""
-    iterations = document["iterations"]
-    rows = list(iterations.values()) if isinstance(iterations, dict) else []
-    counts = {len(row) if isinstance(row, list) else 0 for row in rows}
-    if len(counts) != 1 or counts == {0}:
-        raise InputError(f"{where}: iterations: expected a list of as many ranks for each number")
-    ranks = counts.pop()
-    samples = [
-        sample._replace(stage=sample.stage * ranks + rank)
-        for step, (number, row) in enumerate(iterations.items())
-        for rank, of_rank in enumerate(row)
-        for sample in _samples(of_rank, step, f"{where}: {number}[{rank}]", document.get("config"))
-    ]
-    return MeasuredOps(samples, ranks)
-
-
-def _samples(row: Any, step: int, where: str, config: Any) -> list[Sample]:
+def _samples(row: Any, step: int, where: str, chunks_of_rank: int) -> Iterator[Sample]:
     if not is_iteration(row):
         raise InputError(f"{where}: expected an object with {', '.join(KEYS)}, got {show(row)}")
     splits = bool(row.get("wgrad_start"))
     kinds = {"fwd": OpKind.F, "bwd": OpKind.B if splits else OpKind.BW}
-    found = []
     for series, kind in (kinds | ({"wgrad": OpKind.W} if splits else {})).items():
         starts, ends = (_list(row, f"{series}_{key}", where) for key in ("start", "end"))
-        chunks = _chunks(row, series, where, config) or [0] * len(starts)
+        chunks = row.get(f"{series}_chunk")
+        if not chunks and chunks_of_rank != 1:
+            words = f"missing; expected it with vp_size {show(chunks_of_rank)}"
+            raise InputError(f"{where}: {series}_chunk: {words}")
+        chunks = chunks or [0] * len(starts)
         if not len(starts) == len(ends) == len(chunks):
             raise InputError(f"{where}: {series}_start: expected as many as {series}_end")
         for at, (start, end, chunk) in enumerate(zip(starts, ends, chunks, strict=True)):
-            begun = time_of(start, f"{where}: {series}_start[{at}]")
-            took = time_of(end, f"{where}: {series}_end[{at}]") - begun
-            took = time_of(took, f"{where}: {series}_end[{at}] - start")
-            found.append(Sample(kind, chunk, step, took))
-    return found
-
-
-def _chunks(row: Mapping[str, Any], series: str, where: str, config: Any) -> Sequence[int]:
-    """The chunk of each op; empty if ranks have one stage. Raises InputError if it is required but
-    missing."""
-    key = f"{series}_chunk"
-    if row.get(key):
-        chunks = _list(row, key, where)
-        if not all(is_count(chunk) and 0 <= chunk < MOST_STAGES for chunk in chunks):
-            raise InputError(f"{where}: {key}: expected whole numbers >= 0, got {show(chunks)}")
-        return chunks
-    about = config if isinstance(config, dict) else {}
-    size = about.get("vp_size", about.get("vpp_size", 1))
-    if size not in (None, 1):
-        raise InputError(f"{where}: {key}: missing; expected it with vp_size {show(size)}")
-    return []
+            name = f"{where}: {series}_end[{at}]"
+            if not (is_count(chunk) and 0 <= chunk < MOST_STAGES):
+                raise InputError(f"{where}: {series}_chunk: expected stages, got {show(chunk)}")
+            took = time_of(end, name) - time_of(start, f"{where}: {series}_start[{at}]")
+            yield Sample(kind, chunk, step, time_of(took, f"{name} - start"))
 
 
 def _list(row: Mapping[str, Any], key: str, where: str) -> Sequence[Any]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -50,6 +50,7 @@ def profile_like(given: Like, progress: Listener | None = None) -> Profile:
 FAR = 2.0
 """Factor on the median of their stage and kind above which ops are reported as outliers."""
 HALF = 0.5
+BOTH = frozenset({OpKind.B, OpKind.W})
 Times = Mapping[int, Mapping[OpKind, Figure]]
 
 
@@ -68,7 +69,7 @@ def profile_from(request: ProfileFromRequest) -> Measurement:
 
     Raises InputError for other files, for missing ops, and for files that do not match each other.
     """
-    tell, files, ranks = request.progress or unheard, request.files, request.ranks
+    tell, files = request.progress or unheard, request.files
     given = [files] if isinstance(files, str) or not isinstance(files, Sequence) else list(files)
     _check(request)
     memory_limit = memory_limit_of(request.memory_limit)
@@ -76,25 +77,27 @@ def profile_from(request: ProfileFromRequest) -> Measurement:
     told = recordings[0].profile
     if request.like is not None:
         told = profile_like(request.like, request.progress)
+    _check_peers(recordings)
     for note in (note for recording in recordings for note in recording.notes):
         tell(Note(f"note: {note}"))
-    _check_peers(recordings)
-    samples = [
-        _over_all_ranks(recording, at, len(recordings)) for at, recording in enumerate(recordings)
-    ]
-    every = [each for own in samples for each in own]
-    times = _figures(_after_warmup(every, request.warmup, tell), tell)
-    stages_of = {
-        r.where: {s.stage for s in own} for r, own in zip(recordings, samples, strict=True)
-    }
-    _check_stages(times, told, stages_of)
-    profile = _profile(times, request, told, tell)
-    most = max(len(times), _ranks(recordings))
-    if ranks is not None and told is None and not 1 <= ranks <= most:
-        raise InputError(f"ranks: expected 1 to {most}, of which files tell, got {ranks}")
-    profile = replace(profile, ranks=ranks or (told.ranks if told else _ranks(recordings)))
-    if told is not None and profile.ranks != told.ranks:
-        raise InputError(f"ranks: expected {told.ranks} as in the other profile, got {ranks}")
+    samples = _over_all_ranks(recordings)
+    times = _figures(_after_warmup(samples, request.warmup, tell), tell)
+    _check_stages(times, [recording.where for recording in recordings])
+    if told is not None and told.num_stages != len(times):
+        raise InputError(
+            f"like: expected a profile of {counted(len(times), 'stage')}, got {told.num_stages}"
+        )
+    for note in _assumed(times, request, told):
+        tell(Note(f"note: {note}"))
+    like = told or Profile((), 1)
+    old = like.stages or (None,) * len(times)
+    profile = replace(
+        like,
+        stages=tuple(_stage(times[s], old[s], request) for s in range(len(times))),
+        ranks=_ranks(recordings, request.ranks, told, len(times)),
+        t_comm=like.t_comm if request.t_comm is None else request.t_comm,
+        name=request.name or like.name,
+    )
     if memory_limit is not None and memory_limit < math.inf:
         profile = replace(profile, memory_limit=(memory_limit,) * profile.ranks)
     return Measurement(profile, tuple(times[s] for s in sorted(times)), None, together=True)
@@ -123,15 +126,28 @@ def _check_peers(recordings: Sequence[MeasuredOps]) -> None:
                 )
 
 
-def _ranks(recordings: Sequence[MeasuredOps]) -> int:
-    return min(sum(recording.ranks for recording in recordings), MOST_RANKS)
+def _ranks(
+    recordings: Sequence[MeasuredOps], given: int | None, told: Profile | None, stages: int
+) -> int:
+    """The number of ranks. Raises InputError if ``given`` is another than that of ``told``, or more
+    than files and stages."""
+    found = min(sum(recording.ranks for recording in recordings), MOST_RANKS)
+    if told is not None and given not in (None, told.ranks):
+        raise InputError(f"ranks: expected {told.ranks} as in the other profile, got {given}")
+    if told is None and given is not None and not 1 <= given <= max(stages, found):
+        most = max(stages, found)
+        raise InputError(f"ranks: expected 1 to {most}, of which files tell, got {given}")
+    return given or (told.ranks if told else found)
 
 
-def _over_all_ranks(recording: MeasuredOps, at: int, count: int) -> list[Sample]:
-    """The samples of file ``at`` out of ``count``, with stages numbered over all ranks."""
-    if not recording.chunks:
-        return list(recording.samples)
-    return [sample._replace(stage=sample.stage * count + at) for sample in recording.samples]
+def _over_all_ranks(recordings: Sequence[MeasuredOps]) -> list[Sample]:
+    """The samples of all files, with stages numbered over all ranks."""
+    count = len(recordings)
+    return [
+        sample._replace(stage=sample.stage * count + at) if recording.chunks else sample
+        for at, recording in enumerate(recordings)
+        for sample in recording.samples
+    ]
 
 
 def _after_warmup(samples: Sequence[Sample], warmup: int | None, tell: Listener) -> list[Sample]:
@@ -166,49 +182,27 @@ def _figures(samples: Sequence[Sample], tell: Listener) -> Times:
     }
 
 
-def _check_stages(
-    times: Times, like: Profile | None, stages_of: Mapping[str, Collection[int]]
-) -> None:
+def _check_stages(times: Times, files: Sequence[str]) -> None:
     """Raises InputError, naming the files, if stages or ops of stages are missing."""
-    count = 1 + max(times, default=-1)
+    count, where = 1 + max(times, default=-1), _listed(files)
     if not 0 < count <= MOST_STAGES:
-        raise InputError(
-            f"{_listed(stages_of)}: expected ops of 1 to {MOST_STAGES} stages, got {count}"
-        )
+        raise InputError(f"{where}: expected ops of 1 to {MOST_STAGES} stages, got {count}")
     missing = [s for s in range(count) if s not in times]
     if missing:
         raise InputError(
-            f"{_listed(stages_of)}: expected ops of each of {count} stages, found none of stage "
-            f"{missing[0]}: each rank's file is needed"
+            f"{where}: expected ops of each of {count} stages, found none of stage {missing[0]}: "
+            "each rank's file is needed"
         )
     for s, kinds in sorted(times.items()):
-        if OpKind.F not in kinds or not (OpKind.BW in kinds or {OpKind.B, OpKind.W} <= set(kinds)):
+        if OpKind.F not in kinds or not (OpKind.BW in kinds or kinds.keys() >= BOTH):
             found = ", ".join(kind.name for kind in kinds)
-            where = _listed([file for file, stages in stages_of.items() if s in stages])
             raise InputError(f"{where}: stage {s}: expected F, and B and W or BW, found {found}")
-    if like is not None and like.num_stages != count:
-        raise InputError(
-            f"like: expected a profile of {counted(count, 'stage')}, got {like.num_stages}"
-        )
 
 
-def _listed(files: Collection[str]) -> str:
+def _listed(files: Sequence[str]) -> str:
     """The file, or the first file and the number of the others."""
-    first, more = next(iter(files), "files"), len(files) - 1
-    return first if more < 1 else f"{first} and {counted(more, 'other file')}"
-
-
-def _profile(
-    times: Times, request: ProfileFromRequest, told: Profile | None, tell: Listener
-) -> Profile:
-    """The profile, except its number of ranks. ``told``: a profile of the same stages, if known."""
-    like = told or Profile((), 1)
-    old = like.stages or (None,) * len(times)
-    stages = tuple(_stage(times[s], old[s], request) for s in range(len(times)))
-    for note in _assumed(times, request, told):
-        tell(Note(f"note: {note}"))
-    t_comm = like.t_comm if request.t_comm is None else request.t_comm
-    return replace(like, stages=stages, t_comm=t_comm, name=request.name or like.name)
+    more = len(files) - 1
+    return files[0] if more < 1 else f"{files[0]} and {counted(more, 'other file')}"
 
 
 def _stage(
@@ -219,7 +213,7 @@ def _stage(
     if request.memory is not None:
         kept = replace(kept, m_b=request.memory[0], m_w=request.memory[-1])
     again = times.get(OpKind.R)
-    both = {OpKind.B, OpKind.W} <= set(times)
+    both = times.keys() >= BOTH
     return replace(
         kept,
         t_f=times[OpKind.F].median,
@@ -237,7 +231,7 @@ def _backward(
 ) -> tuple[float, float]:
     """T_B and T_W: as measured, or a BW divided by ``split``, by the ratio in ``old``, or by
     halves."""
-    if OpKind.B in times and OpKind.W in times:
+    if times.keys() >= BOTH:
         return times[OpKind.B].median, times[OpKind.W].median
     both = times[OpKind.BW].median
     if split is None:
@@ -249,7 +243,7 @@ def _backward(
 def _assumed(times: Times, request: ProfileFromRequest, told: Profile | None) -> list[str]:
     """Notes on values of the profile that were not measured."""
     notes = []
-    whole = [s for s, kinds in sorted(times.items()) if not {OpKind.B, OpKind.W} <= set(kinds)]
+    whole = [s for s, kinds in sorted(times.items()) if not kinds.keys() >= BOTH]
     if whole and request.split is None:
         how = "as in the other profile" if told else "by halves, as nothing says how"
         notes.append(

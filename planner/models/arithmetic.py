@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from typing import Any
 
 from pipeloom.ir.model.ops import OpKind
@@ -14,10 +15,16 @@ from pipeloom.report.table import table
 from .layers import work_of
 from .model import Model
 from .reading import ModelLike, read_model
-from .run import Sharding, TrainingRun, usual
-from .work import LayerWork, ModelWork, WorkKind, different, states_of
+from .run import TrainingRun, usual
+from .work import LayerWork, ModelWork, States, WorkKind, different, states_of
 
 _OPS = (OpKind.F, OpKind.R, OpKind.B, OpKind.W)
+_SIZES = {"m_b": "M_B", "m_w": "M_W", "m_r": "back in R", "message_bytes": "sent on"}
+_KEPT = (
+    *("micro_batch", "seq", "layers", "precision", "recompute", "attention"),
+    *("gradients", "fused_cross_entropy"),
+)
+"""The keys of a run that also hold without parallelism."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ class Arithmetic:
                 "parameters": asdict(layer.parameters),
                 "flops": {op.name: layer.flops(op) for op in _OPS},
                 "bytes_moved": {op.name: layer.bytes_moved(op) for op in _OPS},
-                **{key: getattr(layer, key) for key in ("m_b", "m_w", "m_r", "message_bytes")},
+                **{key: getattr(layer, key) for key in _SIZES},
             }
             for layer, count in different(self.work.layers)
         ]
@@ -84,12 +91,12 @@ class Arithmetic:
 
     def _layer_table(self) -> str:
         header = ["layer", "of", "parameters", *(f"{op.name} FLOPs" for op in _OPS)]
-        header += ["bytes moved", "M_B", "M_W", "back in R", "sent on"]
+        header += ["bytes moved", *_SIZES.values()]
         rows = []
         for row in self._layers():
             held = row["parameters"]["dense"] + row["parameters"]["expert"]
             figures = [held, *row["flops"].values(), sum(row["bytes_moved"].values())]
-            figures += [row[key] for key in ("m_b", "m_w", "m_r", "message_bytes")]
+            figures += [row[key] for key in _SIZES]
             rows.append([row["layer"], str(row["count"]), *map(amount, figures)])
         return "on one rank, for a microbatch\n" + table(header, rows)
 
@@ -106,25 +113,18 @@ def arithmetic(model: ModelLike, **run: Any) -> Arithmetic:
     checked = TrainingRun.of(usual(found) | dict(run), found)
     if run.get("gradients") is None:
         checked = replace(checked, gradients=checked.precision)
-    one = _alone(checked)
+    kept = {key: getattr(checked, key) for key in _KEPT}
+    one = TrainingRun(**kept, global_batch=checked.micro_batch)
     alone = work_of(found, one).layers
     # multi-token prediction is not counted in a model's size
     count = sum(x.parameters.total for x in alone if x.kind is not WorkKind.MTP)
-    active = count - _idle(found, alone)
-    totals = _totals_of(alone, one)
-    return Arithmetic(found, checked, count, active, totals, work_of(found, checked))
-
-
-def _alone(run: TrainingRun) -> TrainingRun:
-    """The same run with one microbatch on one rank."""
-    degrees: dict[str, Any] = dict.fromkeys(("gpus", "tp", "pp", "vp", "dp", "cp", "ep", "etp"), 1)
-    return replace(
-        run,
-        **degrees,
-        global_batch=run.micro_batch,
-        sequence_parallel=False,
-        sharding=Sharding.NONE,
-        layers_per_stage=None,
+    return Arithmetic(
+        model=found,
+        run=checked,
+        parameters=count,
+        active=count - _idle(found, alone),
+        totals=_totals_of(alone, one),
+        work=work_of(found, checked),
     )
 
 
@@ -138,11 +138,11 @@ def _idle(model: Model, layers: tuple[LayerWork, ...]) -> int:
 
 def _totals_of(layers: tuple[LayerWork, ...], run: TrainingRun) -> dict[str, float]:
     """Bytes summed over layers: everything on one rank, tied parameters once."""
-    states = [states_of(layer.parameters, run) for layer in layers]
+    states = reduce(States.plus, (states_of(layer.parameters, run) for layer in layers))
     found = {
-        "parameters": sum(each.weights for each in states),
-        "gradients": sum(each.gradients for each in states),
-        "optimizer": sum(each.optimizer for each in states),
+        "parameters": states.weights,
+        "gradients": states.gradients,
+        "optimizer": states.optimizer,
         "activations": sum(layer.m_b for layer in layers),
     }
     return found | {"all": sum(found.values())}

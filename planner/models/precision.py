@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Self
 
 
 class Precision(StrEnum):
@@ -10,7 +11,8 @@ class Precision(StrEnum):
 
     ``fp8`` has one scale per tensor; ``mxfp8`` has one byte of scale per 32 numbers (OCP
     Microscaling Formats 1.0, 2023, table 1); ``nvfp4`` one byte per 16. With these, everything
-    except the operands of the layers' products (embedding and head excluded) is bf16.
+    except the operands of the layers' products (embedding and head excluded) is bf16. Names of
+    published measurements, such as ``float8`` and ``FP8-CS``, are accepted.
     """
 
     FP32 = "fp32"
@@ -19,6 +21,12 @@ class Precision(StrEnum):
     FP8 = "fp8"
     MXFP8 = "mxfp8"
     NVFP4 = "nvfp4"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        word = str(value).lower().replace("-", "").replace("_", "")
+        word = word.removesuffix("cs").removesuffix("ds").replace("bfloat", "bf")
+        return cls._value2member_map_.get(word.replace("float", "fp"))  # type: ignore[return-value]
 
     @property
     def element_bytes(self) -> float:

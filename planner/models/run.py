@@ -6,25 +6,26 @@ or ``not stated`` have the defaults that :class:`TrainingRun` documents.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.units import counted
 
 from .model import Model
 from .precision import Precision
-from .run_faults import faults_of
-from .words import RunValues
+from .words import Words
 
-MODULES = ("core_attn", "layernorm", "mlp", "moe", "moe_act", "mla_up_proj", "shared_experts")
-"""Modules that can be recomputed separately, named as in Megatron's ``--recompute-modules``."""
-FULL = frozenset({"full"})
-SELECTIVE = frozenset({"core_attn"})
-"""Selective recomputation as in Megatron; with ``fsdp`` it is torchtitan's
-(:mod:`.layers.every_second`)."""
-_RECOMPUTE = {"none": frozenset[str](), "selective": SELECTIVE, "full": FULL}
+
+class Recompute(StrEnum):
+    """What is recomputed before a layer's backward: nothing; attention's core, without projections
+    (with ``fsdp``, torchtitan's choice, :mod:`.layers.every_second`); or all but its input."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
 
 
 class Sharding(StrEnum):
@@ -55,12 +56,11 @@ class TrainingRun:
     ``layers``: by default the model's; may be fewer. ``layers_per_stage``: one number per stage (pp
     x vp), not counting embedding and head; None: evenly divided. ``micro_batch``: 1.
     ``global_batch``: one microbatch per replica, or 4 pp if pp > 1. ``seq``: 4096, or the model's
-    maximum length if that is less. ``precision``: bf16. ``recompute``: a set of modules,
-    ``{"full"}``, or empty (the default). ``sequence_parallel``: by default if tp > 1. ``sharding``:
-    none. ``schedule``: 1f1b, or interleaved-1f1b if vp > 1. ``attention``: flash. ``gradients``:
-    the format in which they are summed, fp32 as in Megatron and FSDP. ``fused_cross_entropy``:
-    false, so that logits are kept in float32. ``compile``: whether a compiler fuses elementwise
-    kernels, false; the work is counted the same.
+    maximum length if that is less. ``precision``: bf16. ``recompute``: none. ``sequence_parallel``:
+    by default if tp > 1. ``sharding``: none. ``schedule``: 1f1b, or interleaved-1f1b if vp > 1.
+    ``attention``: flash. ``gradients``: the format in which they are summed, fp32 as in Megatron
+    and FSDP. ``fused_cross_entropy``: false, so that logits are kept in float32. ``compile``:
+    whether a compiler fuses elementwise kernels, false; the work is counted the same.
     """
 
     gpu: str | None = None
@@ -76,7 +76,7 @@ class TrainingRun:
     global_batch: int = 1
     seq: int = 4096
     precision: Precision = Precision.BF16
-    recompute: frozenset[str] = frozenset()
+    recompute: Recompute = Recompute.NONE
     sequence_parallel: bool = False
     sharding: Sharding = Sharding.NONE
     layers: int = 1
@@ -94,11 +94,11 @@ class TrainingRun:
         Raises InputError with one line per fault: an unknown key, an invalid value, or degrees that
         do not divide each other, the GPUs, the model or the batch.
         """
-        values = RunValues(given, (*KEYS, *ALSO))
-        run = cls(**values_of(values, model))
-        values.raise_faults()
-        run = _with_degrees(run, values)
-        values.raise_faults()
+        words = words_of(given)
+        run = cls(**values_of(words, model))
+        words.raise_faults()
+        run = _with_degrees(run, words)
+        words.raise_faults()
         if faults := list(faults_of(run, model)):
             raise InputError(*faults)
         return run
@@ -133,6 +133,11 @@ class TrainingRun:
         return self.tp * self.cp * self.dp // (self.ep * self.etp)
 
     @property
+    def torch_selects(self) -> bool:
+        """Whether selective recomputation is torchtitan's."""
+        return self.sharding is Sharding.FSDP and self.recompute is Recompute.SELECTIVE
+
+    @property
     def layers_by_stage(self) -> tuple[int, ...]:
         """Decoder layers of each stage, in forward order. If uneven, the first stages have one
         more."""
@@ -147,78 +152,56 @@ ALSO = ("microbatches", "local_batch")
 """Alternative keys for the batch: number of microbatches, and of sequences, per replica."""
 
 
-def values_of(values: RunValues, model: Model) -> dict[str, Any]:
+def words_of(given: Mapping[str, Any], known: Iterable[str] = (*KEYS, *ALSO)) -> Words:
+    """The given keys without unknown values, and with a fault for each key that is not known."""
+    every = Words(given)
+    every.refuse_unknown(known := [*known], f"known: {', '.join(known)}")
+    words = Words({k: value for k, value in given.items() if k == "vp" or not _is_unknown(value)})
+    words.faults = every.faults
+    return words
+
+
+def _is_unknown(value: object) -> bool:
+    return value is None or (isinstance(value, str) and ("not stated" in value or value == "?"))
+
+
+def values_of(words: Words, model: Model) -> dict[str, Any]:
     """The value of each field: as given, or its default."""
-    of_model = {"seq": min(4096, model.longest or 4096), "layers": model.layers}
-    own = {"recompute": _recompute, "layers_per_stage": _by_stage}
-    found: dict[str, Any] = {
-        each.name: own[each.name](values)
-        if each.name in own
-        else values.read(each.name, of_model.get(each.name, each.default))
-        for each in fields(TrainingRun)
-    }
-    cut = _without_ends(found["layers_per_stage"], found["layers"])
-    return found | {"layers_per_stage": cut, "schedule": found["schedule"].lower()}
+    defaults: dict[str, Any] = {field.name: field.default for field in fields(TrainingRun)}
+    defaults |= {"seq": min(4096, model.longest or 4096), "layers": model.layers}
+    found = {key: _value(words, key, default) for key, default in defaults.items() if key != "vp"}
+    cut = _without_ends(_by_stage(words), found["layers"])
+    found |= {"layers_per_stage": cut, "schedule": found["schedule"].lower()}
+    return found | {"vp": _virtual(words, found["layers"] // found["pp"])}
 
 
-def _recompute(values: RunValues) -> frozenset[str]:
-    given = values.value("recompute") if values.has("recompute") else "none"
-    if isinstance(given, str):
-        given = [word.strip() for word in given.lower().split(",")]
-        if len(given) == 1 and given[0] in _RECOMPUTE:
-            return _RECOMPUTE[given[0]]
-    words = [*given] if isinstance(given, Iterable) else [given]
-    if not all(word in MODULES for word in words):
-        known = f"none, selective, full, or some of {', '.join(MODULES)}"
-        return values.wrong(("recompute",), known, frozenset())
-    return frozenset(words)
+def _value(words: Words, key: str, default: Any) -> Any:
+    """The value of this key, which must have the type of ``default``."""
+    if isinstance(default, bool):
+        return words.flag(key, default=default)
+    if isinstance(default, StrEnum):
+        return words.choice(key, default)
+    if isinstance(default, int):
+        return words.whole(key, default=default)
+    found = words.value(key)
+    if key == "layers_per_stage" or found is None:
+        return default
+    return found if isinstance(found, str) else words.wrong((key,), "a name", default)
 
 
-def _by_stage(values: RunValues) -> tuple[int, ...] | None:
+def _by_stage(words: Words) -> tuple[int, ...] | None:
     """Parse ``12,14``, a list, or a single number."""
-    given = values.value("layers_per_stage")
+    given = words.value("layers_per_stage")
     if given is None:
         return None
     parts = given.split(",") if isinstance(given, str) else given
-    parts = [parts] if isinstance(parts, int) else parts
     try:
-        found = tuple(int(part) for part in parts)
+        found = tuple(map(int, [parts] if isinstance(parts, int) else parts))
     except (TypeError, ValueError):
         found = ()
     if not found or min(found) < 0:
-        return values.wrong(("layers_per_stage",), "whole numbers >= 0, one per stage", None)
+        return words.wrong(("layers_per_stage",), "whole numbers >= 0, one per stage", None)
     return found
-
-
-def _with_degrees(run: TrainingRun, values: RunValues) -> TrainingRun:
-    """The run, with the fields that follow from others if they are not given."""
-    whole, inner = values.whole, run.tp * run.pp * run.cp
-    dp, vp = whole("dp", default=max(1, run.gpus // inner)), _virtual(values, run)
-    local = whole("local_batch", default=1)
-    micro_batch = whole("micro_batch", default=1 if run.pp > 1 else local)
-    count = whole("microbatches", default=1 if run.pp == 1 else 4 * run.pp)
-    replica = local if values.has("local_batch") else count * micro_batch
-    family = run.schedule if values.has("schedule") or vp == 1 else "interleaved-1f1b"
-    return replace(
-        run,
-        gpus=whole("gpus", default=inner * dp),
-        dp=dp,
-        vp=vp,
-        etp=whole("etp", default=run.tp),
-        micro_batch=micro_batch,
-        global_batch=whole("global_batch", default=replica * dp),
-        sequence_parallel=values.flag("sequence_parallel", default=run.tp > 1),
-        schedule=family,
-    )
-
-
-def _virtual(values: RunValues, run: TrainingRun) -> int:
-    """Stages per rank. For ``interleaved, not stated``, the smallest number above 1 that divides a
-    rank's layers."""
-    if values.has("vp") or "interleaved" not in str(values.stated.get("vp")):
-        return run.vp
-    each = run.layers // run.pp
-    return next((vp for vp in range(2, each + 1) if each % vp == 0), 1)
 
 
 def _without_ends(given: tuple[int, ...] | None, layers: int) -> tuple[int, ...] | None:
@@ -232,6 +215,110 @@ def _without_ends(given: tuple[int, ...] | None, layers: int) -> tuple[int, ...]
     return tuple(counts)
 
 
+def _virtual(words: Words, each: int) -> int:
+    """Stages per rank, which has ``each`` layers. For ``interleaved, not stated``, the smallest
+    number above 1 that divides them."""
+    given = words.value("vp")
+    if not _is_unknown(given):
+        return words.whole("vp")
+    divisors = (vp for vp in range(2, each + 1) if each % vp == 0)
+    return next(divisors, 1) if "interleaved" in str(given) else 1
+
+
+def _with_degrees(run: TrainingRun, words: Words) -> TrainingRun:
+    """The run, with the fields that follow from others if they are not given."""
+    whole, inner = words.whole, run.tp * run.pp * run.cp
+    dp = whole("dp", default=max(1, run.gpus // inner))
+    local = whole("local_batch", default=1)
+    micro_batch = whole("micro_batch", default=1 if run.pp > 1 else local)
+    count = whole("microbatches", default=1 if run.pp == 1 else 4 * run.pp)
+    replica = local if words.has("local_batch") else count * micro_batch
+    return replace(
+        run,
+        gpus=whole("gpus", default=inner * dp),
+        dp=dp,
+        etp=whole("etp", default=run.tp),
+        micro_batch=micro_batch,
+        global_batch=whole("global_batch", default=replica * dp),
+        sequence_parallel=words.flag("sequence_parallel", default=run.tp > 1),
+        schedule=run.schedule if words.has("schedule") or run.vp == 1 else "interleaved-1f1b",
+    )
+
+
 def usual(model: Model) -> dict[str, Any]:
-    """The defaults of a run that depend on the model."""
+    """The defaults of a run that depend on the model.
+
+    Models with learned positions (GPT, OPT) have unfused attention and no sequence parallelism, as
+    their published runs predate both.
+    """
     return {"attention": "unfused", "sequence_parallel": False} if model.positions else {}
+
+
+def faults_of(run: TrainingRun, model: Model) -> Iterator[str]:
+    """One line per fault of the run as a whole; faults that follow from another one are omitted."""
+    widths = [*_faults_of_widths(run, model)]
+    yield from widths or _faults_of_degrees(run)
+    yield from _faults_of_layers(run, model)
+
+
+def _faults_of_widths(run: TrainingRun, model: Model) -> Iterator[str]:
+    if model.heads % run.tp:
+        yield f"tp: expected a divisor of the {model.heads} heads, got {run.tp}"
+    elif max(model.kv_heads, run.tp) % min(model.kv_heads, run.tp):
+        heads = f"{model.kv_heads} heads of keys and values"
+        yield f"tp: expected a divisor or a multiple of the {heads}, got {run.tp}"
+    if model.experts is None:
+        if run.ep > 1:
+            yield f"ep: expected 1, {model.name} has no experts, got {run.ep}"
+        if run.etp != run.tp:
+            yield f"etp: expected tp, as {model.name} has no experts, got {run.etp}"
+        return
+    if run.tp > 1 and not run.sequence_parallel:
+        yield f"sequence_parallel: expected true where {model.name} has experts and tp is {run.tp}"
+    if model.experts.count % run.ep:
+        yield f"ep: expected a divisor of the {model.experts.count} experts, got {run.ep}"
+
+
+def _faults_of_degrees(run: TrainingRun) -> Iterator[str]:
+    if run.vp > 1 and run.pp == 1:
+        yield f"vp: expected 1 where pp is 1, got {run.vp}"
+    if run.seq % (run.cp * run.split):
+        yield f"seq: expected a multiple of cp x tp = {run.cp * run.split}, got {run.seq}"
+    if run.sequence_parallel and run.tp == 1:
+        yield "sequence_parallel: expected false where tp is 1, got true"
+    if run.cp > 1 and run.attention is AttentionKernel.UNFUSED:
+        yield f"attention: expected flash where cp is {run.cp}, got unfused"
+    inner = run.tp * run.cp * run.dp
+    if run.global_batch % (run.dp * run.micro_batch):
+        each = f"dp x micro_batch = {run.dp} x {run.micro_batch}"
+        yield f"global_batch: expected a multiple of {each}, got {run.global_batch}"
+    if inner * run.pp != run.gpus:
+        degrees = f"{run.tp} x {run.pp} x {run.cp} x {run.dp} = {inner * run.pp}"
+        yield f"gpus: expected tp x pp x cp x dp = {degrees}, got {run.gpus}"
+    elif inner % (run.ep * run.etp):
+        yield (
+            f"ep: expected ep x etp to divide tp x cp x dp = {inner}, got {run.ep} x {run.etp} "
+            "(etp is tp where it is not given)"
+        )
+
+
+def _faults_of_layers(run: TrainingRun, model: Model) -> Iterator[str]:
+    counts = run.layers_per_stage
+    if run.layers > model.layers:
+        yield f"layers: expected at most the model's {model.layers}, got {run.layers}"
+    elif counts is None:
+        if run.layers < run.stages:
+            layers = counted(run.layers, "layer")
+            yield f"pp: expected at most one stage per layer, pp x vp <= {layers}, got {run.stages}"
+    elif sum(counts) != run.layers:
+        yield (
+            f"layers_per_stage: expected numbers that sum to {run.layers}, or {run.layers + 2} "
+            f"with embedding and head in the first and the last, got {list(counts)}"
+        )
+    elif 0 in counts[1:-1]:
+        yield (
+            "layers_per_stage: expected a layer in each stage between the first and the last, "
+            f"got {list(counts)}"
+        )
+    elif len(counts) != run.stages:
+        yield f"layers_per_stage: expected {counted(run.stages, 'number')}, got {list(counts)}"

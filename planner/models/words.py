@@ -1,12 +1,9 @@
-"""The given keys of a model or a run, with values that are validated when they are read.
-
-For a run, absent, unknown and misspelt values are distinguished.
-"""
+"""The given keys of a model or a run, with values that are validated when they are read."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -14,6 +11,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.validation import misspelt
 
 T = TypeVar("T")
+Choice = TypeVar("Choice", bound=StrEnum)
 MOST, MOST_LAYERS = 2**40, 10_000
 """Maximum values; larger numbers are errors."""
 
@@ -35,10 +33,10 @@ class Words:
     first that is given counts.
     """
 
-    def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
         self.faults: list[str] = []
         self._given = given
-        self._defaults = defaults
+        self._defaults = defaults or {}
 
     def value(self, *keys: str) -> Any:
         """The value of the first key that is given; None if none is given, or if it is null."""
@@ -83,6 +81,15 @@ class Words:
             return self.wrong((key,), expected, None)
         return float(value)
 
+    def choice(self, key: str, default: Choice) -> Choice:
+        """A member of the type of ``default``, given by its value in any case."""
+        if not self.has(key):
+            return default
+        try:
+            return type(default)(str(self.value(key)).lower())
+        except ValueError:
+            return self.wrong((key,), f"one of {', '.join(type(default))}", default)
+
     def wrong(self, keys: tuple[str, ...], expected: str, default: T) -> T:
         key = next((key for key in keys if key in self._given), keys[0])
         self.faults.append(f"{key}: expected {expected}, got {self.value(*keys)!r:.60}")
@@ -108,42 +115,3 @@ class Words:
     def raise_faults(self) -> None:
         if self.faults:
             raise InputError(*dict.fromkeys(self.faults))
-
-
-_PRECISIONS = {
-    **{"float8": "fp8", "fp8cs": "fp8", "fp8ds": "fp8"},
-    **{"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"},
-}
-
-
-class RunValues(Words):
-    """Values by key; values marked as unknown count as absent."""
-
-    def __init__(self, given: Mapping[str, Any], known: Sequence[str]) -> None:
-        super().__init__(given, {})
-        self.refuse_unknown(known, f"known: {', '.join(known)}")
-        self.stated = given
-        self._given = {key: value for key, value in given.items() if not _is_unknown(value)}
-
-    def read(self, key: str, default: Any) -> Any:
-        """The value of this key, which must have the type of ``default``."""
-        if isinstance(default, bool):
-            return self.flag(key, default=default)
-        if isinstance(default, StrEnum):
-            return self._choice(key, default)
-        if isinstance(default, int):
-            return self.whole(key, default=default)
-        found = self._given.get(key, default)
-        return found if isinstance(found, str | None) else self.wrong((key,), "a name", default)
-
-    def _choice(self, key: str, default: StrEnum) -> StrEnum:
-        word = str(self._given.get(key, default)).lower().replace("-", "").replace("_", "")
-        kind = type(default)
-        try:
-            return kind(_PRECISIONS.get(word, word))
-        except ValueError:
-            return self.wrong((key,), f"one of {', '.join(kind)}", default)
-
-
-def _is_unknown(value: object) -> bool:
-    return value is None or (isinstance(value, str) and ("not stated" in value or value == "?"))

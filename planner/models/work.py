@@ -40,6 +40,16 @@ class Group(StrEnum):
     DP = "dp"
     EDP = "edp"
 
+    def size(self, run: TrainingRun) -> int:
+        """The number of its ranks."""
+        replicas = {Group.DP: run.dense_replicas, Group.EDP: run.expert_replicas}
+        return replicas[self] if self in replicas else int(getattr(run, self))
+
+    def apart(self, run: TrainingRun) -> int:
+        """The difference of the numbers of neighbouring ranks."""
+        apart = {Group.CP: run.tp, Group.DP: run.tp, Group.EP: run.etp}
+        return (apart | {Group.EDP: run.etp * run.ep}).get(self, 1)
+
 
 class CollectiveKind(StrEnum):
     ALL_REDUCE = "all-reduce"
@@ -62,10 +72,9 @@ class WorkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel of ``op``. ``module``: the part of the layer to which it belongs."""
+    """A kernel of ``op``."""
 
     name: str
-    module: str
     op: OpKind
 
 
@@ -98,22 +107,16 @@ class Gemm(Kernel):
 class Attention(Kernel):
     """Fused attention: scores, softmax and weighted sum in one kernel that stores no matrix.
 
-    ``sequences`` with ``queries`` by ``keys`` positions; ``heads`` of queries. ``flops``: of the
-    computed pairs; ``bytes``: read and written. If a ring of ranks divides a sequence, it stands
-    for one kernel per rank of the ring, run in sequence, each with the keys of one rank.
+    ``rows``: of queries, over sequences and heads. ``flops``: of the computed pairs; ``bytes``:
+    read and written. If a ring of ranks divides a sequence, it stands for ``rounds`` kernels, one
+    per rank of the ring, run in sequence, each with the keys of one rank.
     """
 
-    sequences: float
-    heads: float
-    queries: float
-    keys: float
+    precision: Precision
+    rows: float
+    rounds: int
     flops: float
     bytes: float
-
-    @property
-    def rounds(self) -> int:
-        """The number of kernels: one per rank of the ring."""
-        return round(self.keys / self.queries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,8 @@ class Elementwise(Kernel):
 
 @dataclass(frozen=True, slots=True)
 class Collective(Kernel):
-    """A collective of ``size`` ranks in ``group``; ``bytes`` per rank as in nccl-tests.
+    """A collective of ``size`` ranks in ``group``, each ``apart`` from the next; ``bytes`` per rank
+    as in nccl-tests.
 
     All-reduce: the tensor. All-gather: each rank's result. Reduce-scatter: each rank's input.
     All-to-all: what each rank sends, including to itself. Send: the message; ``count`` of them are
@@ -137,6 +141,7 @@ class Collective(Kernel):
     kind: CollectiveKind
     group: Group
     size: int
+    apart: int
     bytes: float
     count: int = 1
 
@@ -161,12 +166,11 @@ class Collective(Kernel):
 class Held:
     """A tensor that is held after F, to the end of B or W (``until``).
 
-    ``module``: the module whose recomputation restores it; ``dropped``: it is recomputed, and hence
-    held only from R on. ``made``: B for an output gradient, which B computes and only W needs.
+    ``dropped``: it is recomputed, and hence held only from R on. ``made``: B for an output
+    gradient, which B computes and only W needs.
     """
 
     name: str
-    module: str
     bytes: float
     until: OpKind
     made: OpKind = OpKind.F
@@ -282,12 +286,14 @@ _MOMENTS, _MASTER = 8.0, 4.0
 class States:
     """Bytes on one rank: ``weights``, ``gradients``, ``optimizer`` states.
 
-    ``gathered``: the unsharded weights of one layer in the run's format, while FSDP runs it.
+    ``updated``: the number of parameters whose optimizer state the rank has. ``gathered``: the
+    unsharded weights of one layer in the run's format, while FSDP runs it.
     """
 
-    weights: float
-    gradients: float
-    optimizer: float
+    weights: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    updated: float = 0.0
     gathered: float = 0.0
 
     @property
@@ -295,12 +301,13 @@ class States:
         """All except ``gathered``."""
         return self.weights + self.gradients + self.optimizer
 
-    def __add__(self, other: States) -> States:
-        """The states of two layers on one rank, which do not run at the same time."""
+    def plus(self, other: States, times: int = 1) -> States:
+        """These states and ``times`` the others on one rank. Layers do not run at the same time."""
         return States(
-            self.weights + other.weights,
-            self.gradients + other.gradients,
-            self.optimizer + other.optimizer,
+            self.weights + times * other.weights,
+            self.gradients + times * other.gradients,
+            self.optimizer + times * other.optimizer,
+            self.updated + times * other.updated,
             max(self.gathered, other.gathered),
         )
 
@@ -317,22 +324,17 @@ def states_of(parameters: Parameters, run: TrainingRun) -> States:
     layer's are gathered in the run's format. With a single replica nothing is gathered.
     """
     dense = _states(parameters.dense + parameters.tied, run, run.dense_replicas)
-    return dense + _states(parameters.expert, run, run.expert_replicas)
+    return dense.plus(_states(parameters.expert, run, run.expert_replicas))
 
 
 def _states(count: float, run: TrainingRun, replicas: int) -> States:
     element, gradient = run.precision.element_bytes, run.gradients.element_bytes
-    master = _MASTER if element < _MASTER else 0.0
+    own = count if run.sharding is Sharding.NONE else count / replicas
     if run.sharding is Sharding.FSDP and replicas > 1:
-        own = count / replicas
-        return States(_MASTER * own, gradient * own, _MOMENTS * own, element * count)
-    optimizer = (_MOMENTS + master) * count
-    if run.sharding is not Sharding.NONE:
-        optimizer /= replicas
-    whole = gradient * count
-    return States(
-        element * count, whole / replicas if run.sharding is Sharding.ZERO2 else whole, optimizer
-    )
+        return States(_MASTER * own, gradient * own, _MOMENTS * own, own, element * count)
+    optimizer = (_MOMENTS + (_MASTER if element < _MASTER else 0.0)) * own
+    summed = own if run.sharding is Sharding.ZERO2 else count
+    return States(element * count, gradient * summed, optimizer, own)
 
 
 def step_collectives(parameters: Parameters, run: TrainingRun) -> tuple[Collective, ...]:
@@ -343,25 +345,16 @@ def step_collectives(parameters: Parameters, run: TrainingRun) -> tuple[Collecti
     reduce-scatter after W. Gradients are sent in the format in which they are summed, weights in
     the run's format.
     """
-    parts = (
-        (Group.DP, parameters.dense, run.dense_replicas),
-        (Group.EDP, parameters.expert, run.expert_replicas),
-    )
-    return tuple(
-        Collective(name, "replicas", op, kind, group, size, count * each)
-        for group, count, size in parts
-        if size > 1 and count
-        for name, op, kind, each in _exchanges(run)
-    )
-
-
-def _exchanges(run: TrainingRun) -> list[tuple[str, OpKind, CollectiveKind, float]]:
-    """Name, op, kind and bytes per parameter of each collective."""
     weight, gradient = run.precision.element_bytes, run.gradients.element_bytes
-    if run.sharding is Sharding.NONE:
-        return [("gradients", OpKind.W, CollectiveKind.ALL_REDUCE, gradient)]
-    scatter = ("gradients", OpKind.W, CollectiveKind.REDUCE_SCATTER, gradient)
-    gathers = [("weights", OpKind.F, CollectiveKind.ALL_GATHER, weight)]
-    if run.sharding is Sharding.FSDP:
-        gathers.append(("weights", OpKind.B, CollectiveKind.ALL_GATHER, weight))
-    return [*gathers, scatter]
+    gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+    exchanges = [("gradients", OpKind.W, CollectiveKind.ALL_REDUCE, gradient)]
+    if run.sharding is not Sharding.NONE:
+        ops = (OpKind.F, OpKind.B) if run.sharding is Sharding.FSDP else (OpKind.F,)
+        exchanges = [("weights", op, gather, weight) for op in ops]
+        exchanges.append(("gradients", OpKind.W, scatter, gradient))
+    return tuple(
+        Collective(name, op, kind, group, size, group.apart(run), count * each)
+        for group, count in ((Group.DP, parameters.dense), (Group.EDP, parameters.expert))
+        if (size := group.size(run)) > 1 and count
+        for name, op, kind, each in exchanges
+    )

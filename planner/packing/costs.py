@@ -36,7 +36,6 @@ from pipeloom.solver.core.tolerances import ROUNDING
 
 from ..inputs.documents import Document, read_document
 from ..inputs.problem_setup import ProfileLike, ProfileSource, check_alike
-from ..measured.rescaled import with_times
 
 Microbatches: TypeAlias = list[list[int]]
 """The sequences of each microbatch, as indices into the batch."""
@@ -186,13 +185,19 @@ def refit(profile: ProfileLike, lengths: Document, steps: Steps) -> tuple[Profil
     for stage in range(found.num_stages):
         _refit_stage(costs[:, stage], samples, stage)
     whole = costs.sum(axis=2)
-    stages = tuple(
-        with_times(replace(stage, t_bw=None, t_fb=None), *new)
-        for stage, new in zip(found.stages, whole.T.tolist(), strict=True)
-    )
+    stages = tuple(map(_with_times, found.stages, whole.T.tolist()))
     shares = np.divide(costs[:, :, 1], whole, out=np.zeros_like(whole), where=whole > 0)
     attention = dict(zip(OP_TIMES, shares.tolist(), strict=True))
     return replace(found, stages=stages), document | {"attention": attention}
+
+
+def _with_times(old: StageProfile, times: Sequence[float]) -> StageProfile:
+    """The stage with these T_F, T_B and T_W; T_R is scaled in proportion to T_F."""
+    again = old.t_r
+    if again is not None:
+        again = again * times[0] / old.t_f if old.t_f > 0 else times[0]
+    t_f, t_b, t_w = times
+    return replace(old, t_f=t_f, t_b=t_b, t_w=t_w, t_r=again, t_bw=None, t_fb=None)
 
 
 def _samples(steps: Steps, profile: Profile, length: int) -> Samples:

@@ -14,7 +14,7 @@ from pipeloom.ir.units import counted
 
 from ..clusters.cluster import Cluster
 from ..inputs.documents import Document
-from .fit import Fit
+from .fit import fitted
 from .measured_rows import MeasuredRow, read_rows
 
 FAR = 2.0
@@ -79,9 +79,9 @@ def calibrate(measurements: Document, *, gpu: str | None = None) -> Calibration:
     if there are several. Raises InputError.
     """
     rows = read_rows(measurements)
-    names = sorted({row.setup.cluster.gpu.name for row in rows})
+    names = sorted({row.cluster.gpu.name for row in rows})
     if gpu is not None:
-        rows = [row for row in rows if gpu in {row.setup.cluster.gpu.name, row.setup.cluster.name}]
+        rows = [row for row in rows if gpu in {row.cluster.gpu.name, row.cluster.name}]
     if gpu is None and len(names) > 1:
         raise InputError(f"gpu: which GPU's runs? expected {' or '.join(names)}")
     if not rows:
@@ -94,5 +94,5 @@ def calibrated_on(rows: Iterable[MeasuredRow], *, shapes: bool = True) -> Calibr
     given = [row for row in rows if row.calibrates]
     if not given:
         raise InputError("runs: expected one without experts and with a known precision")
-    efficiency, residuals = Fit(given, shapes).run()
+    efficiency, residuals = fitted(given, shapes=shapes)
     return Calibration(given[0].reaching(efficiency), tuple(given), residuals)

@@ -13,7 +13,9 @@ handle a particular shape.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +25,8 @@ from ..clusters.efficiency import Efficiency, priors
 from ..models.work import WorkKind
 from .measured_rows import MeasuredRow
 from .memory import fullest
-from .step import Memo, StepTimes
+from .rates import Rates
+from .step import Step
 
 ROWS = 3
 """Minimum number of rows with a layer's shape for a factor of its own."""
@@ -39,89 +42,63 @@ FORMER, USUAL_SPREAD = 2, 0.15
 MEMORY_NOISE = 0.03
 """Relative noise of a measured memory peak."""
 STEP, CLOSE, ROUNDS = 1e-3, 1e-2, 12
-"""Step of numerical derivatives; relative decrease of the loss below which iterations stop; maximum
-number of iterations."""
+"""Step of numerical derivatives; relative decrease of the loss below which the fit to times stops;
+maximum number of iterations."""
 
 
 def predicted(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> FloatArray:
-    """The predicted step times of rows, in milliseconds, (N,)."""
-    memo: Memo = {}
-    return np.array([StepTimes(row.setup, row.reaching(efficiency), memo).time for row in rows])
+    """The predicted step times of rows, which are all of one GPU, in milliseconds, (N,)."""
+    rates: dict[str, Rates] = {}
+    return np.array([Step(row.setup, _rates(row, efficiency, rates)).time for row in rows])
 
 
-def with_memory(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> Efficiency:
-    """The efficiency with memory overhead fitted to the rows whose memory was measured."""
-    known = [(row, row.memory_gib) for row in rows if row.memory_gib is not None]
-    measured = np.log([size for _, size in known])
-    bare = efficiency.model_copy(update={"fragmentation": 0.0, "context_gib": 0.0})
-    tensors = np.array([peak_gib(row, bare) for row, _ in known])
-    found = priors(memory=True)
-    typical, spread, most = map(np.array, zip(*found.values(), strict=True))
-    usual = np.log(typical)
-    x = usual.copy()
-    for _ in range(ROUNDS):
-        share, context = np.exp(x)
-        total = tensors * (1 + share) + context
-        jacobian = np.stack([tensors * share / total, context / total], axis=1) / MEMORY_NOISE
-        residuals = (np.log(total) - measured) / MEMORY_NOISE
-        matrix = jacobian.T @ jacobian + np.diag(1 / spread**2)
-        x -= np.linalg.solve(matrix, jacobian.T @ residuals + (x - usual) / spread**2)
-    values = np.minimum(np.exp(x), most).tolist()
-    return efficiency.model_copy(update=dict(zip(found, values, strict=True)))
+def _rates(row: MeasuredRow, efficiency: Efficiency, known: dict[str, Rates]) -> Rates:
+    if row.cluster.name not in known:
+        known[row.cluster.name] = Rates(row.reaching(efficiency))
+    return known[row.cluster.name]
 
 
 def peak_gib(row: MeasuredRow, efficiency: Efficiency) -> float:
     """Memory of the fullest device, in GiB."""
-    return fullest(StepTimes(row.setup, row.reaching(efficiency)))
+    return fullest(Step(row.setup, Rates(row.reaching(efficiency))))
 
 
-class Fit:
-    """The fit of the efficiency to rows that are all of one GPU.
+@dataclass(frozen=True)
+class LeastSquares:
+    """Fits unknowns x, (X,), to measurements, (N,); all are logarithms.
 
-    The unknowns are logarithms: of the curves' parameters, then one per shape.
+    ``model(x, rows)``: the predictions for the rows with these indices. ``noise``: of each row.
+    ``prior``, ``spread``, ``most``: mean, standard deviation and maximum of each unknown.
+    ``touched``: the rows that depend on each unknown. ``close``: the relative decrease of the loss
+    below which iterations stop.
     """
 
-    def __init__(self, rows: Sequence[MeasuredRow], shapes: bool) -> None:
-        self.rows = rows
-        self.measured = np.log([row.step_ms for row in rows])
-        usual, spread, self.most = map(np.array, zip(*priors(memory=False).values(), strict=True))
-        self.names = list(priors(memory=False))
-        self.of_shape = self._shapes() if shapes else {}
-        shaped = {i for mine in self.of_shape.values() for i in mine}
-        self.noise = np.array([NOISE if i in shaped else UNSHAPED for i in range(len(rows))])
-        self.prior = np.array([*np.log(usual), *np.zeros(len(self.of_shape))])
-        self.spread = np.array([*spread, *map(_shape_spread, self.of_shape)])
+    model: Callable[[FloatArray, Sequence[int]], FloatArray]
+    measured: FloatArray
+    noise: FloatArray
+    prior: FloatArray
+    spread: FloatArray
+    most: FloatArray
+    touched: Sequence[Sequence[int]]
+    close: float = CLOSE
 
-    def _shapes(self) -> dict[str, list[int]]:
-        """The indices of the rows of each shape that at least :data:`ROWS` rows share."""
-        found: dict[str, list[int]] = {}
-        for i, row in enumerate(self.rows):
-            for shape in row.setup.shapes:
-                found.setdefault(shape, []).append(i)
-        return {shape: mine for shape, mine in sorted(found.items()) if len(mine) >= ROWS}
-
-    def run(self) -> tuple[Efficiency, FloatArray]:
-        """The efficiency, and log(predicted / measured) of each row."""
-        x, last = self.prior.copy(), np.inf
-        residuals = self._residuals(x, range(len(self.rows)))
+    def run(self) -> tuple[FloatArray, FloatArray]:
+        """The unknowns, and the residuals: predicted minus measured."""
+        every, last = range(len(self.measured)), np.inf
+        x: FloatArray = self.prior.copy()
+        residuals = self._residuals(x, every)
         for _ in range(ROUNDS):
-            move = self._move(x, residuals)
-            x = self._bounded(x + move * min(1.0, 0.7 / max(np.abs(move).max(), 1e-9)))
-            residuals = self._residuals(x, range(len(self.rows)))
+            x = np.minimum(x + self._move(x, residuals), self.most)
+            residuals = self._residuals(x, every)
             loss = self._loss(x, residuals)
-            if last - loss < CLOSE * loss:
+            if last - loss < self.close * loss:
                 break
             last = loss
-        found = self._with_spread(self._efficiency(x), x, residuals)
-        return with_memory(self.rows, found), residuals
+        return x, residuals
 
-    def _with_spread(self, found: Efficiency, x: FloatArray, residuals: FloatArray) -> Efficiency:
-        """The efficiency with the spread of residuals; for unmeasured shapes, at least the scatter
-        of factors."""
-        shaped = self.noise == NOISE
-        elsewhere = [_spread(residuals[~shaped]), _scatter(x[len(self.names) :])]
-        spreads = {"spread": _spread(residuals[shaped]), "spread_elsewhere": max(elsewhere)}
-        return found.model_copy(update=spreads)
+    def _residuals(self, x: FloatArray, rows: Sequence[int]) -> FloatArray:
+        found: FloatArray = self.model(x, rows) - self.measured[rows]
+        return found
 
     def _loss(self, x: FloatArray, residuals: FloatArray) -> float:
         """The loss: Huber's over rows, plus the priors'."""
@@ -130,47 +107,100 @@ class Fit:
         return float(rows.sum() + (((x - self.prior) / self.spread) ** 2).sum())
 
     def _move(self, x: FloatArray, residuals: FloatArray) -> FloatArray:
-        """The Gauss-Newton step."""
+        """The Gauss-Newton step, of at most 0.7 in each unknown."""
         jacobian = self._jacobian(x, residuals)
-        far = np.maximum(1.0, np.abs(residuals) / (HUBER * self.noise))
-        weight = 1 / (self.noise**2 * far)
+        weight = 1 / (self.noise * np.maximum(self.noise, np.abs(residuals) / HUBER))
         matrix = (jacobian.T * weight) @ jacobian + np.diag(1 / self.spread**2)
         gradient = (jacobian.T * weight) @ residuals + (x - self.prior) / self.spread**2
-        found: FloatArray = -np.linalg.solve(matrix, gradient)
-        return found
+        move: FloatArray = np.linalg.solve(matrix, gradient).astype(np.float64)
+        return move * -min(1.0, 0.7 / max(float(np.abs(move).max()), 1e-9))
 
     def _jacobian(self, x: FloatArray, residuals: FloatArray) -> FloatArray:
-        every = range(len(self.rows))
-        touched = [every] * len(self.names) + list(self.of_shape.values())
-        result = np.zeros((len(self.rows), len(x)))
-        for i, mine in enumerate(touched):
+        result = np.zeros((len(self.measured), len(x)))
+        for i, rows in enumerate(self.touched):
             moved = x.copy()
             moved[i] -= STEP  # downwards, as a parameter may be at its maximum
-            result[mine, i] = (residuals[mine] - self._residuals(moved, mine)) / STEP
+            result[rows, i] = (residuals[rows] - self._residuals(moved, rows)) / STEP
         return result
 
-    def _residuals(self, x: FloatArray, mine: Sequence[int]) -> FloatArray:
-        times = predicted([self.rows[i] for i in mine], self._efficiency(x))
-        found: FloatArray = np.log(times) - self.measured[mine]
+
+def fitted(rows: Sequence[MeasuredRow], *, shapes: bool) -> tuple[Efficiency, FloatArray]:
+    """The efficiency fitted to rows that are all of one GPU, and log(predicted / measured) of each.
+
+    ``shapes``: whether shapes of layers have factors.
+    """
+    every, curves = range(len(rows)), priors(memory=False)
+    usual, spread, most = np.array([*curves.values()]).T
+    of_shape = _shapes(rows) if shapes else {}
+    shaped = {i for mine in of_shape.values() for i in mine}
+
+    def efficiency(x: FloatArray) -> Efficiency:
+        values = np.exp(x).tolist()
+        factors = dict(zip(of_shape, values[len(curves) :], strict=True))
+        return _with(Efficiency(), zip(curves, values, strict=False), shapes=factors)
+
+    def model(x: FloatArray, mine: Sequence[int]) -> FloatArray:
+        found: FloatArray = np.log(predicted([rows[i] for i in mine], efficiency(x)))
         return found
 
-    def _bounded(self, x: FloatArray) -> FloatArray:
-        x[: len(self.most)] = np.minimum(x[: len(self.most)], np.log(self.most))
-        return x
+    x, residuals = LeastSquares(
+        model,
+        np.log([row.step_ms for row in rows]),
+        np.array([NOISE if i in shaped else UNSHAPED for i in every]),
+        np.array([*np.log(usual), *np.zeros(len(of_shape))]),
+        np.array([*spread, *map(_shape_spread, of_shape)]),
+        np.array([*np.log(most), *[np.inf] * len(of_shape)]),
+        [*[every] * len(curves), *of_shape.values()],
+    ).run()
+    inside, factors = np.isin(every, [*shaped]), x[len(curves) :]
+    scatter = float(np.sqrt(np.mean(factors**2))) if len(factors) else 0.0
+    spreads = {
+        "spread": _spread(residuals[inside]),
+        "spread_elsewhere": max(_spread(residuals[~inside]), scatter),
+    }
+    return with_memory(rows, _with(efficiency(x), spreads.items())), residuals
 
-    def _efficiency(self, x: FloatArray) -> Efficiency:
-        values = np.exp(x).tolist()
-        curves = dict(zip(self.names, values, strict=False))
-        shapes = dict(zip(self.of_shape, values[len(self.names) :], strict=True))
-        return Efficiency().model_copy(update={**curves, "shapes": shapes})
+
+def _shapes(rows: Sequence[MeasuredRow]) -> dict[str, list[int]]:
+    """The indices of the rows of each shape that at least :data:`ROWS` rows share."""
+    found: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        for shape in row.setup.shapes:
+            found.setdefault(shape, []).append(i)
+    return {shape: mine for shape, mine in sorted(found.items()) if len(mine) >= ROWS}
+
+
+def with_memory(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> Efficiency:
+    """The efficiency with memory overhead fitted to the rows whose memory was measured."""
+    known = [(row, row.memory_gib) for row in rows if row.memory_gib is not None]
+    bare, found = _with(efficiency, fragmentation=0.0, context_gib=0.0), priors(memory=True)
+    usual, spread, most = np.array([*found.values()]).T
+    tensors = np.array([peak_gib(row, bare) for row, _ in known])
+
+    def model(x: FloatArray, mine: Sequence[int]) -> FloatArray:
+        share, context = np.exp(x)
+        result: FloatArray = np.log(tensors[mine] * (1 + share) + context)
+        return result
+
+    x, _ = LeastSquares(
+        model,
+        np.log([size for _, size in known]),
+        np.full(len(known), MEMORY_NOISE),
+        *(np.log(usual), spread, np.log(most)),
+        [range(len(known))] * len(found),
+        close=0.0,
+    ).run()
+    return _with(efficiency, zip(found, np.exp(x).tolist(), strict=True))
+
+
+def _with(
+    efficiency: Efficiency, rates: Iterable[tuple[str, float]] = (), **more: Any
+) -> Efficiency:
+    return efficiency.model_copy(update={**dict(rates), **more})
 
 
 def _shape_spread(shape: str) -> float:
     return SHAPE_SPREAD.get(WorkKind(shape.partition(" ")[0]), LAYER_SPREAD)
-
-
-def _scatter(factors: FloatArray) -> float:
-    return float(np.sqrt(np.mean(factors**2))) if len(factors) else 0.0
 
 
 def _spread(residuals: FloatArray) -> float:

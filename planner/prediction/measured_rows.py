@@ -19,8 +19,7 @@ from ..clusters.cluster import Cluster, read_cluster
 from ..clusters.efficiency import Efficiency
 from ..inputs.documents import Document, naming, read_document
 from ..models.reading import read_model
-from ..models.run import ALSO, KEYS
-from ..models.words import RunValues
+from ..models.run import ALSO, KEYS, words_of
 from .setup import Setup
 
 VTRAIN = {
@@ -46,6 +45,7 @@ class MeasuredRow:
     source: str
     model: str
     setup: Setup
+    cluster: Cluster
     step_ms: float
     memory_gib: float | None = None
     precision_known: bool = True
@@ -58,7 +58,7 @@ class MeasuredRow:
 
     def reaching(self, efficiency: Efficiency) -> Cluster:
         """The cluster on which it was measured, with this efficiency."""
-        return self.setup.cluster.model_copy(update={"efficiency": efficiency})
+        return self.cluster.model_copy(update={"efficiency": efficiency})
 
     @property
     def group(self) -> tuple[str, str, int, int, int]:
@@ -98,10 +98,10 @@ def _vtrain(document: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
 
 
 def _row(row: dict[str, Any], models: Mapping[str, Any]) -> MeasuredRow:
-    values = RunValues(row, ("model", *KEYS, *ALSO, *_MEASURED, *_BESIDE))
-    words = f"a number > 0 and <= {MOST:g}"
-    measured = {key: values.number(key, LEAST, MOST, words) for key in _MEASURED}
-    values.raise_faults()
+    words = words_of(row, ("model", *KEYS, *ALSO, *_MEASURED, *_BESIDE))
+    expected = f"a number > 0 and <= {MOST:g}"
+    measured = {key: words.number(key, LEAST, MOST, expected) for key in _MEASURED}
+    words.raise_faults()
     name = row.get("model")
     if not isinstance(name, str) or "gpu" not in row:
         raise InputError(f"model, gpu: expected both by name, got {show(row)}")
@@ -114,6 +114,7 @@ def _row(row: dict[str, Any], models: Mapping[str, Any]) -> MeasuredRow:
         source=str(row.get("source", "measured")),
         model=name,
         setup=setup,
+        cluster=cluster,
         step_ms=_step_ms(measured, setup),
         memory_gib=measured["memory_gib"] if size is None else size * 1e9 / 2**30,
         precision_known=row.get("precision") != "?",

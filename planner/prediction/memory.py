@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 from pipeloom.ir.model.ops import OpKind
 
 from ..clusters.cluster import Cluster
 from ..models.run import Sharding
-from ..models.work import LayerWork
-from .step import StepTimes
+from ..models.work import LayerWork, States
+from .step import Step
 
 GIB = 2.0**30
 KINDS = ("weights", "gradients", "optimizer", "activations", "gathered", "workspace", "reserve")
@@ -41,7 +42,7 @@ class RankMemory:
         return {"stages": list(self.stages), **by_kind, "total": self.total / GIB}
 
 
-def memory_of(step: StepTimes) -> tuple[RankMemory, ...]:
+def memory_of(step: Step) -> tuple[RankMemory, ...]:
     """The memory of each pipeline rank."""
     reached, found = step.cluster.efficiency, []
     for rank, held, buffers in zip(_kept(step), step.activation_bytes, step.buffers, strict=True):
@@ -52,12 +53,12 @@ def memory_of(step: StepTimes) -> tuple[RankMemory, ...]:
     return tuple(found)
 
 
-def fullest(step: StepTimes) -> float:
+def fullest(step: Step) -> float:
     """Memory of the fullest device, in GiB."""
     return max(rank.total for rank in memory_of(step)) / GIB
 
 
-def rooms_of(step: StepTimes) -> tuple[float, ...]:
+def rooms_of(step: Step) -> tuple[float, ...]:
     """Bytes available for activations on each rank: the device's memory without all else and the
     allocator's share. Buffers for passed weights are not subtracted."""
     tensors = room_of(step.cluster)
@@ -70,20 +71,19 @@ def room_of(cluster: Cluster) -> float:
     return whole * GIB / (1 + cluster.efficiency.fragmentation)
 
 
-def _kept(step: StepTimes) -> Iterator[RankMemory]:
+def _kept(step: Step) -> Iterator[RankMemory]:
     """The memory of each rank without activations, transfer buffers and reserve."""
     setup, fetched = step.setup, 2 if step.setup.run.sharding is Sharding.FSDP else 1
-    layers = setup.work.stages
     for rank, (run, _) in enumerate(step.shares):
-        stages = tuple(s for s, owner in enumerate(setup.owners) if owner == rank)
-        states = [setup.states[s] for s in stages]
+        stages = step.owned(rank)
+        states = reduce(States.plus, (setup.states[s] for s in stages))
         known = {
-            "weights": sum(each.weights for each in states),
-            "gradients": sum(each.gradients for each in states),
-            "optimizer": sum(each.optimizer for each in states),
+            "weights": states.weights,
+            "gradients": states.gradients,
+            "optimizer": states.optimizer,
             "activations": 0.0,
-            "gathered": fetched * max(each.gathered for each in states),
-            "workspace": max(beside(work) for s in run for work in layers[s]),
+            "gathered": fetched * states.gathered,
+            "workspace": max(beside(work) for s in run for work, _ in setup.stages[s]),
         }
         yield RankMemory(stages, known)
 

@@ -1,90 +1,85 @@
-"""A step: stages' times from their layers, the simulated schedule, and the end of the step."""
+"""A step: stages' times from their layers, the simulated schedule, and the end of the step.
+
+After the last backward, gradients are averaged and the optimizer steps. The share ``exposed`` of
+the averaging, and of FSDP's gathering and scattering in each microbatch, is exposed; or all that
+takes longer than the computation, if that is more. The optimizer is limited by memory bandwidth:
+:data:`STEPPED` bytes per parameter whose state the rank keeps.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
-from typing import TypeAlias
 
 import numpy as np
 
 from pipeloom.ir.cost.memory_footprint import footprint
-from pipeloom.ir.cost.remat import choice_of, pulled
-from pipeloom.ir.cost.simulator import Simulator, simulate, timed
-from pipeloom.ir.model.layered_profile import joined
+from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.links import Link, Links, Sharing
 from pipeloom.ir.model.ops import FloatArray, OpKind, fields_of
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, TransferKind
 
-from ..clusters.cluster import Cluster, ClusterLink
-from ..models.run import FULL
-from ..models.work import Group, LayerWork, different
-from .layer_times import OPS, CollectiveTimes, KernelTimes, LayerTimes, Traffic, layer_times
-from .setup import OpOrder, Setup
-from .step_end import StepTail
+from ..clusters.cluster import Cluster
+from ..models.work import Group, LayerWork
+from .families import splits
+from .rates import OPS, LayerTimes, Rates, Traffic
+from .setup import Setup
 
 TOKEN_BYTES = 8
-Memo: TypeAlias = dict[tuple[int, tuple[int, ...], float], LayerTimes]
-"""Times of layers shared by several steps on one cluster, by the identity of the layer's work, its
-groups' sizes, and its factor."""
+STEPPED = 38.0
+"""Bytes per parameter that Adam in mixed precision moves: float32 gradients read for the norm, read
+and zeroed (12), master weights and two moments read and written (24), 16-bit weights written (2).
+"""
 
 
 @dataclass(frozen=True)
-class StepTimes:
-    """The times of a step of ``setup`` on ``cluster``, which may differ from the setup's only in
-    efficiency."""
+class Step:
+    """The times of a step of ``setup``, in milliseconds.
+
+    ``planned``: a schedule whose order of ops replaces the family's; ``remat``: whether it may
+    recompute whole stages, of which only input and output are kept; ``offload``: whether it may
+    move the stages' other activations to the host and back. ``passing``: with ``weights``,
+    microbatches are distributed round-robin over ranks, and each rank owns a stage.
+    """
 
     setup: Setup
-    cluster: Cluster
-    memo: Memo = field(default_factory=dict, compare=False)
-    measured: tuple[StageProfile, ...] = ()
-    """Measured layers, which replace the calculated ones."""
-    planned: OpOrder | None = None
-    """An order of ops that replaces the family's."""
+    rates: Rates
+    planned: Schedule | None = None
     remat: bool = False
-    """Whether ``planned`` may recompute whole stages, of which only input and output are kept."""
     offload: bool = False
-    """Whether it may move the stages' other activations to the host and back."""
     passing: Passing = Passing.ACTIVATIONS
-    """``weights``: microbatches are distributed round-robin over ranks, and each rank owns a
-    stage."""
 
-    @cached_property
-    def kernels(self) -> KernelTimes:
-        return KernelTimes(self.cluster, self.setup.run.precision)
+    @property
+    def cluster(self) -> Cluster:
+        return self.rates.cluster
 
-    @cached_property
-    def messages(self) -> CollectiveTimes:
-        return CollectiveTimes(self.cluster, self.setup.run)
-
-    @cached_property
-    def layers(self) -> dict[int, LayerTimes]:
-        """The times of each distinct layer, by the identity of its work."""
-        return {id(work): self.layer(work) for work, _ in different(self.setup.work.layers)}
-
-    def layer(self, work: LayerWork) -> LayerTimes:
-        """The times of a layer, including the calibrated factor of its shape."""
-        factor = self.cluster.efficiency.shapes.get(self.setup.shape(work), 1.0)
-        run = self.setup.run
-        key = id(work), (run.tp, run.cp, run.ep, run.etp), factor
-        if key not in self.memo:
-            self.memo[key] = layer_times(work, self.kernels, self.messages, factor)
-        return self.memo[key]
-
-    def scheduled(self, family: str) -> StepTimes:
+    def scheduled(self, family: str) -> Step:
         """The same step with the order of ops, and the placement, of another family."""
         run = replace(self.setup.run, schedule=family)
         return replace(self, setup=replace(self.setup, run=run))
 
+    def layer(self, work: LayerWork) -> LayerTimes:
+        """The times of a layer, including the calibrated factor of its shape."""
+        factors = self.cluster.efficiency.shapes
+        factor = factors.get(self.setup.shape(work), 1.0) if factors else 1.0
+        return self.rates.layer(work, factor)
+
+    @cached_property
+    def layers(self) -> tuple[list[tuple[LayerTimes, int]], ...]:
+        """The times of the distinct layers of each stage, and the number of each."""
+        known: dict[int, LayerTimes] = {}
+        for work in (work for layers in self.setup.stages for work, _ in layers):
+            known[id(work)] = known.get(id(work)) or self.layer(work)
+        return tuple([(known[id(w)], n) for w, n in layers] for layers in self.setup.stages)
+
     @cached_property
     def profile(self) -> Profile:
         """The pipeline profile: one entry per stage, and links between the ranks of one replica."""
-        return self.profile_for((self.planned or self.setup.order).splits)
+        planned = self.planned
+        return self.profile_for(self.setup.splits if planned is None else splits(planned))
 
     @cached_property
     def safe_profile(self) -> Profile:
@@ -97,30 +92,36 @@ class StepTimes:
         pairs = zip(self.safe_profile.stages, self.profile_for(False).stages, strict=True)
         return tuple(s for s, (safe, own) in enumerate(pairs) if safe.m_b > own.m_b)
 
-    def profile_for(self, splits: bool) -> Profile:
-        """The profile for a schedule with B and W as separate ops (``splits``) or as one op.
+    def profile_for(self, split: bool) -> Profile:
+        """The profile for a schedule with B and W as separate ops (``split``) or as one op.
 
         The cost model requires M_W <= M_B, but recomputed inputs and output gradients that wait for
         W can exceed it. If B and W are separate, M_B is raised to M_W; otherwise nothing waits.
         """
-        costs = self._measured_stages() or map(self._stage, self.setup.counted_stages)
-        stages = []
-        for own, states in zip(costs, self.setup.states, strict=True):
-            m_b = max(own.m_b, own.m_w) if splits else own.m_b
-            held = replace(own, m_b=m_b, m_w=min(m_b, own.m_w), weight_bytes=states.weights)
-            held = replace(held, grad_bytes=states.gradients, optimizer_bytes=states.optimizer)
-            stages.append(held)
-        run, host = self.setup.run, self.cluster.host if self.offload else None
+        stages = [self._stage(stage, split) for stage in range(self.setup.run.stages)]
+        host = self.cluster.host if self.offload else None
         if self.remat or host:
-            stages = [*self._with_remat(stages, run.tokens * TOKEN_BYTES)]
+            stages = [*self._with_remat(stages, self.setup.run.tokens * TOKEN_BYTES)]
         memory = self.cluster.gpu.memory_gib * 2**30
         return Profile(
             tuple(stages),
-            run.pp,
+            self.setup.run.pp,
             links=self._links(),
-            device_memory=(memory,) * run.pp,
+            device_memory=(memory,) * self.setup.run.pp,
             name=f"{self.setup.model.name} on {self.cluster.name}",
-            host_link=replace(self._reached(host), latency=host.latency) if host else None,
+            host_link=replace(self.rates.reached(host), latency=host.latency) if host else None,
+        )
+
+    def _stage(self, stage: int, split: bool) -> StageProfile:
+        works, states = self.setup.stages[stage], self.setup.states[stage]
+        f, r, b, w = (sum(n * each.of(op) for each, n in self.layers[stage]) for op in OPS)
+        m_b, m_w = (sum(n * getattr(work, key) for work, n in works) for key in ("m_b", "m_w"))
+        held = max(m_b, m_w) if split else m_b
+        return StageProfile(
+            *(f, r + b, w, held, min(held, m_w), works[-1][0].message_bytes),
+            weight_bytes=states.weights,
+            grad_bytes=states.gradients,
+            optimizer_bytes=states.optimizer,
         )
 
     def _with_remat(self, stages: list[StageProfile], size: float) -> Iterator[StageProfile]:
@@ -134,24 +135,6 @@ class StepTimes:
             yield replace(stage, t_r=again[0], m_r=again[1], m_o=out)
             size = sent
 
-    def _stage(self, works: list[tuple[LayerWork, int]]) -> StageProfile:
-        times = [(self.layers[id(work)], count) for work, count in works]
-        f, r, b, w = (sum(count * each.of(op) for each, count in times) for op in OPS)
-        held = sum(count * work.m_b for work, count in works)
-        waiting = sum(count * work.m_w for work, count in works)
-        return StageProfile(f, r + b, w, held, waiting, works[-1][0].message_bytes)
-
-    def _measured_stages(self) -> list[StageProfile]:
-        """The measured layers, joined into stages. With full recomputation, the times of layers
-        that have t_r include it."""
-        layers = iter(self.measured)
-        full = self.setup.run.recompute == FULL
-        return [
-            joined([_recomputed(layer) if full else layer for layer in islice(layers, len(works))])
-            for works in self.setup.work.stages
-            if self.measured
-        ]
-
     def _links(self) -> Links | None:
         """Links between pipeline ranks, some of which may share a node.
 
@@ -162,7 +145,7 @@ class StepTimes:
         if run.pp == 1:
             return None
         apart = run.tp * run.cp * run.dp
-        inside, between = map(self._reached, (self.cluster.inside, self.cluster.between))
+        inside, between = map(self.rates.reached, (self.cluster.inside, self.cluster.between))
         if apart * run.pp <= node:
             return Links(inside, shared=Sharing.PORTS)
         at = [rank * apart // node for rank in range(run.pp)]
@@ -173,103 +156,101 @@ class StepTimes:
     def replica_link(self) -> Link:
         """The link between neighbouring replicas of a rank, over all network cards that their rings
         use."""
-        return self._reached(self.messages.link(Group.DP, self.setup.run.dense_replicas))
-
-    def _reached(self, link: Link | ClusterLink) -> Link:
-        reached = self.cluster.efficiency
-        return Link(link.latency + reached.collective_ms, link.gigabytes_per_second * reached.link)
-
-    @cached_property
-    def _simulated(self) -> tuple[FloatArray, FloatArray]:
-        return self._simulate(self.profile)
-
-    @cached_property
-    def _order(self) -> OpOrder:
-        return self.planned or self.setup.order_for(self.profile)
+        run = self.setup.run
+        return self.rates.reached(self.rates.link(Group.DP.apart(run), Group.DP.size(run)))
 
     @cached_property
     def schedule(self) -> Schedule:
         """The simulated schedule."""
-        like = self._order.schedule
-        return timed(replace(like, problem=replace(like.problem, profile=self.profile)))
+        return self._simulated(self.profile)
 
-    def _simulate(self, profile: Profile) -> tuple[FloatArray, FloatArray]:
-        """The end of each rank's last op, and its peak memory of activations, (P,) each."""
-        order, offsets = self._order.flat
-        like = self._order.schedule
-        problem, rows = replace(like.problem, profile=profile), like.order
-        if like.transfers:
-            return _until_home(replace(like, problem=problem))
-        choice = choice_of(problem, rows) if pulled(rows) else None
-        simulator = Simulator(problem, offsets)
-        assert simulator.run(order, choice)
-        return simulator.end[offsets[1:] - 1], simulator.peak
+    def _simulated(self, profile: Profile) -> Schedule:
+        like = self.planned or self.setup.schedule_for(self.profile)
+        return timed(replace(like, problem=replace(like.problem, profile=profile)))
 
     @property
-    def activation_bytes(self) -> FloatArray:
+    def activation_bytes(self) -> tuple[float, ...]:
         """The peak memory of each rank's activations, (P,)."""
-        return self._simulated[1]
+        return self.schedule.known_timing.peak_memory
+
+    @cached_property
+    def ends(self) -> FloatArray:
+        """When each rank has run its ops and received all gradients of its stages, (P,)."""
+        return _ends(self.schedule)
 
     @property
     def makespan(self) -> float:
-        """The end of the last op of all ranks, in milliseconds."""
-        return float(self._simulated[0].max())
+        """The end of the last op of all ranks."""
+        return float(self.ends.max())
 
     @cached_property
     def buffers(self) -> tuple[float, ...]:
         """Bytes of each rank's buffers for weights and gradients in transfer, (P,)."""
         made = self.schedule
-        if not made.transfers:
-            return (0.0,) * self.setup.run.pp
-        return footprint(made).passing
+        return footprint(made).passing if made.transfers else (0.0,) * self.setup.run.pp
 
     @cached_property
     def shares(self) -> tuple[tuple[tuple[int, ...], int], ...]:
         """The stages that each rank runs, and for how many microbatches."""
-        run, owners = self.setup.run, self.setup.owners
+        run = self.setup.run
         if self.passing is Passing.WEIGHTS:
             counts = (len(range(rank, run.microbatches, run.pp)) for rank in range(run.pp))
             return tuple((tuple(range(run.stages)), count) for count in counts)
-        stages = (tuple(s for s, o in enumerate(owners) if o == rank) for rank in range(run.pp))
-        return tuple((mine, run.microbatches) for mine in stages)
+        return tuple((self.owned(rank), run.microbatches) for rank in range(run.pp))
+
+    def owned(self, rank: int) -> tuple[int, ...]:
+        """The stages whose weights a rank has."""
+        return tuple(s for s, owner in enumerate(self.setup.owners) if owner == rank)
+
+    def _of_ranks(self, of_stage: Iterable[float]) -> FloatArray:
+        """The sum over the stages and microbatches that each rank runs, (P,)."""
+        values = [*of_stage]
+        return np.array([n * sum(values[s] for s in stages) for stages, n in self.shares])
 
     @property
     def work(self) -> FloatArray:
-        """Compute time of each rank, without the schedule's own recomputation, in milliseconds,
-        (P,)."""
-        times = [stage.t_f + stage.fused for stage in self.profile.stages]
-        return np.array([sum(count * times[s] for s in stages) for stages, count in self.shares])
+        """Compute time of each rank, without the schedule's own recomputation, (P,)."""
+        return self._of_ranks(stage.t_f + stage.fused for stage in self.profile.stages)
 
     @property
     def again(self) -> FloatArray:
-        """Time of the schedule's own recomputation on each rank, in milliseconds, (P,)."""
-        kinds, stages, _ = fields_of(self._order.flat[0])
+        """Time of the schedule's own recomputation on each rank, (P,)."""
         times = np.array([stage.t_r or 0.0 for stage in self.profile.stages])
-        stages = stages[kinds == OpKind.R]
-        owners = np.array(self.setup.owners)[stages]
-        return np.bincount(owners, times[stages], self.setup.run.pp).astype(np.float64)
+        fields = [fields_of(row)[:2] for row in self.schedule.order]
+        return np.array([times[stages[kinds == OpKind.R]].sum() for kinds, stages in fields])
 
     @cached_property
-    def ends(self) -> tuple[StepTail, ...]:
-        """The end of the step on each rank."""
-        pairs = zip(self.setup.exchanges, self.work.tolist(), strict=True)
-        return tuple(each.end(time, self.kernels, self.messages) for each, time in pairs)
+    def averaging(self) -> tuple[Traffic, ...]:
+        """The exchange of gradients and, with FSDP, weights of each rank with its replicas."""
+        stages = [sum(n * self.rates.sending(c) for c, n in own) for own in self.setup.exchanges]
+        found, share = [], self.cluster.efficiency.exposed
+        for rank, work in enumerate(self.work.tolist()):
+            time = sum(stages[s] for s in self.owned(rank))
+            found.append(Traffic(time, max(share * time, time - work)))
+        return tuple(found)
 
     @cached_property
-    def averaged(self) -> float:
-        """The time until all ops and the exposed averaging have ended, in milliseconds."""
-        pairs = zip(self._simulated[0], self.ends, strict=True)
-        return float(max(t + end.averaging.exposed for t, end in pairs))
+    def optimizer(self) -> float:
+        """The time of the longest optimizer step of a rank."""
+        updated = [state.updated for state in self.setup.states]
+        ranks = range(self.setup.run.pp)
+        return self.rates.moving(
+            STEPPED * max(sum(updated[s] for s in self.owned(r)) for r in ranks)
+        )
 
     @property
     def stepping(self) -> float:
-        """The time of the optimizer's step, and of the host's fixed overhead per step, in
-        milliseconds."""
-        return max(end.optimizer for end in self.ends) + self.cluster.efficiency.step_ms
+        """The time of the optimizer's step, and of the host's fixed overhead per step."""
+        return self.optimizer + self.cluster.efficiency.step_ms
+
+    @cached_property
+    def averaged(self) -> float:
+        """The time until all ops and the exposed averaging have ended."""
+        return float(max(self.ends + [each.exposed for each in self.averaging]))
 
     @cached_property
     def time(self) -> float:
-        """The step time, in milliseconds."""
+        """The step time."""
         return self.averaged + self.stepping
 
     @property
@@ -279,12 +260,13 @@ class StepTimes:
         known = self.setup.shapes <= reached.shapes.keys()
         return reached.spread if known else reached.spread_elsewhere
 
+    @cached_property
     def communication(self) -> dict[str, Traffic]:
         """Message times by kind, each for the rank on which it takes longest."""
-        ranks = [self._sent(stages, microbatches) for stages, microbatches in self.shares]
+        ranks = [self._sent(*share) for share in self.shares]
         seen = [group for group in Group if any(group in each for each in ranks)]
-        found = {str(group): _longest(each[group] for each in ranks) for group in seen}
-        dp = _longest(end.averaging for end in self.ends)
+        found = {str(g): _longest(each[g] for each in ranks if g in each) for g in seen}
+        dp = _longest(self.averaging)
         if dp.total:
             found["dp"] = dp
         if self.setup.run.pp > 1:
@@ -293,54 +275,72 @@ class StepTimes:
 
     def _sent(self, stages: tuple[int, ...], microbatches: int) -> dict[Group, Traffic]:
         """Message times of one rank within its groups, per step."""
-        found = defaultdict[Group, Traffic](Traffic)
-        for work, count in (each for s in stages for each in self.setup.counted_stages[s]):
-            for traffic in self.layers[id(work)].traffic.values():
-                for group, sent in traffic.items():
-                    found[group] += sent.times(count * microbatches)
+        found: dict[Group, Traffic] = {}
+        for times, count in (each for s in stages for each in self.layers[s]):
+            for group, sent in times.traffic.items():
+                found[group] = found.get(group, Traffic()).plus(sent, count * microbatches)
         return found
 
     def _sends(self) -> Traffic:
         """Message times of both directions over the boundary between stages, or of all weights and
         gradients that leave a rank. The exposed part is the increase of the makespan."""
-        run, profile = self.setup.run, self.profile
-        free = self._simulate(replace(profile, links=None))[0].max()
-        exposed = max(0.0, float(self._simulated[0].max() - free))
+        run, profile, timing = self.setup.run, self.profile, self.schedule.known_timing
+        free = _ends(self._simulated(replace(profile, links=None))).max()
+        exposed = max(0.0, float(self.makespan - free))
         if self.passing is Passing.WEIGHTS:
-            return Traffic(_most_sent(self.schedule), exposed)
+            sources = [transfer.source for transfer in self.schedule.transfers]
+            return Traffic(
+                float(np.bincount(sources, np.diff(timing.transfers)[:, 0]).max()), exposed
+            )
         owners = self.setup.owners
         each = [
             float(profile.link_delays(stage.activation_bytes or 0.0)[a, b])
             for stage, a, b in zip(profile.stages, owners, owners[1:], strict=False)
         ]
-        by_rank = np.bincount(owners[:-1], each, run.pp)
-        total = 2 * run.microbatches * float(by_rank.max())
-        return Traffic(total, exposed)
+        return Traffic(2 * run.microbatches * float(np.bincount(owners[:-1], each).max()), exposed)
 
+    @cached_property
+    def parts(self) -> dict[str, float]:
+        """The parts of the step time; they sum to it.
 
-def _until_home(schedule: Schedule) -> tuple[FloatArray, FloatArray]:
-    """The time when each rank has run its ops and received all gradients of its stages, and its
-    peak memory of activations, (P,) each."""
-    timing = simulate(schedule)
-    ends = np.array([row[-1] if len(row) else 0.0 for row in timing.end])
-    for transfer, (_, end) in zip(schedule.transfers, timing.transfers, strict=True):
-        if transfer.kind is TransferKind.GRADIENT:
-            ends[transfer.target] = max(ends[transfer.target], end)
-    return ends, np.array(timing.peak_memory)
-
-
-def _most_sent(schedule: Schedule) -> float:
-    """The longest total sending time of a rank, in milliseconds."""
-    timing = schedule.known_timing
-    sources = [transfer.source for transfer in schedule.transfers]
-    return float(np.bincount(sources, np.diff(timing.transfers)[:, 0]).max())
-
-
-def _recomputed(layer: StageProfile) -> StageProfile:
-    if layer.t_r is None or layer.m_r is None:
-        return layer
-    return replace(layer, t_b=layer.t_b + layer.t_r, m_b=layer.m_r, t_bw=None)
+        ``compute``: kernels, on average over the ranks; ``memory``: recomputation that saves
+        memory, on the busiest rank; ``uneven``: the busiest rank's excess over the average compute
+        time; ``tp``, ``cp``, ``ep``, ``etp``: its exposed messages; ``bubble``: its idle time until
+        all ranks' ops have ended and passed gradients have arrived; ``links``: the part of that due
+        to messages between stages; ``dp``: exposed averaging of gradients; ``step``: the optimizer
+        and the host's fixed overhead.
+        """
+        work, again, sent = self.work, self.again, self.communication
+        rank = int((work + again).argmax())
+        groups = (str(group) for group in (Group.TP, Group.CP, Group.EP, Group.ETP))
+        inner = {kind: sent[kind].exposed for kind in groups if kind in sent}
+        recomputed = [sum(n * t.kernels[OpKind.R] for t, n in own) for own in self.layers]
+        memory = float(again[rank] + self._of_ranks(recomputed)[rank])
+        uneven = float(work.max() - work.mean())
+        busiest = float(work[rank] + again[rank])
+        bubble = self.makespan - busiest
+        links = max(0.0, min(sent["pp"].exposed, bubble)) if "pp" in sent else 0.0
+        return {
+            "compute": busiest - sum(inner.values()) - memory - uneven,
+            "memory": memory,
+            "uneven": uneven,
+            **inner,
+            "bubble": bubble - links,
+            "links": links,
+            "dp": self.averaged - self.makespan,
+            "step": self.stepping,
+        }
 
 
 def _longest(traffic: Iterable[Traffic]) -> Traffic:
     return max(traffic, key=lambda each: each.total)
+
+
+def _ends(schedule: Schedule) -> FloatArray:
+    """When each rank has run its ops and received all gradients of its stages, (P,)."""
+    timing = schedule.known_timing
+    ends = np.array([row[-1] if len(row) else 0.0 for row in timing.end])
+    for transfer, (_, end) in zip(schedule.transfers, timing.transfers, strict=True):
+        if transfer.kind is TransferKind.GRADIENT:
+            ends[transfer.target] = max(ends[transfer.target], end)
+    return ends

@@ -14,10 +14,9 @@ from pipeloom.ir.errors import InputError
 from ..inputs.words import size_in
 from .fields import Request, option, place
 from .kinds import AMOUNT, COUNT, SECONDS, Kind, choice
-from .search import WORKERS
+from .search import WORKERS, Limited
 
 if TYPE_CHECKING:
-    from ..inputs.problem_setup import ProfileLike
     from ..models.reading import ModelLike
     from ..predict import ClusterLike
 
@@ -54,25 +53,26 @@ class RunWords(Request):
     """tokens per sequence; by default 4096, or the model's positions if these are fewer"""
     layers: int | None = count()
     """number of decoder layers, to use fewer than the model has"""
-    layers_per_stage: str | None = word()
+    layers_per_stage: str | Sequence[int] | None = word()
     """decoder layers of each stage, such as 12,14"""
     precision: str | None = word()
     """fp32, bf16 (the default), fp16, fp8, mxfp8 or nvfp4"""
     gradients: str | None = word()
     """type in which gradients are summed, such as fp32"""
     recompute: str | None = word()
-    """none (the default), selective, full, or modules: core_attn,mlp,layernorm,..."""
+    """none (the default), selective or full"""
     sharding: str | None = word()
     """none (the default), zero1, zero2 or fsdp"""
     attention: str | None = word()
     """flash or unfused; by default flash, or unfused for learned positions (GPT, OPT)"""
     schedule: str | None = word()
-    """a family such as zb-h1, optimal, or a schedule file; by default 1f1b, or interleaved-1f1b
-    with vp > 1"""
+    """a family such as zb-h1; by default 1f1b, or interleaved-1f1b with vp > 1"""
     sequence_parallel: bool | None = flag()
     """divide norms over tensor parallel ranks; the default with tp > 1"""
     fused_cross_entropy: bool | None = flag()
     """overwrite logits by their gradient instead of holding them in float32"""
+    compile: bool | None = None
+    """whether a compiler fuses elementwise kernels"""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -89,11 +89,11 @@ class OnDevices(RunWords):
 
     model: ModelLike = field(metadata=place("MODEL"))
     """preset or Hugging Face config.json"""
+    cluster: ClusterLike | None = option("NAME|FILE")
+    """preset or cluster file"""
     _: KW_ONLY
     gpu: str | None = option("NAME")
     """GPU such as H100, in its usual cluster"""
-    cluster: ClusterLike | None = option("NAME|FILE")
-    """preset or cluster file"""
 
 
 def _pair(text: str) -> tuple[str, Any]:
@@ -111,22 +111,15 @@ def _pair(text: str) -> tuple[str, Any]:
 class PredictRequest(OnDevices):
     """The arguments of :func:`pipeloom.predict`."""
 
-    measured: ProfileLike | None = option("PROFILE")
-    """profile by layers whose times replace the calculated ones"""
     others: Sequence[tuple[str, Any]] = option(
         "KEY=VALUE", Kind(_pair), default=(), names=("--run",), action="append"
     )
     """another key of a run, such as compile=true"""
 
 
-def _scale(text: str) -> list[int]:
-    """Parse ``8,16,32``."""
-    return [COUNT.read(word) for word in text.split(",")]
-
-
 @dataclass(frozen=True, kw_only=True)
-class PlanRequest(OnDevices):
-    """The arguments of :func:`pipeloom.plan` or, with ``scale``, of :func:`pipeloom.scaling`."""
+class PlanRequest(Limited, OnDevices):
+    """The arguments of :func:`pipeloom.plan`."""
 
     apart = (*OnDevices.apart, ("workers", "scheduler"), ("time_limit", "work_limit"))
     described = (RUN, "pipeloom chooses what is not given")
@@ -138,8 +131,8 @@ class PlanRequest(OnDevices):
     etp: int | None = count()
     """tensor parallel degree of an expert: 1 or tp"""
     recompute: str | None = word()
-    """none, selective, full, or modules: core_attn,mlp,layernorm,...; auto chooses among none,
-    selective, full, and whole stages for some of the microbatches"""
+    """none, selective or full; auto chooses among these and whole stages for some of the
+    microbatches"""
     sharding: str | None = word()
     """none, zero1, zero2 or fsdp; by default, zero1 or fsdp is chosen"""
     schedule: str | None = word()
@@ -152,13 +145,6 @@ class PlanRequest(OnDevices):
     passing: str = option(kind=choice("activations", "weights", "auto"), default="activations")
     """what ranks send: activations (the default; each stage stays on its rank), weights (each
     microbatch stays on its rank), or the better of both (auto)"""
-    scale: Sequence[int] = option(
-        "N,N,...", Kind(_scale), default=(), action="merge", group=SCALING
-    )
-    """numbers of GPUs, instead of --gpus: find the best plan for each of them"""
-    scaling: str | None = option(kind=choice("weak", "strong"), group=SCALING)
-    """weak (the default): --global-batch is for the fewest GPUs and grows with their number;
-    strong: it stays the same"""
     workers: int | None = option("N", WORKERS, group=SEARCH)
     """processes that solve configurations, or numbers of GPUs, in parallel and share the cores; 1,
     with --scale one for every two cores, by default; 1 uses only this process"""
@@ -170,3 +156,22 @@ class PlanRequest(OnDevices):
     work_limit: float | None = option("N", AMOUNT, group=SEARCH)
     """instead of seconds: work in all, or for each number, in millions of simulated ops (about 100
     take a second); the answer is the same on every machine"""
+    seed: int = 0
+
+
+def _scale(text: str) -> list[int]:
+    """Parse ``8,16,32``."""
+    return [COUNT.read(word) for word in text.split(",")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleRequest(PlanRequest):
+    """The arguments of :func:`pipeloom.scaling`."""
+
+    scale: Sequence[int] = option(
+        "N,N,...", Kind(_scale), default=(), action="merge", group=SCALING
+    )
+    """numbers of GPUs, instead of --gpus: find the best plan for each of them"""
+    scaling: str | None = option(kind=choice("weak", "strong"), group=SCALING)
+    """weak (the default): --global-batch is for the fewest GPUs and grows with their number;
+    strong: it stays the same"""

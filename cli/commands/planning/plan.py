@@ -18,7 +18,7 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.planner.requests.fields import option
-from pipeloom.planner.requests.plans import PlanRequest
+from pipeloom.planner.requests.plans import PlanRequest, ScaleRequest
 
 from ...arguments import Command, Quiet
 from ...failures import say
@@ -27,7 +27,7 @@ from ...progress import interruptible, watched
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanCommand(Command, Quiet, PlanRequest):
+class PlanCommand(Command, Quiet, ScaleRequest):
     """``pipeloom plan``."""
 
     output: str | None = option("DIR", names=("-o", "--output"))
@@ -40,16 +40,13 @@ class PlanCommand(Command, Quiet, PlanRequest):
             raise InputError("scaling: expected numbers of GPUs with it, --scale 8,16")
         from pipeloom.planner.plan import plan
 
-        with self._searched("plan.json") as asked:
-            found = plan(self.model, **asked)
-            if asked["should_stop"]():
+        with self._searched("plan.json") as watching:
+            found = plan(**self.arguments(PlanRequest) | watching)
+            if watching["should_stop"]():
                 say("interrupted: this is the best plan so far")
             notes = () if self.output is None else found.write(self.output)
         lines = [f"note: {note}" for note in notes]
-        if self.output:
-            lines.append(f"written to {self.output}")
-        elif found.best.found.order is not None:
-            lines.append("with -o DIR a note has the command that predicts this plan")
+        lines += [f"written to {self.output}"] if self.output else []
         facts = found.to_dict() | {"output": self.output, "notes": list(notes)}
         answer(self, facts, "\n".join([str(found), *lines]))
         return 0
@@ -58,15 +55,10 @@ class PlanCommand(Command, Quiet, PlanRequest):
         from pipeloom.planner.scaling import scaling
         from pipeloom.planner.solving.workers import processes_here
 
-        if self.gpus is not None:
-            raise InputError("gpus: expected none with --scale, which has several")
-        if self.global_batch is None:
-            raise InputError("global_batch: missing; expected a whole number >= 1")
-        more: dict[str, Any] = {"gpus": self.scale, "scaling": self.scaling or "weak"}
-        if not (self.workers or self.scheduler):
-            more["workers"] = processes_here()
-        with self._searched("scaling.json") as asked:
-            found = scaling(self.model, **asked | more)
+        with self._searched("scaling.json") as watching:
+            if not (self.workers or self.scheduler):
+                watching["workers"] = processes_here()
+            found = scaling(**self.arguments(ScaleRequest) | watching)
             if self.output is not None:
                 found.write(self.output)
         words = f"{found}\nwritten to {self.output}" if self.output else str(found)
@@ -75,10 +67,8 @@ class PlanCommand(Command, Quiet, PlanRequest):
 
     @contextmanager
     def _searched(self, file: str) -> Iterator[dict[str, Any]]:
-        """Yield all arguments except the model; ``file`` will be written in the output folder."""
-        names = ("cluster", "offload", "passing", "headroom", "time_limit", "work_limit")
-        asked = {name: getattr(self, name) for name in (*names, "workers", "scheduler")}
-        asked |= self.given | ({} if self.gpu is None else {"gpu": self.gpu})
+        """Yield the listener and the stopping criterion; ``file`` will be written in the output
+        folder."""
         with watched(self.quiet) as display, interruptible() as interrupt:
             check_folder(self.output, file)
-            yield asked | {"progress": display, "should_stop": interrupt}
+            yield {"progress": display, "should_stop": interrupt}

@@ -18,9 +18,7 @@ from pipeloom.planner.requests.fields import option
 from pipeloom.planner.requests.plans import PredictRequest
 
 from ...arguments import WritingCommand, renamed
-from ...failures import say
 from ...output import answer, check_output, finish
-from ...progress import interruptible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +29,11 @@ class PredictCommand(WritingCommand, PredictRequest):
     """where to write the pipeline profile; - is standard output; not written by default"""
 
     def run(self) -> int:
-        from pipeloom.planner.models.run import ALSO, KEYS
-        from pipeloom.planner.models.words import RunValues
+        from pipeloom.planner.models.run import words_of
 
         check_output(self)
         try:
-            RunValues(dict(self.others), (*KEYS, *ALSO)).raise_faults()
+            words_of(dict(self.others)).raise_faults()
             known = self.gpu is not None or self.cluster is not None
             return self._predict() if known else self._arithmetic()
         except InputError as error:
@@ -46,11 +43,7 @@ class PredictCommand(WritingCommand, PredictRequest):
         from pipeloom.planner.predict import predict
 
         asked = self.given | ({} if self.gpu is None else {"gpu": self.gpu}) | dict(self.others)
-        asked |= {"cluster": self.cluster, "measured": self.measured}
-        with interruptible() as interrupt:
-            found = predict(self.model, should_stop=interrupt, **asked)
-        if interrupt.pressed:
-            say("interrupted: this is the best schedule so far")
+        found = predict(self.model, cluster=self.cluster, **asked)
         facts = found.to_dict()
         if self.output is None:
             answer(self, facts, found)
@@ -62,7 +55,7 @@ class PredictCommand(WritingCommand, PredictRequest):
         """Print the model's parameters, FLOPs and bytes, which do not depend on a device."""
         from pipeloom.planner.models.arithmetic import arithmetic
 
-        for name in ("measured", "output", "schedule"):
+        for name in ("output", "schedule"):
             if getattr(self, name) is not None:
                 raise InputError(f"{name}: expected --gpu or --cluster with it")
         found = arithmetic(self.model, **self.given | dict(self.others))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ..model import Model
-from ..run import SELECTIVE, Sharding, TrainingRun
+from ..run import TrainingRun
 from ..work import LayerWork, ModelWork, WorkKind
 from .attention import write_attention
 from .ends import write_embedding, write_head, write_prediction
 from .every_second import keep_every_second
-from .feed_forward import write_experts, write_feed_forward
+from .feed_forward import write_feed_forward
 from .sheet import Sheet
 
 
@@ -22,38 +22,31 @@ def work_of(model: Model, run: TrainingRun) -> ModelWork:
 
 
 def _embedding(model: Model, run: TrainingRun) -> LayerWork:
-    sheet = Sheet(run, recompute=frozenset())
+    sheet = Sheet(run, recomputes=False)
     write_embedding(sheet, model)
     return sheet.work(WorkKind.EMBEDDING, "embedding", sheet.spread * model.hidden)
 
 
 def _decoder(model: Model, run: TrainingRun, moe: bool, window: int | None) -> LayerWork:
     sheet = Sheet(run)
-    _write_decoder(sheet, model, moe, window)
+    write_attention(sheet, model, window)
+    write_feed_forward(sheet, model, model.experts if moe else None)
     kind = WorkKind.MOE if moe else WorkKind.DENSE
     name = f"{kind} layer" + (f" of window {window}" if window else "")
     work = sheet.work(kind, name, sheet.spread * model.hidden)
-    torch_selects = run.sharding is Sharding.FSDP and run.recompute == SELECTIVE
-    return keep_every_second(work) if torch_selects else work
-
-
-def _write_decoder(sheet: Sheet, model: Model, moe: bool, window: int | None) -> None:
-    write_attention(sheet, model, window)
-    if moe and model.experts is not None:
-        write_experts(sheet, model, model.experts)
-    else:
-        write_feed_forward(sheet, model)
+    return keep_every_second(work) if run.torch_selects else work
 
 
 def _prediction(model: Model, run: TrainingRun) -> LayerWork:
     sheet = Sheet(run)
     write_prediction(sheet, model)
-    _write_decoder(sheet, model, model.experts is not None, None)
+    write_attention(sheet, model, None)
+    write_feed_forward(sheet, model, model.experts)
     write_head(sheet, model, owns=False)
     return sheet.work(WorkKind.MTP, "multi-token prediction", sheet.spread * model.hidden)
 
 
 def _head(model: Model, run: TrainingRun) -> LayerWork:
-    sheet = Sheet(run, recompute=frozenset())
+    sheet = Sheet(run, recomputes=False)
     write_head(sheet, model, owns=not model.tied)
     return sheet.work(WorkKind.HEAD, "head", 0.0)

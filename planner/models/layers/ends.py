@@ -5,9 +5,7 @@ from __future__ import annotations
 from ..model import Model
 from ..run import Sharding
 from .attention import write_norm
-from .sheet import ALL_GATHER, ALL_REDUCE, HEAD, INPUT, F, Sheet, W
-
-EMBEDDING = "embedding"
+from .sheet import ALL_GATHER, ALL_REDUCE, F, Sheet, W
 
 
 def write_embedding(sheet: Sheet, model: Model) -> None:
@@ -20,22 +18,23 @@ def write_embedding(sheet: Sheet, model: Model) -> None:
     sheet.parameters(model.positions * model.hidden)
     rows = sheet.tokens * width * sheet.element
     # F reads and writes rows; W adds each to a row of a float32 gradient
-    sheet.passes("embedding", EMBEDDING, 2 * rows, 3 * rows, W)
+    sheet.passes("embedding", 2 * rows, 3 * rows, W)
     if model.embedding_width is not None:
-        sheet.hold("projection in input", EMBEDDING, rows, W)
-        sheet.linear("projection in", EMBEDDING, sheet.tokens, width, model.hidden)
-    sheet.leave("embedding", EMBEDDING, model.hidden)
+        sheet.hold("projection in input", rows, W)
+        sheet.linear("projection in", sheet.tokens, width, model.hidden)
+    sheet.leave("embedding", model.hidden)
     if model.positions:
         size = count * sheet.element
-        sheet.passes("positions", EMBEDDING, 3 * size, 2 * size, W)
+        sheet.passes("positions", 3 * size, 2 * size, W)
     if model.dropout:
         moved = count * (2 * sheet.element + 1)
-        sheet.passes("embedding dropout", EMBEDDING, moved, moved)
-        sheet.hold("embedding dropout mask", EMBEDDING, count)
+        sheet.passes("embedding dropout", moved, moved)
+        sheet.hold("embedding dropout mask", count)
 
 
 def write_head(sheet: Sheet, model: Model, *, owns: bool) -> None:
-    """The final norm, the product with the vocabulary matrix, and the loss.
+    """The final norm, and the product with the vocabulary matrix and the loss, which are not
+    recomputed.
 
     ``owns``: whether the matrix counts as this layer's. It does not if it is tied to the embedding
     or belongs to another head; if the embedding is on another rank, a copy is held (``tied`` in
@@ -43,19 +42,18 @@ def write_head(sheet: Sheet, model: Model, *, owns: bool) -> None:
     """
     tp, width = sheet.run.tp, model.embedding_width or model.hidden
     if model.final_norm:
-        write_norm(sheet, model, "final norm", held=HEAD)
-    else:
-        sheet.hold("head input", HEAD, sheet.spread * model.hidden * sheet.element, W)
+        write_norm(sheet, model, "final norm", kept=True)
+    sheet.again = False
+    if not model.final_norm:
+        sheet.hold("head input", sheet.spread * model.hidden * sheet.element, W)
     if model.embedding_width is not None:
-        sheet.linear("projection out", HEAD, sheet.tokens, model.hidden, width)
-        sheet.hold("projection out output", HEAD, sheet.tokens * width * sheet.element, W)
-    sheet.enter("head", HEAD, width)
-    wide = sheet.run.precision.wide
-    sheet.product("head", HEAD, (sheet.tokens, model.vocab / tp, width), precision=wide)
-    if owns:
-        sheet.parameters(model.vocab * width, tp)
-    elif sheet.run.pp > 1:
-        sheet.tied(model.vocab * width, tp)
+        sheet.linear("projection out", sheet.tokens, model.hidden, width)
+        sheet.hold("projection out output", sheet.tokens * width * sheet.element, W)
+    sheet.enter("head", width)
+    shape = (sheet.tokens, model.vocab / tp, width)
+    sheet.product("head", shape, precision=sheet.run.precision.wide)
+    if owns or sheet.run.pp > 1:
+        sheet.parameters(model.vocab * width, tp, tied=not owns)
     if model.head_bias:
         sheet.parameters(model.vocab, tp)
     _write_loss(sheet, model)
@@ -73,14 +71,14 @@ def _write_loss(sheet: Sheet, model: Model) -> None:
     """
     logits, e = sheet.tokens * model.vocab / sheet.run.tp, sheet.element
     if sheet.run.fused_cross_entropy:
-        sheet.passes("loss", HEAD, 3 * e * logits, 0.0)
-        sheet.hold("logits", HEAD, e * logits)
+        sheet.passes("loss", 3 * e * logits, 0.0)
+        sheet.hold("logits", e * logits)
     else:
-        sheet.passes("loss", HEAD, (e + 20) * logits, (e + 12) * logits)
-        sheet.hold("logits in float32", HEAD, 4 * logits)
+        sheet.passes("loss", (e + 20) * logits, (e + 12) * logits)
+        sheet.hold("logits in float32", 4 * logits)
         sheet.workspace = (8 if sheet.run.sharding is Sharding.FSDP else e) * logits
     for name in ("maximum", "sum", "logit of the target"):
-        sheet.collective(f"loss {name}", HEAD, 4 * sheet.tokens, {F: ALL_REDUCE})
+        sheet.collective(f"loss {name}", 4 * sheet.tokens, {F: ALL_REDUCE})
 
 
 def write_prediction(sheet: Sheet, model: Model) -> None:
@@ -90,9 +88,9 @@ def write_prediction(sheet: Sheet, model: Model) -> None:
     Its embedding and head are the model's.
     """
     for name in ("stream", "embedding"):
-        write_norm(sheet, model, f"{name} norm", held=INPUT)
-    shape = (sheet.tokens, 2 * model.hidden, model.hidden)
+        write_norm(sheet, model, f"{name} norm", kept=True)
+    width = 2 * model.hidden
+    sheet.enter("projection of both", width)
+    sheet.linear("projection of both", sheet.tokens, width, model.hidden, column=sheet.run.tp)
     size = sheet.tokens * model.hidden * sheet.element
-    sheet.enter("projection of both", EMBEDDING, 2 * model.hidden)
-    sheet.linear("projection of both", EMBEDDING, *shape, column=sheet.run.tp)
-    sheet.collective("projection of both", EMBEDDING, size, {F: ALL_GATHER})
+    sheet.collective("projection of both", size, {F: ALL_GATHER})

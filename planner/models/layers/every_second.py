@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pipeloom.ir.model.ops import OpKind
 
-from ..work import Attention, Gemm, Held, Kernel, LayerWork
+from ..work import Attention, Gemm, Held, LayerWork
 
 KEPT = frozenset({"attention norm input", "attention output", "attention row sums"})
 OUTPUTS = frozenset({"q", "k", "v", "activation input"})
@@ -21,19 +21,14 @@ stream."""
 
 
 def keep_every_second(work: LayerWork) -> LayerWork:
-    """The layer with this policy; ``work`` must not have any other recomputation."""
+    """The layer with this policy instead of its own recomputation."""
     forward = [*work.of(OpKind.F)]
     later = [kernel for kernel in work.kernels if kernel.op in (OpKind.B, OpKind.W)]
-    again = (_again(kernel) for kernel in forward if not isinstance(kernel, Attention))
-    held = (part for tensor in work.held for part in _parts(tensor))
-    added = Held("half of the products' sums", "", work.message_bytes, OpKind.B)
-    return replace(work, kernels=(*forward, *again, *later), held=(*held, added))
-
-
-def _again(kernel: Kernel) -> Kernel:
-    if isinstance(kernel, Gemm):
-        return replace(kernel, op=OpKind.R, count=kernel.count / 2)
-    return replace(kernel, op=OpKind.R)
+    again = [replace(k, op=OpKind.R) for k in forward if not isinstance(k, Attention)]
+    again = [replace(k, count=k.count / 2) if isinstance(k, Gemm) else k for k in again]
+    held = [part for tensor in work.held for part in _parts(tensor)]
+    held.append(Held("half of the products' sums", work.message_bytes, OpKind.B))
+    return replace(work, kernels=(*forward, *again, *later), held=tuple(held))
 
 
 def _parts(tensor: Held) -> Iterator[Held]:

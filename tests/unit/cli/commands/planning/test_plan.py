@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ SMALL: dict[str, Any] = {
     **{"hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4},
     **{"intermediate_size": 128, "vocab_size": 512, "model_type": "llama"},
 }
-CIRCLE = r'<circle[^>]* cx="([\d.]+)" cy="([\d.]+)"[^>]* fill="(#\w+)"'
 TPS = {"gpus": 16, "seq": 1024, "global_batch": 32, "tp": 2, "pp": 2, "dp": 4, "micro_batch": 1}
 
 
@@ -39,41 +36,21 @@ def test_plans_leave_the_headroom_that_is_asked_for(pipeloom: Command, tmp_path:
     assert (refused.code, "of H100 that headroom leaves" in refused.err) == (1, True)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--pp", 2, "--schedule", "zb-h1", "--no-sequence-parallel", "--precision", "fp16"],
-        ["--pp", 2, "--vp", 3, "--headroom", "2GB"],
-        ["--pp", 4, "--passing", "weights"],
-    ],
-)
-def test_the_command_that_predicts_the_plan_gives_its_figures(
-    pipeloom: Command, tmp_path: Path, words: list[Any]
+def test_predict_gives_the_figures_of_a_plan_with_a_family(
+    pipeloom: Command, tmp_path: Path
 ) -> None:
     config = written(tmp_path / "config.json", SMALL)
-    given = ["plan", config, "--cluster", "H100", "--gpus", 4, "--global-batch", 16]
-    shown = pipeloom(*given, "--seq", 128, "--work-limit", 10, "-o", tmp_path, *words).out
+    given = ["--cluster", "H100", "--gpus", 4, "--global-batch", 16, "--seq", 128]
+    given += ["--pp", 2, "--schedule", "zb-h1", "--no-sequence-parallel", "--precision", "fp16"]
+    shown = pipeloom("plan", config, *given, "--work-limit", 10, "-o", tmp_path).out
     best = json.loads((tmp_path / "plan.json").read_text())["plans"][0]
-    line = next(line for line in shown.splitlines() if "pipeloom predict" in line)
-    again = pipeloom(*shlex.split(line.rpartition("pipeloom ")[2]), "--json").json
-    for key in ("step_ms", "memory_gib"):
-        assert again[key] == pytest.approx(best[key], rel=1e-9)
     layers = ",".join(map(str, best["layers_per_stage"]))
     assert f"layers of each stage: {layers}\n" in shown
-
-
-def test_the_best_is_above_all_others_in_the_picture(tmp_path: Path) -> None:
-    found = plan("llama-3-8b", "H100", gpus=4, global_batch=8, seq=2048, work_limit=40)
-    assert "no plan takes less than" in str(found)
-    found.write(tmp_path)
-    picture = (tmp_path / "plan.svg").read_text()
-    assert "a device has 79.1 GiB<" in picture  # far above all plans, so its line is not drawn
-    marks = [(float(x), float(y), fill) for x, y, fill in re.findall(CIRCLE, picture)]
-    across, down, fills = zip(*marks, strict=True)
-    assert len(marks) == len(found.plans) > 1
-    assert fills[-1] not in fills[:-1]
-    assert 104 < down[-1] == min(down) < max(down) < 470
-    assert 92 < min(across) < max(across) - 384 < 476
+    chosen = ("tp", "dp", "cp", "micro_batch", "recompute", "sharding")
+    given += [word for key in chosen for word in (f"--{key.replace('_', '-')}", best[key])]
+    again = pipeloom("predict", config, *given, "--layers-per-stage", layers, "--json").json
+    for key in ("step_ms", "memory_gib"):
+        assert again[key] == pytest.approx(best[key], rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -161,12 +138,12 @@ def test_a_matrix_that_embedding_and_head_share_is_known_to_the_files(
 def scaled(**more: Any) -> Scaling:
     fixed: dict[str, Any] = {"gpu": "H100", "seq": 4096, "tp": 2, "pp": 2, "vp": 1, "cp": 1}
     fixed |= {"micro_batch": 1, "recompute": "selective", "sharding": "zero1", "schedule": "1f1b"}
-    fixed |= {"sequence_parallel": True, "gpus": [16, 8], "global_batch": 16, "time_limit": 20}
+    fixed |= {"sequence_parallel": True, "scale": [16, 8], "global_batch": 16, "time_limit": 20}
     return library.scaling("llama-3-8b", **fixed | more)
 
 
 def test_weak_scaling_has_the_batch_grow_and_strong_scaling_has_it_stay(tmp_path: Path) -> None:
-    weak, strong = scaled(), scaled(scaling="strong", gpus=[8, 16, 256])
+    weak, strong = scaled(), scaled(scaling="strong", scale=[8, 16, 256])
     assert [(p.gpus, p.global_batch) for p in weak.points] == [(8, 16), (16, 32)]
     assert [(p.gpus, p.global_batch) for p in strong.points[:2]] == [(8, 16), (16, 16)]
     # with the same microbatches per rank costs are similar; half of them have a larger bubble
@@ -183,8 +160,8 @@ def test_weak_scaling_has_the_batch_grow_and_strong_scaling_has_it_stay(tmp_path
     for point in weak.points:
         parts, found = point.parts, point.plan or {}
         assert sum(parts.values()) == pytest.approx(found["step_ms"])
-        assert parts["bubble"] + parts["links"] == pytest.approx(found["parts_ms"]["bubble"])
+        assert parts == found["parts_ms"]
         assert min(parts.values()) >= 0 < parts["uneven"]  # the head is on the last rank
         assert sum(point.bar().parts.values()) == pytest.approx(1e6 / point.tokens)
     with pytest.raises(InfeasibleError, match="memory"):
-        scaled(gpus=[4], seq=131072, recompute="none")
+        scaled(scale=[4], seq=131072, recompute="none")

@@ -1,0 +1,160 @@
+"""Times of kernels, messages and layers on one rank, by a cluster's peaks and the rates it reaches.
+
+The time of a kernel on a GPU is a roofline with a share of the peaks:
+
+* A matrix product reaches the share ``gemm`` of the peak. A short inner dimension k reduces this by
+  k / (k + ``gemm_depth``), and a small result leaves multiprocessors idle: it is distributed in
+  tiles of 128 x 128 (NVIDIA, "Matrix multiplication background", 2023).
+* Fused attention reaches the share ``attention`` of the peak; a multiprocessor takes 128 queries of
+  a head at a time (Dao, 2023, section 3.2). In a ring, each round is a separate kernel.
+* All else, and products with a short inner dimension, are limited by the share ``memory`` of the
+  bandwidth.
+* No kernel takes less than the launch time on the host, ``kernel_ms``.
+
+The time of a collective is latency plus size over bandwidth. Ranks are laid out as in Megatron:
+tensor parallel ones adjacent, then context parallel, data parallel, and stages outermost; experts
+are distributed over the first three. A ring over several nodes leaves each node once for each of
+its members there, so that their network links add up (NCCL's rings). A ring takes ``size`` - 1
+steps, twice that for an all-reduce, for which NCCL uses a tree if it is shorter; an all-to-all
+sends everything at once.
+
+Messages of tensor and expert parallelism are exposed: the next kernel waits for them. Context
+parallel messages in a ring (sends) overlap with the attention of the same op, except in its last
+round. Averaging of gradients is part of the end of a step (:mod:`.step`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pipeloom.ir.model.links import Link
+from pipeloom.ir.model.ops import OpKind
+
+from ..clusters.cluster import Cluster, ClusterLink
+from ..models.work import Attention, Collective, Elementwise, Gemm, Group, Kernel, LayerWork
+
+OPS = (OpKind.F, OpKind.R, OpKind.B, OpKind.W)
+TILE = 128
+
+
+class Traffic(NamedTuple):
+    """Times of messages, in milliseconds: of all, and of the exposed part."""
+
+    total: float = 0.0
+    exposed: float = 0.0
+
+    def plus(self, other: Traffic, times: float = 1.0) -> Traffic:
+        """The sum of this and ``times`` the other."""
+        return Traffic(self.total + times * other.total, self.exposed + times * other.exposed)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTimes:
+    """Times of a layer for one microbatch, in milliseconds: of the kernels and of the exposed
+    messages of each op, and of the messages of each group, summed over ops."""
+
+    kernels: Mapping[OpKind, float]
+    exposed: Mapping[OpKind, float]
+    traffic: Mapping[Group, Traffic]
+
+    def of(self, op: OpKind) -> float:
+        """The time from the op's start to its end."""
+        return self.kernels[op] + self.exposed[op]
+
+
+@dataclass(frozen=True, eq=False)
+class Rates:
+    """Times on ``cluster``, in milliseconds."""
+
+    cluster: Cluster
+    _known: dict[tuple[int, float], LayerTimes] = field(default_factory=dict)
+
+    def layer(self, work: LayerWork, factor: float) -> LayerTimes:
+        """The times of a layer. ``factor``: ratio of measured to calculated time of such a layer.
+
+        Times are stored by the identity of ``work``.
+        """
+        key = id(work), factor
+        if key not in self._known:
+            self._known[key] = self._layer(work, factor)
+        return self._known[key]
+
+    def _layer(self, work: LayerWork, factor: float) -> LayerTimes:
+        times, attention, exposed = (dict.fromkeys(OPS, 0.0) for _ in range(3))
+        traffic: dict[Group, Traffic] = {}
+        for kernel in sorted(work.kernels, key=lambda kernel: isinstance(kernel, Collective)):
+            time, op = factor * self.of(kernel), kernel.op
+            if isinstance(kernel, Collective):
+                hidden = attention[op] * (1 - 1 / kernel.size) * (kernel.group is Group.CP)
+                sent, group = Traffic(time, time - min(time, hidden)), kernel.group
+                exposed[op] += sent.exposed
+                traffic[group] = traffic.get(group, Traffic()).plus(sent)
+            else:
+                times[op] += time
+                attention[op] += time * isinstance(kernel, Attention)
+        return LayerTimes(times, exposed, traffic)
+
+    def of(self, kernel: Kernel) -> float:
+        """The time of one kernel, of the several passes that it represents, or of a collective
+        without contention."""
+        reached = self.cluster.efficiency
+        if isinstance(kernel, Collective):
+            latency = kernel.steps * self.link(kernel.apart, kernel.size).latency
+            return kernel.count * reached.collective_ms + latency + self.sending(kernel)
+        if isinstance(kernel, Gemm):
+            return max(self._gemm(kernel), self.moving(kernel.bytes), reached.kernel_ms)
+        if isinstance(kernel, Attention):
+            time = max(self._attention(kernel), self.moving(kernel.bytes))
+            return kernel.rounds * max(time / kernel.rounds, reached.kernel_ms)
+        assert isinstance(kernel, Elementwise)
+        return kernel.kernels * max(self.moving(kernel.bytes / kernel.kernels), reached.kernel_ms)
+
+    def moving(self, size: float) -> float:
+        """The time to read or write this number of bytes of device memory."""
+        return size / (self.cluster.gpu.gigabytes_per_second * self.cluster.efficiency.memory * 1e6)
+
+    def sending(self, collective: Collective) -> float:
+        """The time of one of many collectives, whose latencies overlap."""
+        link = self.link(collective.apart, collective.size)
+        reached = self.cluster.efficiency.link
+        return collective.wire_bytes / (link.gigabytes_per_second * reached * 1e6)
+
+    def link(self, apart: int, size: int) -> Link | ClusterLink:
+        """The link from a rank to the others of its group: ``size`` ranks, each ``apart`` from the
+        next."""
+        node, inside, between = (
+            self.cluster.gpus_per_node,
+            self.cluster.inside,
+            self.cluster.between,
+        )
+        if apart * size <= node:
+            return inside
+        members = max(1, min(size, node // apart))
+        rate = min(members * between.gigabytes_per_second, inside.gigabytes_per_second)
+        return Link(between.latency, max(rate, between.gigabytes_per_second))
+
+    def reached(self, link: Link | ClusterLink) -> Link:
+        """The link as messages reach it, with their minimum time as latency."""
+        rates = self.cluster.efficiency
+        return Link(link.latency + rates.collective_ms, link.gigabytes_per_second * rates.link)
+
+    def _gemm(self, gemm: Gemm) -> float:
+        """Partial last waves are not modelled: without them, predictions are closer to published
+        times."""
+        gpu, reached = self.cluster.gpu, self.cluster.efficiency
+        share = reached.gemm_narrow if gemm.precision.is_narrow else reached.gemm
+        filled = min(1.0, gemm.m * gemm.n * gemm.count / TILE**2 / gpu.multiprocessors)
+        full = gemm.k / (gemm.k + reached.gemm_depth) * filled
+        return gemm.flops / (gpu.peak(gemm.precision.units) * share * 1e9 * full)
+
+    def _attention(self, kernel: Attention) -> float:
+        gpu, reached = self.cluster.gpu, self.cluster.efficiency
+        filled = min(1.0, kernel.rows / TILE / gpu.multiprocessors)
+        share = reached.attention * filled
+        if kernel.op is OpKind.B:
+            share *= reached.attention_backward
+        if kernel.rounds > 1:
+            share *= reached.attention_ring
+        return kernel.flops / (gpu.peak(kernel.precision.units) * share * 1e9)
