@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -68,16 +70,71 @@ def of_rank(rank: int, text: str) -> str:
     return text if text.startswith(f"rank {rank}:") else f"rank {rank}: {text}"
 
 
-class InputError(PipeloomError):
-    """An input is wrong. ``errors``: one line per fault."""
+_KEY = re.compile(r"(-*\w[-\w]*(?:\[\d+\])*): (?=.)")
 
-    def __init__(self, *errors: str) -> None:
-        self.errors: tuple[str, ...] = errors
-        super().__init__("\n".join(errors))
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of an input, whose text is ``FILE: KEY: WORDS``.
+
+    ``expected``: what was expected instead of ``value``, if known. ``key``: an option, or the place
+    in the file, such as ``stages[1]: t_f``.
+    """
+
+    words: str
+    expected: str | None = None
+    key: str = ""
+    file: str = ""
+    value: Any = None
+
+    @classmethod
+    def of(cls, line: str) -> Fault:
+        """The fault with this text, in which the file is not named, ``KEY: WORDS``."""
+        found = _KEY.match(line)
+        return cls(line) if found is None else cls(line[found.end() :], None, found[1])
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.file, self.key, self.words)))
+
+    @property
+    def name(self) -> str:
+        """The first part of the key: ``tied`` for ``tied[0]``."""
+        return self.key.partition(":")[0].partition("[")[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object that ``--json`` prints."""
+        known = {"file": self.file or None, "key": self.key or None, "expected": self.expected}
+        return known | {"value": self.value, "message": str(self)}
+
+
+class InputError(PipeloomError):
+    """An input is wrong. ``faults``: all that is, given as faults or as their texts."""
+
+    def __init__(self, *faults: str | Fault) -> None:
+        self.faults = tuple(Fault.of(each) if isinstance(each, str) else each for each in faults)
+        super().__init__("\n".join(self.errors))
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """The text of each fault."""
+        return tuple(map(str, self.faults))
 
     @property
     def lines(self) -> Sequence[str]:
         return self.errors
+
+    def changed(self, change: Callable[[Fault], Fault]) -> InputError:
+        """The error with ``change`` applied to each fault."""
+        return type(self)(*map(change, self.faults))
+
+    def within(self, file: str, *options: str) -> InputError:
+        """The error with ``file`` in all faults that name none, except those about ``options``."""
+
+        def named(fault: Fault) -> Fault:
+            is_option = fault.name in options or fault.name.startswith("--")
+            return fault if fault.file or is_option else replace(fault, file=file)
+
+        return self.changed(named)
 
 
 class OutputError(PipeloomError):

@@ -12,7 +12,7 @@ from ..model.layered_profile import LayeredProfile
 from ..model.ops import OpKind
 from ..model.profile import Profile
 from ..model.weight_coverage import WeightCoverage
-from .profile_json import dump_layers, dump_profile
+from .profiles import dump_layers, dump_profile
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,31 @@ from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, field_validator
 from typing_extensions import TypedDict
 
+from ..documents.fields import (
+    MOST_PAIRS,
+    Amount,
+    Count,
+    Limits,
+    Number,
+    OneARank,
+    Version,
+    Words,
+    keep,
+    known,
+)
+from ..documents.validation import (
+    Document,
+    DocumentFault,
+    Expected,
+    Whole,
+    raise_faults,
+    removed,
+    said,
+    wrong,
+)
+from ..model.profile import Profile
 from ..removed import replaced
 from ..units import counted
-from .fields import MOST_PAIRS, Amount, Count, Limits, Number, OneARank, Version, Words, keep, known
-from .profile_document import ProfileDocument
-from .validation import Document, DocumentFault, Expected, Whole, raise_faults, removed, said, wrong
 
 SCHEDULE, PROGRAM = "pipeloom.schedule", "pipeloom.program"
 
@@ -109,7 +129,7 @@ class ScheduleDocument(Document):
 
     format: Annotated[Literal["pipeloom.schedule"], Expected(f'"{SCHEDULE}"')]
     version: Version
-    profile: ProfileDocument
+    profile: Profile
     ranks: Annotated[Count, AfterValidator(_as_in_profile)]
     stages: Annotated[Count, AfterValidator(_as_in_profile)]
     microbatches: Annotated[int, Whole(1)]

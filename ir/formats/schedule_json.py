@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..documents import Document
+from ..documents.json_reader import read_document
+from ..documents.struct import written
+from ..documents.validation import validated
 from ..errors import InputError
 from ..model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind, fields_of
 from ..model.placement import Passing, Placement, PlacementKind
@@ -26,10 +29,8 @@ from ..model.schedule import (
     Updates,
     gap_between,
 )
-from .json_reader import read_document
-from .profile_json import dump_profile, finite, profile_of
+from .profiles import dump_profile
 from .schedule_document import SCHEDULE, OpEntry, ReportDocument, ScheduleDocument
-from .validation import validated
 
 _NUMBERS = ("stage", "from", "to", "copy", "after", "before", "room", "blocks")
 """Keys of a transfer except its kind and times; any other keys are ignored."""
@@ -61,7 +62,7 @@ def schedule_of(document: ScheduleDocument, where: str) -> Schedule:
     start.
     """
     _check_times(document, where)
-    profile = profile_of(document.profile)
+    profile = document.profile
     order = tuple(map(_packed, document.order))
     report = document.report or ReportDocument()
     objective = Objective(report.objective or "period")
@@ -164,7 +165,7 @@ def dump_schedule(schedule: Schedule) -> dict[str, Any]:
         "stages": problem.stages,
         "microbatches": problem.microbatches,
         "profile": dump_profile(problem.profile),
-        "memory_limit": finite(problem.memory_limit),
+        "memory_limit": written(problem.memory_limit),
         "order": [_dump_ops(schedule, timing, rank) for rank in range(problem.ranks)],
         "report": _dump_report(schedule, timing),
     }

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..formats.json_reader import show
-from ..formats.profile_document import DataParallelDocument
+from ..documents.json_reader import show
+from ..model.profile import DataParallel
 from .schedule_facts import Facts
 
 _RELATIVE = 1e-6
@@ -58,7 +58,7 @@ def _places(facts: Facts, rows: _Rows) -> Iterator[str]:
             yield f"no rank averages stage {stage}"
 
 
-def _times(facts: Facts, rows: _Rows, replicas: DataParallelDocument) -> Iterator[str]:
+def _times(facts: Facts, rows: _Rows, replicas: DataParallel) -> Iterator[str]:
     """Faults of averages, which run one at a time, take as long as the ring needs, and wait for
     their gradient.
 
@@ -92,16 +92,15 @@ def _times(facts: Facts, rows: _Rows, replicas: DataParallelDocument) -> Iterato
             free = one.end
 
 
-def _duration(facts: Facts, stage: int, replicas: DataParallelDocument) -> float:
+def _duration(facts: Facts, stage: int, replicas: DataParallel) -> float:
     """The exposed share of a ring all-reduce of the stage's gradient.
 
     With D replicas, it takes 2 (D - 1) messages with 1 / D of the gradient each.
     """
     of, size = facts.stage(stage), replicas.size
     gradient = (of.weight_bytes or 0.0) if of.grad_bytes is None else of.grad_bytes
-    part = gradient / size / (replicas.gigabytes_per_second * 1e6)
-    share = 1.0 if replicas.exposed is None else replicas.exposed
-    return share * (2 * size - 2) * (part + (replicas.latency or 0.0))
+    part = gradient / size / (replicas.link.gigabytes_per_second * 1e6)
+    return replicas.exposed * (2 * size - 2) * (part + replicas.link.latency)
 
 
 def _iteration_time(facts: Facts, rows: _Rows) -> Iterator[str]:

@@ -8,8 +8,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+from ..documents.validation import validated
 from ..formats.schedule_document import ProgramDocument
-from ..formats.validation import validated
 from .schedule_facts import Facts, Move, Run, schedule_facts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..formats.json_reader import show
+from ..documents.json_reader import show
 from .schedule_facts import Facts, Run
 
 RELATIVE = 1e-6  # tolerance of times and of figures derived from them

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..documents.validation import validated
 from ..errors import InputError
-from ..formats.profile_document import LinkDocument
 from ..formats.schedule_document import OpEntry, ReportDocument, ScheduleDocument
-from ..formats.stage_document import StageDocument
-from ..formats.validation import validated
+from ..model.profile import Link, StageProfile
 from .network_facts import Network, read_network
 
 _REPORT = (
@@ -86,8 +85,7 @@ class MicrobatchFacts:
 class Facts:
     """A schedule document and the values that verifiers derive from it.
 
-    ``each``: costs by stage and microbatch. A single stage (also in the profile) or microbatch
-    stands for all of them.
+    ``each``: costs by stage and microbatch; a single microbatch stands for all of them.
     """
 
     plan: ScheduleDocument
@@ -99,13 +97,12 @@ class Facts:
     moves: list[Move]
     each: list[list[MicrobatchFacts]]
 
-    def stage(self, stage: int) -> StageDocument:
-        stages = self.plan.profile.stages
-        return stages[stage if len(stages) > 1 else 0]
+    def stage(self, stage: int) -> StageProfile:
+        return self.plan.profile.stages[stage]
 
     def at(self, stage: int, microbatch: int) -> MicrobatchFacts:
         """The times and sizes of a microbatch on a stage."""
-        each = self.each[stage if len(self.each) > 1 else 0]
+        each = self.each[stage]
         return each[microbatch if len(each) > 1 else 0]
 
     def duration(self, run: Run) -> float:
@@ -167,28 +164,17 @@ def _move(place: int, entry: Mapping[str, Any]) -> Move:
     return Move(place, entry["tensor"], room=room, blocks=blocks, **ends, **numbers)
 
 
-def _each(stage: StageDocument, host: LinkDocument | None) -> list[MicrobatchFacts]:
+def _each(stage: StageProfile, host: Link | None) -> list[MicrobatchFacts]:
     """One entry per microbatch, or a single one if they are equal."""
-    return [_of_microbatch(stage, host, j) for j in range(stage.microbatches or 1)]
+    return [_of_microbatch(one, host) for one in stage.each or (stage,)]
 
 
-def _of_microbatch(
-    stage: StageDocument, host: LinkDocument | None, microbatch: int
-) -> MicrobatchFacts:
-    def own(value: float | list[float]) -> float:
-        return value[microbatch] if isinstance(value, list) else value
-
-    def maybe(value: float | list[float] | None) -> float | None:
-        return None if value is None else own(value)
-
-    t_b, t_w, t_bw, m_b = own(stage.t_b), own(stage.t_w), maybe(stage.t_bw), own(stage.m_b)
-    m_o, moved = maybe(stage.m_o), maybe(stage.offload_bytes)
-    times = {"F": own(stage.t_f), "B": t_b, "W": t_w, "BW": t_b + t_w if t_bw is None else t_bw}
-    if (t_r := maybe(stage.t_r)) is not None:
-        times["R"] = t_r
-    if host is not None and m_o is not None:
-        moved = m_b - m_o if moved is None else moved
-        copying = (host.latency or 0.0) + moved / 1e6 / host.gigabytes_per_second
-        times |= {"O": copying, "L": copying}
-    sent = maybe(stage.activation_bytes) or 0.0
-    return MicrobatchFacts(times, m_b, own(stage.m_w), maybe(stage.m_r), m_o, sent)
+def _of_microbatch(one: StageProfile, host: Link | None) -> MicrobatchFacts:
+    fused = one.t_b + one.t_w if one.t_bw is None else one.t_bw
+    times = {"F": one.t_f, "B": one.t_b, "W": one.t_w, "BW": fused}
+    if one.t_r is not None:
+        times["R"] = one.t_r
+    if host is not None and one.m_o is not None:
+        moved = one.m_b - one.m_o if one.offload_bytes is None else one.offload_bytes
+        times["O"] = times["L"] = host.latency + moved / 1e6 / host.gigabytes_per_second
+    return MicrobatchFacts(times, one.m_b, one.m_w, one.m_r, one.m_o, one.activation_bytes or 0.0)

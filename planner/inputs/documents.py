@@ -32,7 +32,7 @@ def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
 
     Raises InputError if the file cannot be read.
     """
-    from pipeloom.ir.formats import json_reader
+    from pipeloom.ir.documents import json_reader
 
     return json_reader.read_document(given, name)
 

@@ -121,7 +121,7 @@ class PlacementSpec:
 
     def owners_on(self, ranks: int) -> tuple[int, ...]:
         """The rank of each stage; ``ranks``: the number of ranks. Raises InputError."""
-        from pipeloom.ir.formats.json_reader import parse_json, read_text
+        from pipeloom.ir.documents.json_reader import parse_json, read_text
 
         given: Any = self.owners
         if given is None:
@@ -140,7 +140,7 @@ def _hint(given: object) -> str:
 def _owners(document: Any, where: str, ranks: int) -> Sequence[int]:
     """The rank of each stage, from a list or from an object with stages as keys. Raises
     InputError."""
-    from pipeloom.ir.formats.json_reader import show
+    from pipeloom.ir.documents.json_reader import show
 
     if isinstance(document, dict) and "format" not in document:
         missing = [key for key in map(str, range(len(document))) if key not in document]

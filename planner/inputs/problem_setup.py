@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, TypeAlias, TypeVar
 
+from pipeloom.ir.documents.fields import MOST_PAIRS
 from pipeloom.ir.errors import InputError, UnsupportedError
-from pipeloom.ir.formats.fields import MOST_PAIRS
-from pipeloom.ir.formats.stage_document import EACH
+from pipeloom.ir.formats import check_profile
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.placement import Passing, Placement, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.profile import EACH, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 from pipeloom.solver.core.options import Order
@@ -97,16 +97,16 @@ class ProfileSource:
     @cached_property
     def stages(self) -> Profile:
         """The profile by stages. Raises InputError with every fault of its file."""
-        from pipeloom.ir.formats import dump_profile, parse_profile
+        from pipeloom.ir.formats import parse_profile
 
-        return self._read(Profile, parse_profile, dump_profile)
+        return self._read(Profile, parse_profile)
 
     @cached_property
     def layers(self) -> LayeredProfile:
         """The profile by layers. Raises InputError with every fault of its file."""
-        from pipeloom.ir.formats.profile_json import dump_layers, parse_layers
+        from pipeloom.ir.formats import parse_layers
 
-        return self._read(LayeredProfile, parse_layers, dump_layers)
+        return self._read(LayeredProfile, parse_layers)
 
     def check(self) -> None:
         """Reads the stages, or layers without stages. Raises InputError with every fault."""
@@ -153,14 +153,9 @@ class ProfileSource:
             )
         return (found or 0) if microbatches is None else microbatches
 
-    def _read(
-        self,
-        kind: type[Given],
-        parse: Callable[[dict[str, Any], str], Given],
-        dump: Callable[[Given], dict[str, Any]],
-    ) -> Given:
+    def _read(self, kind: type[Given], parse: Callable[[dict[str, Any], str], Given]) -> Given:
         if isinstance(self._object, kind):
-            parse(_document_of(self._object, dump), self.where)
+            check_profile(self._object, self.where)
             return self._object
         profile = parse(self._document, self.where)
         if isinstance(profile, LayeredProfile):
@@ -227,14 +222,6 @@ def _read(given: Document) -> tuple[dict[str, Any], str]:
 
 def _warn(event: Event) -> None:
     warnings.warn(str(event), stacklevel=2)
-
-
-def _document_of(profile: Given, dump: Callable[[Given], dict[str, Any]]) -> dict[str, Any]:
-    """The object as a JSON object. Raises InputError if it has values that no file can have."""
-    try:
-        return dump(profile)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"profile: expected numbers as in its file: {error}") from None
 
 
 ProfileLike: TypeAlias = Profile | LayeredProfile | Document

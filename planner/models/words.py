@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from pipeloom.ir.documents.validation import misspelt
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.validation import misspelt
 
 T = TypeVar("T")
 MOST, MOST_LAYERS = 2**40, 10_000

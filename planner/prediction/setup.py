@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from pipeloom.ir.documents.fields import MOST_PAIRS
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.fields import MOST_PAIRS
 from pipeloom.ir.model.ops import IntArray, OpKind, fields_of, offsets_of
 from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.profile import Profile, StageProfile

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeloom import __version__
+from pipeloom.ir.documents.json_reader import read_json
+from pipeloom.ir.documents.struct import written
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_profile, dump_schedule, finite, parse_schedule, write_json
-from pipeloom.ir.formats.json_reader import read_json
+from pipeloom.ir.formats import dump_profile, dump_schedule, parse_schedule, write_json
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
@@ -67,7 +68,7 @@ def about_problem(problem: Problem, options: SolveOptions, by_step: bool = False
             "profile": dump_profile(one.profile),
             "microbatches": one.microbatches,
             "placement": [one.placement.passing.value, one.placement.table],
-            "memory_limit": finite(one.memory_limit),
+            "memory_limit": written(one.memory_limit),
             "objective": one.objective.value,
             "by_step": by_step,
         } | limits_of(options)
@@ -108,7 +109,7 @@ def about_cuts(
             "tied": list(profile.tied),
             "microbatches": terms.microbatches,
             "placements": [[p.name, p.table] for p in placements],
-            "memory_limit": finite(limits),
+            "memory_limit": written(limits),
             "objective": terms.objective.value,
             "way": way.value,
             "rules": [terms.rules.least, terms.rules.most],

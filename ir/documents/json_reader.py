@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..documents import Document, named
 from ..errors import InputError
+from . import Document, named
 
 _MADE_BY = {
     ("pipeloom.schedule", "pipeloom.profile"): ": optimize and build make one of a profile",
