@@ -6,7 +6,7 @@ microbatches. ``docs/formats.md`` describes all keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, field_validator
@@ -17,7 +17,6 @@ from ..documents.fields import (
     Amount,
     Count,
     Limits,
-    Number,
     OneARank,
     Version,
     Words,
@@ -35,6 +34,7 @@ from ..documents.validation import (
     wrong,
 )
 from ..model.profile import Profile
+from ..model.schedule import Report as Report  # noqa: PLC0414 - for verifiers
 from ..removed import replaced
 from ..units import counted
 
@@ -80,43 +80,6 @@ class AverageEntry(TypedDict):
     end: Amount
 
 
-_FORMER_BOUNDS: Mapping[str | None, str] = {  # former names of bounds, in files of older versions
-    "lanes": "crossings-search",
-    "levers-head": "remat-head",
-    "levers-throughput": "remat-throughput",
-}
-
-
-class ReportDocument(Document):
-    """How a schedule was found and what it costs; unknown values are null."""
-
-    objective: Literal["period", "makespan"] | None = None
-    period: Number | None = None
-    makespan: Number | None = None
-    bubble_rate: Number | None = None
-    lower_bound: Amount | None = None
-    bound: Words | None = None
-    bound_name: Words | None = None
-    """The former name of ``bound``."""
-    gap: Number | None = None
-    status: Literal["optimal", "feasible"] | None = None
-    peak_memory: list[Amount] | None = None
-    family: Words | None = None
-    method: Words | None = None
-    solver: Words | None = None
-    solve_seconds: Amount | None = None
-    seed: Count | None = None
-    iteration_time: Number | None = None
-    step: Number | None = None
-    """The former name of ``iteration_time``."""
-
-    @property
-    def argument(self) -> str | None:
-        """The argument of the lower bound by its current name."""
-        name = self.bound or self.bound_name
-        return _FORMER_BOUNDS.get(name, name)
-
-
 def _as_in_profile(value: int, info: ValidationInfo) -> int:
     expected = known(info, info.field_name)
     if expected not in (None, value):
@@ -137,7 +100,7 @@ class ScheduleDocument(Document):
     placement: Words | None = None
     memory_limit: Limits = None
     order: Annotated[list[list[OpEntry]], OneARank]
-    report: ReportDocument | None = None
+    report: Report | None = None
     transfers: list[TransferEntry] | None = None
     pairs: Annotated[list[list[Count]], OneARank] | None = None
     averages: Annotated[list[list[AverageEntry]], OneARank] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -18,11 +19,9 @@ from ..model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind, fields_
 from ..model.placement import Passing, Placement, PlacementKind
 from ..model.problem import Objective, Problem
 from ..model.schedule import (
-    OPTIMIZED,
     Averaged,
     Report,
     Schedule,
-    Status,
     Timing,
     Transfer,
     TransferKind,
@@ -30,17 +29,13 @@ from ..model.schedule import (
     gap_between,
 )
 from .profiles import dump_profile
-from .schedule_document import SCHEDULE, OpEntry, ReportDocument, ScheduleDocument
+from .schedule_document import SCHEDULE, OpEntry, ScheduleDocument
 
 _NUMBERS = ("stage", "from", "to", "copy", "after", "before", "room", "blocks")
 """Keys of a transfer except its kind and times; any other keys are ignored."""
 _ENDS = {"from": "source", "to": "target"}  # names of Transfer's fields
 _NAMES = [kind.name for kind in OpKind]
 _KINDS = {name: number for number, name in enumerate(_NAMES)}
-_FORMER_METHODS = (  # before 0.2.0 there was no ``method``; these were families
-    "search", "warm-start", "periodic", "backward-tail", "unrolled", "enumeration", "cp-sat", "ilp",
-    "one-at-a-time",
-)  # fmt: skip
 
 
 def load_schedule(given: Document) -> Schedule:
@@ -64,8 +59,7 @@ def schedule_of(document: ScheduleDocument, where: str) -> Schedule:
     _check_times(document, where)
     profile = document.profile
     order = tuple(map(_packed, document.order))
-    report = document.report or ReportDocument()
-    objective = Objective(report.objective or "period")
+    objective = document.report.objective if document.report else Objective.PERIOD
     problem = Problem(
         profile,
         document.microbatches,
@@ -77,7 +71,7 @@ def schedule_of(document: ScheduleDocument, where: str) -> Schedule:
         problem,
         order,
         tuple(map(_transfer, document.transfers or ())),
-        None if document.report is None else _report(report, objective),
+        document.report,
         _timing(document),
         tuple(map(tuple, document.pairs or ())),
         Updates(document.updates or "iteration"),
@@ -135,15 +129,6 @@ def _transfer(entry: Mapping[str, Any]) -> Transfer:
     names = {key: _ENDS.get(key, key) for key in _NUMBERS if key in entry}
     given = {name: entry[key] for key, name in names.items() if entry[key] is not None}
     return Transfer(TransferKind(entry["tensor"]), **given)
-
-
-def _report(document: ReportDocument, objective: Objective) -> Report:
-    keys = ("lower_bound", "method", "solver", "solve_seconds", "seed")
-    rest = {key: getattr(document, key) for key in keys} | {"bound": document.argument}
-    family = document.family or ""
-    if document.method is None and family in _FORMER_METHODS:
-        family, rest["method"] = OPTIMIZED, family
-    return Report(objective, family, Status(document.status or "feasible"), **rest)
 
 
 def timing_of(schedule: Schedule) -> Timing:
@@ -211,20 +196,17 @@ def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:
     objective = schedule.problem.objective
     report = schedule.report or Report(objective, "")
     bound = report.lower_bound
-    return {
-        "objective": objective.value,
-        "period": timing.period,
-        "makespan": timing.makespan,
-        "bubble_rate": timing.bubble_rate(objective),
-        "lower_bound": bound,
-        "gap": None if bound is None else gap_between(timing.cost(objective), bound),
-        "status": report.status.value,
-        "peak_memory": list(timing.peak_memory),
-        "family": report.family,
-        "method": None if report.method is None else str(report.method),
-        "bound": report.bound,
-        "solver": report.solver,
-        "solve_seconds": report.solve_seconds,
-        "seed": report.seed,
-        **({"iteration_time": timing.iteration_time(objective)} if any(timing.averages) else {}),
-    }
+    given = replace(
+        report,
+        objective=objective,
+        period=timing.period,
+        makespan=timing.makespan,
+        bubble_rate=timing.bubble_rate(objective),
+        gap=None if bound is None else gap_between(timing.cost(objective), bound),
+        peak_memory=timing.peak_memory,
+        iteration_time=timing.iteration_time(objective) if any(timing.averages) else None,
+    )
+    found = {key: written(value) for key, value in given.values().items()}
+    if not any(timing.averages):
+        del found["iteration_time"]
+    return found

@@ -106,7 +106,7 @@ def _duration(facts: Facts, stage: int, replicas: DataParallel) -> float:
 def _iteration_time(facts: Facts, rows: _Rows) -> Iterator[str]:
     """The report's iteration time must follow from the averages."""
     report, objective = facts.report, facts.report.objective
-    given = report.step if report.iteration_time is None else report.iteration_time
+    given = report.iteration_time
     ends = [
         max([run.end for run in order] + [one.end for one in row])
         for order, row in zip(facts.order, rows, strict=True)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..documents.validation import validated
 from ..formats.schedule_document import ProgramDocument
@@ -71,7 +71,8 @@ class ProgramFacts:
 def read_program(document: object, where: str) -> ProgramFacts:
     """Validate and read ``document``. Raises InputError with every fault of its shape."""
     program = validated(ProgramDocument, document, where)
-    schedule = schedule_facts(program.schedule, f"{where}: schedule")
+    given: Any = document
+    schedule = schedule_facts(program.schedule, given["schedule"], f"{where}: schedule")
     lines = [
         [_line(rank, at, text) for at, text in enumerate(row)]
         for rank, row in enumerate(program.instructions)

@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 
 from ..documents.validation import validated
 from ..errors import InputError
-from ..formats.schedule_document import OpEntry, ReportDocument, ScheduleDocument
+from ..formats.schedule_document import OpEntry, Report, ScheduleDocument
 from ..model.profile import Link, StageProfile
 from .network_facts import Network, read_network
 
 _REPORT = (
     "objective", "period", "makespan", "bubble_rate", "lower_bound", "gap", "status", "peak_memory",
 )  # fmt: skip
+
+_CHOICES = {"objective": "period or makespan", "status": "optimal or feasible"}
 
 
 class Run(NamedTuple):
@@ -89,7 +91,7 @@ class Facts:
     """
 
     plan: ScheduleDocument
-    report: ReportDocument
+    report: Report
     network: Network
     limit: tuple[float, ...]
     order: list[list[Run]]
@@ -118,12 +120,15 @@ class Facts:
 
 def read_facts(document: object, where: str) -> Facts:
     """Validate and read ``document``. Raises InputError with every fault of its shape."""
-    return schedule_facts(validated(ScheduleDocument, document, where), where)
+    return schedule_facts(validated(ScheduleDocument, document, where), document, where)
 
 
-def schedule_facts(plan: ScheduleDocument, where: str) -> Facts:
-    """The facts of a document. Raises InputError if keys are missing that are to be verified."""
-    lacking = _lacking(plan)
+def schedule_facts(plan: ScheduleDocument, given: Any, where: str) -> Facts:
+    """The facts of a document, ``given``, which was read as ``plan``.
+
+    Raises InputError if keys are missing that are to be verified.
+    """
+    lacking = _lacking(given)
     if plan.report is None or lacking:
         raise InputError(*(f"{where}: {line}" for line in lacking))
     order = [
@@ -141,16 +146,23 @@ def schedule_facts(plan: ScheduleDocument, where: str) -> Facts:
     )
 
 
-def _lacking(plan: ScheduleDocument) -> list[str]:
+def _lacking(given: Mapping[str, Any]) -> list[str]:
     """A line for each missing key that readers do not need, but verifiers do."""
     lines = []
-    if "memory_limit" not in plan.model_fields_set:  # null means unlimited
+    if "memory_limit" not in given:  # null means unlimited
         lines.append("memory_limit: missing; expected one number per rank, or null")
-    if plan.report is None:
-        given = "expected an object, got null" if "report" in plan.model_fields_set else None
-        return [*lines, f"report: {given or 'missing; expected an object'}"]
-    absent = [key for key in _REPORT if key not in plan.report.model_fields_set]
-    return lines + [f"report: {key}: missing; expected a value, or null" for key in absent]
+    report = given.get("report")
+    if report is None:
+        words = (
+            "expected an object, got null" if "report" in given else "missing; expected an object"
+        )
+        return [*lines, f"report: {words}"]
+    for key in _REPORT:
+        if key not in report:
+            lines.append(f"report: {key}: missing; expected a value, or null")
+        elif report[key] is None and key in _CHOICES:
+            lines.append(f"report: {key}: expected {_CHOICES[key]}, got null")
+    return lines
 
 
 def _run(rank: int, at: int, op: OpEntry) -> Run:
