@@ -81,7 +81,7 @@ def read_program(document: object, where: str) -> ProgramFacts:
     moves = schedule.moves
     later = _later(moves)
     earlier = {after: before for before, after in later.items()}
-    messages = _activations(_homes(schedule), schedule) | {
+    messages = _activations(schedule.first) | {
         TensorName("w" if m.tensor == "weight" else "dw", m.stage, i): (m.source, m.target)
         for i, m in enumerate(moves)
     }
@@ -119,17 +119,7 @@ def _buffer(text: str) -> tuple[str, int]:
     return kind, int(text[len(kind) :])
 
 
-def _homes(schedule: Facts) -> dict[tuple[str, int, int], Run]:
-    homes: dict[tuple[str, int, int], Run] = {}
-    for run in schedule.runs:
-        for kind in ("B", "W") if run.kind == "BW" else (run.kind,):
-            homes.setdefault((kind, run.stage, run.microbatch), run)
-    return homes
-
-
-def _activations(
-    homes: dict[tuple[str, int, int], Run], schedule: Facts
-) -> dict[TensorName, Message]:
+def _activations(homes: dict[tuple[str, int, int], Run]) -> dict[TensorName, Message]:
     """The inputs of F's and B's that are computed on another rank."""
     messages: dict[TensorName, Message] = {}
     for (kind, s, j), run in homes.items():

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from ..documents.json_reader import show
 from .schedule_facts import Facts, Run
-
-RELATIVE = 1e-6  # tolerance of times and of figures derived from them
+from .waits import RELATIVE
 
 
 def verify_report(facts: Facts) -> Iterator[str]:

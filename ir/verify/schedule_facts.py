@@ -87,6 +87,7 @@ class MicrobatchFacts:
 class Facts:
     """A schedule document and the values that verifiers derive from it.
 
+    ``first``: the first run of each (kind, stage, microbatch); a BW is entered as B and as W.
     ``each``: costs by stage and microbatch; a single microbatch stands for all of them.
     """
 
@@ -97,6 +98,7 @@ class Facts:
     order: list[list[Run]]
     pairs: list[list[int]]
     moves: list[Move]
+    first: dict[tuple[str, int, int], Run]
     each: list[list[MicrobatchFacts]]
 
     def stage(self, stage: int) -> StageProfile:
@@ -109,6 +111,13 @@ class Facts:
 
     def duration(self, run: Run) -> float:
         return self.at(run.stage, run.microbatch).durations.get(run.kind, 0.0)
+
+    def partner(self, run: Run) -> Run | None:
+        """The op that runs at once with ``run``, or None."""
+        places, row = self.pairs[run.rank], self.order[run.rank]
+        if run.at in places:
+            return row[run.at + 1]
+        return row[run.at - 1] if run.at - 1 in places else None
 
     def can_offload(self, stage: int, microbatch: int) -> bool:
         return "O" in self.at(stage, microbatch).durations
@@ -142,8 +151,17 @@ def schedule_facts(plan: ScheduleDocument, given: Any, where: str) -> Facts:
         order,
         plan.pairs or [[] for _ in order],
         [_move(place, entry) for place, entry in enumerate(plan.transfers or ())],
+        _first_runs(order),
         [_each(stage, plan.profile.host_link) for stage in plan.profile.stages],
     )
+
+
+def _first_runs(order: list[list[Run]]) -> dict[tuple[str, int, int], Run]:
+    first: dict[tuple[str, int, int], Run] = {}
+    for run in (run for row in order for run in row):
+        for kind in ("B", "W") if run.kind == "BW" else (run.kind,):
+            first.setdefault((kind, run.stage, run.microbatch), run)
+    return first
 
 
 def _lacking(given: Mapping[str, Any]) -> list[str]:
