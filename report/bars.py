@@ -42,7 +42,7 @@ def _earlier(timing: Timing, by: float) -> Timing:
         end=tuple(end - by for end in timing.end),
         transfers=timing.transfers - by,
         averages=tuple(
-            tuple(one._replace(start=one.start - by, end=one.end - by) for one in row)
+            tuple(replace(one, start=one.start - by, end=one.end - by) for one in row)
             for row in timing.averages
         ),
     )

@@ -84,12 +84,11 @@ class Struct:
     def _entered(cls, data: object, info: ValidationInfo) -> object:
         if not isinstance(data, dict):
             return data
-        names = _names(cls)
-        raise_faults([*removed_keys(data, cls.declared()), *_marked(data, cls.FORMAT)])
+        known, hidden, needed = _keys(cls)
+        if not data.keys() <= known:
+            raise_faults(removed_keys(data, known))
+        raise_faults(_marked(data, cls.FORMAT))
         given = cls._before(data, info).items()
-        every: Any = fields(cls)  # type: ignore[arg-type]
-        hidden = {field.name for field in every} - names.keys()
-        needed = {field.name for field in every if field.default is MISSING} | {*cls.REQUIRED}
         found = {k: v for k, v in given if k not in hidden and (v is not None or k in needed)}
         return found | ({cls.INLINE: data} if cls.INLINE else {})
 
@@ -106,6 +105,17 @@ def _find_names(struct: Any) -> dict[str, str]:
 
 _names: Callable[[Any], dict[str, str]] = cache(_find_names)
 """The field of each key of a struct."""
+
+
+def _find_keys(struct: Any) -> tuple[set[str], set[str], set[str]]:
+    names, every = _names(struct), fields(struct)
+    hidden = {field.name for field in every} - names.keys()
+    needed = {field.name for field in every if field.default is MISSING} | {*struct.REQUIRED}
+    return set(struct.declared()), hidden, {k for k, name in names.items() if name in needed}
+
+
+_keys: Callable[[Any], tuple[set[str], set[str], set[str]]] = cache(_find_keys)
+"""The known keys of a struct, the fields that are no keys, and the keys that have no default."""
 
 
 def _marked(data: dict[Any, Any], name: str) -> Iterator[DocumentFault]:

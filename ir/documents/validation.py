@@ -21,7 +21,7 @@ from typing_extensions import is_typeddict
 
 from ..errors import Fault, InputError
 from ..removed import replaced
-from .json_reader import format_hint, show, unmarked_hint
+from .json_reader import format_hint, unmarked_hint
 
 MOST_HINTS = 1000
 """The most unknown keys of one object that are compared with known ones."""
@@ -188,7 +188,7 @@ def _fault(model: Any, detail: ErrorDetails, where: str) -> Fault:
         return Fault(detail["msg"], None, key, where, value)
     words = _words(detail)
     hint = format_hint(words.strip('"'), value) if detail["loc"][-1:] == ("format",) else ""
-    return Fault(f"expected {words}, got {show(value)}{hint}", words, key, where, value)
+    return Fault.about(key, words, value, where, hint)
 
 
 def _words(fault: ErrorDetails) -> str:

@@ -11,7 +11,7 @@ from pydantic import ValidationInfo
 
 from ..documents import Document
 from ..documents.fields import MOST_LAYERS, Flag, Name
-from ..documents.json_reader import read_document, show
+from ..documents.json_reader import read_document
 from ..documents.struct import Struct, written
 from ..documents.validation import (
     DocumentFault,
@@ -23,6 +23,7 @@ from ..documents.validation import (
     validated,
     wrong,
 )
+from ..errors import show
 from ..model.layered_profile import LayeredProfile
 from ..model.layers import Layer, LayerKind
 from ..model.profile import PROFILE, Profile, StageProfile, spread_of, spread_over

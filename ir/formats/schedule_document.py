@@ -7,6 +7,7 @@ microbatches. ``docs/formats.md`` describes all keys.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, field_validator
@@ -23,6 +24,7 @@ from ..documents.fields import (
     keep,
     known,
 )
+from ..documents.struct import IN_MEMORY
 from ..documents.validation import (
     Document,
     DocumentFault,
@@ -34,7 +36,9 @@ from ..documents.validation import (
     wrong,
 )
 from ..model.profile import Profile
-from ..model.schedule import Report as Report  # noqa: PLC0414 - for verifiers
+from ..model.schedule import Averaged as Averaged  # noqa: PLC0414 - for verifiers, too
+from ..model.schedule import Report as Report  # noqa: PLC0414
+from ..model.schedule import Transfer
 from ..removed import replaced
 from ..units import counted
 
@@ -56,28 +60,21 @@ class OpEntry(TypedDict):
     level: NotRequired[Annotated[None, PlainValidator(_no_level)]]
 
 
-TransferEntry = TypedDict(
-    "TransferEntry",
-    {
-        "tensor": Literal["weight", "gradient"],
-        "stage": Count,
-        "copy": Count,
-        "from": Count,
-        "to": Count,
-        "after": Count,
-        "before": Count,
-        "room": NotRequired[Count | None],
-        "blocks": NotRequired[Count | None],
-        "start": Amount,
-        "end": Amount,
-    },
-)
+@dataclass(frozen=True, slots=True)
+class TimedTransfer(Transfer):
+    """A transfer with its times in ms; ``place``: its index."""
 
+    REQUIRED = ("start", "end")
 
-class AverageEntry(TypedDict):
-    stage: Count
-    start: Amount
-    end: Amount
+    start: Amount = 0.0
+    end: Amount = 0.0
+    place: Annotated[int, IN_MEMORY] = 0
+
+    def __str__(self) -> str:
+        return (
+            f"transfers[{self.place}] ({self.kind} {self.stage} copy {self.copy}, rank "
+            f"{self.source} to {self.target})"
+        )
 
 
 def _as_in_profile(value: int, info: ValidationInfo) -> int:
@@ -101,9 +98,9 @@ class ScheduleDocument(Document):
     memory_limit: Limits = None
     order: Annotated[list[list[OpEntry]], OneARank]
     report: Report | None = None
-    transfers: list[TransferEntry] | None = None
+    transfers: list[TimedTransfer] | None = None
     pairs: Annotated[list[list[Count]], OneARank] | None = None
-    averages: Annotated[list[list[AverageEntry]], OneARank] | None = None
+    averages: Annotated[list[list[Averaged]], OneARank] | None = None
     updates: Literal["iteration", "microbatch"] | None = None
 
     @field_validator("microbatches")
@@ -129,10 +126,10 @@ class ScheduleDocument(Document):
     def _of_stages(cls, rows: Any, info: ValidationInfo) -> Any:
         stages = known(info, "stages")
         raise_faults(
-            DocumentFault((r, i, "stage"), wrong(f"a stage from 0 to {stages - 1}"), entry["stage"])
+            DocumentFault((r, i, "stage"), wrong(f"a stage from 0 to {stages - 1}"), one.stage)
             for r, row in enumerate(rows or ())
-            for i, entry in enumerate(row)
-            if stages is not None and entry["stage"] >= stages
+            for i, one in enumerate(row)
+            if stages is not None and one.stage >= stages
         )
         return rows
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -14,26 +12,21 @@ from ..documents import Document
 from ..documents.json_reader import read_document
 from ..documents.struct import written
 from ..documents.validation import validated
-from ..errors import InputError
+from ..errors import Fault, InputError
 from ..model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind, fields_of
 from ..model.placement import Passing, Placement, PlacementKind
 from ..model.problem import Objective, Problem
 from ..model.schedule import (
-    Averaged,
     Report,
     Schedule,
     Timing,
     Transfer,
-    TransferKind,
     Updates,
     gap_between,
 )
 from .profiles import dump_profile
-from .schedule_document import SCHEDULE, OpEntry, ScheduleDocument
+from .schedule_document import SCHEDULE, OpEntry, ScheduleDocument, TimedTransfer
 
-_NUMBERS = ("stage", "from", "to", "copy", "after", "before", "room", "blocks")
-"""Keys of a transfer except its kind and times; any other keys are ignored."""
-_ENDS = {"from": "source", "to": "target"}  # names of Transfer's fields
 _NAMES = [kind.name for kind in OpKind]
 _KINDS = {name: number for number, name in enumerate(_NAMES)}
 
@@ -70,7 +63,7 @@ def schedule_of(document: ScheduleDocument, where: str) -> Schedule:
     return Schedule(
         problem,
         order,
-        tuple(map(_transfer, document.transfers or ())),
+        tuple(map(_untimed, document.transfers or ())),
         document.report,
         _timing(document),
         tuple(map(tuple, document.pairs or ())),
@@ -79,15 +72,17 @@ def schedule_of(document: ScheduleDocument, where: str) -> Schedule:
 
 
 def _check_times(document: ScheduleDocument, where: str) -> None:
+    ops = [[(op["start"], op["end"]) for op in row] for row in document.order]
+    averages = [[(one.start, one.end) for one in row] for row in document.averages or ()]
     wrong = [
-        f"{where}: {key}[{rank}][{i}]: end: expected at least start ({start:g}), got {end}"
-        for key in ("order", "averages")
-        for rank, row in enumerate(getattr(document, key) or ())
-        for i, (start, end) in enumerate(map(itemgetter("start", "end"), row))
+        Fault.about(f"{key}[{rank}][{i}]: end", f"at least start ({start:g})", end, where)
+        for key, rows in (("order", ops), ("averages", averages))
+        for rank, row in enumerate(rows)
+        for i, (start, end) in enumerate(row)
         if end < start
     ]
     if not any(document.order):
-        wrong.append(f"{where}: order: expected at least one op, got {document.order}")
+        wrong.append(Fault.about("order", "at least one op", document.order, where))
     if wrong:
         raise InputError(*wrong)
 
@@ -116,19 +111,17 @@ def _timing(document: ScheduleDocument) -> Timing:
         tuple(np.array([op["start"] for op in row]) for row in rows),
         tuple(np.array([op["end"] for op in row]) for row in rows),
         tuple((document.report and document.report.peak_memory) or ()),
-        np.array([(entry["start"], entry["end"]) for entry in transfers]).reshape(-1, 2),
+        np.array([(one.start, one.end) for one in transfers]).reshape(-1, 2),
         beside=tuple([i for i, op in enumerate(row) if op["op"] in "OL"] for row in rows),
-        averages=tuple(
-            tuple(Averaged(a["stage"], a["start"], a["end"]) for a in row)
-            for row in document.averages or ()
-        ),
+        averages=tuple(map(tuple, document.averages or ())),
     )
 
 
-def _transfer(entry: Mapping[str, Any]) -> Transfer:
-    names = {key: _ENDS.get(key, key) for key in _NUMBERS if key in entry}
-    given = {name: entry[key] for key, name in names.items() if entry[key] is not None}
-    return Transfer(TransferKind(entry["tensor"]), **given)
+def _untimed(one: TimedTransfer) -> Transfer:
+    ends = one.source, one.target
+    return Transfer(
+        one.kind, one.stage, one.copy, *ends, one.after, one.before, one.room, one.blocks
+    )
 
 
 def timing_of(schedule: Schedule) -> Timing:
@@ -155,12 +148,16 @@ def dump_schedule(schedule: Schedule) -> dict[str, Any]:
         "report": _dump_report(schedule, timing),
     }
     if problem.placement.passing is not Passing.ACTIVATIONS:
-        times = timing.transfers.tolist()
-        document["transfers"] = list(map(_dump_transfer, schedule.transfers, times))
+        document["transfers"] = [
+            written(transfer) | {"start": start, "end": end}
+            for transfer, (start, end) in zip(
+                schedule.transfers, timing.transfers.tolist(), strict=True
+            )
+        ]
     if any(schedule.pairs):
         document["pairs"] = list(map(list, schedule.pairs))
     if any(timing.averages):
-        document["averages"] = [[one._asdict() for one in row] for row in timing.averages]
+        document["averages"] = written(timing.averages)
     if schedule.updates is not Updates.ITERATION:
         document["updates"] = schedule.updates.value
     return document
@@ -184,12 +181,6 @@ def _dump_ops(schedule: Schedule, timing: Timing, rank: int) -> list[dict[str, A
             kinds, stages, microbatches, *times, strict=True
         )
     ]
-
-
-def _dump_transfer(transfer: Transfer, times: tuple[float, float]) -> dict[str, Any]:
-    numbers = {key: getattr(transfer, _ENDS.get(key, key)) for key in _NUMBERS}
-    known = {key: number for key, number in numbers.items() if number is not None}
-    return {"tensor": transfer.kind.value, "start": times[0], "end": times[1], **known}
 
 
 def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:

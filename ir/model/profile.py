@@ -35,10 +35,9 @@ from ..documents.fields import (
     keep,
     known,
 )
-from ..documents.json_reader import show
 from ..documents.struct import IN_MEMORY, Struct
 from ..documents.validation import DocumentFault, Whole, raise_faults, said, wrong
-from ..errors import InputError, UnsupportedError
+from ..errors import InputError, UnsupportedError, show
 from ..units import counted
 from .layers import Layer
 from .links import Link, Links, Pair, Sharing

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from pydantic import ValidationInfo
+from pydantic import Field, ValidationInfo
 
 from ..documents.fields import Amount, Count, Number, Words
 from ..documents.struct import Struct
@@ -55,7 +55,7 @@ class Updates(Enum):
     MICROBATCH = "microbatch"
 
 
-class TransferKind(Enum):
+class TransferKind(StrEnum):
     """The content of a transfer in a weight-passing schedule."""
 
     WEIGHT = "weight"
@@ -63,7 +63,7 @@ class TransferKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Struct):
     """A message with a copy of a stage's weights, or with their gradient.
 
     The sender can still use weights that it has sent. A gradient leaves with everything that was
@@ -78,15 +78,15 @@ class Transfer:
     first op that waits for the end of the transfer, or None.
     """
 
-    kind: TransferKind
-    stage: int
-    copy: int
-    source: int
-    target: int
-    after: int
-    before: int
-    room: int = 0
-    blocks: int | None = None
+    kind: Annotated[TransferKind, Field(alias="tensor")]
+    stage: Count
+    copy: Count
+    source: Annotated[Count, Field(alias="from")]
+    target: Annotated[Count, Field(alias="to")]
+    after: Count
+    before: Count
+    room: Count = 0
+    blocks: Count | None = None
 
     @property
     def item(self) -> tuple[TransferKind, int, int]:
@@ -121,12 +121,13 @@ def once(transfers: Sequence[Transfer], make: Callable[[Sequence[Transfer]], Mad
     return found
 
 
-class Averaged(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Averaged(Struct):
     """The interval, in ms, in which a rank averages a stage's gradient over the replicas."""
 
-    stage: int
-    start: float
-    end: float
+    stage: Count
+    start: Amount
+    end: Amount
 
 
 @dataclass(frozen=True, slots=True, eq=False)

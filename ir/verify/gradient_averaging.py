@@ -5,31 +5,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-from ..documents.json_reader import show
+from ..errors import show
+from ..formats.schedule_document import Averaged
 from ..model.profile import DataParallel
 from .schedule_facts import Facts
 
 _RELATIVE = 1e-6
 
 
-class _Average(NamedTuple):
-    stage: int
-    start: float
-    end: float
-
-
-_Rows = Sequence[Sequence[_Average]]
+_Rows = Sequence[Sequence[Averaged]]
 
 
 def verify_averages(facts: Facts) -> list[str]:
     """All violations, one line each. Without replicas there must be no averages."""
-    if facts.plan.averages is None:
+    rows = facts.plan.averages
+    if rows is None:
         return []
-    rows = [
-        [_Average(e["stage"], e["start"], e["end"]) for e in row] for row in facts.plan.averages
-    ]
     replicas = facts.plan.profile.data_parallel
     if replicas is None:
         none = "averages: expected none, as the profile has no data_parallel"

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from ..documents.validation import validated
 from ..formats.schedule_document import ProgramDocument
-from .schedule_facts import Facts, Move, Run, schedule_facts
+from ..formats.schedule_document import TimedTransfer as Move
+from .schedule_facts import Facts, Run, schedule_facts
 
 
 class TensorName(NamedTuple):
@@ -82,7 +83,7 @@ def read_program(document: object, where: str) -> ProgramFacts:
     later = _later(moves)
     earlier = {after: before for before, after in later.items()}
     messages = _activations(schedule.first) | {
-        TensorName("w" if m.tensor == "weight" else "dw", m.stage, i): (m.source, m.target)
+        TensorName("w" if m.kind == "weight" else "dw", m.stage, i): (m.source, m.target)
         for i, m in enumerate(moves)
     }
     owners = _owners(schedule, moves)
@@ -144,10 +145,10 @@ def _owners(schedule: Facts, moves: list[Move]) -> dict[int, tuple[int, ...]]:
     """
     owners: dict[int, tuple[int, ...]] = {}
     for move in moves:
-        if move.tensor == "weight":
+        if move.kind == "weight":
             owners.setdefault(move.stage, (move.source,))
     for move in reversed(moves):
-        if move.tensor == "gradient":
+        if move.kind == "gradient":
             owners.setdefault(move.stage, (move.target,))
     users: defaultdict[int, set[int]] = defaultdict(set)
     for run in schedule.runs:

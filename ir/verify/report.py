@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..documents.json_reader import show
+from ..errors import show
 from .schedule_facts import Facts, Run
 from .waits import RELATIVE
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..documents.validation import validated
 from ..errors import InputError
-from ..formats.schedule_document import OpEntry, Report, ScheduleDocument
+from ..formats.schedule_document import OpEntry, Report, ScheduleDocument, TimedTransfer
 from ..model.profile import Link, StageProfile
 from .network_facts import Network, read_network
 
@@ -38,33 +38,6 @@ class Run(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{self.microbatch}"
-
-
-class Move(NamedTuple):
-    """A transfer of a stage's weights or gradient between ranks; ``place``: its index."""
-
-    place: int
-    tensor: str
-    stage: int
-    copy: int
-    source: int
-    target: int
-    after: int
-    before: int
-    room: int
-    blocks: int | None
-    start: float
-    end: float
-
-    @property
-    def item(self) -> tuple[str, int, int]:
-        return self.tensor, self.stage, self.copy
-
-    def __str__(self) -> str:
-        return (
-            f"transfers[{self.place}] ({self.tensor} {self.stage} copy {self.copy}, rank "
-            f"{self.source} to {self.target})"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +70,7 @@ class Facts:
     limit: tuple[float, ...]
     order: list[list[Run]]
     pairs: list[list[int]]
-    moves: list[Move]
+    moves: list[TimedTransfer]
     first: dict[tuple[str, int, int], Run]
     each: list[list[MicrobatchFacts]]
 
@@ -150,7 +123,7 @@ def schedule_facts(plan: ScheduleDocument, given: Any, where: str) -> Facts:
         plan.memory_limit or (math.inf,) * plan.ranks,
         order,
         plan.pairs or [[] for _ in order],
-        [_move(place, entry) for place, entry in enumerate(plan.transfers or ())],
+        [replace(move, place=place) for place, move in enumerate(plan.transfers or ())],
         _first_runs(order),
         [_each(stage, plan.profile.host_link) for stage in plan.profile.stages],
     )
@@ -185,13 +158,6 @@ def _lacking(given: Mapping[str, Any]) -> list[str]:
 
 def _run(rank: int, at: int, op: OpEntry) -> Run:
     return Run(rank, at, op["op"], op["stage"], op["microbatch"], op["start"], op["end"])
-
-
-def _move(place: int, entry: Mapping[str, Any]) -> Move:
-    numbers = {key: entry[key] for key in ("stage", "copy", "after", "before", "start", "end")}
-    room, blocks = entry.get("room") or 0, entry.get("blocks")
-    ends = {"source": entry["from"], "target": entry["to"]}
-    return Move(place, entry["tensor"], room=room, blocks=blocks, **ends, **numbers)
 
 
 def _each(stage: StageProfile, host: Link | None) -> list[MicrobatchFacts]:

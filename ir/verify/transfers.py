@@ -14,8 +14,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import chain, pairwise
 
+from ..formats.schedule_document import TimedTransfer as Move
 from ..units import counted
-from .schedule_facts import Facts, Move, Run
+from .schedule_facts import Facts, Run
 
 
 def verify_transfers(facts: Facts) -> list[str]:
@@ -69,7 +70,10 @@ def _broken_links(journey: list[Move]) -> list[str]:
 
 
 def _owner(
-    stage: int, weights: list[list[Move]], sums: list[list[Move]], problems: list[str]
+    stage: int,
+    weights: list[list[Move]],
+    sums: list[list[Move]],
+    problems: list[str],
 ) -> int:
     """The rank where the stage's weights start; adds to ``problems`` if copies or D's disagree."""
     starts = [(journey[0], journey[0].source) for journey in weights]

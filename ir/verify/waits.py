@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple, TypeAlias
 
-from .schedule_facts import Facts, Move, Run
+from ..formats.schedule_document import TimedTransfer as Move
+from .schedule_facts import Facts, Run
 from .transfers import out_of_range
 
 RELATIVE = 1e-6  # tolerance of times and of figures derived from them
@@ -149,7 +150,7 @@ def _move_times(facts: Facts, move: Move, causes: list[Cause]) -> Iterator[str]:
     start = max([0.0, *(cause.time for cause in causes)])
     sizes = facts.stage(move.stage)
     size = sizes.weight_bytes
-    if move.tensor == "gradient" and sizes.grad_bytes is not None:
+    if move.kind == "gradient" and sizes.grad_bytes is not None:
         size = sizes.grad_bytes
     end = move.start + facts.network.transfer_delay(move.source, move.target, size or 0.0)
     if not _close(move.start, start):

@@ -77,12 +77,6 @@ def naming(where: str, *options: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        lines = error.errors
-        raise InputError(*(x if _is_of(x, options) else f"{where}: {x}" for x in lines)) from None
+        raise error.within(where, *options) from None
     except InvalidScheduleError as error:
         raise InvalidScheduleError([f"{where}: {line}" for line in error.violations]) from None
-
-
-def _is_of(line: str, options: tuple[str, ...]) -> bool:
-    """Whether a fault is about one of ``options``: ``tied[0]: ...`` is about ``tied``."""
-    return line.startswith("--") or line.partition(":")[0].partition("[")[0] in options

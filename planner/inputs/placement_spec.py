@@ -140,7 +140,7 @@ def _hint(given: object) -> str:
 def _owners(document: Any, where: str, ranks: int) -> Sequence[int]:
     """The rank of each stage, from a list or from an object with stages as keys. Raises
     InputError."""
-    from pipeloom.ir.documents.json_reader import show
+    from pipeloom.ir.errors import show
 
     if isinstance(document, dict) and "format" not in document:
         missing = [key for key in map(str, range(len(document))) if key not in document]

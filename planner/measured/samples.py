@@ -13,8 +13,7 @@ import numpy as np
 
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.documents.fields import MOST_COST
-from pipeloom.ir.documents.json_reader import show
-from pipeloom.ir.errors import InputError, InvalidScheduleError
+from pipeloom.ir.errors import InputError, InvalidScheduleError, show
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule

@@ -208,7 +208,7 @@ def order_of(family: str, ranks: int, chunks: int, microbatches: int) -> OpOrder
     try:
         found = build_family(_named(family, chunks), profile, microbatches)
     except InputError as error:
-        raise InputError(*(f"schedule: {line}" for line in error.errors)) from None
+        raise error.within("schedule") from None
     needed = found.problem.stages // ranks
     if needed != chunks:
         raise InputError(f"vp: expected {needed}, as {family} has, got {chunks}: add --vp {needed}")
