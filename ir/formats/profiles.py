@@ -170,6 +170,7 @@ def doubtful_keys(data: dict[str, Any], where: str) -> list[str]:
     """A line for each key of a profile that looks misspelt or belongs to layers only."""
     if "stages" not in data:
         return [*map(str, keys_in_doubt(LayersFile, data, where).values())]
+    validated(Profile, data, where)
     places = {f"{where}: stages[{s}]": stage for s, stage in enumerate(data["stages"])}
     lines = {
         key: f"{place}: {key}: not used: only layers have it"
