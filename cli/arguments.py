@@ -104,10 +104,4 @@ def as_typed(error: InputError, request: type[Request]) -> InputError:
 
 def renamed(error: InputError, names: dict[str, str]) -> InputError:
     """The error with the keys at the beginning of its lines replaced by ``names``."""
-    return InputError(*(_line(each, names) for each in error.errors))
-
-
-def _line(line: str, names: dict[str, str]) -> str:
-    key, _, words = line.partition(": ")
-    name = key.partition("[")[0]  # tied[0]: the index of a repeated option
-    return f"{names[name]}: {words}" if name in names else line
+    return error.changed(lambda fault: fault.renamed(names))

@@ -64,7 +64,10 @@ def _answer(error: BaseException, lines: list[str]) -> dict[str, Any]:
         return error.to_dict()
     if isinstance(error, errors.InvalidScheduleError):
         return {"status": "invalid", "violations": lines}
-    return {"error": lines}
+    found: dict[str, Any] = {"error": lines}
+    if isinstance(error, errors.InputError):
+        found["faults"] = [fault.to_dict() for fault in error.faults]
+    return found
 
 
 def say(line: str) -> None:
@@ -97,10 +100,12 @@ def with_file(
     where = STANDARD_INPUT if where == "-" else where
     named = [STANDARD_INPUT, *filter(_is_file, (word.rpartition("=")[2] for word in words))]
     typed = tuple(f"{word.removeprefix('--model=')}: " for word in words)
-    lines = (
-        x if x.startswith(typed) or _names(x, named) else f"{where}: {x}" for x in error.errors
-    )
-    return type(error)(*lines)
+
+    def in_file(fault: errors.Fault) -> errors.Fault:
+        known = str(fault).startswith(typed) or _names(str(fault), named)
+        return fault if known else fault.within(where)
+
+    return error.changed(in_file)
 
 
 def _is_file(word: str) -> bool:

@@ -20,8 +20,8 @@ from .formats import parse_program as parse_program
 from .formats import parse_schedule as parse_schedule
 from .formats import write_json as write_json
 from .formats.measured_profile import Measurement as Measurement
-from .formats.profile_json import dump_layers as dump_layers
-from .formats.profile_json import parse_layers as parse_layers
+from .formats.profiles import dump_layers as dump_layers
+from .formats.profiles import parse_layers as parse_layers
 from .formats.program_json import parse_instruction as parse_instruction
 from .model.layered_profile import LayeredProfile as LayeredProfile
 from .model.layers import Layer as Layer

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
+import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -28,6 +31,12 @@ def _is_raw(character: str) -> bool:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
+
+
+def show(value: object) -> str:
+    """``value`` as JSON, shortened to at most 60 characters."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 class PipeloomError(Exception):
@@ -68,16 +77,88 @@ def of_rank(rank: int, text: str) -> str:
     return text if text.startswith(f"rank {rank}:") else f"rank {rank}: {text}"
 
 
-class InputError(PipeloomError):
-    """An input is wrong. ``errors``: one line per fault."""
+_KEY = re.compile(r"(-*\w[-\w]*(?:\[\d+\])*): (?=.)")
 
-    def __init__(self, *errors: str) -> None:
-        self.errors: tuple[str, ...] = errors
-        super().__init__("\n".join(errors))
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of an input, whose text is ``FILE: KEY: WORDS``.
+
+    ``expected``: what was expected instead of ``value``, if known. ``key``: an option, or the place
+    in the file, such as ``stages[1]: t_f``.
+    """
+
+    words: str
+    expected: str | None = None
+    key: str = ""
+    file: str = ""
+    value: Any = None
+
+    @classmethod
+    def of(cls, line: str) -> Fault:
+        """The fault with this text, in which the file is not named, ``KEY: WORDS``."""
+        found = _KEY.match(line)
+        return cls(line) if found is None else cls(line[found.end() :], None, found[1])
+
+    @classmethod
+    def about(cls, key: str, expected: str, value: Any, file: str = "", hint: str = "") -> Fault:
+        """The fault that ``value`` is not what was expected."""
+        return cls(f"expected {expected}, got {show(value)}{hint}", expected, key, file, value)
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.file, self.key, self.words)))
+
+    @property
+    def name(self) -> str:
+        """The first part of the key: ``tied`` for ``tied[0]``."""
+        return re.split(r"[:\[]", self.key, maxsplit=1)[0]
+
+    def renamed(self, names: Mapping[str, str]) -> Fault:
+        """The fault with the first part of its key replaced by its name in ``names``, if any."""
+        if self.file or self.name not in names:
+            return self
+        *_, inside = self.key.partition(": ")
+        return replace(self, key=": ".join(filter(None, (names[self.name], inside))))
+
+    def within(self, file: str) -> Fault:
+        """The fault in ``file``; the file that it had becomes part of the key."""
+        return replace(self, file=file, key=": ".join(filter(None, (self.file, self.key))))
+
+    def to_dict(self) -> dict[str, str]:
+        """The JSON object that ``--json`` prints; without what is unknown."""
+        value = None if self.expected is None or self.value is None else show(self.value)
+        found = {"file": self.file, "key": self.key, "expected": self.expected, "value": value}
+        return {key: text for key, text in found.items() if text}
+
+
+class InputError(PipeloomError):
+    """An input is wrong. ``faults``: all that is, given as faults or as their texts."""
+
+    def __init__(self, *faults: str | Fault) -> None:
+        self.faults = tuple(Fault.of(each) if isinstance(each, str) else each for each in faults)
+        super().__init__("\n".join(self.errors))
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """The text of each fault."""
+        return tuple(map(str, self.faults))
 
     @property
     def lines(self) -> Sequence[str]:
         return self.errors
+
+    def changed(self, change: Callable[[Fault], Fault]) -> InputError:
+        """The error with ``change`` applied to each fault."""
+        return type(self)(*map(change, self.faults))
+
+    def within(self, file: str, *options: str) -> InputError:
+        """The error with all faults in ``file``, except those about ``options``."""
+
+        def named(fault: Fault) -> Fault:
+            is_option = fault.name in options or fault.name.startswith("--")
+            return fault if is_option else fault.within(file)
+
+        return self.changed(named)
 
 
 class OutputError(PipeloomError):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir.documents.json_reader import is_count
 from pipeloom.ir.errors import InputError, InvalidScheduleError
-from pipeloom.ir.formats.json_reader import is_count
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted

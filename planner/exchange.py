@@ -10,8 +10,8 @@ from pipeloom.compiler.exporters import EXPORTERS
 from pipeloom.compiler.exporters.launch_flags import FILE
 from pipeloom.compiler.exporters.megatron_layout import cut_of, read_parts
 from pipeloom.compiler.exporters.torch_csv import stages_in
+from pipeloom.ir.documents.json_reader import read_text
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.json_reader import read_text
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-from pipeloom.ir.formats import dump_profile, finite
+from pipeloom.ir.documents.struct import written
+from pipeloom.ir.formats import dump_profile
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile
@@ -125,7 +126,7 @@ class Question:
                 "profile": dump_profile(whole),
                 "tied": None if layers is None else list(layers.tied),
                 "microbatches": terms.microbatches,
-                "memory_limit": finite(whole.limit_from(terms.memory_limit)),
+                "memory_limit": written(whole.limit_from(terms.memory_limit)),
                 "objective": terms.objective.value,
                 "slow": sorted((terms.slow or {}).items()),
                 "placement": [self.spec.name, self._owners],

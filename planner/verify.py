@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.documents.json_reader import format_hint
+from pipeloom.ir.errors import InfeasibleError, InputError, show
 from pipeloom.ir.formats import PROGRAM, SCHEDULE, dump_program, dump_schedule
-from pipeloom.ir.formats.json_reader import format_hint, show
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration

@@ -59,7 +59,7 @@ def timed(schedule: Schedule) -> Schedule:
     timing = timing_of(schedule)
     by = min((float(start.min()) for start in timing.start if len(start)), default=0.0)
     averages = tuple(
-        tuple(one._replace(start=one.start - by, end=one.end - by) for one in row)
+        tuple(replace(one, start=one.start - by, end=one.end - by) for one in row)
         for row in timing.averages
     )
     start, end = (tuple(row - by for row in times) for times in (timing.start, timing.end))

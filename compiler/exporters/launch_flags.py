@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from pipeloom.ir.model.layers import LayerKind
-from pipeloom.ir.model.placement import Placement, PlacementKind
+from pipeloom.ir.model.placement import PlacementKind
 from pipeloom.ir.model.schedule import Schedule
 
 from .torchtitan import is_wrapped, nested
@@ -38,11 +38,14 @@ class Launch:
 
 def for_torch_csv(schedule: Schedule, size: int) -> Launch:
     """Flags to use with a CSV; ``size``: sequences per microbatch."""
-    named, notes = _named(schedule.problem.placement)
-    flags = (*named, f"--parallelism.pipeline_parallel_schedule_csv {FILE}")
-    return Launch(
-        (*_degree(schedule), *flags, *_batch(schedule, size)), notes + _torch_ties(schedule)
-    )
+    placement, notes = schedule.problem.placement, _torch_ties(schedule)
+    flags = (f"--parallelism.pipeline_parallel_schedule_csv {FILE}", *_batch(schedule, size))
+    if (name := TORCHTITAN_NAMES.get(placement.kind)) is None:
+        where = "torchtitan places stages round and round or as a V, not"
+        how = "torch's _load_csv takes the file, and pipeloom.torch the schedule"
+        return Launch((*_degree(schedule), *flags), (f"{where} {placement.name}: {how}", *notes))
+    named = f"--parallelism.pipeline_parallel_schedule {name}"
+    return Launch((*_degree(schedule), named, *flags), notes)
 
 
 def for_torchtitan(schedule: Schedule, size: int) -> Launch:
@@ -133,18 +136,6 @@ def _batch(schedule: Schedule, size: int) -> tuple[str, ...]:
         f"--parallelism.pipeline_parallel_microbatch_size {size}",
         f"--training.local_batch_size {schedule.problem.microbatches * size}",
     )
-
-
-def _named(placement: Placement) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The flag that makes torchtitan place the stages, and notes; without such a flag, a note says
-    so."""
-    name = TORCHTITAN_NAMES.get(placement.kind)
-    if name is None:
-        return (), (
-            f"torchtitan places stages round and round or as a V, not {placement.name}: "
-            "torch's _load_csv takes the file, and pipeloom.torch the schedule",
-        )
-    return (f"--parallelism.pipeline_parallel_schedule {name}",), ()
 
 
 def _torch_ties(schedule: Schedule) -> tuple[str, ...]:

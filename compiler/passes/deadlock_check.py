@@ -124,8 +124,6 @@ def _left(rows: list[list[Action]]) -> list[list[Action]]:
 
 def _cycle(left: list[list[Action]]) -> str:
     """A line with the ranks that wait for each other in a cycle, and for what each waits."""
-    import networkx as nx  # imported here, as only rejected programs need it
-
     waits: dict[int, tuple[str, int]] = {}
     for rank, row in enumerate(left):
         if not row:
@@ -141,5 +139,7 @@ def _cycle(left: list[list[Action]]) -> str:
         if found is None:
             return f"rank {rank} waits forever at '{stopped}': no rank has the other end of it"
         waits[rank] = found
-    ring = nx.find_cycle(nx.DiGraph((rank, other) for rank, (_, other) in waits.items()))
-    return "deadlock: " + "; ".join(waits[rank][0] for rank, _ in ring)
+    path = [next(iter(waits))]  # each rank waits for one other
+    while (other := waits[path[-1]][1]) not in path:
+        path.append(other)
+    return "deadlock: " + "; ".join(waits[rank][0] for rank in path[path.index(other) :])

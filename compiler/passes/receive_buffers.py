@@ -10,7 +10,7 @@ from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.program import Program
 
 from .messages import taken_on
-from .segments import Row, after_sends
+from .segments import Row, after_sends, inserted
 
 
 def free_received(program: Program) -> Program:
@@ -34,7 +34,7 @@ def _with_frees(row: Row, last: dict[ir.Tensor, int]) -> Row:
             if isinstance(row[at], ir.Compute):
                 at = after_sends(row, at)
             frees[at].append(ir.Free(item.tensor))
-    return tuple(new for i, item in enumerate(row) for new in (item, *frees.get(i, ())))
+    return inserted(row, frees)
 
 
 def _last_uses(row: Row, before: dict[ir.Tensor, ir.Tensor]) -> dict[ir.Tensor, int]:

@@ -3,6 +3,7 @@ pipeline."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -12,7 +13,7 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.program import Average, Compute, Instruction, Program, Reduce
 from pipeloom.ir.model.transfers import holders, owned
 
-from .segments import Row, after_sends
+from .segments import Row, after_sends, inserted
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -65,23 +66,11 @@ def average_gradients(program: Program) -> Program:
 
 
 def _averaged(row: Row, stages: tuple[int, ...], streamed: set[int]) -> Row:
-    after: dict[int, list[Instruction]] = {}
+    after: defaultdict[int, list[Instruction]] = defaultdict(list)
     for stage in stages:
-        at = len(row) - 1 if stage in streamed else _whole(row, stage)
-        after.setdefault(at, []).append(Average(stage))
-    return tuple(
-        instruction
-        for at in range(-1, len(row))
-        for instruction in (*row[max(at, 0) : at + 1], *after.get(at, ()))
-    )
-
-
-def _whole(row: Row, stage: int) -> int:
-    """The index in ``row`` after which the stage's gradient is complete, and its last op's sends
-    posted."""
-    return after_sends(
-        row, max((i for i, item in enumerate(row) if _adds(item, stage)), default=-1)
-    )
+        last = max((i for i, item in enumerate(row) if _adds(item, stage)), default=-1)
+        after[len(row) - 1 if stage in streamed else after_sends(row, last)].append(Average(stage))
+    return inserted(row, after)
 
 
 def _adds(item: Instruction, stage: int) -> bool:

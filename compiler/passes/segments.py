@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 from pipeloom.ir.model.program import Compute, Instruction, Send
@@ -32,6 +33,12 @@ def after_sends(row: Sequence[Instruction], at: int) -> int:
     return at
 
 
+def inserted(row: Row, after: Mapping[int, Iterable[Instruction]]) -> Row:
+    """``row`` with instructions inserted after those at the given indices; -1 is the beginning."""
+    pieces = ((*row[max(at, 0) : at + 1], *after.get(at, ())) for at in range(-1, len(row)))
+    return tuple(chain.from_iterable(pieces))
+
+
 def joined(cut: Segments) -> Row:
     """The inverse of :func:`segments`."""
-    return tuple(instruction for segment in cut for instruction in segment)
+    return tuple(chain.from_iterable(cut))

@@ -10,13 +10,14 @@ the schedule's list.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import InvalidScheduleError
-from ..model.ops import IntArray, Op
+from ..model.ops import FloatArray, IntArray, Op
 from ..model.schedule import Schedule, Timing, Transfer
 from .dependency_graph import ScheduleGraph, Successors, undelayed
 from .event_kernels import Wires, first_come
@@ -32,20 +33,35 @@ def simulate_transfers(schedule: Schedule) -> Timing:
     """
     if pulled(schedule.order):
         raise InvalidScheduleError(["R, O and L: expected none beside transfers or pairs"])
-    graph = ScheduleGraph.of(schedule)
-    turns = transfer_wires(schedule).turns()
-    nodes, ops, bounds = len(graph.duration), schedule.num_ops, graph.offsets[1:-1]
-    successors = Successors.of([*graph.all_edges, undelayed(*turns)], nodes)
-    start, end = np.zeros((2, nodes))
-    order = first_come(*successors, graph.duration, *Wires.of(nodes), True, start, end)
-    if len(order) < nodes:
-        raise InvalidScheduleError(_stuck(graph, successors.missing > 0, turns))
+    graph, ops = ScheduleGraph.of(schedule), schedule.num_ops
+    start, end = player(graph)(graph.duration)
+    bounds = graph.offsets[1:-1]
     return Timing(
         tuple(np.split(start[:ops], bounds)),
         tuple(np.split(end[:ops], bounds)),
         peaks(schedule),
         np.stack([start[ops:], end[ops:]], axis=1),
     )
+
+
+def player(graph: ScheduleGraph) -> Callable[[FloatArray], tuple[FloatArray, FloatArray]]:
+    """A function from the duration of each node, (N,), to its start and end, (N,) each, in ms.
+
+    The function raises InvalidScheduleError if nodes wait for each other.
+    """
+    turns, nodes = transfer_wires(graph.schedule).turns(), len(graph.duration)
+    successors = Successors.of([*graph.all_edges, undelayed(*turns)], nodes)
+    none = Wires.of(nodes)
+
+    def play(duration: FloatArray) -> tuple[FloatArray, FloatArray]:
+        start, end = np.zeros((2, nodes))
+        missing = successors.missing.copy()
+        edges = successors._replace(missing=missing)
+        if len(first_come(*edges, duration, *none, True, start, end)) < nodes:
+            raise InvalidScheduleError(_stuck(graph, missing > 0, turns))
+        return start, end
+
+    return play
 
 
 def _stuck(

@@ -11,20 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import InvalidScheduleError
-from ..kernels import kernel
-from ..model.ops import FloatArray, IntArray, OpKind, fields_of
+from ..model.ops import FloatArray, OpKind, fields_of
 from ..model.schedule import Schedule
-from ..units import duration
-from .dependency_graph import ScheduleGraph, Successors, joined, undelayed
-from .event_kernels import Wires, first_come
+from ..units import duration as in_words
+from .dependency_graph import ScheduleGraph
+from .graph_simulator import player
 from .overlap import pair_starts
-from .transfer_order import transfer_wires
 
 DRAWN, FEWEST, MOST = 2_000_000, 100, 1000
 """Number of times to draw, and the least and greatest number of samples."""
-BATCH = 500_000
-"""Number of times that are drawn at once."""
 COMPUTED = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.R)
 
 
@@ -52,7 +47,7 @@ class ExpectedMakespan:
 
     def __str__(self) -> str:
         return (
-            f"makespan {duration(self.mean)} in the mean, 95th percentile {duration(self.p95)}, by "
+            f"makespan {in_words(self.mean)} in the mean, 95th percentile {in_words(self.p95)}, by "
             f"the profile's spread; measured above {self.share_below:.0%} of simulated steps"
         )
 
@@ -66,75 +61,15 @@ def sampled_makespans(
     InvalidScheduleError if the order can never run.
     """
     graph, ops = ScheduleGraph.of(schedule), schedule.num_ops
-    paths, pairs = _Paths.of(schedule, graph), pair_starts(schedule)
+    pairs, used = pair_starts(schedule), np.flatnonzero(np.diff(graph.offsets))
+    first, last = graph.offsets[used], graph.offsets[used + 1] - 1
     kind, stage, _ = fields_of(np.concatenate(schedule.order).astype(np.int64))
     variance = np.log1p(np.square(np.where(np.isin(kind, COMPUTED), np.array(spread)[stage], 0.0)))
-    rng, found = np.random.default_rng(seed), []
-    batch = max(1, BATCH // len(graph.duration))
-    for first in range(0, samples, batch):
-        count = min(batch, samples - first)
-        durations = np.repeat(graph.duration[:, None], count, axis=1)
-        normal = rng.standard_normal((ops, count))
-        durations[:ops] *= np.exp(normal * np.sqrt(variance)[:, None] - variance[:, None] / 2)
-        durations[pairs] = durations[pairs + 1]
-        found.append(paths.makespans(durations))
-    return np.concatenate(found)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Paths:
-    """The nodes in topological order, with the edges into each of them."""
-
-    order: IntArray
-    first: IntArray  # (N + 1,) where each node's edges begin
-    origin: IntArray
-    delay: FloatArray
-    begins: IntArray  # first op
-    ends: IntArray  # and last op of each rank that has ops
-
-    @classmethod
-    def of(cls, schedule: Schedule, graph: ScheduleGraph) -> _Paths:
-        edges = [*graph.all_edges, undelayed(*transfer_wires(schedule).turns())]
-        nodes = len(graph.duration)
-        successors, (start, end) = Successors.of(edges, nodes), np.zeros((2, nodes))
-        order = first_come(*successors, graph.duration, *Wires.of(nodes), True, start, end)
-        if len(order) < nodes:
-            raise InvalidScheduleError(["order: ops wait for each other in a circle"])
-        origin, to, delay = joined(edges)
-        by_target = np.argsort(to, kind="stable")
-        first = np.concatenate([[0], np.cumsum(np.bincount(to, minlength=nodes))])
-        used = np.diff(graph.offsets) > 0
-        begins, ends = graph.offsets[:-1][used], graph.offsets[1:][used] - 1
-        return cls(order, first, origin[by_target], delay[by_target], begins, ends)
-
-    def makespans(self, durations: FloatArray) -> FloatArray:
-        """The makespan of each sample in ms, (n,).
-
-        ``durations``: (N, n), the duration of each node in each sample.
-        """
-        end = np.empty(durations.shape)
-        _run(self.order, self.first, self.origin, self.delay, durations, end)
-        opened = (end[self.begins] - durations[self.begins]).min(axis=0)
-        found: FloatArray = end[self.ends].max(axis=0) - opened
-        return found
-
-
-@kernel
-def _run(  # noqa: PLR0917
-    order: IntArray,
-    first: IntArray,
-    origin: IntArray,
-    delay: FloatArray,
-    durations: FloatArray,  # (N, n)
-    end: FloatArray,  # (N, n) out
-) -> None:
-    samples = durations.shape[1]
-    for node in order:
-        row = end[node]
-        row[:] = 0.0
-        for edge in range(first[node], first[node + 1]):
-            before, lag = end[origin[edge]], delay[edge]
-            for k in range(samples):
-                row[k] = max(row[k], before[k] + lag)
-        for k in range(samples):
-            row[k] += durations[node, k]
+    play, rng, found = player(graph), np.random.default_rng(seed), np.empty(samples)
+    for sample in range(samples):
+        duration = graph.duration.copy()
+        duration[:ops] *= np.exp(rng.standard_normal(ops) * np.sqrt(variance) - variance / 2)
+        duration[pairs] = duration[pairs + 1]
+        start, end = play(duration)
+        found[sample] = end[last].max() - start[first].min()
+    return found

@@ -7,9 +7,9 @@ from typing import Annotated, Literal, NotRequired
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict
 
+from ..documents.fields import Amount, Count, Version, Words
+from ..documents.validation import Document, Expected, said
 from ..removed import replaced
-from .fields import Amount, Count, Version, Words
-from .validation import Document, Expected, said
 
 CERTIFICATE = "pipeloom.certificate"
 MOST_NODES = 1_000_000

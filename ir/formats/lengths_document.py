@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ..documents.fields import Version
+from ..documents.validation import Document, Expected, Whole, validated
 from ..errors import InputError
-from .fields import Version
-from .validation import Document, Expected, Whole, validated
 
 Length = Annotated[int, Whole(1, 1_000_000_000)]
 

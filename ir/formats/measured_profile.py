@@ -11,7 +11,7 @@ from typing import Any
 from ..model.layered_profile import LayeredProfile
 from ..model.ops import OpKind
 from ..model.profile import Profile
-from .profile_json import dump_layers, dump_profile
+from .profiles import dump_layers, dump_profile
 
 
 @dataclass(frozen=True, slots=True)

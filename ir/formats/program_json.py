@@ -9,13 +9,13 @@ from functools import lru_cache
 from typing import Any
 
 from ..documents import Document
+from ..documents.json_reader import read_document
+from ..documents.validation import validated
 from ..model import program as ir
 from ..model.ops import Op
 from ..model.program import Program
-from .json_reader import read_document
 from .schedule_document import PROGRAM, ProgramDocument
 from .schedule_json import dump_schedule, schedule_of
-from .validation import validated
 
 
 def load_program(given: Document) -> Program:

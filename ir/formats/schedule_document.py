@@ -6,17 +6,41 @@ microbatches. ``docs/formats.md`` describes all keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, field_validator
 from typing_extensions import TypedDict
 
+from ..documents.fields import (
+    MOST_PAIRS,
+    Amount,
+    Count,
+    Limits,
+    OneARank,
+    Version,
+    Words,
+    keep,
+    known,
+)
+from ..documents.struct import IN_MEMORY
+from ..documents.validation import (
+    Document,
+    DocumentFault,
+    Expected,
+    Whole,
+    raise_faults,
+    removed,
+    said,
+    wrong,
+)
+from ..model.profile import Profile
+from ..model.schedule import Averaged as Averaged  # noqa: PLC0414 - for verifiers, too
+from ..model.schedule import Report as Report  # noqa: PLC0414
+from ..model.schedule import Transfer
 from ..removed import replaced
 from ..units import counted
-from .fields import MOST_PAIRS, Amount, Count, Limits, Number, OneARank, Version, Words, keep, known
-from .profile_document import ProfileDocument
-from .validation import Document, DocumentFault, Expected, Whole, raise_faults, removed, said, wrong
 
 SCHEDULE, PROGRAM = "pipeloom.schedule", "pipeloom.program"
 
@@ -36,65 +60,21 @@ class OpEntry(TypedDict):
     level: NotRequired[Annotated[None, PlainValidator(_no_level)]]
 
 
-TransferEntry = TypedDict(
-    "TransferEntry",
-    {
-        "tensor": Literal["weight", "gradient"],
-        "stage": Count,
-        "copy": Count,
-        "from": Count,
-        "to": Count,
-        "after": Count,
-        "before": Count,
-        "room": NotRequired[Count | None],
-        "blocks": NotRequired[Count | None],
-        "start": Amount,
-        "end": Amount,
-    },
-)
+@dataclass(frozen=True, slots=True)
+class TimedTransfer(Transfer):
+    """A transfer with its times in ms; ``place``: its index."""
 
+    REQUIRED = ("start", "end")
 
-class AverageEntry(TypedDict):
-    stage: Count
-    start: Amount
-    end: Amount
+    start: Amount = 0.0
+    end: Amount = 0.0
+    place: Annotated[int, IN_MEMORY] = 0
 
-
-_FORMER_BOUNDS: Mapping[str | None, str] = {  # former names of bounds, in files of older versions
-    "lanes": "crossings-search",
-    "levers-head": "remat-head",
-    "levers-throughput": "remat-throughput",
-}
-
-
-class ReportDocument(Document):
-    """How a schedule was found and what it costs; unknown values are null."""
-
-    objective: Literal["period", "makespan"] | None = None
-    period: Number | None = None
-    makespan: Number | None = None
-    bubble_rate: Number | None = None
-    lower_bound: Amount | None = None
-    bound: Words | None = None
-    bound_name: Words | None = None
-    """The former name of ``bound``."""
-    gap: Number | None = None
-    status: Literal["optimal", "feasible"] | None = None
-    peak_memory: list[Amount] | None = None
-    family: Words | None = None
-    method: Words | None = None
-    solver: Words | None = None
-    solve_seconds: Amount | None = None
-    seed: Count | None = None
-    iteration_time: Number | None = None
-    step: Number | None = None
-    """The former name of ``iteration_time``."""
-
-    @property
-    def argument(self) -> str | None:
-        """The argument of the lower bound by its current name."""
-        name = self.bound or self.bound_name
-        return _FORMER_BOUNDS.get(name, name)
+    def __str__(self) -> str:
+        return (
+            f"transfers[{self.place}] ({self.kind} {self.stage} copy {self.copy}, rank "
+            f"{self.source} to {self.target})"
+        )
 
 
 def _as_in_profile(value: int, info: ValidationInfo) -> int:
@@ -109,7 +89,7 @@ class ScheduleDocument(Document):
 
     format: Annotated[Literal["pipeloom.schedule"], Expected(f'"{SCHEDULE}"')]
     version: Version
-    profile: ProfileDocument
+    profile: Profile
     ranks: Annotated[Count, AfterValidator(_as_in_profile)]
     stages: Annotated[Count, AfterValidator(_as_in_profile)]
     microbatches: Annotated[int, Whole(1)]
@@ -117,10 +97,10 @@ class ScheduleDocument(Document):
     placement: Words | None = None
     memory_limit: Limits = None
     order: Annotated[list[list[OpEntry]], OneARank]
-    report: ReportDocument | None = None
-    transfers: list[TransferEntry] | None = None
+    report: Report | None = None
+    transfers: list[TimedTransfer] | None = None
     pairs: Annotated[list[list[Count]], OneARank] | None = None
-    averages: Annotated[list[list[AverageEntry]], OneARank] | None = None
+    averages: Annotated[list[list[Averaged]], OneARank] | None = None
     updates: Literal["iteration", "microbatch"] | None = None
 
     @field_validator("microbatches")
@@ -146,10 +126,10 @@ class ScheduleDocument(Document):
     def _of_stages(cls, rows: Any, info: ValidationInfo) -> Any:
         stages = known(info, "stages")
         raise_faults(
-            DocumentFault((r, i, "stage"), wrong(f"a stage from 0 to {stages - 1}"), entry["stage"])
+            DocumentFault((r, i, "stage"), wrong(f"a stage from 0 to {stages - 1}"), one.stage)
             for r, row in enumerate(rows or ())
-            for i, entry in enumerate(row)
-            if stages is not None and entry["stage"] >= stages
+            for i, one in enumerate(row)
+            if stages is not None and one.stage >= stages
         )
         return rows
 

@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from operator import itemgetter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ..documents import Document
-from ..errors import InputError
+from ..documents.json_reader import read_document
+from ..documents.struct import written
+from ..documents.validation import validated
+from ..errors import Fault, InputError
 from ..model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind, fields_of
 from ..model.placement import Passing, Placement, PlacementKind
 from ..model.problem import Objective, Problem
 from ..model.schedule import (
-    OPTIMIZED,
-    Averaged,
     Report,
     Schedule,
-    Status,
     Timing,
     Transfer,
-    TransferKind,
     Updates,
     gap_between,
 )
-from .json_reader import read_document
-from .profile_json import dump_profile, finite, profile_of
-from .schedule_document import SCHEDULE, OpEntry, ReportDocument, ScheduleDocument
-from .validation import validated
+from .profiles import dump_profile
+from .schedule_document import SCHEDULE, OpEntry, ScheduleDocument, TimedTransfer
 
-_NUMBERS = ("stage", "from", "to", "copy", "after", "before", "room", "blocks")
-"""Keys of a transfer except its kind and times; any other keys are ignored."""
-_ENDS = {"from": "source", "to": "target"}  # names of Transfer's fields
 _NAMES = [kind.name for kind in OpKind]
 _KINDS = {name: number for number, name in enumerate(_NAMES)}
-_FORMER_METHODS = (  # before 0.2.0 there was no ``method``; these were families
-    "search", "warm-start", "periodic", "backward-tail", "unrolled", "enumeration", "cp-sat", "ilp",
-    "one-at-a-time",
-)  # fmt: skip
 
 
 def load_schedule(given: Document) -> Schedule:
@@ -61,10 +50,9 @@ def schedule_of(document: ScheduleDocument, where: str) -> Schedule:
     start.
     """
     _check_times(document, where)
-    profile = profile_of(document.profile)
+    profile = document.profile
     order = tuple(map(_packed, document.order))
-    report = document.report or ReportDocument()
-    objective = Objective(report.objective or "period")
+    objective = document.report.objective if document.report else Objective.PERIOD
     problem = Problem(
         profile,
         document.microbatches,
@@ -75,8 +63,8 @@ def schedule_of(document: ScheduleDocument, where: str) -> Schedule:
     return Schedule(
         problem,
         order,
-        tuple(map(_transfer, document.transfers or ())),
-        None if document.report is None else _report(report, objective),
+        tuple(map(_untimed, document.transfers or ())),
+        document.report,
         _timing(document),
         tuple(map(tuple, document.pairs or ())),
         Updates(document.updates or "iteration"),
@@ -84,15 +72,17 @@ def schedule_of(document: ScheduleDocument, where: str) -> Schedule:
 
 
 def _check_times(document: ScheduleDocument, where: str) -> None:
+    ops = [[(op["start"], op["end"]) for op in row] for row in document.order]
+    averages = [[(one.start, one.end) for one in row] for row in document.averages or ()]
     wrong = [
-        f"{where}: {key}[{rank}][{i}]: end: expected at least start ({start:g}), got {end}"
-        for key in ("order", "averages")
-        for rank, row in enumerate(getattr(document, key) or ())
-        for i, (start, end) in enumerate(map(itemgetter("start", "end"), row))
+        Fault.about(f"{key}[{rank}][{i}]: end", f"at least start ({start:g})", end, where)
+        for key, rows in (("order", ops), ("averages", averages))
+        for rank, row in enumerate(rows)
+        for i, (start, end) in enumerate(row)
         if end < start
     ]
     if not any(document.order):
-        wrong.append(f"{where}: order: expected at least one op, got {document.order}")
+        wrong.append(Fault.about("order", "at least one op", document.order, where))
     if wrong:
         raise InputError(*wrong)
 
@@ -121,28 +111,17 @@ def _timing(document: ScheduleDocument) -> Timing:
         tuple(np.array([op["start"] for op in row]) for row in rows),
         tuple(np.array([op["end"] for op in row]) for row in rows),
         tuple((document.report and document.report.peak_memory) or ()),
-        np.array([(entry["start"], entry["end"]) for entry in transfers]).reshape(-1, 2),
+        np.array([(one.start, one.end) for one in transfers]).reshape(-1, 2),
         beside=tuple([i for i, op in enumerate(row) if op["op"] in "OL"] for row in rows),
-        averages=tuple(
-            tuple(Averaged(a["stage"], a["start"], a["end"]) for a in row)
-            for row in document.averages or ()
-        ),
+        averages=tuple(map(tuple, document.averages or ())),
     )
 
 
-def _transfer(entry: Mapping[str, Any]) -> Transfer:
-    names = {key: _ENDS.get(key, key) for key in _NUMBERS if key in entry}
-    given = {name: entry[key] for key, name in names.items() if entry[key] is not None}
-    return Transfer(TransferKind(entry["tensor"]), **given)
-
-
-def _report(document: ReportDocument, objective: Objective) -> Report:
-    keys = ("lower_bound", "method", "solver", "solve_seconds", "seed")
-    rest = {key: getattr(document, key) for key in keys} | {"bound": document.argument}
-    family = document.family or ""
-    if document.method is None and family in _FORMER_METHODS:
-        family, rest["method"] = OPTIMIZED, family
-    return Report(objective, family, Status(document.status or "feasible"), **rest)
+def _untimed(one: TimedTransfer) -> Transfer:
+    ends = one.source, one.target
+    return Transfer(
+        one.kind, one.stage, one.copy, *ends, one.after, one.before, one.room, one.blocks
+    )
 
 
 def timing_of(schedule: Schedule) -> Timing:
@@ -164,17 +143,21 @@ def dump_schedule(schedule: Schedule) -> dict[str, Any]:
         "stages": problem.stages,
         "microbatches": problem.microbatches,
         "profile": dump_profile(problem.profile),
-        "memory_limit": finite(problem.memory_limit),
+        "memory_limit": written(problem.memory_limit),
         "order": [_dump_ops(schedule, timing, rank) for rank in range(problem.ranks)],
         "report": _dump_report(schedule, timing),
     }
     if problem.placement.passing is not Passing.ACTIVATIONS:
-        times = timing.transfers.tolist()
-        document["transfers"] = list(map(_dump_transfer, schedule.transfers, times))
+        document["transfers"] = [
+            written(transfer) | {"start": start, "end": end}
+            for transfer, (start, end) in zip(
+                schedule.transfers, timing.transfers.tolist(), strict=True
+            )
+        ]
     if any(schedule.pairs):
         document["pairs"] = list(map(list, schedule.pairs))
     if any(timing.averages):
-        document["averages"] = [[one._asdict() for one in row] for row in timing.averages]
+        document["averages"] = written(timing.averages)
     if schedule.updates is not Updates.ITERATION:
         document["updates"] = schedule.updates.value
     return document
@@ -200,30 +183,21 @@ def _dump_ops(schedule: Schedule, timing: Timing, rank: int) -> list[dict[str, A
     ]
 
 
-def _dump_transfer(transfer: Transfer, times: tuple[float, float]) -> dict[str, Any]:
-    numbers = {key: getattr(transfer, _ENDS.get(key, key)) for key in _NUMBERS}
-    known = {key: number for key, number in numbers.items() if number is not None}
-    return {"tensor": transfer.kind.value, "start": times[0], "end": times[1], **known}
-
-
 def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:
     objective = schedule.problem.objective
     report = schedule.report or Report(objective, "")
     bound = report.lower_bound
-    return {
-        "objective": objective.value,
-        "period": timing.period,
-        "makespan": timing.makespan,
-        "bubble_rate": timing.bubble_rate(objective),
-        "lower_bound": bound,
-        "gap": None if bound is None else gap_between(timing.cost(objective), bound),
-        "status": report.status.value,
-        "peak_memory": list(timing.peak_memory),
-        "family": report.family,
-        "method": None if report.method is None else str(report.method),
-        "bound": report.bound,
-        "solver": report.solver,
-        "solve_seconds": report.solve_seconds,
-        "seed": report.seed,
-        **({"iteration_time": timing.iteration_time(objective)} if any(timing.averages) else {}),
-    }
+    given = replace(
+        report,
+        objective=objective,
+        period=timing.period,
+        makespan=timing.makespan,
+        bubble_rate=timing.bubble_rate(objective),
+        gap=None if bound is None else gap_between(timing.cost(objective), bound),
+        peak_memory=timing.peak_memory,
+        iteration_time=timing.iteration_time(objective) if any(timing.averages) else None,
+    )
+    found = {key: written(value) for key, value in given.values().items()}
+    if not any(timing.averages):
+        del found["iteration_time"]
+    return found

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated, Any
+
+from pydantic import ValidationInfo
+
+from ..documents.fields import Name
+from ..documents.struct import Struct
+from ..documents.validation import Expected
 
 
 class LayerKind(Enum):
@@ -17,13 +24,23 @@ class LayerKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct):
     """A part of the model that is never cut.
 
     ``modules``: the model's names of the modules that it consists of; empty for a loss that no
-    module computes.
+    module computes. In files, it defaults to a single module with the layer's name.
     """
 
-    name: str
+    name: Name
     kind: LayerKind = LayerKind.BLOCK
-    modules: tuple[str, ...] = ()
+    modules: Annotated[tuple[Name, ...], Expected("a list of names")] = ()
+
+    @classmethod
+    def _before(cls, data: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        name = data.get("name")
+        is_name = isinstance(name, str) and name.isprintable()  # else, only the name is a fault
+        return {"modules": [name] if is_name and name else []} | data
+
+    def values(self) -> dict[str, Any]:
+        is_default = self.modules == (self.name,)
+        return Struct.values(self) | {"modules": None if is_default else list(self.modules)}

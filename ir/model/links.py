@@ -5,19 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
+from pydantic import BeforeValidator, PlainValidator, TypeAdapter, ValidationInfo
 
+from ..documents.fields import MOST_RANKS, Bandwidth, Cost, known
+from ..documents.json_reader import is_count
+from ..documents.struct import Struct
+from ..documents.validation import wrong
 from .ops import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """One link: latency in milliseconds, bandwidth in gigabytes (1e9 bytes) per second."""
+class Link(Struct):
+    """One link: latency in milliseconds, bandwidth in gigabytes (1e9 bytes) per second.
 
-    latency: float
-    gigabytes_per_second: float
+    In files, the latency defaults to 0, for exceptions (:attr:`Links.pairs`) to that of the others.
+    """
+
+    latency: Cost
+    gigabytes_per_second: Bandwidth
+
+    @classmethod
+    def _before(cls, data: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        return {"latency": 0.0} | {k: v for k, v in data.items() if v is not None}
 
     def delay(self, size: float) -> float:
         """Milliseconds to send ``size`` bytes."""
@@ -42,8 +54,48 @@ Pair: TypeAlias = tuple[int, int]  # from rank, to rank
 Groups: TypeAlias = tuple[tuple[Pair, ...], ...]
 
 
+def _most(info: ValidationInfo) -> int:
+    """The highest rank."""
+    return (known(info, "ranks") or MOST_RANKS) - 1
+
+
+def _rank(value: Any, info: ValidationInfo) -> int:
+    if not is_count(value) or not 0 <= value <= _most(info):
+        raise wrong(f"a rank from 0 to {_most(info)}")
+    return int(value)
+
+
+def _pair(value: Any, info: ValidationInfo) -> Pair:
+    ends = value if isinstance(value, list | tuple) and all(map(is_count, value)) else []
+    if len(ends) != 2 or ends[0] == ends[1] or min(ends) < 0 or max(ends) > _most(info):
+        raise wrong(f"[rank, another rank] from 0 to {_most(info)}")
+    return ends[0], ends[1]
+
+
+def _special(value: Any, info: ValidationInfo) -> Any:
+    if not isinstance(value, list | tuple) or len(value) != 3:
+        raise wrong("[rank, rank, link]")
+    common = info.data.get("default")
+    if isinstance(value[2], dict) and value[2].get("latency") is None and common is not None:
+        return *value[:2], value[2] | {"latency": common.latency}
+    return tuple(value)
+
+
+def _sharing(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, list | tuple):
+        return _GROUPS.validate_python(value, context=info.context)
+    if value not in ("pairs", "ports", "ring", *Sharing):
+        raise wrong("pairs, ports, ring or a list of groups of pairs")
+    return Sharing(value)
+
+
+Rank: TypeAlias = Annotated[int, PlainValidator(_rank)]
+SpecialLink: TypeAlias = Annotated[tuple[Rank, Rank, Link], BeforeValidator(_special)]
+_GROUPS = TypeAdapter(tuple[tuple[Annotated[Pair, PlainValidator(_pair)], ...], ...])
+
+
 @dataclass(frozen=True, slots=True)
-class Links:
+class Links(Struct):
     """The ``default`` link between two ranks, and exceptions ``(a, b, link)``, valid in both
     directions.
 
@@ -54,9 +106,15 @@ class Links:
     first one counts.
     """
 
+    INLINE = "default"
+
     default: Link
-    pairs: tuple[tuple[int, int, Link], ...] = ()
-    shared: Sharing | Groups = Sharing.PAIRS
+    pairs: tuple[SpecialLink, ...] = ()
+    shared: Annotated[Sharing | Groups, PlainValidator(_sharing)] = Sharing.PAIRS
+
+    def values(self) -> dict[str, Any]:
+        groups = {"shared": list(self.shared)} if isinstance(self.shared, tuple) else {}
+        return Struct.values(self) | groups  # no groups differ from the default
 
     def delays(self, size: float, ranks: int) -> FloatArray:
         """Milliseconds to send ``size`` bytes from rank (row) to rank, shape (P, P), diagonal 0."""

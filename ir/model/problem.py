@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from ..errors import InputError
 from .ops import IntArray
@@ -12,7 +12,7 @@ from .placement import Placement
 from .profile import Profile
 
 
-class Objective(Enum):
+class Objective(StrEnum):
     """The cost to minimize: period (no barrier at the optimizer step) or makespan (with one)."""
 
     PERIOD = "period"

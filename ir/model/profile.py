@@ -8,18 +8,50 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+)
 
-from ..errors import InputError, UnsupportedError
+from ..documents.fields import (
+    MOST_COST,
+    MOST_RANKS,
+    MOST_STAGES,
+    Cost,
+    Each,
+    Flag,
+    Limits,
+    MaybeEach,
+    Unbounded,
+    Words,
+    keep,
+    known,
+)
+from ..documents.struct import IN_MEMORY, Struct
+from ..documents.validation import DocumentFault, Whole, raise_faults, said, wrong
+from ..errors import InputError, UnsupportedError, show
+from ..units import counted
 from .layers import Layer
 from .links import Link, Links, Pair, Sharing
 from .ops import FloatArray
+from .ties import Ties, ties_of
 
 __all__ = ["DataParallel", "Link", "Links", "Profile", "Sharing", "StageProfile"]
 
+PROFILE = "pipeloom.profile"
+EACH = (
+    *("t_f", "t_b", "t_w", "t_bw", "t_r", "m_b", "m_w", "m_r", "m_o"),
+    *("activation_bytes", "offload_bytes"),
+)
+"""Keys that can be lists with one number per microbatch."""
 
 _DIVIDED = (
     *("t_f", "t_b", "t_w", "t_fb", "t_r", "t_bw", "m_b", "m_w"),
@@ -28,8 +60,26 @@ _DIVIDED = (
 _CAPPED = ("m_r", "m_o")  # at most the part's M_B
 
 
+def _within_m_b(value: Any, info: ValidationInfo) -> Any:
+    most = info.data.get("m_b")
+    for given, bound in () if value is None or most is None else _side_by_side(value, most):
+        if given > bound:
+            raise wrong(f"at most m_b ({bound:g})")
+    return value
+
+
+def _side_by_side(*keys: float | list[float]) -> Iterable[tuple[float, ...]]:
+    """The numbers of several keys for each microbatch, if any of them is a list."""
+    number = max(len(each) if isinstance(each, list) else 1 for each in keys)
+    rows = (each if isinstance(each, list) else [each] * number for each in keys)
+    return zip(*rows, strict=False)
+
+
+WithinM_B: TypeAlias = Annotated[MaybeEach, AfterValidator(_within_m_b)]
+
+
 @dataclass(frozen=True, slots=True)
-class StageProfile:
+class StageProfile(Struct):
     """Times and sizes of one stage for one microbatch.
 
     ``t_f``, ``t_b``, ``t_w``: T_F, T_B, T_W. ``t_bw``: time of a BW op; None: T_B + T_W. ``t_fb``:
@@ -44,27 +94,67 @@ class StageProfile:
     recomputed or offloaded.
 
     ``each``: one profile per microbatch if microbatches differ; the other fields are then their
-    means. ``spread``: relative standard deviation of the op times (:mod:`..cost.spread`), if known.
+    means. In files, the keys in :data:`EACH` are then lists. ``spread``: relative standard
+    deviation of the op times (:mod:`..cost.spread`), if known.
     """
 
-    t_f: float
-    t_b: float
-    t_w: float
-    m_b: float = 1.0
-    m_w: float = 0.0
-    activation_bytes: float | None = None
-    weight_bytes: float | None = None
-    grad_bytes: float | None = None
-    optimizer_bytes: float | None = None
-    t_fb: float | None = None
+    REQUIRED: ClassVar[tuple[str, ...]] = ("m_b", "m_w")
+
+    t_f: Annotated[Each, Field(description="ms of the forward of a microbatch")]
+    t_b: Annotated[Each, Field(description="ms of its backward to the input")]
+    t_w: Annotated[Each, Field(description="ms of its backward to the weights, 0 if in t_b")]
+    m_b: Annotated[Each, Field(description="memory held from its F to its B")] = 1.0
+    m_w: Annotated[
+        Each,
+        AfterValidator(_within_m_b),
+        Field(description="the part of m_b still held from B to W"),
+    ] = 0.0
+    activation_bytes: MaybeEach = None
+    weight_bytes: Cost | None = None
+    grad_bytes: Cost | None = None
+    optimizer_bytes: Cost | None = None
+    t_fb: Cost | None = None
     layers: tuple[Layer, ...] = ()
-    t_r: float | None = None
-    m_r: float | None = None
-    m_o: float | None = None
-    offload_bytes: float | None = None
-    t_bw: float | None = None
-    each: tuple[StageProfile, ...] = ()
-    spread: float | None = None
+    t_r: MaybeEach = None
+    m_r: WithinM_B = None
+    m_o: WithinM_B = None
+    offload_bytes: MaybeEach = None
+    t_bw: MaybeEach = None
+    each: Annotated[tuple[StageProfile, ...], IN_MEMORY] = ()
+    spread: Annotated[float | None, IN_MEMORY] = None
+
+    @classmethod
+    def _before(cls, data: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if data.get("spread") is not None:
+            line = "expected it beside stages or layers, a number or one each"
+            raise_faults([DocumentFault(("spread",), said(f"{line}, got {show(data['spread'])}"))])
+        return data
+
+    def _after(self, info: ValidationInfo) -> StageProfile:
+        """Make a profile for each microbatch of the lists, which all must be equally long."""
+        if (self.t_r is None) != (self.m_r is None):
+            given, absent = ("t_r", "m_r") if self.m_r is None else ("m_r", "t_r")
+            raise_faults([DocumentFault((absent,), said(f"missing; expected it beside {given}"))])
+        lists = {key: value for key in EACH if isinstance(value := getattr(self, key), list)}
+        if not lists:
+            return self
+        number = (info.context or {}).setdefault("each", len(next(iter(lists.values()))))
+        line = f"expected a number, or a list of {number} as before, one per microbatch, got"
+        raise_faults(
+            DocumentFault((key,), said(f"{line} {counted(len(value), 'number')}"))
+            for key, value in lists.items()
+            if len(value) != number
+        )
+        rows = ({key: value[j] for key, value in lists.items()} for j in range(number))
+        return StageProfile.of([replace(self, **row) for row in rows])
+
+    def values(self) -> dict[str, Any]:
+        return Struct.values(self) | {key: self._figure(key) for key in EACH}
+
+    def _figure(self, key: str) -> Any:
+        """One number, or one per microbatch if they differ."""
+        each = [getattr(one, key) for one in self.each]
+        return each if len(set(each)) > 1 else getattr(self.at(0), key)
 
     @classmethod
     def of(cls, each: Sequence[StageProfile]) -> StageProfile:
@@ -117,16 +207,18 @@ def _means(each: Sequence[StageProfile]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class DataParallel:
+class DataParallel(Struct):
     """Data parallelism: ``size`` replicas of the pipeline; ``link`` joins ranks of the same number.
 
     ``exposed``: the averaging time that ops do not hide, as a multiple of one all-reduce of the
     gradients over the link; above 1 if they are averaged several times.
     """
 
-    size: int
+    INLINE = "link"
+
+    size: Annotated[int, Whole(1, MOST_RANKS)]
     link: Link
-    exposed: float = 1.0
+    exposed: Cost = 1.0
 
     def time(self, gradient: float) -> float:
         """The exposed part, in milliseconds, of a ring all-reduce of ``gradient`` bytes.
@@ -136,8 +228,47 @@ class DataParallel:
         return self.exposed * 2 * (self.size - 1) * self.link.delay(gradient / self.size)
 
 
+def _delays(value: Any, info: ValidationInfo) -> Any:
+    """One delay, or a matrix with the delays from rank (row) to rank."""
+    if value is None:
+        return None
+    ranks, is_matrix = known(info, "ranks"), isinstance(value, list | tuple)
+    try:
+        rows = _DELAYS.validate_python(value if is_matrix else [[value]])
+    except ValidationError:
+        rows = ()
+    size = (ranks or len(rows)) if is_matrix else 1
+    if not rows or {len(rows), *map(len, rows)} != {size}:
+        p = ranks or "P"
+        raise wrong(f"a finite number >= 0 or a {p} x {p} matrix of them")
+    largest = max(map(max, rows))
+    if largest > MOST_COST:
+        raise said(f"expected at most {MOST_COST:g} each, got {largest:g}")
+    return rows if is_matrix else rows[0][0]
+
+
+def _shared_by(number: int, info: ValidationInfo) -> int:
+    entries = len(info.data.get("stages", ()))
+    if entries not in (0, 1, number):
+        raise wrong(f"{entries}, the number of entries in stages, or one shared entry")
+    return number
+
+
+def _a_list(value: Any) -> Any:
+    if not isinstance(value, list | tuple):
+        raise wrong("a list")
+    return tuple(value)
+
+
+_DELAYS = TypeAdapter(tuple[tuple[Unbounded, ...], ...])
+_SPREAD: TypeAlias = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
+_SPREADS = TypeAdapter(_SPREAD | list[_SPREAD] | None)
+Delays: TypeAlias = float | tuple[tuple[float, ...], ...] | None
+Spread: TypeAlias = float | list[float] | None
+
+
 @dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(Struct):
     """Times and sizes of a model's stages on a cluster; see ``docs/formats.md``.
 
     - ``stages``: a single entry is repeated ``shared_by`` times, by default once per rank. After
@@ -153,21 +284,79 @@ class Profile:
     - ``barrier``: whether all ranks wait for each other before each optimizer step.
     """
 
+    FORMAT = PROFILE
+    ALSO: ClassVar[tuple[str, ...]] = ("layers", "spread")
+
     stages: tuple[StageProfile, ...]
-    ranks: int
-    t_comm: float | tuple[tuple[float, ...], ...] | None = None
+    ranks: Annotated[
+        int,
+        Whole(1, MOST_RANKS),
+        AfterValidator(keep),
+        Field(description='the GPUs of the pipeline, such as "ranks": 8'),
+    ]
+    t_comm: Annotated[Delays, PlainValidator(_delays)] = None
     links: Links | None = None
-    memory_limit: tuple[float, ...] | None = None
-    device_memory: tuple[float, ...] | None = None
-    name: str = ""
+    memory_limit: Limits = None
+    device_memory: Limits = None
+    name: Words = ""
     host_link: Link | None = None
     data_parallel: DataParallel | None = None
-    tied: tuple[tuple[int, ...], ...] = ()
-    micro_batch: int | None = None
-    microbatches: int | None = None
-    max_stages: int | None = None
-    barrier: bool = False
-    shared_by: int | None = None
+    tied: Annotated[Ties, PlainValidator(_a_list)] = ()
+    micro_batch: Annotated[int, Whole(1)] | None = None
+    microbatches: Annotated[int | None, IN_MEMORY] = None
+    max_stages: Annotated[int, Whole(1)] | None = None
+    barrier: Flag = False
+    shared_by: Annotated[
+        int | None,
+        Whole(1, MOST_STAGES),
+        AfterValidator(_shared_by),
+        Field(alias="num_stages"),
+    ] = None
+
+    @classmethod
+    def _before(cls, data: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        found: list[DocumentFault] = []
+        if "stages" not in data and data.get("layers") is not None:
+            line = "missing; expected a list (it has layers, which optimize and build cut)"
+            found.append(DocumentFault(("stages",), said(line)))
+        if not isinstance(data.get("layers"), list | None):
+            found.append(DocumentFault(("layers",), wrong("a list"), data["layers"]))
+        if data.get("stages") in ([], ()):
+            found.append(DocumentFault(("stages",), wrong("at least one stage"), []))
+        raise_faults(found)
+        if info.context is not None:
+            info.context["spread"] = data.get("spread")
+        return data
+
+    def _after(self, info: ValidationInfo) -> Profile:
+        """Check the keys that depend on the number of stages."""
+        number, context = self.num_stages, info.context or {}
+        places: dict[Any, int] = {stage: stage for stage in range(number)}
+        for s, stage in enumerate(self.stages):
+            places |= {layer.name: s for layer in stage.layers}
+        found = []
+        if self.max_stages is not None and self.max_stages < number:
+            words = f"at least {number}, the number of stages"
+            found.append(DocumentFault(("max_stages",), wrong(words), self.max_stages))
+        ties, faults = ties_of(self.tied, places, f"stages of 0..{number - 1}")
+        spread, more = spread_of(context.pop("spread", None), number, "stage")
+        raise_faults([*found, *faults, *more])
+        context["stages"] = number
+        several = context.get("each")
+        stages = spread_over(self.stages, spread)
+        return replace(self, stages=stages, tied=ties, microbatches=several)
+
+    def values(self) -> dict[str, Any]:
+        stages: list[Any] = list(self.stages)
+        if self.microbatches is not None and not self.unlike:  # the file needs M
+            figures = stages[0].values()
+            stages[0] = figures | {"t_f": [figures["t_f"]] * self.microbatches}
+        return Struct.values(self) | {
+            "stages": stages,
+            # otherwise a reader would repeat the stage on all ranks
+            "num_stages": 1 if self.num_stages == 1 else None,
+            "spread": _spread_in_file(self.stages),
+        }
 
     def __post_init__(self) -> None:
         if len(self.stages) == 1:
@@ -294,6 +483,36 @@ def check_limit(limit: object) -> None:
     """Raise InputError unless ``limit`` is a number >= 0 or infinity."""
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
         raise InputError(f"memory_limit: expected a number >= 0 or inf, got {limit!r}")
+
+
+def spread_of(given: Any, number: int, what: str) -> tuple[Spread, list[DocumentFault]]:
+    """One relative standard deviation of op times, or one for each of ``number`` stages or layers;
+    and its fault."""
+    try:
+        found: Spread = _SPREADS.validate_python(given)
+    except ValidationError:
+        found = []
+    if not isinstance(found, list) or len(found) == number:
+        return found, []
+    words = f"a number from 0 to 1, or a list of {number} of them, one per {what}"
+    return None, [DocumentFault(("spread",), wrong(words), given)]
+
+
+def spread_over(stages: tuple[StageProfile, ...], spread: Spread) -> tuple[StageProfile, ...]:
+    """The stages with this relative standard deviation of op times, or one per stage."""
+    if spread is None:
+        return stages
+    each = spread if isinstance(spread, list) else [float(spread)] * len(stages)
+    return tuple(
+        stage.changed(partial(replace, spread=own)) for stage, own in zip(stages, each, strict=True)
+    )
+
+
+def _spread_in_file(stages: Sequence[StageProfile]) -> Spread:
+    each = [stage.spread or 0.0 for stage in stages]
+    if all(stage.spread is None for stage in stages):
+        return None
+    return each[0] if len(set(each)) == 1 else each
 
 
 def _sending_like(stage: StageProfile, before: StageProfile) -> StageProfile:

@@ -8,12 +8,15 @@ PipeDream, 2019). Its gradient is then added to newer weights than it was comput
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from pydantic import Field, ValidationInfo
 
+from ..documents.fields import Amount, Count, Number, Words
+from ..documents.struct import Struct
 from ..errors import InputError
 from ..units import counted
 from .ops import FloatArray, IntArray, Op, OpKind, pack, unpack
@@ -24,6 +27,18 @@ Made = TypeVar("Made")
 
 OPTIMIZED = "optimized"
 """The family of a schedule that no published family has made."""
+
+
+_FORMER_KEYS = {"bound_name": "bound", "step": "iteration_time"}
+_FORMER_BOUNDS = {
+    "lanes": "crossings-search",
+    "levers-head": "remat-head",
+    "levers-throughput": "remat-throughput",
+}
+_FORMER_METHODS = (  # before 0.2.0 there was no ``method``; these were families
+    "search", "warm-start", "periodic", "backward-tail", "unrolled", "enumeration", "cp-sat", "ilp",
+    "one-at-a-time",
+)  # fmt: skip
 
 
 class Status(StrEnum):
@@ -40,7 +55,7 @@ class Updates(Enum):
     MICROBATCH = "microbatch"
 
 
-class TransferKind(Enum):
+class TransferKind(StrEnum):
     """The content of a transfer in a weight-passing schedule."""
 
     WEIGHT = "weight"
@@ -48,7 +63,7 @@ class TransferKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Struct):
     """A message with a copy of a stage's weights, or with their gradient.
 
     The sender can still use weights that it has sent. A gradient leaves with everything that was
@@ -63,15 +78,15 @@ class Transfer:
     first op that waits for the end of the transfer, or None.
     """
 
-    kind: TransferKind
-    stage: int
-    copy: int
-    source: int
-    target: int
-    after: int
-    before: int
-    room: int = 0
-    blocks: int | None = None
+    kind: Annotated[TransferKind, Field(alias="tensor")]
+    stage: Count
+    copy: Count
+    source: Annotated[Count, Field(alias="from")]
+    target: Annotated[Count, Field(alias="to")]
+    after: Count
+    before: Count
+    room: Count = 0
+    blocks: Count | None = None
 
     @property
     def item(self) -> tuple[TransferKind, int, int]:
@@ -106,12 +121,13 @@ def once(transfers: Sequence[Transfer], make: Callable[[Sequence[Transfer]], Mad
     return found
 
 
-class Averaged(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Averaged(Struct):
     """The interval, in ms, in which a rank averages a stage's gradient over the replicas."""
 
-    stage: int
-    start: float
-    end: float
+    stage: Count
+    start: Amount
+    end: Amount
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -208,22 +224,40 @@ def gap_between(cost: float, bound: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct):
     """How a schedule was found, and its proven quality; unknown values are None.
 
     ``family``: the published family of the schedule, or :data:`OPTIMIZED`. ``method``: the method
-    that found the order. ``bound``: the argument that proves ``lower_bound`` (ms).
+    that found the order. ``bound``: the argument that proves ``lower_bound`` (ms). The other values
+    follow from the times (:class:`Timing`); they are only set in files.
     """
 
     objective: Objective
-    family: str
+    family: Words
     status: Status = Status.FEASIBLE
-    lower_bound: float | None = None
-    bound: str | None = None
-    solver: str | None = None
-    solve_seconds: float | None = None
-    seed: int | None = None
-    method: str | None = None
+    lower_bound: Amount | None = None
+    bound: Words | None = None
+    solver: Words | None = None
+    solve_seconds: Amount | None = None
+    seed: Count | None = None
+    method: Words | None = None
+    period: Number | None = field(default=None, compare=False)
+    makespan: Number | None = field(default=None, compare=False)
+    bubble_rate: Number | None = field(default=None, compare=False)
+    gap: Number | None = field(default=None, compare=False)
+    peak_memory: tuple[Amount, ...] | None = field(default=None, compare=False)
+    iteration_time: Number | None = field(default=None, compare=False)
+
+    @classmethod
+    def _before(cls, data: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """Replace the names of older files."""
+        found = {"objective": "period", "family": ""} | {
+            _FORMER_KEYS.get(key, key): value for key, value in data.items() if value is not None
+        }
+        if "method" not in found and found["family"] in _FORMER_METHODS:
+            found |= {"family": OPTIMIZED, "method": found["family"]}
+        bound = found.get("bound")
+        return found | {"bound": _FORMER_BOUNDS.get(str(bound), bound)}
 
     @property
     def known_bound(self) -> float:

@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeAlias
 
+from ..documents.validation import validated
 from ..formats.certificate import CertificateDocument, Node
-from ..formats.validation import validated
 from .certificates.arrivals import arrivals
 from .certificates.linear import LinearFacts
 from .certificates.microbatches import critical_path, head_tail, memory_time, through

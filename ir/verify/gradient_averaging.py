@@ -5,31 +5,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-from ..formats.json_reader import show
-from ..formats.profile_document import DataParallelDocument
+from ..errors import show
+from ..formats.schedule_document import Averaged
+from ..model.profile import DataParallel
 from .schedule_facts import Facts
 
 _RELATIVE = 1e-6
 
 
-class _Average(NamedTuple):
-    stage: int
-    start: float
-    end: float
-
-
-_Rows = Sequence[Sequence[_Average]]
+_Rows = Sequence[Sequence[Averaged]]
 
 
 def verify_averages(facts: Facts) -> list[str]:
     """All violations, one line each. Without replicas there must be no averages."""
-    if facts.plan.averages is None:
+    rows = facts.plan.averages
+    if rows is None:
         return []
-    rows = [
-        [_Average(e["stage"], e["start"], e["end"]) for e in row] for row in facts.plan.averages
-    ]
     replicas = facts.plan.profile.data_parallel
     if replicas is None:
         none = "averages: expected none, as the profile has no data_parallel"
@@ -58,7 +50,7 @@ def _places(facts: Facts, rows: _Rows) -> Iterator[str]:
             yield f"no rank averages stage {stage}"
 
 
-def _times(facts: Facts, rows: _Rows, replicas: DataParallelDocument) -> Iterator[str]:
+def _times(facts: Facts, rows: _Rows, replicas: DataParallel) -> Iterator[str]:
     """Faults of averages, which run one at a time, take as long as the ring needs, and wait for
     their gradient.
 
@@ -92,22 +84,21 @@ def _times(facts: Facts, rows: _Rows, replicas: DataParallelDocument) -> Iterato
             free = one.end
 
 
-def _duration(facts: Facts, stage: int, replicas: DataParallelDocument) -> float:
+def _duration(facts: Facts, stage: int, replicas: DataParallel) -> float:
     """The exposed share of a ring all-reduce of the stage's gradient.
 
     With D replicas, it takes 2 (D - 1) messages with 1 / D of the gradient each.
     """
     of, size = facts.stage(stage), replicas.size
     gradient = (of.weight_bytes or 0.0) if of.grad_bytes is None else of.grad_bytes
-    part = gradient / size / (replicas.gigabytes_per_second * 1e6)
-    share = 1.0 if replicas.exposed is None else replicas.exposed
-    return share * (2 * size - 2) * (part + (replicas.latency or 0.0))
+    part = gradient / size / (replicas.link.gigabytes_per_second * 1e6)
+    return replicas.exposed * (2 * size - 2) * (part + replicas.link.latency)
 
 
 def _iteration_time(facts: Facts, rows: _Rows) -> Iterator[str]:
     """The report's iteration time must follow from the averages."""
     report, objective = facts.report, facts.report.objective
-    given = report.step if report.iteration_time is None else report.iteration_time
+    given = report.iteration_time
     ends = [
         max([run.end for run in order] + [one.end for one in row])
         for order, row in zip(facts.order, rows, strict=True)

@@ -1,6 +1,7 @@
 """The network of a schedule document, for verifiers only: delays and wires.
 
-It shares no code with :mod:`..model.links`, so that an error in one of them is noticed.
+It reads the values of :mod:`..model.links` and shares none of the methods there, so that an error
+in one of them is noticed.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..formats.profile_document import LinkDocument, ProfileDocument
+from ..model.profile import Link, Profile
 
 _Link = tuple[float, float]  # latency in ms, bytes per ms
 
@@ -18,14 +19,14 @@ class Network:
     """Delays and wires between ranks.
 
     ``link``: the link of most pairs, None without links; ``special``: the links of other pairs.
-    ``shared``: which messages share wires, as in the document.
+    ``shared``: which messages share wires, as in the document, with tuples for lists.
     """
 
     ranks: int
     t_comm: float | tuple[tuple[float, ...], ...] | None
     link: _Link | None
     special: dict[tuple[int, int], _Link]
-    shared: str | list[list[tuple[int, int]]] | None
+    shared: str | tuple[tuple[tuple[int, int], ...], ...]
 
     def delay(self, source: int, target: int, size: float) -> float:
         """Milliseconds to send an activation, or its gradient, of ``size`` bytes."""
@@ -51,7 +52,7 @@ class Network:
             return [("from", source), ("to", target)]
         if self.shared == "ring":
             return list(self._way(source, target))
-        groups = self.shared if isinstance(self.shared, list) else []
+        groups = self.shared if isinstance(self.shared, tuple) else ()
         return [(source, target), *(k for k in range(len(groups)) if (source, target) in groups[k])]
 
     def _over_links(self, source: int, target: int, size: float) -> float:
@@ -74,20 +75,19 @@ class Network:
         return list(pairwise(way))
 
 
-def read_network(profile: ProfileDocument) -> Network:
-    """The network of a profile document."""
+def read_network(profile: Profile) -> Network:
+    """The network of a profile."""
     links = profile.links
     if links is None:
-        return Network(profile.ranks, profile.t_comm, None, {}, None)
-    common = _link(links, 0.0)
+        return Network(profile.ranks, profile.t_comm, None, {}, "pairs")
     special: dict[tuple[int, int], _Link] = {}
-    for a, b, own in links.pairs or ():
+    for a, b, own in links.pairs:
         # the first of two entries for a pair counts
-        special.setdefault((a, b), _link(own, common[0]))
-        special.setdefault((b, a), _link(own, common[0]))
-    return Network(profile.ranks, profile.t_comm, common, special, links.shared)
+        special.setdefault((a, b), _link(own))
+        special.setdefault((b, a), _link(own))
+    shared = links.shared if isinstance(links.shared, tuple) else links.shared.value
+    return Network(profile.ranks, profile.t_comm, _link(links.default), special, shared)
 
 
-def _link(link: LinkDocument, latency: float) -> _Link:
-    own = link.latency
-    return latency if own is None else own, link.gigabytes_per_second * 1e6
+def _link(link: Link) -> _Link:
+    return link.latency, link.gigabytes_per_second * 1e6

@@ -6,11 +6,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ..documents.validation import validated
 from ..formats.schedule_document import ProgramDocument
-from ..formats.validation import validated
-from .schedule_facts import Facts, Move, Run, schedule_facts
+from ..formats.schedule_document import TimedTransfer as Move
+from .schedule_facts import Facts, Run, schedule_facts
 
 
 class TensorName(NamedTuple):
@@ -71,7 +72,8 @@ class ProgramFacts:
 def read_program(document: object, where: str) -> ProgramFacts:
     """Validate and read ``document``. Raises InputError with every fault of its shape."""
     program = validated(ProgramDocument, document, where)
-    schedule = schedule_facts(program.schedule, f"{where}: schedule")
+    given: Any = document
+    schedule = schedule_facts(program.schedule, given["schedule"], f"{where}: schedule")
     lines = [
         [_line(rank, at, text) for at, text in enumerate(row)]
         for rank, row in enumerate(program.instructions)
@@ -80,8 +82,8 @@ def read_program(document: object, where: str) -> ProgramFacts:
     moves = schedule.moves
     later = _later(moves)
     earlier = {after: before for before, after in later.items()}
-    messages = _activations(_homes(schedule), schedule) | {
-        TensorName("w" if m.tensor == "weight" else "dw", m.stage, i): (m.source, m.target)
+    messages = _activations(schedule.first) | {
+        TensorName("w" if m.kind == "weight" else "dw", m.stage, i): (m.source, m.target)
         for i, m in enumerate(moves)
     }
     owners = _owners(schedule, moves)
@@ -118,17 +120,7 @@ def _buffer(text: str) -> tuple[str, int]:
     return kind, int(text[len(kind) :])
 
 
-def _homes(schedule: Facts) -> dict[tuple[str, int, int], Run]:
-    homes: dict[tuple[str, int, int], Run] = {}
-    for run in schedule.runs:
-        for kind in ("B", "W") if run.kind == "BW" else (run.kind,):
-            homes.setdefault((kind, run.stage, run.microbatch), run)
-    return homes
-
-
-def _activations(
-    homes: dict[tuple[str, int, int], Run], schedule: Facts
-) -> dict[TensorName, Message]:
+def _activations(homes: dict[tuple[str, int, int], Run]) -> dict[TensorName, Message]:
     """The inputs of F's and B's that are computed on another rank."""
     messages: dict[TensorName, Message] = {}
     for (kind, s, j), run in homes.items():
@@ -153,10 +145,10 @@ def _owners(schedule: Facts, moves: list[Move]) -> dict[int, tuple[int, ...]]:
     """
     owners: dict[int, tuple[int, ...]] = {}
     for move in moves:
-        if move.tensor == "weight":
+        if move.kind == "weight":
             owners.setdefault(move.stage, (move.source,))
     for move in reversed(moves):
-        if move.tensor == "gradient":
+        if move.kind == "gradient":
             owners.setdefault(move.stage, (move.target,))
     users: defaultdict[int, set[int]] = defaultdict(set)
     for run in schedule.runs:

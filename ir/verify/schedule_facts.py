@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from ..documents.validation import validated
 from ..errors import InputError
-from ..formats.profile_document import LinkDocument
-from ..formats.schedule_document import OpEntry, ReportDocument, ScheduleDocument
-from ..formats.stage_document import StageDocument
-from ..formats.validation import validated
+from ..formats.schedule_document import OpEntry, Report, ScheduleDocument, TimedTransfer
+from ..model.profile import Link, StageProfile
 from .network_facts import Network, read_network
 
 _REPORT = (
     "objective", "period", "makespan", "bubble_rate", "lower_bound", "gap", "status", "peak_memory",
 )  # fmt: skip
+
+_CHOICES = {"objective": "period or makespan", "status": "optimal or feasible"}
 
 
 class Run(NamedTuple):
@@ -37,33 +38,6 @@ class Run(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{self.microbatch}"
-
-
-class Move(NamedTuple):
-    """A transfer of a stage's weights or gradient between ranks; ``place``: its index."""
-
-    place: int
-    tensor: str
-    stage: int
-    copy: int
-    source: int
-    target: int
-    after: int
-    before: int
-    room: int
-    blocks: int | None
-    start: float
-    end: float
-
-    @property
-    def item(self) -> tuple[str, int, int]:
-        return self.tensor, self.stage, self.copy
-
-    def __str__(self) -> str:
-        return (
-            f"transfers[{self.place}] ({self.tensor} {self.stage} copy {self.copy}, rank "
-            f"{self.source} to {self.target})"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,30 +60,37 @@ class MicrobatchFacts:
 class Facts:
     """A schedule document and the values that verifiers derive from it.
 
-    ``each``: costs by stage and microbatch. A single stage (also in the profile) or microbatch
-    stands for all of them.
+    ``first``: the first run of each (kind, stage, microbatch); a BW is entered as B and as W.
+    ``each``: costs by stage and microbatch; a single microbatch stands for all of them.
     """
 
     plan: ScheduleDocument
-    report: ReportDocument
+    report: Report
     network: Network
     limit: tuple[float, ...]
     order: list[list[Run]]
     pairs: list[list[int]]
-    moves: list[Move]
+    moves: list[TimedTransfer]
+    first: dict[tuple[str, int, int], Run]
     each: list[list[MicrobatchFacts]]
 
-    def stage(self, stage: int) -> StageDocument:
-        stages = self.plan.profile.stages
-        return stages[stage if len(stages) > 1 else 0]
+    def stage(self, stage: int) -> StageProfile:
+        return self.plan.profile.stages[stage]
 
     def at(self, stage: int, microbatch: int) -> MicrobatchFacts:
         """The times and sizes of a microbatch on a stage."""
-        each = self.each[stage if len(self.each) > 1 else 0]
+        each = self.each[stage]
         return each[microbatch if len(each) > 1 else 0]
 
     def duration(self, run: Run) -> float:
         return self.at(run.stage, run.microbatch).durations.get(run.kind, 0.0)
+
+    def partner(self, run: Run) -> Run | None:
+        """The op that runs at once with ``run``, or None."""
+        places, row = self.pairs[run.rank], self.order[run.rank]
+        if run.at in places:
+            return row[run.at + 1]
+        return row[run.at - 1] if run.at - 1 in places else None
 
     def can_offload(self, stage: int, microbatch: int) -> bool:
         return "O" in self.at(stage, microbatch).durations
@@ -121,12 +102,15 @@ class Facts:
 
 def read_facts(document: object, where: str) -> Facts:
     """Validate and read ``document``. Raises InputError with every fault of its shape."""
-    return schedule_facts(validated(ScheduleDocument, document, where), where)
+    return schedule_facts(validated(ScheduleDocument, document, where), document, where)
 
 
-def schedule_facts(plan: ScheduleDocument, where: str) -> Facts:
-    """The facts of a document. Raises InputError if keys are missing that are to be verified."""
-    lacking = _lacking(plan)
+def schedule_facts(plan: ScheduleDocument, given: Any, where: str) -> Facts:
+    """The facts of a document, ``given``, which was read as ``plan``.
+
+    Raises InputError if keys are missing that are to be verified.
+    """
+    lacking = _lacking(given)
     if plan.report is None or lacking:
         raise InputError(*(f"{where}: {line}" for line in lacking))
     order = [
@@ -139,56 +123,54 @@ def schedule_facts(plan: ScheduleDocument, where: str) -> Facts:
         plan.memory_limit or (math.inf,) * plan.ranks,
         order,
         plan.pairs or [[] for _ in order],
-        [_move(place, entry) for place, entry in enumerate(plan.transfers or ())],
+        [replace(move, place=place) for place, move in enumerate(plan.transfers or ())],
+        _first_runs(order),
         [_each(stage, plan.profile.host_link) for stage in plan.profile.stages],
     )
 
 
-def _lacking(plan: ScheduleDocument) -> list[str]:
+def _first_runs(order: list[list[Run]]) -> dict[tuple[str, int, int], Run]:
+    first: dict[tuple[str, int, int], Run] = {}
+    for run in (run for row in order for run in row):
+        for kind in ("B", "W") if run.kind == "BW" else (run.kind,):
+            first.setdefault((kind, run.stage, run.microbatch), run)
+    return first
+
+
+def _lacking(given: Mapping[str, Any]) -> list[str]:
     """A line for each missing key that readers do not need, but verifiers do."""
     lines = []
-    if "memory_limit" not in plan.model_fields_set:  # null means unlimited
+    if "memory_limit" not in given:  # null means unlimited
         lines.append("memory_limit: missing; expected one number per rank, or null")
-    if plan.report is None:
-        given = "expected an object, got null" if "report" in plan.model_fields_set else None
-        return [*lines, f"report: {given or 'missing; expected an object'}"]
-    absent = [key for key in _REPORT if key not in plan.report.model_fields_set]
-    return lines + [f"report: {key}: missing; expected a value, or null" for key in absent]
+    report = given.get("report")
+    if report is None:
+        words = (
+            "expected an object, got null" if "report" in given else "missing; expected an object"
+        )
+        return [*lines, f"report: {words}"]
+    for key in _REPORT:
+        if key not in report:
+            lines.append(f"report: {key}: missing; expected a value, or null")
+        elif report[key] is None and key in _CHOICES:
+            lines.append(f"report: {key}: expected {_CHOICES[key]}, got null")
+    return lines
 
 
 def _run(rank: int, at: int, op: OpEntry) -> Run:
     return Run(rank, at, op["op"], op["stage"], op["microbatch"], op["start"], op["end"])
 
 
-def _move(place: int, entry: Mapping[str, Any]) -> Move:
-    numbers = {key: entry[key] for key in ("stage", "copy", "after", "before", "start", "end")}
-    room, blocks = entry.get("room") or 0, entry.get("blocks")
-    ends = {"source": entry["from"], "target": entry["to"]}
-    return Move(place, entry["tensor"], room=room, blocks=blocks, **ends, **numbers)
-
-
-def _each(stage: StageDocument, host: LinkDocument | None) -> list[MicrobatchFacts]:
+def _each(stage: StageProfile, host: Link | None) -> list[MicrobatchFacts]:
     """One entry per microbatch, or a single one if they are equal."""
-    return [_of_microbatch(stage, host, j) for j in range(stage.microbatches or 1)]
+    return [_of_microbatch(one, host) for one in stage.each or (stage,)]
 
 
-def _of_microbatch(
-    stage: StageDocument, host: LinkDocument | None, microbatch: int
-) -> MicrobatchFacts:
-    def own(value: float | list[float]) -> float:
-        return value[microbatch] if isinstance(value, list) else value
-
-    def maybe(value: float | list[float] | None) -> float | None:
-        return None if value is None else own(value)
-
-    t_b, t_w, t_bw, m_b = own(stage.t_b), own(stage.t_w), maybe(stage.t_bw), own(stage.m_b)
-    m_o, moved = maybe(stage.m_o), maybe(stage.offload_bytes)
-    times = {"F": own(stage.t_f), "B": t_b, "W": t_w, "BW": t_b + t_w if t_bw is None else t_bw}
-    if (t_r := maybe(stage.t_r)) is not None:
-        times["R"] = t_r
-    if host is not None and m_o is not None:
-        moved = m_b - m_o if moved is None else moved
-        copying = (host.latency or 0.0) + moved / 1e6 / host.gigabytes_per_second
-        times |= {"O": copying, "L": copying}
-    sent = maybe(stage.activation_bytes) or 0.0
-    return MicrobatchFacts(times, m_b, own(stage.m_w), maybe(stage.m_r), m_o, sent)
+def _of_microbatch(one: StageProfile, host: Link | None) -> MicrobatchFacts:
+    fused = one.t_b + one.t_w if one.t_bw is None else one.t_bw
+    times = {"F": one.t_f, "B": one.t_b, "W": one.t_w, "BW": fused}
+    if one.t_r is not None:
+        times["R"] = one.t_r
+    if host is not None and one.m_o is not None:
+        moved = one.m_b - one.m_o if one.offload_bytes is None else one.offload_bytes
+        times["O"] = times["L"] = host.latency + moved / 1e6 / host.gigabytes_per_second
+    return MicrobatchFacts(times, one.m_b, one.m_w, one.m_r, one.m_o, one.activation_bytes or 0.0)

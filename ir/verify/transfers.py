@@ -5,9 +5,7 @@ For every streamed stage (the others are replicated on the ranks that run them):
 - its weights start on one rank, its owner, and every D ends there;
 - the transfers of a copy are connected;
 - the weights are available to every F and B, on the owner or in a copy that arrived before;
-- every weight gradient is the owner's own, or leaves its rank with the next D;
-- every transfer starts exactly when its rule allows, in the order of the list on each wire, and
-  takes exactly as long as the profile says.
+- every weight gradient is the owner's own, or leaves its rank with the next D.
 """
 
 from __future__ import annotations
@@ -16,18 +14,17 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import chain, pairwise
 
+from ..formats.schedule_document import TimedTransfer as Move
 from ..units import counted
-from .schedule_facts import Facts, Move, Run
-
-_TOLERANCE = 1e-9
+from .schedule_facts import Facts, Run
 
 
 def verify_transfers(facts: Facts) -> list[str]:
     """The violations of the transfers of a schedule, one line each.
 
-    Whether ops wait for transfers is checked with the ops, by :func:`arrivals`.
+    Their times are checked in :mod:`.waits`.
     """
-    wrong = ((move, _out_of_range(facts, move)) for move in facts.moves)
+    wrong = ((move, out_of_range(facts, move)) for move in facts.moves)
     problems = [f"transfers[{move.place}]: {line}" for move, line in wrong if line]
     if problems:
         return problems
@@ -44,22 +41,11 @@ def verify_transfers(facts: Facts) -> list[str]:
         owner = _owner(stage, weights, sums, problems)
         problems += _missing_weights(facts, stage, owner, weights)
         problems += _lost_gradients(facts, stage, owner, sums)
-    return [*problems, *_wrong_times(facts)]
+    return problems
 
 
-def arrivals(facts: Facts) -> dict[tuple[int, int], float]:
-    """For each op that waits for transfers, by rank and position: the last end of these."""
-    latest: dict[tuple[int, int], float] = {}
-    for move in facts.moves:
-        waiting = [(move.target, move.before)]
-        if move.blocks is not None:
-            waiting.append((move.source, move.blocks))
-        for key in waiting:
-            latest[key] = max(latest.get(key, 0.0), move.end)
-    return latest
-
-
-def _out_of_range(facts: Facts, move: Move) -> str | None:
+def out_of_range(facts: Facts, move: Move) -> str | None:
+    """Why the transfer cannot be one of this schedule; None if it can."""
     ranks = facts.plan.ranks
     if max(move.source, move.target) >= ranks:
         return f"goes from rank {move.source} to {move.target} of {counted(ranks, 'rank')}"
@@ -84,7 +70,10 @@ def _broken_links(journey: list[Move]) -> list[str]:
 
 
 def _owner(
-    stage: int, weights: list[list[Move]], sums: list[list[Move]], problems: list[str]
+    stage: int,
+    weights: list[list[Move]],
+    sums: list[list[Move]],
+    problems: list[str],
 ) -> int:
     """The rank where the stage's weights start; adds to ``problems`` if copies or D's disagree."""
     starts = [(journey[0], journey[0].source) for journey in weights]
@@ -132,37 +121,6 @@ def _lost_gradients(facts: Facts, stage: int, owner: int, sums: list[list[Move]]
             yield (
                 f"{_name(run)}: no D of stage {stage} takes its gradient to the owner, rank {owner}"
             )
-
-
-def _wrong_times(facts: Facts) -> Iterator[str]:
-    came: dict[tuple[str, int, int], float] = {}  # by item: end of its last transfer
-    free: dict[object, float] = {}  # by wire: end of its last transfer
-    for move in facts.moves:
-        wires = facts.network.wires(move.source, move.target)
-        start = max([came.get(move.item, 0.0), *(free.get(wire, 0.0) for wire in wires)])
-        if move.after > 0:
-            start = max(start, facts.order[move.source][move.after - 1].end)
-        if move.room > 0:
-            start = max(start, facts.order[move.target][move.room - 1].end)
-        end = move.start + _delay(facts, move)
-        if not _close(move.start, start):
-            yield f"{move}: starts at {move.start:g}, by the rule at {start:g}"
-        if not _close(move.end, end):
-            yield f"{move}: ends at {move.end:g}, by its delay at {end:g}"
-        came[move.item] = move.end
-        free.update(dict.fromkeys(wires, move.end))
-
-
-def _delay(facts: Facts, move: Move) -> float:
-    sizes = facts.stage(move.stage)
-    size = sizes.weight_bytes
-    if move.tensor == "gradient" and sizes.grad_bytes is not None:
-        size = sizes.grad_bytes
-    return facts.network.transfer_delay(move.source, move.target, size or 0.0)
-
-
-def _close(a: float, b: float) -> bool:
-    return abs(a - b) <= _TOLERANCE * max(1.0, abs(a), abs(b))
 
 
 def _name(run: Run) -> str:

@@ -17,10 +17,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from pipeloom.ir.errors import InputError, did_you_mean
-from pipeloom.ir.formats.fields import Bandwidth, Cost, Version
-from pipeloom.ir.formats.json_reader import read_json
-from pipeloom.ir.formats.validation import (
+from pipeloom.ir.documents.fields import Bandwidth, Cost, Version
+from pipeloom.ir.documents.json_reader import read_json
+from pipeloom.ir.documents.validation import (
     Document,
     Expected,
     Whole,
@@ -28,6 +27,7 @@ from pipeloom.ir.formats.validation import (
     validated,
     wrong,
 )
+from pipeloom.ir.errors import InputError, did_you_mean
 from pipeloom.ir.units import counted
 
 from ..models.words import bare, find_name
@@ -137,7 +137,7 @@ def parse_cluster(data: Mapping[str, Any], where: str) -> Cluster:
     key that is similar to a known one is a fault."""
     found = validated(Cluster, dict(data), where)
     if unsure := keys_in_doubt(Cluster, data, where):
-        raise InputError(*(line.replace(", not used", "") for line in unsure.values()))
+        raise InputError(*(str(fault).replace(", not used", "") for fault in unsure.values()))
     known = ", ".join(Efficiency.model_fields)
     if extra := found.efficiency.model_extra:
         raise InputError(*(f"{where}: efficiency: {k}: unknown key; known: {known}" for k in extra))

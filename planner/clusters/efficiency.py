@@ -16,7 +16,7 @@ from pydantic import ConfigDict
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import custom_error_schema, float_schema
 
-from pipeloom.ir.formats.validation import Document
+from pipeloom.ir.documents.validation import Document
 
 from ..packaged import packaged
 

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pydantic import ConfigDict, field_validator
 
-from pipeloom.ir.formats.fields import Bandwidth
-from pipeloom.ir.formats.validation import Document, Expected, Whole, wrong
+from pipeloom.ir.documents.fields import Bandwidth
+from pipeloom.ir.documents.validation import Document, Expected, Whole, wrong
 
 from ..packaged import packaged
 from .efficiency import Rate

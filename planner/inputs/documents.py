@@ -32,7 +32,7 @@ def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
 
     Raises InputError if the file cannot be read.
     """
-    from pipeloom.ir.formats import json_reader
+    from pipeloom.ir.documents import json_reader
 
     return json_reader.read_document(given, name)
 
@@ -77,12 +77,6 @@ def naming(where: str, *options: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        lines = error.errors
-        raise InputError(*(x if _is_of(x, options) else f"{where}: {x}" for x in lines)) from None
+        raise error.within(where, *options) from None
     except InvalidScheduleError as error:
         raise InvalidScheduleError([f"{where}: {line}" for line in error.violations]) from None
-
-
-def _is_of(line: str, options: tuple[str, ...]) -> bool:
-    """Whether a fault is about one of ``options``: ``tied[0]: ...`` is about ``tied``."""
-    return line.startswith("--") or line.partition(":")[0].partition("[")[0] in options

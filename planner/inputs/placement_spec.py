@@ -117,7 +117,7 @@ class PlacementSpec:
 
     def owners_on(self, ranks: int) -> tuple[int, ...]:
         """The rank of each stage; ``ranks``: the number of ranks. Raises InputError."""
-        from pipeloom.ir.formats.json_reader import parse_json, read_text
+        from pipeloom.ir.documents.json_reader import parse_json, read_text
 
         given: Any = self.owners
         if given is None:
@@ -127,7 +127,7 @@ class PlacementSpec:
 
 def _owners(document: Any, where: str, ranks: int) -> Sequence[int]:
     """The rank of each stage, from a list. Raises InputError."""
-    from pipeloom.ir.formats.json_reader import show
+    from pipeloom.ir.errors import show
 
     if not isinstance(document, list | tuple) or not document:
         raise InputError(

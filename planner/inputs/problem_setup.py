@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, TypeAlias
 
+from pipeloom.ir.documents.fields import MOST_PAIRS
 from pipeloom.ir.errors import InputError, UnsupportedError
-from pipeloom.ir.formats.fields import MOST_PAIRS
-from pipeloom.ir.formats.stage_document import EACH
+from pipeloom.ir.formats import check_profile
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.placement import Passing, Placement, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.profile import EACH, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 from pipeloom.solver.core.options import Order
@@ -45,10 +45,11 @@ class ProfileSource:
     def __init__(self, given: ProfileLike, progress: Listener | None = None) -> None:
         """Raises InputError if a file cannot be read, and TypeError if ``given`` is not a
         profile."""
-        self._object = given if isinstance(given, Profile | LayeredProfile) else None
+        self._object: Profile | LayeredProfile | None = None
+        self._document: dict[str, Any] = {}
         self._tell, self.where = progress or _warn, "profile"
         if isinstance(given, Profile | LayeredProfile):
-            self._document = _document_of(given)
+            self._object = given
         elif isinstance(given, str | os.PathLike | Mapping):
             self._document, self.where = _read(given)
         else:
@@ -64,10 +65,14 @@ class ProfileSource:
 
     @property
     def has_layers(self) -> bool:
+        if self._object is not None:
+            return isinstance(self._object, LayeredProfile)
         return self._document.get("layers") is not None
 
     @property
     def has_stages(self) -> bool:
+        if self._object is not None:
+            return isinstance(self._object, Profile)
         return "stages" in self._document or not self.has_layers
 
     def is_cut(self, **options: Any) -> bool:
@@ -93,20 +98,22 @@ class ProfileSource:
         """The profile by stages. Raises InputError with every fault of its file."""
         from pipeloom.ir.formats import parse_profile
 
-        profile = parse_profile(self._document, self.where)
         if isinstance(self._object, Profile):
+            check_profile(self._object, self.where)
             return self._object
+        profile = parse_profile(self._document, self.where)
         self._check_pieces(profile.stages, profile)
         return profile
 
     @cached_property
     def layers(self) -> LayeredProfile:
         """The profile by layers. Raises InputError with every fault of its file."""
-        from pipeloom.ir.formats.profile_json import parse_layers
+        from pipeloom.ir.formats import parse_layers
 
-        profile = parse_layers(self._document, self.where)
         if isinstance(self._object, LayeredProfile):
+            check_profile(self._object, self.where)
             return self._object
+        profile = parse_layers(self._document, self.where)
         self._check_pieces(profile.layers, profile.cluster)
         return profile
 
@@ -210,19 +217,6 @@ def _read(given: Document) -> tuple[dict[str, Any], str]:
 
 def _warn(event: Event) -> None:
     warnings.warn(str(event), stacklevel=2)
-
-
-def _document_of(profile: Profile | LayeredProfile) -> dict[str, Any]:
-    """The object as a JSON object. Raises InputError if it has values that no file can have."""
-    from pipeloom.ir.formats import dump_profile
-    from pipeloom.ir.formats.profile_json import dump_layers
-
-    try:
-        if isinstance(profile, LayeredProfile):
-            return dump_layers(profile)
-        return dump_profile(profile)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"profile: expected numbers as in its file: {error}") from None
 
 
 ProfileLike: TypeAlias = Profile | LayeredProfile | Document

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pipeloom.ir.documents.json_reader import parse_json, read_json, read_text
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import SCHEDULE, parse_schedule
-from pipeloom.ir.formats.json_reader import parse_json, read_json, read_text
 from pipeloom.ir.model.schedule import Schedule
 
 from ..inputs.documents import FilePath, named

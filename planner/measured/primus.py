@@ -15,9 +15,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.fields import MOST_STAGES
-from pipeloom.ir.formats.json_reader import is_count, show
+from pipeloom.ir.documents.fields import MOST_STAGES
+from pipeloom.ir.documents.json_reader import is_count
+from pipeloom.ir.errors import InputError, show
 from pipeloom.ir.model.ops import OpKind
 
 from .samples import MeasuredOps, Sample, time_of

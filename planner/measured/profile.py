@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from pipeloom.ir.documents.fields import MOST_RANKS, MOST_STAGES
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.fields import MOST_RANKS, MOST_STAGES
 from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time, spread_of
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.errors import InputError, InvalidScheduleError
-from pipeloom.ir.formats.fields import MOST_COST
-from pipeloom.ir.formats.json_reader import show
+from pipeloom.ir.documents.fields import MOST_COST
+from pipeloom.ir.errors import InputError, InvalidScheduleError, show
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule

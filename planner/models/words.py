@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from pipeloom.ir.documents.validation import misspelt
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.validation import misspelt
 
 T = TypeVar("T")
 Choice = TypeVar("Choice", bound=StrEnum)

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.json_reader import show
+from pipeloom.ir.errors import InputError, show
 from pipeloom.ir.formats.lengths_document import LengthsDocument, parse_lengths
 from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem

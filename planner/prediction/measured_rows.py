@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.json_reader import show
+from pipeloom.ir.errors import InputError, show
 
 from ..clusters.cluster import Cluster, read_cluster
 from ..clusters.efficiency import Efficiency

@@ -8,8 +8,8 @@ from functools import cache, cached_property
 from math import inf
 from typing import Any, TypeAlias
 
+from pipeloom.ir.documents.fields import MOST_PAIRS
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.fields import MOST_PAIRS
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted

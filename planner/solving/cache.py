@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeloom import __version__
+from pipeloom.ir.documents.json_reader import read_json
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import parse_schedule, write_json
-from pipeloom.ir.formats.json_reader import read_json
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound

@@ -11,8 +11,8 @@ import numpy as np
 
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.cost.transfer_order import in_sending_order
+from pipeloom.ir.documents.fields import MOST_PAIRS, MOST_STAGES
 from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.formats.fields import MOST_PAIRS, MOST_STAGES
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack_all
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem

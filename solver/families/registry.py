@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pipeloom.ir.documents.json_reader import is_count
 from pipeloom.ir.errors import InputError, did_you_mean
-from pipeloom.ir.formats.json_reader import is_count
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule

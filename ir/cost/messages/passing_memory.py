@@ -5,37 +5,18 @@ Buffers are taken and freed, and gradient sums kept, in the order of :mod:`.plac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from enum import IntEnum
-from itertools import pairwise
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-
-from ...model.ops import IntArray, OpKind, fields_of, offsets_of
+from ...model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, OpKind
 from ...model.schedule import Schedule, Transfer, TransferKind
-from ...model.transfers import size
-from ..dependency_graph import NEVER
-from .placed_messages import SLACK, Messages, PlacedMessages, Post
+from ...model.transfers import previous, size
+from .placed_messages import SLACK, PlacedMessages, Post
 
-Sizes: TypeAlias = dict[TransferKind, list[float]]
-Event: TypeAlias = tuple[int, int]
-"""A :class:`What`, and the transfer or stage that it happens to."""
-
-
-class What(IntEnum):
-    """Events on a rank that concern a transfer, or the gradient of a stage."""
-
-    TAKES = 0  # the transfer takes a receive buffer
-    FREES = 1  # it gives the buffer back
-    COMES = 2  # a gradient arrives
-    GOES_ON = 3  # a gradient that arrived here is sent on
-    SETS_OUT = 4  # a gradient is sent from its first rank
-    HAS_LEFT = 5  # the send of a gradient from its first rank has ended
-    ADDS = 6  # an op adds to its stage's gradient
-
-
-MOVES = (What.COMES, What.GOES_ON, What.SETS_OUT)
+Entry: TypeAlias = tuple[Post | None, int]
+"""A post and its transfer; for an op, None and the packed op."""
 
 
 def passing_memory(schedule: Schedule, homes: Sequence[Sequence[int]]) -> tuple[float, ...]:
@@ -45,150 +26,136 @@ def passing_memory(schedule: Schedule, homes: Sequence[Sequence[int]]) -> tuple[
     larger of that stage's gradient and all gradient sums that wait for a D or for being sent.
     ``schedule`` is timed; ``homes``: the stages that each rank owns.
     """
-    profile, transfers, found = schedule.problem.profile, schedule.transfers, []
-    sizes = {k: [size(profile, k, s) for s in range(schedule.problem.stages)] for k in TransferKind}
-    for rank, events in enumerate(_events(schedule)):
-        mine = frozenset(homes[rank])
-        foreign = set(fields_of(schedule.order[rank])[1].tolist()) - mine
-        weights, gradient = (max((sizes[k][s] for s in foreign), default=0.0) for k in TransferKind)
-        sums = _sums(events, transfers, mine, sizes[TransferKind.GRADIENT])
-        found.append(_buffers(events, transfers, sizes) + weights + max(gradient, sums))
-    return tuple(found)
+    profile, transfers, stages = (
+        schedule.problem.profile,
+        schedule.transfers,
+        range(schedule.problem.stages),
+    )
+    sizes = {kind: [size(profile, kind, s) for s in stages] for kind in TransferKind}
+    earlier = previous(transfers)
+    return tuple(
+        _Rank(transfers, earlier, sizes, frozenset(mine), row).memory
+        for mine, row in zip(homes, _rows(schedule), strict=True)
+    )
 
 
-def _buffers(events: Iterable[Event], transfers: Sequence[Transfer], sizes: Sizes) -> float:
-    """The total size of the receive buffers.
-
-    A buffer serves all stages of its kind and is as large as the largest of them. The buffer that
-    was freed last is taken first.
-    """
-    weights, made = sizes[TransferKind.WEIGHT], list[tuple[TransferKind, int]]()
-    idle: dict[TransferKind, list[int]] = {kind: [] for kind in TransferKind}
-    taken: dict[int, int] = {}
-    for what, x in events:
-        if what == What.FREES:
-            idle[transfers[x].kind].append(taken.pop(x))
-        elif what == What.TAKES:
-            kind, stage = transfers[x].kind, transfers[x].stage
-            if not idle[kind]:
-                idle[kind].append(len(made))
-                made.append((kind, stage))
-            at = taken[x] = idle[kind].pop()
-            if weights[stage] > weights[made[at][1]]:
-                made[at] = kind, stage
-    return sum(sizes[kind][stage] for kind, stage in made)
-
-
-def _sums(
-    events: Iterable[Event],
-    transfers: Sequence[Transfer],
-    mine: frozenset[int],
-    sizes: Sequence[float],
-) -> float:
-    """The peak size of the gradient sums on a rank that are not in the buffer of a D.
-
-    A sum exists from the first op that adds to a stage's gradient while no D of the stage is on the
-    rank, until a D arrives and takes it over. A D that starts on this rank is the sum itself.
-    """
-    kept, here = set[int](), set[int]()  # here: stages with a D on this rank
-    now = most = 0.0
-    for what, number in events:
-        stage = number if what == What.ADDS else transfers[number].stage
-        if what == What.ADDS and not (stage in kept or stage in here or stage in mine):
-            kept.add(stage)
-            now += sizes[stage]
-        if what in MOVES and stage in kept:
-            kept.remove(stage)
-            now -= sizes[stage]
-        if what == What.COMES:
-            here.add(stage)
-        elif what in MOVES:
-            here.discard(stage)
-        if what == What.SETS_OUT:
-            now += sizes[stage]
-        elif what == What.HAS_LEFT:
-            now -= sizes[stage]
-        most = max(most, now)
-    return most
-
-
-def _events(schedule: Schedule) -> list[list[Event]]:
-    """The events of each rank, in order."""
-    placed, offsets = PlacedMessages.of(schedule, SLACK), offsets_of(schedule.order)
-    messages, count = placed.messages, placed.messages.transfers
-    ops, posts = _places(placed, offsets)
-    kinds, stages, _ = fields_of(np.concatenate(schedule.order))
-    ranks, adds = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), kinds != OpKind.F
-    source, target, every = messages.routes.source, messages.routes.target, np.arange(count)
-    carries = np.array([t.kind is TransferKind.GRADIENT for t in schedule.transfers])
-    goes_on = messages.earlier[:count] >= 0
-    gradients, made = np.flatnonzero(carries), np.flatnonzero(carries & ~goes_on)
-    freed, onward = _last_uses(schedule, messages, ops, posts), np.flatnonzero(carries & goes_on)
-
-    def events(what: What, rank: IntArray, place: IntArray, which: IntArray) -> list[IntArray]:
-        return [np.full(len(which), what), rank[which], place[which], which]
-
-    found = [
-        events(What.TAKES, target, posts[Post.RECEIVE], every),
-        events(What.FREES, target, freed, every),
-        events(What.COMES, target, posts[Post.WAIT_RECEIVE], gradients),
-        events(What.GOES_ON, source, posts[Post.SEND], onward),
-        events(What.SETS_OUT, source, posts[Post.SEND], made),
-        events(What.HAS_LEFT, source, posts[Post.WAIT_SEND], made),
-        [np.full(adds.sum(), What.ADDS), ranks[adds], ops[adds], stages[adds]],
+def _rows(schedule: Schedule) -> list[list[Entry]]:
+    """The posts of transfers and the ops of each rank, in the order of its program."""
+    placed = PlacedMessages.of(schedule, SLACK)
+    messages, counts = placed.messages, [len(row) for row in schedule.order]
+    posts: defaultdict[tuple[int, int], list[Entry]] = defaultdict(list)
+    entries = (placed.rank, placed.boundary, placed.post, placed.message)
+    for rank, boundary, post, x in zip(*(part.tolist() for part in entries), strict=True):
+        if x < messages.transfers:
+            # the final waits for sends come last, except those for the owner's weights
+            last = post == Post.WAIT_SEND and boundary == counts[rank] and not messages.own[x]
+            posts[rank, boundary + last].append((Post(post), x))
+    return [
+        [
+            *posts[rank, 0],
+            *(e for i, op in enumerate(row.tolist(), 1) for e in ((None, op), *posts[rank, i])),
+            *posts[rank, len(row) + 1],
+        ]
+        for rank, row in enumerate(schedule.order)
     ]
-    what, rank, place, number = map(np.concatenate, zip(*found, strict=True))
-    by = np.lexsort((place, rank))
-    ends = np.searchsorted(rank[by], np.arange(len(offsets))).tolist()
-    rows = list(zip(what[by].tolist(), number[by].tolist(), strict=True))
-    return [rows[first:last] for first, last in pairwise(ends)]
 
 
-def _places(placed: PlacedMessages, offsets: IntArray) -> tuple[IntArray, IntArray]:
-    """The positions of all ops, (N,), and of each :class:`Post` of each transfer, (4, T).
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank. ``earlier``: the previous transfer of each transfer's item; ``mine``: the stages
+    that it owns; ``row``: its entries."""
 
-    Positions on one rank ascend as in its program.
-    """
-    rank, boundary, messages = placed.rank, placed.boundary, placed.messages
-    counts = np.diff(offsets)
-    at = np.arange(len(rank)) + offsets[rank] + boundary
-    ops = np.arange(offsets[-1])
-    ranks = np.repeat(np.arange(len(counts)), counts)
-    ops += np.searchsorted(offsets[rank] + rank + boundary, ops + ranks, "right")
-    # the final waits for sends come last, except those for the owner's weights
-    drained = (placed.post == Post.WAIT_SEND) & (boundary == counts[rank])
-    at[drained & ~messages.own[placed.message]] += len(rank) + len(ops)
-    posts = np.empty((len(Post), messages.count), dtype=np.int64)
-    posts[placed.post, placed.message] = at
-    return ops, posts[:, : messages.transfers]
+    transfers: Sequence[Transfer]
+    earlier: Sequence[int | None]
+    sizes: dict[TransferKind, list[float]]
+    mine: frozenset[int]
+    row: list[Entry]
+
+    @property
+    def memory(self) -> float:
+        foreign = {_stage(op) for post, op in self.row if post is None} - self.mine
+        weights, gradient = (
+            max((self.sizes[kind][s] for s in foreign), default=0.0) for kind in TransferKind
+        )
+        return self._buffers() + weights + max(gradient, self._sums())
+
+    def _last_uses(self) -> dict[int, list[int]]:
+        """By entry: the transfers whose buffers it uses last.
+
+        These are the wait for its receive, the wait for the send that passes it on, and the last op
+        that uses these weights. An op uses the weights that arrived last.
+        """
+        last: dict[int, int] = {}
+        here: dict[int, int] = {}  # by stage: the weights that arrived last
+        for at, (post, x) in enumerate(self.row):
+            if post == Post.WAIT_RECEIVE:
+                last[x] = at
+                if self.transfers[x].kind is TransferKind.WEIGHT:
+                    here[self.transfers[x].stage] = x
+            elif post == Post.WAIT_SEND and (brought := self.earlier[x]) is not None:
+                last[brought] = at
+            elif post is None and x & KIND_MASK != OpKind.W and _stage(x) in here:
+                last[here[_stage(x)]] = at
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        for x, at in last.items():
+            found[at].append(x)
+        return found
+
+    def _buffers(self) -> float:
+        """The total size of the receive buffers.
+
+        A buffer serves all stages of its kind and is as large as the largest of them. The buffer
+        that was freed last is taken first.
+        """
+        weights, made = self.sizes[TransferKind.WEIGHT], list[tuple[TransferKind, int]]()
+        idle: dict[TransferKind, list[int]] = {kind: [] for kind in TransferKind}
+        taken: dict[int, int] = {}
+        freed = self._last_uses()
+        for at, (post, x) in enumerate(self.row):
+            if post == Post.RECEIVE:
+                kind, stage = self.transfers[x].kind, self.transfers[x].stage
+                if not idle[kind]:
+                    idle[kind].append(len(made))
+                    made.append((kind, stage))
+                buffer = taken[x] = idle[kind].pop()
+                if weights[stage] > weights[made[buffer][1]]:
+                    made[buffer] = kind, stage
+            for done in freed.get(at, ()):
+                idle[self.transfers[done].kind].append(taken.pop(done))
+        return sum(self.sizes[kind][stage] for kind, stage in made)
+
+    def _sums(self) -> float:
+        """The peak size of the gradient sums that are not in the buffer of a D.
+
+        A sum exists from the first op that adds to a stage's gradient while no D of the stage is on
+        the rank, until a D arrives and takes it over. A D that starts on this rank is the sum
+        itself, until its send has ended.
+        """
+        sizes = self.sizes[TransferKind.GRADIENT]
+        kept, here = set[int](), set[int]()  # here: stages with a D on this rank
+        now = most = 0.0
+        for post, x in self.row:
+            if post is None:
+                stage = _stage(x)
+                if x & KIND_MASK != OpKind.F and stage not in kept | here | self.mine:
+                    kept.add(stage)
+                    now += sizes[stage]
+            elif self.transfers[x].kind is TransferKind.GRADIENT and post != Post.RECEIVE:
+                stage, own = self.transfers[x].stage, self.earlier[x] is None
+                if post == Post.WAIT_SEND:
+                    now -= sizes[stage] if own else 0.0
+                    continue
+                if stage in kept:
+                    kept.remove(stage)
+                    now -= sizes[stage]
+                if post == Post.WAIT_RECEIVE:
+                    here.add(stage)
+                else:
+                    here.discard(stage)
+                    now += sizes[stage] if own else 0.0
+            most = max(most, now)
+        return most
 
 
-def _last_uses(schedule: Schedule, messages: Messages, ops: IntArray, posts: IntArray) -> IntArray:
-    """The position of the last use of each transfer's buffer, (T,).
-
-    This is the latest of: the wait for its receive, the wait for the send that passes it on, and
-    the last op that uses these weights. An op uses the weights that arrived last.
-    """
-    last: IntArray = posts[Post.WAIT_RECEIVE].copy()
-    onward = np.flatnonzero(messages.earlier >= 0)
-    brought = messages.earlier[onward]
-    last[brought] = np.maximum(last[brought], posts[Post.WAIT_SEND, onward])
-    kinds, stages, _ = fields_of(np.concatenate(schedule.order))
-    uses, number = np.flatnonzero(kinds != OpKind.W), schedule.problem.stages
-    offsets = offsets_of(schedule.order)
-    ranks = np.repeat(np.arange(len(schedule.order)), np.diff(offsets))
-    span = int(max(posts.max(), ops.max(initial=0))) + 1
-    used = np.sort((ranks * number + stages)[uses] * span + ops[uses])
-    brings = [
-        (x, t.stage) for x, t in enumerate(schedule.transfers) if t.kind is TransferKind.WEIGHT
-    ]
-    weights, stage = np.array(brings, dtype=np.int64).reshape(-1, 2).T
-    key = messages.routes.target[weights] * number + stage
-    came = key * span + posts[Post.WAIT_RECEIVE, weights]
-    by_time = np.argsort(came)
-    weights, came = weights[by_time], came[by_time]
-    until = np.minimum(np.append(came[1:], NEVER)[: len(came)], (came // span + 1) * span)
-    at = np.searchsorted(used, until) - 1
-    serves = (at >= 0) & (used[at] > came)
-    last[weights[serves]] = np.maximum(last[weights[serves]], used[at[serves]] % span)
-    return last
+def _stage(op: int) -> int:
+    return op >> STAGE_SHIFT & STAGE_MASK

@@ -129,7 +129,7 @@ class PlacedMessages:
     """The entries of all messages, (4n,) each, in the order of each rank, rank after rank.
 
     An entry is the ``post`` (:class:`Post`) of ``message`` on ``rank``, after the rank's first
-    ``boundary`` ops. ``posted``: the messages in the order of their departures, (n,).
+    ``boundary`` ops.
 
     ========== ======================== =====================================================
     \\          activations              weights and their gradients
@@ -153,7 +153,6 @@ class PlacedMessages:
     """
 
     messages: Messages
-    posted: IntArray
     rank: IntArray
     boundary: IntArray
     post: IntArray
@@ -169,19 +168,54 @@ class PlacedMessages:
         sent = _rising(_sent(schedule, messages, plan, slack), channel, posted)
         awaited, place = _awaited(messages, plan)
         room, gone = _rising(routes.room, channel, posted), _gone(schedule, messages, plan)
-        entries = _Entries(
-            messages,
+        entries = (
             np.concatenate([routes.target, routes.source, routes.source, routes.target]),
             np.concatenate([room, sent, gone, awaited]),
-            np.concatenate([plan.leaves, plan.leaves, plan.arrives, place]),
             np.repeat(np.array(Post), each),
             np.tile(np.arange(each), len(Post)),
         )
-        at = entries.arranged()
-        return cls(
-            messages, posted, entries.rank[at], entries.boundary[at], entries.post[at],
-            entries.message[at],
-        )  # fmt: skip
+        places = np.concatenate([plan.leaves, plan.leaves, plan.arrives, place])
+        at = cls(messages, *entries)._arranged(places)
+        return cls(messages, *(part[at] for part in entries))
+
+    def _arranged(self, place: FloatArray) -> IntArray:
+        """The permutation that puts the entries into the order of the program.
+
+        ``place``: their places in the event order. Entries are sorted by rank, boundary and place.
+        Within a boundary, those that never block are then moved ahead:
+
+        - First come the receives of weights and gradients that need no wait for a buffer. A posted
+          receive notifies the peer; on Gloo this notice uses the connection of the data, and would
+          arrive after all data sent before.
+        - Next are the sends that need no wait for a receive, as far as the order of their channel
+          allows.
+        - Each other receive is moved ahead of the waits for receives, to the last wait for a send
+          before it that gives back a buffer.
+        """
+        at = np.lexsort((self.message, place, self.boundary, self.rank))
+        post, heavy = self.post[at], self.message[at] < self.messages.transfers
+        changes = (np.diff(self.boundary[at]) != 0) | (np.diff(self.rank[at]) != 0)
+        group = np.concatenate([np.zeros(1, np.int64), np.cumsum(changes)])[: len(at)]
+        ready = self._ready_sends(at, group)
+        receives, gives_back = post == Post.RECEIVE, (post == Post.WAIT_SEND) & heavy
+        kind = np.where(gives_back, 0, np.where(receives, 1, 2))
+        by = np.lexsort((kind, np.cumsum(gives_back), ready, group))
+        first = ~_so_far(~(receives & heavy)[by], group[by])
+        stage = np.where(first, 0, np.where(ready[by], 1, 2))
+        return at[by[np.lexsort((stage, group[by]))]]
+
+    def _ready_sends(self, at: IntArray, group: IntArray) -> BoolArray:
+        """A mask of the sends among the entries ``at`` that wait for nothing at their boundary."""
+        post, message = self.post[at], self.message[at]
+        sends, routes = post == Post.SEND, self.messages.routes
+        waited = _so_far(post == Post.WAIT_RECEIVE, group)
+        holds_up = sends & waited & (self.messages.earlier[message] >= 0)
+        channel = group * (routes.target.max(initial=0) + 1) + routes.target[message]
+        by_channel = np.argsort(channel, kind="stable")
+        held_up: BoolArray = np.zeros(len(at), dtype=np.bool_)
+        held_up[by_channel] = _so_far(holds_up[by_channel], channel[by_channel])
+        ready: BoolArray = sends & ~held_up
+        return ready
 
 
 def _rising(boundaries: IntArray, channel: IntArray, posted: IntArray) -> IntArray:
@@ -229,57 +263,6 @@ def _awaited(messages: Messages, plan: EventOrder) -> tuple[IntArray, FloatArray
     # half a place: directly before the send
     place[brought[sooner]] = leaves[sooner] - 0.5
     return boundary, place
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Entries:
-    """Entries as in :class:`PlacedMessages`, unordered, with their places in the event order."""
-
-    messages: Messages
-    rank: IntArray
-    boundary: IntArray
-    place: FloatArray
-    post: IntArray
-    message: IntArray
-
-    def arranged(self) -> IntArray:
-        """The permutation that puts the entries into the order of the program.
-
-        Entries are sorted by rank, boundary and place. Within a boundary, those that never block
-        are then moved ahead:
-
-        - First come the receives of weights and gradients that need no wait for a buffer. A posted
-          receive notifies the peer; on Gloo this notice uses the connection of the data, and would
-          arrive after all data sent before.
-        - Next are the sends that need no wait for a receive, as far as the order of their channel
-          allows.
-        - Each other receive is moved ahead of the waits for receives, to the last wait for a send
-          before it that gives back a buffer.
-        """
-        at = np.lexsort((self.message, self.place, self.boundary, self.rank))
-        post, heavy = self.post[at], self.message[at] < self.messages.transfers
-        changes = (np.diff(self.boundary[at]) != 0) | (np.diff(self.rank[at]) != 0)
-        group = np.concatenate([np.zeros(1, np.int64), np.cumsum(changes)])[: len(at)]
-        ready = self._ready_sends(at, group)
-        receives, gives_back = post == Post.RECEIVE, (post == Post.WAIT_SEND) & heavy
-        kind = np.where(gives_back, 0, np.where(receives, 1, 2))
-        by = np.lexsort((kind, np.cumsum(gives_back), ready, group))
-        first = ~_so_far(~(receives & heavy)[by], group[by])
-        stage = np.where(first, 0, np.where(ready[by], 1, 2))
-        return at[by[np.lexsort((stage, group[by]))]]
-
-    def _ready_sends(self, at: IntArray, group: IntArray) -> BoolArray:
-        """A mask of the sends among the entries ``at`` that wait for nothing at their boundary."""
-        post, message = self.post[at], self.message[at]
-        sends, routes = post == Post.SEND, self.messages.routes
-        waited = _so_far(post == Post.WAIT_RECEIVE, group)
-        holds_up = sends & waited & (self.messages.earlier[message] >= 0)
-        channel = group * (routes.target.max(initial=0) + 1) + routes.target[message]
-        by_channel = np.argsort(channel, kind="stable")
-        held_up: BoolArray = np.zeros(len(at), dtype=np.bool_)
-        held_up[by_channel] = _so_far(holds_up[by_channel], channel[by_channel])
-        ready: BoolArray = sends & ~held_up
-        return ready
 
 
 def _so_far(flags: BoolArray, group: IntArray) -> BoolArray:

@@ -45,7 +45,7 @@ def arrivals(facts: Facts) -> Fraction:
     plan = facts.plan
     homes = {run.microbatch: run.rank for run in facts.runs}
     counts = Counter(homes.values())
-    streamed = {move.stage for move in facts.moves if move.tensor == "weight"}
+    streamed = {move.stage for move in facts.moves if move.kind == "weight"}
     if (
         plan.passing != "weights"
         or facts.report.objective != "makespan"

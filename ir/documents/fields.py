@@ -44,7 +44,27 @@ Bandwidth: TypeAlias = Annotated[
 ]
 Count: TypeAlias = Annotated[int, Whole()]
 Version: TypeAlias = Annotated[int, Field(strict=True, ge=1, le=1), Expected("1")]
+Flag: TypeAlias = Annotated[bool, Field(strict=True)]
 _LIMITS = TypeAdapter(list[Amount | None])
+_COST, _COSTS = TypeAdapter(Cost), TypeAdapter(list[Cost])
+
+
+def _costs(value: Any) -> float | list[float] | None:
+    """One number, or one per microbatch; None in memory is unknown."""
+    if not isinstance(value, list):
+        return None if value is None else _COST.validate_python(value)
+    if not value:
+        raise wrong("a finite number >= 0, or a list of them, one per microbatch")
+    return _COSTS.validate_python(value)
+
+
+def _cost(value: Any) -> float | list[float] | None:
+    return _COST.validate_python(value) if value is None else _costs(value)
+
+
+Each: TypeAlias = Annotated[float, PlainValidator(_cost)]
+"""A number, in files also a list with one number per microbatch."""
+MaybeEach: TypeAlias = Annotated[float | None, PlainValidator(_costs)]
 
 
 def _shown(text: str) -> str:
@@ -88,6 +108,8 @@ def _limits(value: Any, info: ValidationInfo) -> tuple[float, ...] | None:
         return None
     ranks = known(info, "ranks")
     given = value if isinstance(value, list) else [value] * (ranks or 1)
+    if isinstance(value, tuple):  # in memory
+        given = [None if limit == math.inf else limit for limit in value]
     try:
         found = _LIMITS.validate_python(given)
     except ValidationError:

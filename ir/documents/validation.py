@@ -1,33 +1,27 @@
-"""The base of all document formats, and the conversion of validation errors into lines.
+"""The base of documents, and the conversion of validation errors into faults.
 
-Documents are pydantic models. All faults of a document are reported at once, one line each: the
-file, the keys of the location, the expected and the given value.
+Documents are pydantic models, or :class:`.struct.Struct`. All faults of a document are reported at
+once, each with the file, the keys of the location, the expected and the given value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    GetCoreSchemaHandler,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
-from pydantic_core.core_schema import chain_schema, custom_error_schema, float_schema, int_schema
+from pydantic_core import core_schema as core
 from typing_extensions import is_typeddict
 
-from ..errors import InputError
+from ..errors import Fault, InputError
 from ..removed import replaced
-from .json_reader import format_hint, show, unmarked_hint
+from .json_reader import format_hint, unmarked_hint
 
 MOST_HINTS = 1000
 """The most unknown keys of one object that are compared with known ones."""
@@ -42,7 +36,14 @@ _WORDS = {
     "string_type": "a string",
     "bool_type": "true or false",
     "too_short": "at least one entry",
+    "dataclass_type": "an object",
+    "tuple_type": "a list",
 }
+_INLINE = {"default", "link"}
+"""Fields whose keys are among those of the object around them (:attr:`.struct.Struct.INLINE`)."""
+
+
+D = TypeVar("D")
 
 
 class Document(BaseModel):
@@ -53,16 +54,16 @@ class Document(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_removed(cls, data: object) -> object:
-        """Refuse removed keys that have a value, as they would be ignored silently."""
         if isinstance(data, dict):
-            given = (key for key, value in data.items() if value is not None)
-            unknown = (key for key in given if key not in cls.model_fields)
-            lines = ((key, replaced(f"key {key}")) for key in unknown)
-            raise_faults(DocumentFault((key,), removed(line)) for key, line in lines if line)
+            raise_faults(removed_keys(data, cls.model_fields))
         return data
 
 
-D = TypeVar("D", bound=Document)
+def removed_keys(data: dict[Any, Any], known: Collection[str]) -> Iterator[DocumentFault]:
+    """Faults for removed keys that have a value, as they would be ignored silently."""
+    for key, value in data.items():
+        if value is not None and key not in known and (line := replaced(f"key {key}")):
+            yield DocumentFault((key,), removed(line))
 
 
 @dataclass(frozen=True)
@@ -77,17 +78,15 @@ class Expected:
     least: float | None = None
     above: float | None = None
 
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: Any) -> CoreSchema:
         before = handler(source)
         if self.most is self.least is self.above is None:
             return self._in_words(before)
-        bounded = float_schema(le=self.most, ge=self.least, gt=self.above)
-        return chain_schema([before, self._in_words(bounded)])
+        bounded = core.float_schema(le=self.most, ge=self.least, gt=self.above)
+        return core.chain_schema([before, self._in_words(bounded)])
 
     def _in_words(self, schema: CoreSchema) -> CoreSchema:
-        return custom_error_schema(schema, "expected", custom_error_message=self.words)
+        return core.custom_error_schema(schema, "expected", custom_error_message=self.words)
 
 
 EXACT = 2**53
@@ -107,8 +106,8 @@ class Whole:
     def __get_pydantic_core_schema__(self, *_: object) -> CoreSchema:
         most = f" and <= {self.most}" if self.most < EXACT else ""
         words = f"a whole number >= {self.least}{most}"
-        number = int_schema(strict=True, ge=self.least, le=self.most)
-        return custom_error_schema(number, "expected", custom_error_message=words)
+        number = core.int_schema(strict=True, ge=self.least, le=self.most)
+        return core.custom_error_schema(number, "expected", custom_error_message=words)
 
 
 def wrong(words: str) -> PydanticCustomError:
@@ -126,11 +125,14 @@ def removed(line: str) -> PydanticCustomError:
     return PydanticCustomError("removed", "{line}", {"line": line})
 
 
+Location: TypeAlias = tuple[str | int, ...]
+
+
 class DocumentFault(NamedTuple):
     """A fault at a location relative to the value that a validator gets."""
 
-    at: tuple[str | int, ...]
-    kind: PydanticCustomError
+    at: Location
+    kind: PydanticCustomError | Literal["missing"]
     given: object = None
 
 
@@ -144,43 +146,53 @@ def raise_faults(found: Iterable[DocumentFault]) -> None:
 def validated(model: type[D], data: object, where: str) -> D:
     """Validate ``data`` as a document of type ``model``; ``where`` names its file.
 
-    Raises InputError with one line per fault. If the file has another format, or neither format nor
-    version, there is only a line on that, as the other faults would mislead.
+    Raises InputError with all faults. If the file has another format, or neither format nor
+    version, there is only a fault on that, as the others would mislead.
     """
+    record: Any = model
     try:
-        return model.model_validate(data, context={})
+        found: D = _adapter(record).validate_python(data, context={})
+        return found
     except ValidationError as error:
-        found = error.errors(include_url=False)
-    gone = {f["loc"][-1]: f for f in reversed(found) if f["type"] == "removed"}
-    found = [f for f in found if f["type"] != "removed" or f is gone[f["loc"][-1]]]
-    formats = [f for f in found if f["loc"][-1:] == ("format",) and f["type"] == "expected"]
-    lacking = [f for f in found if f["loc"] in _MARKS and f["type"] == "missing"]
+        details = error.errors(include_url=False)
+    details.sort(key=lambda detail: len(detail["loc"]))
+    gone = {d["loc"][-1]: d for d in reversed(details) if d["type"] == "removed"}
+    details = [d for d in details if d["type"] != "removed" or d is gone[d["loc"][-1]]]
+    formats = [d for d in details if d["loc"][-1:] == ("format",) and d["type"] == "expected"]
+    lacking = [d for d in details if d["loc"] in _MARKS and d["type"] == "missing"]
     if len(lacking) == len(_MARKS):
-        raise InputError(f"{where}: format: {_line(model, lacking[0])}{unmarked_hint(data)}")
-    lines = [f"{_path(where, f['loc'])}: {_line(model, f)}" for f in formats or found]
-    known, doubtful = "".join(lines), {} if formats else keys_in_doubt(model, data, where)
-    raise InputError(*lines, *(doubtful[key] for key in doubtful if f"({key}: " not in known))
+        fault = _fault(record, lacking[0], where)
+        raise InputError(replace(fault, words=fault.words + unmarked_hint(data)))
+    faults = [_fault(record, detail, where) for detail in formats or details]
+    told = "".join(map(str, faults))
+    doubtful = {} if formats else keys_in_doubt(record, data, where)
+    raise InputError(*faults, *(doubtful[key] for key in doubtful if f"({key}: " not in told))
 
 
-def _path(where: str, location: tuple[str | int, ...]) -> str:
-    return where + "".join(
-        f"[{part}]" if isinstance(part, int) else f": {part}" for part in location
-    )
+@cache
+def _adapter(model: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(model)
 
 
-def _line(model: type[Document], fault: ErrorDetails) -> str:
-    if fault["type"] == "missing":
-        return _missing(model, fault)
-    if fault["type"] in {"said", "removed"}:
-        return fault["msg"]
-    hint = format_hint(fault["msg"].strip('"'), fault["input"])
-    return f"expected {_words(fault)}, got {show(fault['input'])}" + (
-        hint if fault["loc"][-1:] == ("format",) else ""
-    )
+def _path(location: Iterable[str | int]) -> str:
+    """A location as in messages: ``stages[1]: t_f``."""
+    parts = (f"[{x}]" if isinstance(x, int) else f": {x}" for x in location if x not in _INLINE)
+    return "".join(parts).removeprefix(": ")
+
+
+def _fault(model: Any, detail: ErrorDetails, where: str) -> Fault:
+    key, value = _path(detail["loc"]), detail["input"]
+    if detail["type"] == "missing":
+        return Fault(*_missing(model, detail), key, where)
+    if detail["type"] in {"said", "removed"}:
+        return Fault(detail["msg"], None, key, where, value)
+    words = _words(detail)
+    hint = format_hint(words.strip('"'), value) if detail["loc"][-1:] == ("format",) else ""
+    return Fault.about(key, words, value, where, hint)
 
 
 def _words(fault: ErrorDetails) -> str:
-    if fault["type"] == "literal_error":
+    if fault["type"] in {"literal_error", "enum"}:
         choices: str = fault["ctx"]["expected"]
         return choices.replace("'", "")
     if fault["type"] == "too_long":
@@ -188,7 +200,8 @@ def _words(fault: ErrorDetails) -> str:
     return _WORDS.get(fault["type"], fault["msg"])
 
 
-def _missing(model: type[Document], fault: ErrorDetails) -> str:
+def _missing(model: Any, fault: ErrorDetails) -> tuple[str, str]:
+    """The words on a missing key, and what was expected."""
     *way, key = fault["loc"]
     record: Any = model
     for name in way:
@@ -197,23 +210,33 @@ def _missing(model: type[Document], fault: ErrorDetails) -> str:
     known = _declared(record)
     meant = (k for k, best in misspelt(fault["input"], known) if best == key)
     hint = next((f" ({k}: unknown key; did you mean {key}?)" for k in meant), "")
-    more = record.model_fields[key].description if issubclass(record, BaseModel) else None
+    more = _about(record, key)
     what = f" ({more})" if more and not hint else ""
-    return f"missing; expected {_expected_of(record, str(key))}{what}{hint}"
+    expected = _expected_of(record, str(key))
+    return f"missing; expected {expected}{what}{hint}", expected
+
+
+def _about(record: Any, key: Any) -> str | None:
+    """The description of a key, if it has one."""
+    notes = get_args(_declared(record)[key])[1:]
+    return next((note.description for note in notes if isinstance(note, FieldInfo)), None)
 
 
 @cache
 def _declared(record: Any) -> dict[str, Any]:
-    """The annotation of each key of a model or TypedDict."""
+    """The annotation of each key of a struct, model or TypedDict."""
     if issubclass(record, BaseModel):
-        fields = record.model_fields.items()
-        return {name: field.rebuild_annotation() for name, field in fields}
+        given = record.model_fields.items()
+        return {name: field.rebuild_annotation() for name, field in given}
+    if hasattr(record, "declared"):
+        return dict(record.declared())
     return get_type_hints(record, include_extras=True)
 
 
 def _record(annotation: Any) -> Any:
-    """The model or TypedDict inside an annotation; None if there is none."""
-    if is_typeddict(annotation) or isinstance(annotation, type(BaseModel)):
+    """The struct, model or TypedDict inside an annotation; None if there is none."""
+    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    if is_model or is_typeddict(annotation) or hasattr(annotation, "declared"):
         return annotation
     return next(filter(None, map(_record, get_args(annotation))), None)
 
@@ -241,27 +264,28 @@ def _bare(key: str) -> str:
     return key.lower().replace("_", "").replace("-", "")
 
 
-def keys_in_doubt(record: Any, data: object, where: str) -> dict[str, str]:
-    """A line for each unknown key that resembles a known one, by key.
+def keys_in_doubt(record: Any, data: object, where: str) -> dict[str, Fault]:
+    """A fault for each unknown key that resembles a known one, by key.
 
     Such keys are not faults, as other programs may add their own keys to a document.
     """
-    lines: dict[str, str] = {}
-    for path, declared, found in _objects(record, data, where):
+    faults: dict[str, Fault] = {}
+    for path, declared, found in _objects(record, data, ()):
         for key, meant in misspelt(found, declared):
             # only the first object with this key is named
-            lines.setdefault(key, f"{path}: {key}: unknown key, not used; did you mean {meant}?")
-    return lines
+            words = f"unknown key, not used; did you mean {meant}?"
+            faults.setdefault(key, Fault(words, None, _path((*path, key)), where))
+    return faults
 
 
-def _objects(record: Any, value: object, where: str) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """All objects in ``value``, each with its location and the annotations of its known keys."""
+def _objects(record: Any, value: object, at: Location) -> Iterator[tuple[Location, Any, Any]]:
+    """All objects in ``value``: the location of each, the annotations of its known keys, and it."""
     if isinstance(value, dict):
         declared = _declared(record)
-        yield where, declared, value
+        yield at, declared, value
         for key in declared.keys() & value.keys():
             if inner := _record(declared[key]):
-                yield from _objects(inner, value[key], f"{where}: {key}")
+                yield from _objects(inner, value[key], (*at, key))
     elif isinstance(value, list | tuple):
         for i, inner in enumerate(value):
-            yield from _objects(record, inner, f"{where}[{i}]")
+            yield from _objects(record, inner, (*at, i))

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..documents import Document, named
-from ..errors import InputError
+from ..errors import InputError, show
+from . import Document, named
 
 _MADE_BY = {
     ("pipeloom.schedule", "pipeloom.profile"): ": optimize and build make one of a profile",
@@ -141,12 +141,6 @@ def _unique(pairs: list[tuple[str, Any]], twice: list[str]) -> dict[str, Any]:
         counts = Counter(key for key, _ in pairs)
         twice.extend(key for key, count in counts.items() if count > 1)
     return values
-
-
-def show(value: object) -> str:
-    """``value`` as JSON, shortened to at most 60 characters."""
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def format_hint(expected: str, given: object) -> str:
