@@ -131,7 +131,7 @@ class Instance:
         return {i: at[weights[i]] for i in backwards if weights[i] in at}
 
     def known(self, rank: int) -> BoolArray:
-        """Of the rank's n ops, whether the row's always runs before the column's, (n, n)."""
+        """Whether an op of the rank always runs before another one, (n, n), by row and column."""
         ops = self.rank_ops[rank]
         found = np.unpackbits(self._later[ops], axis=1, count=len(self.packed))[:, ops] > 0
         np.fill_diagonal(found, val=False)
@@ -139,7 +139,7 @@ class Instance:
 
     @cached_property
     def _later(self) -> npt.NDArray[np.uint8]:
-        """As rows of bits, each op and all ops that waits put after it."""
+        """Each op and all ops that waits put after it, as rows of bits."""
         number = len(self.packed)
         at = np.arange(number)
         rows = np.zeros((number, (number + 7) // 8), dtype=np.uint8)
