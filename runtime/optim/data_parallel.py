@@ -66,15 +66,20 @@ class Averaging:
         }
         self._under_way: list[tuple[int, dist.Work | None, Callable[[], None], _Arrival]] = []
         self.spans: dict[int, tuple[float, float]] = {}
+        self._copies: list[tuple[str, nn.Parameter]] = []
         for stage, module in modules.items():
-            named: dict[str, Tensor] = dict(module.named_buffers())
-            if stage not in self._sharded:
-                whole = module.named_parameters()
-                named |= {n: p for n, p in whole if id(p) not in self._apart}
+            whole = () if stage in self._sharded else module.named_parameters()
+            copies = [(n, p) for n, p in whole if id(p) not in self._apart]
+            self._copies += [(f"{n} of stage {stage}", p) for n, p in copies]
+            named: dict[str, Tensor] = dict((*copies, *module.named_buffers()))
             if context.options.check:
                 self._check_alike(stage, named)
             if starts:
                 start_equal(list(named.values()), group)
+
+    def trained(self) -> list[str]:
+        """Returns the names of the copied parameters that are trained now."""
+        return [name for name, parameter in self._copies if parameter.requires_grad]
 
     def start(self) -> None:
         """Prepares accumulated gradients of parameters that are only divided.

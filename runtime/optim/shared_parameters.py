@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -15,6 +15,7 @@ from ..dtensors import is_dtensor, lay_out, local
 from ..rank.context import RankContext
 from ..stages.gradients import clear_unused, flattened, gradient_of, spread
 from ..stages.tie_detection import Group, Member, ranks_of, stages_of
+from ..transport import agreed
 
 _Copies: TypeAlias = tuple[str, list[nn.Parameter]]
 """A shared parameter's name, the same on all ranks, and its copies on this rank."""
@@ -47,6 +48,25 @@ class SharedParameters:
         self._start_equal()
         self._reduced: set[nn.Parameter] = set()  # parameters that reductions sum
         self._earlier: dict[nn.Parameter, Tensor] = {}
+
+    def trained(self) -> dict[str, set[bool]]:
+        """Returns whether this rank's copies of each parameter are trained now, by its name."""
+        rows = [row for rows in self._shared.values() for row in rows if row[1]]
+        return {name: {copy.requires_grad for copy in copies} for name, copies in rows}
+
+    @staticmethod
+    def check_trained(rows: Sequence[Mapping[str, set[bool]]]) -> None:
+        """Raises InputError if the ranks' :meth:`trained` disagree."""
+        for name in {name: None for row in rows for name in row}:
+            having = {rank: row[name] for rank, row in enumerate(rows) if name in row}
+            if len(set().union(*having.values())) > 1:
+                got = [f"{' and '.join(map(str, v))} on rank {r}" for r, v in having.items()]
+                raise agreed(
+                    InputError(
+                        f"step: expected requires_grad alike on all copies of {name}, got "
+                        f"{', '.join(got)}"
+                    )
+                )
 
     def begin(self) -> None:
         """Sets the earlier gradients aside, before a step adds to them."""

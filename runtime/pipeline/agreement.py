@@ -19,6 +19,7 @@ from pipeloom.ir.model.program import Program
 
 from ..optim.norm_groups import numbered
 from ..optim.shard_squares import summed
+from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
 from ..rank.options import PipelineOptions
 from ..transport import agreed
@@ -101,8 +102,9 @@ def same(one: Program, other: Program) -> bool:
 class FirstStep:
     """The checks in the first step that arguments agree between ranks and between replicas."""
 
-    def __init__(self, context: RankContext) -> None:
+    def __init__(self, context: RankContext, step_end: StepEnd) -> None:
         self._context = context
+        self._shared, self._averaging = step_end.shared, step_end.averaging
         self.over = not context.options.check
 
     def agree(self, program: Program, *, given: bool, update: bool) -> None:
@@ -112,20 +114,27 @@ class FirstStep:
         Raises InputError on all ranks of all replicas if these differ.
         """
         transport, group = self._context.transport, self._context.options.data_group
-        updates, programs = zip(*transport.gather((update, given)), strict=True)
+        rows = transport.gather((update, given, self._shared.trained()))
+        updates, programs, trained = zip(*rows, strict=True)
         _check("update: expected one value", updates)
         if any(programs):
             _check_hashes(program, {}, transport.gather)
+        self._shared.check_trained(trained)
         if group is not None:
             # checks within the timeout that all replicas arrive; the collective follows at once
             summed(self._context, 0.0, group, "agreeing with the replicas")
-            rows: list[Any] = [None] * group.size()
-            own = update, given, program.schedule.problem.microbatches
+            rows = [None] * group.size()
+            names = [] if self._averaging is None else self._averaging.trained()
+            own = update, given, program.schedule.problem.microbatches, names
             dist.all_gather_object(rows, own, group=group)
-            updates, programs, counts = zip(*rows, strict=True)
+            updates, programs, counts, trained = zip(*rows, strict=True)
             _check("update: expected one value", updates, "replicas")
             if not any(programs):
                 _check("microbatches: expected one number", counts, "replicas")
+            unlike = set().union(*trained).difference(set(names).intersection(*trained))
+            if unlike:
+                line = "step: expected requires_grad alike in all replicas of"
+                raise InputError(f"{line} {min(unlike)}")
         self.over = True
 
 

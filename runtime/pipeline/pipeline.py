@@ -92,8 +92,8 @@ class Pipeline(PipelineReports):
             idle. Only on a CPU.
         verify: first check the program with the verifier, which is independent of the compiler.
         check: check at creation that all ranks and replicas have the same program, options and
-            parameters (names, shapes, dtypes, which are trained), and in the first step that they
-            have the same number of microbatches and ``update``. Later steps check nothing, except
+            parameters (names, shapes, dtypes), and in the first step which of the parameters are
+            trained, the number of microbatches and ``update``. Later steps check nothing, except
             that all ranks compare a new program.
 
     Raises InvalidScheduleError if the program is invalid (for example, a swapped receive), and

@@ -52,7 +52,7 @@ class RankPipeline:
             self._given: Prepared | None = None
             self._given_held = ExitStack()
             self._state = PipelineState(context, own.step_end)
-            self._first = FirstStep(context)
+            self._first = FirstStep(context, own.step_end)
             if self.rank == 0 and (note := self.barrier_note) is not None:
                 warnings.warn(note, stacklevel=2)
             self._held = held.pop_all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir import (
     InputError,
     OpKind,
+    PipeloomError,
     Program,
     dump_program,
     load_program,
@@ -156,18 +158,31 @@ def test_replicas_with_unlike_numbers_of_microbatches_raise_alike() -> None:
         assert re.match(r"microbatches: .* on all replicas, got \[3, 2\]$", line)
 
 
-def fails() -> None:
-    """The third process fails after a step."""
-    pipeline, _, _ = replica(2)
+def begun_unlike(tell: Callable[[str], object]) -> None:
+    """Tells what the first step says where each replica freezes another parameter of the last
+    stage; then the third process fails."""
+    pipeline, mesh, stages = replica(2)
+    frozen = f"{mesh.get_local_rank('dp')}.factor"
+    stages[-1].get_parameter(frozen).requires_grad_(False)
     x = torch.ones(6, 4, dtype=torch.float64)
-    pipeline.step(x, target=x)
+    with pytest.raises((PipeloomError, ConnectionError)) as error:
+        pipeline.step(x, target=x)
+    tell(f"{type(error.value).__name__}: {error.value}")
     dist.barrier()
     if dist.get_rank() == 2:
         raise ValueError("this one's fault")
     dist.barrier()
 
 
-def test_errors_name_the_replica() -> None:
+def test_replicas_that_freeze_other_parameters_are_refused_alike_and_errors_name_the_replica() -> (
+    None
+):
+    """On all ranks, though only the last one has the stage."""
+    said: list[str] = []
     with pytest.raises(LaunchError, match=r"^replica 1, rank 0: ValueError: this one's") as caught:
-        launch_ranks(fails, 2, replicas=2, timeout=60)
+        launch_ranks(begun_unlike, 2, replicas=2, timeout=60, listener=said.append)
     assert caught.value.rank == 2
+    line = (
+        r"InputError: (.*rank 1: )?step: expected requires_grad alike in all replicas of 0.factor "
+    )
+    assert [bool(re.match(line, told)) for told in said] == [True] * 4, said
