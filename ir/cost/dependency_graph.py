@@ -206,30 +206,6 @@ class ScheduleGraph:
         both = keep & (other != to)
         return [(origin[keep], to[keep], delay[keep]), (origin[both], other[both], delay[both])]
 
-    def cycle(self) -> list[str]:
-        """A cycle of ops and transfers, by name: each waits for the next, and the last is the
-        first.
-
-        Empty if the schedule can run (disregarding wires).
-        """
-        import networkx as nx  # imported here, as it is slow to import
-
-        graph = nx.DiGraph()
-        for origin, to, _ in self.all_edges:
-            graph.add_edges_from(zip(to.tolist(), origin.tolist(), strict=True))
-        if nx.is_directed_acyclic_graph(graph):
-            return []
-        ring = nx.find_cycle(graph)
-        return [self._name(node) for node, _ in [*ring, ring[0]]]
-
-    def _name(self, node: int) -> str:
-        offsets = self.offsets.tolist()
-        if node >= offsets[-1]:
-            return f"transfers[{node - offsets[-1]}]"
-        rank = int(self.ranks[node])
-        op = Op.unpack(int(self.schedule.order[rank][node - offsets[rank]]))
-        return f"{op} (rank {rank})"
-
 
 def _check_ranges(schedule: Schedule, routes: MessageTable) -> None:
     """Raise InvalidScheduleError that names each transfer beyond the ranks, stages or orders."""

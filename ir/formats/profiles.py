@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 from pydantic import ValidationInfo
@@ -26,8 +26,7 @@ from ..documents.validation import (
 from ..errors import show
 from ..model.layered_profile import LayeredProfile
 from ..model.layers import Layer, LayerKind
-from ..model.profile import PROFILE, Profile, StageProfile, spread_of, spread_over
-from ..model.ties import ties_of
+from ..model.profile import PROFILE, Profile, StageProfile
 
 
 def load_profile(given: Document) -> Profile:
@@ -114,7 +113,7 @@ class LayersFile(Profile):
             info.context["spread"] = data.get("spread")
         return {k: v for k, v in data.items() if k != "num_stages"} | {"stages": []}
 
-    def _after(self, info: ValidationInfo) -> LayersFile:
+    def _after(self, info: ValidationInfo) -> Profile:
         number = sum(entry.repeat for entry in self.layers)
         if not number:
             raise_faults([DocumentFault(("layers",), wrong("at least one layer"), [])])
@@ -126,13 +125,8 @@ class LayersFile(Profile):
         modules = [name for piece in pieces for name in piece.layers[0].modules]
         raise_faults(_twice("name", names))
         raise_faults(_twice("modules", modules))
-        context = info.context or {}
         places = {name: place for place, name in enumerate(names)}
-        ties, faults = ties_of(self.tied, places, "names of layers")
-        spread, more = spread_of(context.pop("spread", None), number, "layer")
-        raise_faults([*faults, *more])
-        stages = spread_over(tuple(pieces), spread)
-        return replace(self, stages=stages, tied=ties, microbatches=context.get("each"))
+        return self._of(pieces, places, "layer", info)
 
 
 def _twice(key: str, names: Sequence[str]) -> Iterator[DocumentFault]:

@@ -35,6 +35,7 @@ from ..documents.fields import (
     keep,
     known,
 )
+from ..documents.json_reader import is_count
 from ..documents.struct import IN_MEMORY, Struct
 from ..documents.validation import DocumentFault, Whole, raise_faults, said, wrong
 from ..errors import InputError, UnsupportedError, show
@@ -58,24 +59,6 @@ _DIVIDED = (
     *("weight_bytes", "grad_bytes", "optimizer_bytes", "offload_bytes"),
 )
 _CAPPED = ("m_r", "m_o")  # at most the part's M_B
-
-
-def _within_m_b(value: Any, info: ValidationInfo) -> Any:
-    most = info.data.get("m_b")
-    for given, bound in () if value is None or most is None else _side_by_side(value, most):
-        if given > bound:
-            raise wrong(f"at most m_b ({bound:g})")
-    return value
-
-
-def _side_by_side(*keys: float | list[float]) -> Iterable[tuple[float, ...]]:
-    """The numbers of several keys for each microbatch, if any of them is a list."""
-    number = max(len(each) if isinstance(each, list) else 1 for each in keys)
-    rows = (each if isinstance(each, list) else [each] * number for each in keys)
-    return zip(*rows, strict=False)
-
-
-WithinM_B: TypeAlias = Annotated[MaybeEach, AfterValidator(_within_m_b)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +87,7 @@ class StageProfile(Struct):
     t_b: Annotated[Each, Field(description="ms of its backward to the input")]
     t_w: Annotated[Each, Field(description="ms of its backward to the weights, 0 if in t_b")]
     m_b: Annotated[Each, Field(description="memory held from its F to its B")] = 1.0
-    m_w: Annotated[
-        Each,
-        AfterValidator(_within_m_b),
-        Field(description="the part of m_b still held from B to W"),
-    ] = 0.0
+    m_w: Annotated[Each, Field(description="the part of m_b still held from B to W")] = 0.0
     activation_bytes: MaybeEach = None
     weight_bytes: Cost | None = None
     grad_bytes: Cost | None = None
@@ -116,8 +95,8 @@ class StageProfile(Struct):
     t_fb: Cost | None = None
     layers: tuple[Layer, ...] = ()
     t_r: MaybeEach = None
-    m_r: WithinM_B = None
-    m_o: WithinM_B = None
+    m_r: MaybeEach = None
+    m_o: MaybeEach = None
     offload_bytes: MaybeEach = None
     t_bw: MaybeEach = None
     each: Annotated[tuple[StageProfile, ...], IN_MEMORY] = ()
@@ -136,17 +115,24 @@ class StageProfile(Struct):
             given, absent = ("t_r", "m_r") if self.m_r is None else ("m_r", "t_r")
             raise_faults([DocumentFault((absent,), said(f"missing; expected it beside {given}"))])
         lists = {key: value for key in EACH if isinstance(value := getattr(self, key), list)}
-        if not lists:
-            return self
-        number = (info.context or {}).setdefault("each", len(next(iter(lists.values()))))
-        line = f"expected a number, or a list of {number} as before, one per microbatch, got"
-        raise_faults(
-            DocumentFault((key,), said(f"{line} {counted(len(value), 'number')}"))
-            for key, value in lists.items()
-            if len(value) != number
-        )
-        rows = ({key: value[j] for key, value in lists.items()} for j in range(number))
-        return StageProfile.of([replace(self, **row) for row in rows])
+        each: Sequence[StageProfile] = [self]
+        if lists:
+            number = (info.context or {}).setdefault("each", len(next(iter(lists.values()))))
+            line = f"expected a number, or a list of {number} as before, one per microbatch, got"
+            raise_faults(
+                DocumentFault((key,), said(f"{line} {counted(len(value), 'number')}"))
+                for key, value in lists.items()
+                if len(value) != number
+            )
+            rows = ({key: value[j] for key, value in lists.items()} for j in range(number))
+            each = [replace(self, **row) for row in rows]
+        for key in ("m_w", "m_r", "m_o"):
+            most = next((one.m_b for one in each if (getattr(one, key) or 0.0) > one.m_b), None)
+            if most is not None:
+                raise_faults(
+                    [DocumentFault((key,), wrong(f"at most m_b ({most:g})"), getattr(self, key))]
+                )
+        return StageProfile.of(each)
 
     def values(self) -> dict[str, Any]:
         return Struct.values(self) | {key: self._figure(key) for key in EACH}
@@ -247,13 +233,6 @@ def _delays(value: Any, info: ValidationInfo) -> Any:
     return rows if is_matrix else rows[0][0]
 
 
-def _shared_by(number: int, info: ValidationInfo) -> int:
-    entries = len(info.data.get("stages", ()))
-    if entries not in (0, 1, number):
-        raise wrong(f"{entries}, the number of entries in stages, or one shared entry")
-    return number
-
-
 def _a_list(value: Any) -> Any:
     if not isinstance(value, list | tuple):
         raise wrong("a list")
@@ -262,9 +241,8 @@ def _a_list(value: Any) -> Any:
 
 _DELAYS = TypeAdapter(tuple[tuple[Unbounded, ...], ...])
 _SPREAD: TypeAlias = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
-_SPREADS = TypeAdapter(_SPREAD | list[_SPREAD] | None)
+_SPREADS = TypeAdapter(list[_SPREAD])
 Delays: TypeAlias = float | tuple[tuple[float, ...], ...] | None
-Spread: TypeAlias = float | list[float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,12 +284,7 @@ class Profile(Struct):
     microbatches: Annotated[int | None, IN_MEMORY] = None
     max_stages: Annotated[int, Whole(1)] | None = None
     barrier: Flag = False
-    shared_by: Annotated[
-        int | None,
-        Whole(1, MOST_STAGES),
-        AfterValidator(_shared_by),
-        Field(alias="num_stages"),
-    ] = None
+    shared_by: Annotated[int | None, Whole(1, MOST_STAGES), Field(alias="num_stages")] = None
 
     @classmethod
     def _before(cls, data: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
@@ -323,6 +296,10 @@ class Profile(Struct):
             found.append(DocumentFault(("layers",), wrong("a list"), data["layers"]))
         if data.get("stages") in ([], ()):
             found.append(DocumentFault(("stages",), wrong("at least one stage"), []))
+        entries, number = data.get("stages"), data.get("num_stages")
+        if isinstance(entries, list) and is_count(number) and len(entries) not in (1, number):
+            words = f"{len(entries)}, the number of entries in stages, or one shared entry"
+            found.append(DocumentFault(("num_stages",), wrong(words), number))
         raise_faults(found)
         if info.context is not None:
             info.context["spread"] = data.get("spread")
@@ -330,21 +307,41 @@ class Profile(Struct):
 
     def _after(self, info: ValidationInfo) -> Profile:
         """Check the keys that depend on the number of stages."""
-        number, context = self.num_stages, info.context or {}
+        number = self.num_stages
+        if self.max_stages is not None and self.max_stages < number:
+            words = f"at least {number}, the number of stages"
+            raise_faults([DocumentFault(("max_stages",), wrong(words), self.max_stages)])
+        if info.context is not None:
+            info.context["stages"] = number
         places: dict[Any, int] = {stage: stage for stage in range(number)}
         for s, stage in enumerate(self.stages):
             places |= {layer.name: s for layer in stage.layers}
-        found = []
-        if self.max_stages is not None and self.max_stages < number:
-            words = f"at least {number}, the number of stages"
-            found.append(DocumentFault(("max_stages",), wrong(words), self.max_stages))
-        ties, faults = ties_of(self.tied, places, f"stages of 0..{number - 1}")
-        spread, more = spread_of(context.pop("spread", None), number, "stage")
-        raise_faults([*found, *faults, *more])
-        context["stages"] = number
-        several = context.get("each")
-        stages = spread_over(self.stages, spread)
-        return replace(self, stages=stages, tied=ties, microbatches=several)
+        return self._of(self.stages, places, "stage", info)
+
+    def _of(
+        self, stages: Sequence[StageProfile], places: dict[Any, int], one: str, info: ValidationInfo
+    ) -> Profile:
+        """The profile of these stages or layers, with the ties and the spread of the file.
+
+        ``places``: the place of each number or name in ``tied``. ``one``: ``stage`` or ``layer``.
+        """
+        context, number = info.context or {}, len(stages)
+        what = "names of layers" if one == "layer" else f"stages of 0..{number - 1}"
+        ties, faults = ties_of(self.tied, places, what)
+        spread = context.pop("spread", None)
+        each = spread if isinstance(spread, list) else [spread] * number
+        try:
+            each = each if spread is None else _SPREADS.validate_python(each)
+        except ValidationError:
+            each = []
+        if len(each) != number:
+            words = f"a number from 0 to 1, or a list of {number} of them, one per {one}"
+            faults.append(DocumentFault(("spread",), wrong(words), spread))
+        raise_faults(faults)
+        if spread is not None:
+            pairs = zip(stages, each, strict=True)
+            stages = [stage.changed(partial(replace, spread=own)) for stage, own in pairs]
+        return replace(self, stages=tuple(stages), tied=ties, microbatches=context.get("each"))
 
     def values(self) -> dict[str, Any]:
         stages: list[Any] = list(self.stages)
@@ -485,30 +482,7 @@ def check_limit(limit: object) -> None:
         raise InputError(f"memory_limit: expected a number >= 0 or inf, got {limit!r}")
 
 
-def spread_of(given: Any, number: int, what: str) -> tuple[Spread, list[DocumentFault]]:
-    """One relative standard deviation of op times, or one for each of ``number`` stages or layers;
-    and its fault."""
-    try:
-        found: Spread = _SPREADS.validate_python(given)
-    except ValidationError:
-        found = []
-    if not isinstance(found, list) or len(found) == number:
-        return found, []
-    words = f"a number from 0 to 1, or a list of {number} of them, one per {what}"
-    return None, [DocumentFault(("spread",), wrong(words), given)]
-
-
-def spread_over(stages: tuple[StageProfile, ...], spread: Spread) -> tuple[StageProfile, ...]:
-    """The stages with this relative standard deviation of op times, or one per stage."""
-    if spread is None:
-        return stages
-    each = spread if isinstance(spread, list) else [float(spread)] * len(stages)
-    return tuple(
-        stage.changed(partial(replace, spread=own)) for stage, own in zip(stages, each, strict=True)
-    )
-
-
-def _spread_in_file(stages: Sequence[StageProfile]) -> Spread:
+def _spread_in_file(stages: Sequence[StageProfile]) -> float | list[float] | None:
     each = [stage.spread or 0.0 for stage in stages]
     if all(stage.spread is None for stage in stages):
         return None
