@@ -19,7 +19,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted, duration
 from pipeloom.report.summaries import from_optimal
 from pipeloom.report.svg.plans import PlanPoint, PlansPicture, plans_svg
-from pipeloom.report.table import Cell, table
+from pipeloom.report.text_table import Cell, table
 
 from .configurations.choose import Ranking, SpaceSearch, summary
 from .configurations.evaluation import Evaluated, certified, planned_step

@@ -15,7 +15,7 @@ from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import OPTIMIZED, Schedule
 from pipeloom.ir.units import counted, duration
-from pipeloom.report.table import table
+from pipeloom.report.text_table import table
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
 from .clusters.cluster import Cluster, read_cluster

@@ -14,7 +14,7 @@ from pipeloom.ir.formats import write_json, write_text
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.units import counted
 from pipeloom.report.svg.scaling import ScaleBar, scaling_svg
-from pipeloom.report.table import Cell, table
+from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
 from .configurations.reasons import parts_of

@@ -16,7 +16,7 @@ from typing import Any
 from pipeloom.ir.errors import InputError
 from pipeloom.planner.requests.fields import option, place
 from pipeloom.planner.requests.search import BuildRequest
-from pipeloom.report.table import table
+from pipeloom.report.text_table import table
 
 from ...arguments import WritingCommand
 from ...inputs import read_profile
