@@ -14,7 +14,7 @@ from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.schedule import Schedule, Timing
 from pipeloom.ir.units import amount, duration
 from pipeloom.report.summaries import percent
-from pipeloom.report.table import table
+from pipeloom.report.text_table import table
 
 # float32 sums in another order differ, and training amplifies the difference
 TOLERANCE = 1e-3

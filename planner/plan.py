@@ -17,7 +17,7 @@ from pipeloom.ir.formats import write_json
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted, duration
 from pipeloom.report.summaries import from_optimal
-from pipeloom.report.table import Cell, table
+from pipeloom.report.text_table import Cell, table
 
 from .configurations.choose import Ranking, SpaceSearch
 from .configurations.evaluation import Evaluated, certified, step_of

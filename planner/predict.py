@@ -14,7 +14,7 @@ from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import OPTIMIZED, Schedule
 from pipeloom.ir.removed import telling_removed
 from pipeloom.ir.units import counted, duration
-from pipeloom.report.table import table
+from pipeloom.report.text_table import table
 
 from .clusters.cluster import Cluster, read_cluster
 from .inputs.documents import Document

@@ -13,7 +13,7 @@ from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import write_json, write_text
 from pipeloom.ir.units import counted
 from pipeloom.report.svg.scaling import ScaleBar, scaling_svg
-from pipeloom.report.table import Cell, table
+from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
 from .configurations.space import Space

@@ -25,7 +25,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted, memory_size
 
 from .bars import peak_memory, timed
-from .table import table
+from .text_table import table
 
 SHOWN = 5
 """Number of ops that the text names."""

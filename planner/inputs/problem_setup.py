@@ -184,7 +184,7 @@ class ProfileSource:
 
 
 def _doubts(pieces: Sequence[StageProfile], cluster: Profile) -> Iterator[str]:
-    """What is doubtful about the times of messages."""
+    """Yield a line for each doubt about the times of messages."""
     if cluster.t_comm is None:
         sizes = [piece.activation_bytes for piece in pieces[:-1]]
         if cluster.links is not None and cluster.ranks > 1 and None in sizes:

@@ -10,7 +10,7 @@ from typing import Any
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.removed import telling_removed
 from pipeloom.ir.units import amount, counted
-from pipeloom.report.table import table
+from pipeloom.report.text_table import table
 
 from .layers import work_of
 from .model import Model

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted, duration
-from pipeloom.report.table import table
+from pipeloom.report.text_table import table
 
 
 @dataclass(frozen=True, slots=True)

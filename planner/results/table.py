@@ -10,7 +10,7 @@ from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.units import memory_size
 from pipeloom.report.summaries import asked_by_profile, percent, transfer_note
-from pipeloom.report.table import Cell, table
+from pipeloom.report.text_table import Cell, table
 
 from .evaluation import Evaluation
 

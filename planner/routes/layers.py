@@ -17,7 +17,7 @@ from pipeloom.ir.model.profile import StageProfile
 from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.ir.units import amount
 from pipeloom.report.summaries import from_optimal
-from pipeloom.report.table import Cell, table
+from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.core.options import Order
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cut_bounds import CutBounds

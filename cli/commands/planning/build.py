@@ -10,13 +10,13 @@ example:
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeloom.ir.errors import InputError
 from pipeloom.planner.requests.fields import option, place
 from pipeloom.planner.requests.search import BuildRequest
-from pipeloom.report.table import table
+from pipeloom.report.text_table import table
 
 from ...arguments import WritingCommand
 from ...inputs import read_profile
@@ -24,32 +24,21 @@ from ...output import answer, check_output, finish_schedule
 from ...progress import ProgressDisplay
 
 
-class _List(argparse.Action):
-    """``--list`` makes all other arguments optional."""
-
-    def __init__(self, **how: Any) -> None:
-        super().__init__(**how, nargs=0)
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *_: object
-    ) -> None:
-        namespace.list = True
-        for action in parser._actions:  # argparse has no public way to do this
-            action.required = False
-
-
 @dataclass(frozen=True, kw_only=True)
 class BuildCommand(WritingCommand, BuildRequest):
     """``pipeloom build``."""
 
-    family: str = field(default="", metadata=place("FAMILY"))
-    profile: Any = field(default=None, metadata=place("PROFILE"))
-    list: bool = option(action=_List)
+    family: str = field(default="", metadata=place("FAMILY", "?"))
+    profile: Any = field(default=None, metadata=place("PROFILE", "?"))
+    list: bool = option(default=False)
     """list the families"""
 
     def run(self) -> int:
         if self.list:
             return self._list_families()
+        if self.profile is None:
+            name = "PROFILE" if self.family else "FAMILY"
+            raise InputError(f"{name}: missing; expected FAMILY PROFILE, or --list")
         from pipeloom.planner.build import build
 
         check_output(self)

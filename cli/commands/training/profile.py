@@ -27,7 +27,7 @@ from pipeloom.planner.requests.fields import option
 from pipeloom.planner.requests.kinds import MICROBATCHES as COUNT
 from pipeloom.planner.requests.kinds import SECONDS
 from pipeloom.planner.requests.measured import MeasuredRequest, ProfileFromRequest
-from pipeloom.report.table import table
+from pipeloom.report.text_table import table
 
 from ...arguments import WritingCommand
 from ...model_arguments import ModelRequest
