@@ -26,7 +26,7 @@ from .remat.relations import one_at_a_time_with_remat
 from .search.constructor_search import building
 from .search.pattern_search import offer_filled
 from .search.periodic_search import search_periodic
-from .search.rounds import Round, Turns
+from .search.rounds import MethodTurns, Round
 
 EXACT_OPS = 400  # the most ops for which ``auto`` tries an exact solver
 FIRST_OPS = 2_000_000  # total ops of the schedules that are built before lanes run side by side
@@ -51,10 +51,10 @@ class Search:
         self._ops = 3 * best.problem.stages * best.problem.microbatches
 
     @cached_property
-    def _turns(self) -> Turns:
-        methods = [Turns(parts) for parts in self._served(METHODS)]
+    def _turns(self) -> MethodTurns:
+        methods = [MethodTurns(parts) for parts in self._served(METHODS)]
         later = AHEAD * self._lane.number % len(methods) if even(self._problem) else 0
-        return Turns([*methods[later:], *methods[:later]])
+        return MethodTurns([*methods[later:], *methods[:later]])
 
     @cached_property
     def _related(self) -> list[Round]:

@@ -88,9 +88,9 @@ class Lane:
         return WeightPassingSearch(self.best, families, self.options, self.rng)
 
     @cached_property
-    def starts(self) -> relations.Starts:
+    def starts(self) -> relations.AnnealingStarts:
         """The schedules to anneal if activations may be recomputed."""
-        return relations.Starts(self.best, self.options.recompute_all)
+        return relations.AnnealingStarts(self.best, self.options.recompute_all)
 
 
 class Row(NamedTuple):

@@ -61,7 +61,7 @@ def with_more_memory(problem: Problem, every: bool) -> Iterator[Relation]:
         yield Relation(with_more, partial(fitted, problem), Method.REPAIR)
 
 
-class Starts:
+class AnnealingStarts:
     """The best schedules found; fewer and fewer of them are annealed.
 
     ``every``: whether all recomputable stages must be recomputed.
@@ -105,7 +105,7 @@ class Starts:
 class RematLists:
     """The list scheduler that recomputes what does not fit, with annealed parameters."""
 
-    def __init__(self, tuner: RematListTuner, starts: Starts) -> None:
+    def __init__(self, tuner: RematListTuner, starts: AnnealingStarts) -> None:
         self._tuner, self._starts, self.able = tuner, starts, True
 
     def round(self, best: Incumbent) -> None:
