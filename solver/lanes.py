@@ -26,7 +26,7 @@ from .remat.relations import one_at_a_time_with_remat
 from .search.constructor_search import building
 from .search.pattern_search import offer_filled
 from .search.periodic_search import search_periodic
-from .search.rounds import Round, Turns
+from .search.rounds import MethodTurns, Round
 
 EXACT_OPS = 400  # the most ops for which ``auto`` tries an exact solver
 FIRST_OPS = 2_000_000  # total ops of the schedules that are built before lanes run side by side
@@ -51,10 +51,14 @@ class Search:
         self._ops = 3 * best.problem.stages * best.problem.microbatches
 
     @cached_property
-    def _turns(self) -> Turns:
-        methods = [Turns(parts) for parts in self._served(METHODS)]
+    def _turns(self) -> MethodTurns:
+        methods = [MethodTurns(parts) for parts in self._served(METHODS)]
         later = AHEAD * self._lane.number % len(methods) if even(self._problem) else 0
-        return Turns([*methods[later:], *methods[:later]])
+        return MethodTurns([*methods[later:], *methods[:later]])
+
+    @cached_property
+    def _related(self) -> list[Round]:
+        return [part for parts in self._served(RELATED) for part in parts]
 
     def _served(self, table: Sequence[Row]) -> Iterator[list[Round]]:
         """The parts of the methods in ``table`` that serve the problem in this lane."""
@@ -68,20 +72,28 @@ class Search:
             return iter(())
         return settings(self._problem, self._lane.constructor.linear, self._best.bound.value)
 
+    def fall_back(self) -> None:
+        """Build the schedule that is there whatever happens."""
+        best, problem = self._best, self._problem
+        if weights(problem):
+            self._lane.streams.first()
+        elif remat(problem):
+            best.offer(one_at_a_time_with_remat(problem, self._options.recompute_all), FALLBACK)
+        else:
+            best.offer(one_at_a_time(problem), FALLBACK)
+
     def first(self) -> None:
         """Compute the closed-form bounds, and build the first schedules."""
         best, problem = self._best, self._problem
-        if remat(problem):
-            best.offer(one_at_a_time_with_remat(problem, self._options.recompute_all), FALLBACK)
-        elif not weights(problem):
-            best.offer(one_at_a_time(problem), FALLBACK)
         if not self._options.by_step:
             closed_form_bounds(best)
         if linear(problem):
             self._construct_first()
         elif plain(problem) or unlike(problem):
             self._build()
-        else:
+        elif self._related:
+            self._related[0].round(best)
+        elif self._turns.able:
             self._turns.round(best)
 
     def _construct_first(self) -> None:
@@ -118,8 +130,8 @@ class Search:
     def improve(self) -> Pieces:
         """Improve the best schedule: by the methods that come first, then by all in turn."""
         best, lane = self._best, self._lane
-        for parts in self._served(RELATED):
-            for part in parts:
+        for part in self._related:
+            while part.able:
                 part.round(best)
                 yield
         if lane.number == 0 and not linear(self._problem):
@@ -148,6 +160,7 @@ class Search:
         """The search of a related problem."""
         options = SolveOptions(seed=int(self._lane.rng.integers(1 << 31)))
         search = Search(small, options)
+        search.fall_back()
         search.first()
         yield from search.pieces()
 

@@ -81,9 +81,15 @@ class Lane:
         return [RelatedSearch(self.best, small, self.alone, take) for small in fewer]
 
     @cached_property
-    def starts(self) -> relations.Starts:
+    def streams(self) -> WeightPassingSearch:
+        """The search for schedules that pass weights; by step, families are left out."""
+        families = iter(()) if self.options.by_step else streaming_families(self.problem)
+        return WeightPassingSearch(self.best, families, self.options, self.rng)
+
+    @cached_property
+    def starts(self) -> relations.AnnealingStarts:
         """The schedules to anneal if activations may be recomputed."""
-        return relations.Starts(self.best, self.options.recompute_all)
+        return relations.AnnealingStarts(self.best, self.options.recompute_all)
 
 
 class Row(NamedTuple):
@@ -123,7 +129,7 @@ def _related(
 
 def _remat_lists(lane: Lane) -> Iterator[Round]:
     tuner = None if lane.options.recompute_all else RematListTuner.of(lane.problem, lane.rng)
-    if tuner is not None:
+    if tuner is not None and Costs.of(lane.problem).durations[:2].any():
         yield relations.RematLists(tuner, lane.starts)
 
 
@@ -147,11 +153,6 @@ def _patterns(lane: Lane) -> Iterator[Round]:
     yield PatternSearch(lane.best, lane.alone, largest=lane.number % 2 == 0)
 
 
-def _streams(lane: Lane) -> Iterator[Round]:
-    families = streaming_families(lane.problem)
-    yield WeightPassingSearch(lane.best, families, lane.options, lane.rng)
-
-
 def _cut_in_pieces(problem: Problem) -> bool:
     return in_pieces(problem) and not overlap_saves(problem)
 
@@ -163,13 +164,12 @@ def _annealed(problem: Problem) -> bool:
 FIRST, SECOND, BOTH = range(1), range(1, 2), range(2)
 RELATED = (
     Row("without-remat", remat, _related(relations.without_remat, 0.1), BOTH),
-    Row(Method.FUSE, remat, _related(relations.with_fused_backwards, 0.1), BOTH),
-    Row(Method.WHOLE_STAGES, remat, _related(relations.with_whole_stages, 0.12), BOTH),
-    Row(Method.REPAIR, remat, _related(relations.with_more_memory, 0.12), BOTH),
+    Row(Method.WHOLE_STAGES, remat, _related(relations.with_whole_stages, 0.2), BOTH),
+    Row(Method.REPAIR, remat, _related(relations.with_more_memory, 0.2), BOTH),
 )
 """Methods that run once, before all others."""
 METHODS = (
-    Row(Method.STREAM, weights, _streams, FIRST),
+    Row(Method.STREAM, weights, lambda lane: [lane.streams], FIRST),
     Row(Method.LIST, remat, _remat_lists),
     Row(Method.ANNEAL, remat, _remat_annealer),
     Row(Method.LIST, unlike, lambda lane: [lane.lists]),

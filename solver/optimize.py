@@ -67,9 +67,8 @@ solve = optimize
 placement."""
 
 
-def _pieces(best: Incumbent, options: SolveOptions) -> Pieces:
+def _pieces(best: Incumbent, options: SolveOptions, search: Search) -> Pieces:
     """The algorithm, in pieces after which it can be paused."""
-    search = Search(best, options)
     search.first()
     yield
     if options.solver == "auto":
@@ -147,7 +146,9 @@ class Solving:
         self.done = False
         self._running: Future[bool] | None = None
         self._best, self._options = best, options
-        self._pieces = _pieces(best, options)
+        search = Search(best, options)
+        search.fall_back()
+        self._pieces = _pieces(best, options, search)
 
     @classmethod
     def of(cls, problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Self:

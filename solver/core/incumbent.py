@@ -32,7 +32,7 @@ SLICE = 10_000_000  # simulated ops of one slice of search, about 0.2 s
 SLICES = 16  # least number of slices in a work limit
 
 
-class Found(NamedTuple):
+class FoundOrder(NamedTuple):
     """A schedule: packed ops of each rank, pairs, its cost, and the method that found it."""
 
     order: Order | None
@@ -156,11 +156,11 @@ class Incumbent:
         return Budget(min(seconds, share * self.time.left), interrupt=self.interrupt)
 
     @property
-    def state(self) -> Found:
-        return Found(self.order, self.pairs, self.cost, self.method)
+    def state(self) -> FoundOrder:
+        return FoundOrder(self.order, self.pairs, self.cost, self.method)
 
     @state.setter
-    def state(self, found: Found) -> None:
+    def state(self, found: FoundOrder) -> None:
         self.order, self.pairs, self.cost, self.method = found
 
     def part(self, share: float) -> float:

@@ -16,7 +16,7 @@ from ..core.options import Order
 from ..core.relaxations import fusible, offloadable, recomputable
 from ..search.kernels.lists import Remat
 from ..search.local_search import Annealer
-from .relations import Starts
+from .relations import AnnealingStarts
 
 FUSED = 3  # row of the choices that a stage may have
 
@@ -26,7 +26,7 @@ class RematAnnealer(Annealer):
 
     op = 2
 
-    def __init__(self, problem: Problem, rng: np.random.Generator, starts: Starts) -> None:
+    def __init__(self, problem: Problem, rng: np.random.Generator, starts: AnnealingStarts) -> None:
         super().__init__(problem, rng)
         self._starts, self._left, every = starts, list[Order](), starts.every
         again, out = recomputable(problem), offloadable(problem)

@@ -1,37 +1,19 @@
-"""Fused backwards where BW is faster than B and W: on whole stages, or for adjacent B's and W's.
+"""Fused backwards where BW is faster than B and W: for adjacent B's and W's.
 
 Annealing then decides for each microbatch (:mod:`..search.kernels.remat_moves`).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import StageProfile
 
 from ..core.options import Order
-from ..core.relaxations import Mask, fusible, plain, with_stages
+from ..core.relaxations import Mask, fusible
 
 _TO_BW = int(OpKind.BW) - int(OpKind.B)
-
-
-def fused_whole(problem: Problem) -> Problem:
-    """The problem without remat in which, on fusible stages, B takes T_BW and W takes no time."""
-
-    def change(stage: StageProfile, whole: StageProfile, gains: bool) -> StageProfile:
-        return replace(stage, t_b=whole.fused, t_w=0.0, m_w=0.0) if gains else stage
-
-    return with_stages(plain(problem), change, problem.profile.stages, fusible(problem))
-
-
-def fused(problem: Problem, rows: Order) -> Order:
-    """Convert a schedule of :func:`fused_whole` to one of ``problem``."""
-    gains = fusible(problem)
-    return tuple(_with_bw(row, _at_stages(row, gains)) for row in rows)
 
 
 def fused_neighbours(problem: Problem, rows: Order) -> Order:

@@ -1,8 +1,8 @@
 """Problems without remat whose schedules become schedules of a problem with remat.
 
-*Remat* is recomputation, offload and fused backwards. The related problems: nothing of it; fused
-backwards on all stages that they make faster; whole stages recomputed or offloaded
-(:mod:`.whole_stages`); more memory, the schedules then made to fit (:mod:`.repair`).
+*Remat* is recomputation, offload and fused backwards. The related problems have nothing of it, or
+whole stages recomputed or offloaded (:mod:`.whole_stages`), or more memory; their schedules are
+made to fit (:mod:`.repair`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from ..core.incumbent import Incumbent
 from ..core.methods import Method
 from ..core.options import Order
 from ..core.progress import FALLBACK
-from ..core.relaxations import fusible, plain, recomputable
+from ..core.relaxations import plain, recomputable
 from ..core.schedule_cost import within_memory
-from .fused_backward import fused, fused_neighbours, fused_whole
-from .keeping import kept
+from .fused_backward import fused_neighbours
 from .list_tuner import RematListTuner
 from .repair import fitted, returned, roomier
 from .whole_stages import recomputed, reductions
@@ -51,11 +50,6 @@ def without_remat(problem: Problem, every: bool) -> Iterator[Relation]:
         yield Relation(plain(problem), lambda rows: [rows], None)
 
 
-def with_fused_backwards(problem: Problem, every: bool) -> Iterator[Relation]:
-    if not every and fusible(problem).any():
-        yield Relation(fused_whole(problem), lambda rows: [fused(problem, rows)], Method.FUSE)
-
-
 def with_whole_stages(problem: Problem, every: bool) -> Iterator[Relation]:
     orders = partial(recomputed if every else fitted, problem)
     for reduced in reductions(problem, every) if problem.limited or every else ():
@@ -67,7 +61,7 @@ def with_more_memory(problem: Problem, every: bool) -> Iterator[Relation]:
         yield Relation(with_more, partial(fitted, problem), Method.REPAIR)
 
 
-class Starts:
+class AnnealingStarts:
     """The best schedules found; fewer and fewer of them are annealed.
 
     ``every``: whether all recomputable stages must be recomputed.
@@ -78,19 +72,14 @@ class Starts:
         self._known: list[tuple[float, Order]] = []
 
     def offer(self, rows: Order, method: str) -> None:
-        """Take an order if it keeps the memory limit, and variants of it.
-
-        Variants have no unnecessary R's, or have BW's.
-        """
+        """Take an order if it keeps the memory limit, and the order with BW's."""
         problem = self._best.problem
-        for each in (rows,) if self.every else (rows, kept(problem, rows)):
-            for either in (each, fused_neighbours(problem, each)):
-                timing = simulate(Schedule(problem, either))
-                cost = timing.cost(problem.objective)
-                if within_memory(problem, timing) and cost not in dict(self._known):
-                    self._known = sorted([*self._known, (cost, either)], key=lambda one: one[0])
-                    self._known = self._known[:STARTS]
-                    self._best.offer(either, method, cost)
+        for each in (rows, fused_neighbours(problem, rows)):
+            timing = simulate(Schedule(problem, each))
+            cost = timing.cost(problem.objective)
+            if within_memory(problem, timing) and cost not in dict(self._known):
+                self._known = sorted([*self._known, (cost, each)], key=lambda one: one[0])[:STARTS]
+                self._best.offer(each, method, cost)
 
     def take(
         self,
@@ -116,7 +105,7 @@ class Starts:
 class RematLists:
     """The list scheduler that recomputes what does not fit, with annealed parameters."""
 
-    def __init__(self, tuner: RematListTuner, starts: Starts) -> None:
+    def __init__(self, tuner: RematListTuner, starts: AnnealingStarts) -> None:
         self._tuner, self._starts, self.able = tuner, starts, True
 
     def round(self, best: Incumbent) -> None:

@@ -36,7 +36,7 @@ class Once:
         self.able = next(self._pieces, END) is not END
 
 
-class Turns:
+class MethodTurns:
     """Several methods; each round is one of the method that has used least time.
 
     The time of methods without success counts more: twice as much after each round that found

@@ -15,7 +15,7 @@ A bound on the objective need not hold for the step, so with ``by_step`` the inc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -72,7 +72,7 @@ def busiest_first_owners(problem: Problem) -> tuple[int, ...]:
 class WeightPassingSearch:
     """Tries parameters, each once, and gives the best schedule to the incumbent.
 
-    ``families``: the schedules of families, which are tried as well, but not by step.
+    ``families``: the schedules of families, which are tried as well.
     ``options.memory`` is called if the profile has ``device_memory``. ``options.by_step``:
     schedules are compared by the steady step instead of the objective, and the cost and bound of
     the incumbent are those of the step.
@@ -81,7 +81,7 @@ class WeightPassingSearch:
     def __init__(
         self,
         best: Incumbent,
-        families: Iterable[Schedule],
+        families: Iterator[Schedule],
         options: SolveOptions,
         rng: np.random.Generator,
     ) -> None:
@@ -98,14 +98,16 @@ class WeightPassingSearch:
     def _owner(self) -> tuple[int, ...]:
         return busiest_first_owners(self._problem)
 
+    def first(self) -> None:
+        """Build one schedule that keeps the memory limit."""
+        self._merit(self._fewest_rounds(Route.DIRECT))
+
     def round(self, best: Incumbent) -> None:
         """Descend from the next start; the first round also tries ``families``."""
-        if not self._merits:
-            self._merit(self._fewest_rounds(Route.DIRECT))
-            for schedule in () if self.by_step else self._families:
-                if best.over():
-                    break
-                self._consider(schedule)
+        for schedule in self._families:
+            if best.over():
+                break
+            self._consider(schedule)
         before, start = self._nearest, next(self._left, None)
         if start is not None:
             self._descend(start)
