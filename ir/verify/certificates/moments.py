@@ -96,8 +96,10 @@ class MomentArcs:
         if own.fits < m:
             self._arc(f"Iy{s}", f"It{s}", 0)
             self._arc(f"y{s}", f"t{s}", b)
-        counts = ((a, p) for a in range(1, own.fits + 1) for p in range(a, a + own.waiting[a] + 1))
-        by_t = [((m - 1) * f + (m - a) * b + (m - p) * w, f + a * b) for a, p in counts if p <= m]
+        counts = (
+            (a, p) for a in range(1, own.fits + 1) for p in range(a, min(m, a + own.waiting[a]) + 1)
+        )
+        by_t = [((m - 1) * f + (m - a) * b + (m - p) * w, f + a * b) for a, p in counts]
         late = range(1, min(m, 1 + own.waiting[1]) + 1)
         self._limit(f"y{s}", [(n * f, 0) for n in range(1, own.fits + 1)])
         self._limit(f"t{s}", by_t)
