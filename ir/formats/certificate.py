@@ -12,29 +12,7 @@ from ..documents.validation import Document, Expected, said
 from ..removed import replaced
 
 CERTIFICATE = "pipeloom.certificate"
-MOST_NODES = 1_000_000
-
-
-class Multiplied(TypedDict):
-    """An inequality of a stage, and its multiplier ``by``."""
-
-    inequality: Words
-    stage: Count
-    by: Amount
-
-
-class Node(TypedDict):
-    """A node of a proof by cases.
-
-    A branch distinguishes whether ``count`` of ``stage`` is at most ``most`` (the first child) or
-    more. A leaf has ``multipliers`` such that the sum of the multiplied inequalities is a
-    contradiction.
-    """
-
-    count: NotRequired[Words]
-    stage: NotRequired[Count]
-    most: NotRequired[Count]
-    multipliers: NotRequired[list[Multiplied]]
+MOST_PATHS = 100_000
 
 
 def _not_removed(kind: object) -> object:
@@ -46,30 +24,17 @@ def _not_removed(kind: object) -> object:
 class Argument(TypedDict):
     """The argument that proves a bound; ``kind`` determines the other keys.
 
-    ``head-tail`` has a ``rank``; ``slots`` and ``crossings`` a ``stage``; ``through`` a ``stage``,
-    and the ``microbatches`` that pass stage ``by``; ``moments`` the ``nodes`` of a tree that
-    refutes all lower costs, each node before its children.
+    ``work`` has a ``rank``; ``slots`` a ``stage``; ``moments`` the ``paths`` that refute all lower
+    costs, each a list of moments.
     """
 
     kind: Annotated[
-        Literal[
-            "work",
-            "critical-path",
-            "through",
-            "memory-time",
-            "head-tail",
-            "slots",
-            "crossings",
-            "arrivals",
-            "moments",
-        ],
+        Literal["work", "critical-path", "slots", "arrivals", "moments"],
         BeforeValidator(_not_removed),
     ]
     rank: NotRequired[Count]
     stage: NotRequired[Count]
-    by: NotRequired[Count]
-    microbatches: NotRequired[list[Count]]
-    nodes: NotRequired[Annotated[list[Node], Field(max_length=MOST_NODES)]]
+    paths: NotRequired[Annotated[list[list[Words]], Field(max_length=MOST_PATHS)]]
 
 
 class CertificateDocument(Document):

@@ -127,16 +127,16 @@ class Answer:
             seconds = 0.0 if self.stopped or fixed else time
         return explain(self, seconds=seconds, should_stop=should_stop)
 
-    def certificate(self, should_stop: StoppingCriterion = NEVER) -> dict[str, Any]:
+    def certificate(self) -> dict[str, Any]:
         """The certificate of a lower bound, as a JSON object that ``verify`` checks independently.
 
         It certifies a bound for the schedule's own problem: the report's, or a lower one if that
-        one's argument has no certificate yet. Takes up to ten seconds. Raises InputError if there
-        is none (fused pairs, weight updates after each microbatch).
+        one's argument has no certificate yet. Raises InputError if there is none (fused pairs,
+        weight updates after each microbatch).
         """
         from .certificate import certificate
 
-        return certificate(self.schedule, should_stop)
+        return certificate(self.schedule)
 
     def __repr__(self) -> str:
         return (

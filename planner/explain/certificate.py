@@ -8,17 +8,14 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.certificate import CERTIFICATE
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.certificate import certify
-from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
 from ..inputs.problem_setup import ProfileSource
 
-SECONDS = 10.0
 
-
-def certificate(schedule: Schedule, should_stop: StoppingCriterion = NEVER) -> dict[str, Any]:
+def certificate(schedule: Schedule) -> dict[str, Any]:
     """See :meth:`.answer.Answer.certificate`."""
-    found = certify(schedule, SECONDS, should_stop)
+    found = certify(schedule)
     if found is None:
         raise InputError(
             "certificate: none yet where ops overlap, weights are updated by microbatch, or the "

@@ -235,8 +235,11 @@ class Closing(NamedTuple):
         node, rows = _close(closed), int(closed.rows[0])
         if node < 0 or rows > MOST_STEPS:
             return []
-        for source, target, arc, length in closed.log[:rows].tolist():
-            step = Step([], []) if source < 0 else state.step(int(source), int(target))
+        ends, step = (-1, -1), Step([], [])
+        for *path, arc, length in closed.log[:rows].tolist():
+            before, ends = ends, (int(path[0]), int(path[1]))
+            if ends != before:  # otherwise one path makes several arcs longer
+                step = state.step(*ends) if ends[0] >= 0 else Step([], [])
             steps.append(step._replace(arc=int(arc), length=length))
             state.length[int(arc)] = length
         return [*steps, state.step(node)]
@@ -268,7 +271,7 @@ class _State(NamedTuple):
         else:
             back = (tail == target) & (self.graph.head == source)
             nodes, lengths = [target], [float(self.length[back].max(initial=-np.inf))]
-        while not nodes or nodes[-1] != source:
+        while (not nodes or nodes[-1] != source) and len(nodes) <= self.graph.nodes:
             arc = self.via[nodes[-1] if nodes else target]
             nodes.append(int(tail[arc]))
             lengths.append(float(self.length[arc]))

@@ -184,10 +184,13 @@ def fewest_forwards(problem: Problem, costs: Sequence[float]) -> list[IntArray]:
     return found
 
 
-def moment_graph(problem: Problem, spans: FloatArray | None = None) -> MomentGraph:
+def moment_graph(
+    problem: Problem, spans: FloatArray | None = None, *, memory_time: bool = True
+) -> MomentGraph:
     """The graph of a problem whose stages are on one rank per stream, without remat and pairs.
 
     ``spans``: known lower bounds on the spans of stages with ranks of their own, (S,).
+    ``memory_time``: whether to add the bounds by memory-time.
     """
     graph, costs = MomentGraph(), Costs.of(problem)
     streams = streams_of(problem)
@@ -200,7 +203,11 @@ def moment_graph(problem: Problem, spans: FloatArray | None = None) -> MomentGra
             arrays = (each[at] for each in (f, b, w, costs.m_b, costs.m_w))
             own.append(StreamOnRank(len(microbatches), [of_stages[s] for s in at], *arrays))
         first = START if problem.objective is Objective.MAKESPAN else None
-        _add_rank(graph, RankSets(model, [each for each in own if each.names]), first)
+        rank_sets = RankSets(model, [each for each in own if each.names])
+        ends = _add_rank(graph, rank_sets, first)
+        if memory_time and 0 < model.limit < np.inf:
+            graph.arc(ends[0], ends[2], model.holding_span())
+            graph.arc(ends[0], ends[1], held_until_last_backward(model))
     for microbatches, of_stages in zip(streams, names, strict=True):
         j = microbatches[0]
         graph.arc(START, f"S{of_stages[0]}", 0.0)
@@ -239,8 +246,11 @@ def _add_stream(  # noqa: PLR0917
     graph.arc(f"t{names[-1]}", f"V{names[-1]}", float(f[-1] + b[-1]))
 
 
-def _add_rank(graph: MomentGraph, rank: RankSets, first: str | None) -> None:
-    """Add the moments of a rank; ``first``: the node from which the cost counts, if not its own."""
+def _add_rank(graph: MomentGraph, rank: RankSets, first: str | None) -> tuple[str, str, str]:
+    """Add the moments of a rank; ``first``: the node from which the cost counts, if not its own.
+
+    Returns the names of its start, of the end of its last B, and of its end.
+    """
     starts, first_b, last_f, last_b = _moments_of_rank(graph, rank.streams)
     end, idle_y, idle_t, idle_v = (
         f"E{rank.streams[0].names[0]}",
@@ -254,9 +264,6 @@ def _add_rank(graph: MomentGraph, rank: RankSets, first: str | None) -> None:
     _in_order(graph, (starts, idle_y, idle_v), (starts, idle_t, idle_v))
     graph.arc(idle_v, end, rank.model.work)
     graph.cost(end, first or starts)
-    if 0 < rank.limit < np.inf:
-        graph.arc(starts, end, rank.model.holding_span())
-        graph.arc(starts, last_b, held_until_last_backward(rank.model))
     if sum(own.count * float(own.held[-1]) for own in rank.streams) > rank.limit:
         graph.arc(idle_y, idle_t, 0.0)
     else:  # the last F may come before the first B; then all F's have run by that
@@ -273,6 +280,7 @@ def _add_rank(graph: MomentGraph, rank: RankSets, first: str | None) -> None:
                 graph.arc(f"y{name}", f"t{name}", float(each.b[i]))
     if isinstance(rank.model, HostModel):
         _add_stages(graph, rank, rank.model)
+    return starts, last_b, end
 
 
 def _moments_of_rank(graph: MomentGraph, streams: Sequence[StreamOnRank]) -> list[str]:

@@ -96,8 +96,7 @@ def _certify(path: str, answer: Answer) -> bool:
     from pipeloom.planner.explain.certificate import shortfall
 
     try:
-        with interruptible() as interrupt:
-            certificate = answer.certificate(should_stop=interrupt)
+        certificate = answer.certificate()
     except InputError as error:
         say(f"--{error}; {path} is not written")
         return False

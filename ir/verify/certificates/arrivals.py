@@ -32,7 +32,7 @@ from itertools import accumulate
 from math import isfinite
 
 from ..schedule_facts import Facts
-from .rows import MEMORY, NotProvenError, expect_alone, least_of
+from .least import MEMORY, NotProvenError, expect_alone, least_of
 
 ZERO = Fraction(0)
 MOST_RANKS = 64  # for which shortest paths are computed

@@ -23,7 +23,7 @@ from pipeloom.ir import (
 )
 from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.verify.certificate import CLOSED_FORMS
-from pipeloom.ir.verify.certificates.rows import NotProvenError
+from pipeloom.ir.verify.certificates.least import NotProvenError
 from pipeloom.ir.verify.schedule_facts import Facts, read_facts
 from pipeloom.solver import Bound, Budget, certify, lower_bounds, objective_cost, solve
 from pipeloom.solver.bounds.low_memory.crossings_search import crossings_bound
@@ -172,13 +172,11 @@ class _Check:
         """The bound that each argument of a certificate proves, and that of the best one."""
         for kind, proven in CLOSED_FORMS.items():
             for at in range(max(facts.plan.ranks, facts.plan.stages)):
-                argument = {"kind": kind, "rank": at, "stage": at, "by": facts.plan.stages - 1}
                 with suppress(NotProvenError):
-                    first = list(range(1 + at % facts.plan.microbatches))
-                    value = proven(facts, argument | {"microbatches": first})
+                    value = proven(facts, {"kind": kind, "rank": at, "stage": at})
                     yield f"certificate {kind} {at}", float(value)
         if not overlap_saves(self._problem):
-            best = certify(schedule, SECONDS)
+            best = certify(schedule)
             if best is not None:
                 yield f"certificate {best.argument['kind']}", best.lower_bound
 

@@ -1,0 +1,65 @@
+"""The exact numbers of an instance that the arguments of certificates use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ..schedule_facts import Facts, MicrobatchFacts
+
+MEMORY = Fraction(1, 10**9)  # relative tolerance of memory limits, for rounding errors
+
+
+class NotProvenError(ValueError):
+    """The certificate proves nothing, or less than is claimed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeastFacts:
+    """The least time and memory that any microbatch of a stage needs, in exact numbers.
+
+    If microbatches differ, each number is their minimum: a schedule remains valid if ops become
+    shorter and sizes smaller. A BW that takes less than B and W counts as a B of at most that time
+    and a W with the rest, as its gradient then only leaves earlier. ``kept``: the least memory that
+    a microbatch holds from F to B, also if it is recomputed or offloaded.
+    """
+
+    f: Fraction
+    b: Fraction
+    w: Fraction
+    m_b: Fraction
+    m_w: Fraction
+    kept: Fraction
+    activation_bytes: float
+
+
+def expect_alone(facts: Facts) -> None:
+    """Raise NotProvenError if ops may run at once, or there is an update after each microbatch."""
+    if facts.plan.updates == "microbatch":
+        raise NotProvenError("argument: knows no updates by microbatch")
+    for stage in facts.plan.profile.stages:
+        if getattr(stage, "t_fb", None) is not None:
+            raise NotProvenError("argument: knows no stages with t_fb")
+
+
+def least_of(facts: Facts, stage: int) -> LeastFacts:
+    """The least costs of a stage."""
+    every = [facts.at(stage, j) for j in range(facts.plan.microbatches)]
+    f, b, w = (min(times) for times in zip(*map(times_of, every), strict=True))
+    m_b, m_w = (min(Fraction(getattr(own, key)) for own in every) for key in ("m_b", "m_w"))
+    kept = min(map(_kept_of, every))
+    return LeastFacts(f, b, w, m_b, m_w, kept, min(own.activation_bytes for own in every))
+
+
+def times_of(own: MicrobatchFacts) -> tuple[Fraction, Fraction, Fraction]:
+    """The least times of F, B and W."""
+    f, b, w, fused = (Fraction(own.durations[kind]) for kind in ("F", "B", "W", "BW"))
+    if fused < b + w:
+        b, w = min(b, fused), max(Fraction(0), fused - b)
+    return f, b, w
+
+
+def _kept_of(own: MicrobatchFacts) -> Fraction:
+    sizes = {"R": own.m_r, "O": own.m_o}
+    ways = [size for kind, size in sizes.items() if kind in own.durations and size is not None]
+    return Fraction(min([own.m_b, *ways]))

@@ -1,0 +1,114 @@
+"""The best bound that has a certificate, and its argument.
+
+:mod:`pipeloom.ir.verify.certificate` defines the arguments and checks them. For closed forms the
+checker finds the numbers itself. For ``moments`` it needs the paths by which the graph of moments
+(:mod:`.bounds.moments`) refutes lower costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isfinite
+from typing import Any
+
+from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.verify.certificate import CLOSED_FORMS
+from pipeloom.ir.verify.certificates.least import NotProvenError
+from pipeloom.ir.verify.certificates.moments import check_moments
+from pipeloom.ir.verify.schedule_facts import Facts, read_facts
+
+from .bounds.general import busy
+from .bounds.low_memory.activation_slots import slot_spans
+from .bounds.moment_graph import Step
+from .bounds.moments import moment_graph
+from .core.linear_instance import LinearInstance
+from .core.relaxations import relaxed, relaxed_at_backwards
+from .core.tolerances import CLOSED
+from .core.unlike import least
+
+MARGIN = CLOSED / 2
+"""By how much, relative, the certified bound is below the known one, to allow for rounding."""
+
+_Argument = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """No schedule costs less than ``lower_bound``, by ``argument``, a JSON object."""
+
+    lower_bound: float
+    argument: _Argument
+
+
+def certify(schedule: Schedule) -> Certified | None:
+    """The best certified bound on the cost of all schedules of the instance.
+
+    It is at most the bound in the schedule's report. None if no argument applies to the instance.
+    """
+    known = schedule.report.lower_bound if schedule.report else None
+    if known is None or not isfinite(known):
+        return None
+    facts = read_facts(dump_schedule(schedule), "schedule")
+    proven = (*_closed_forms(facts, known), *_moments(facts, schedule.problem, known))
+    return max(proven, key=lambda found: found.lower_bound, default=None)
+
+
+def _closed_forms(facts: Facts, known: float) -> Iterator[Certified]:
+    """The arguments that are formulas, each for all ranks or stages."""
+    numbers = {"work": ("rank", facts.plan.ranks), "slots": ("stage", facts.plan.stages)}
+    for kind, proven in CLOSED_FORMS.items():
+        key, number = numbers.get(kind, ("", 1))
+        for at in range(number):
+            argument = {"kind": kind} | ({key: at} if key else {})
+            with suppress(NotProvenError):
+                value = float(proven(facts, argument))
+                yield Certified(min(value, known) * (1 - MARGIN), argument)
+
+
+def _moments(facts: Facts, problem: Problem, known: float) -> Iterator[Certified]:
+    """The argument by moments for each relaxation without remat that exact arithmetic accepts."""
+    with suppress(InfeasibleError, InputError):
+        alike = least(problem) if problem.profile.unlike else problem
+        for bare in (relaxed(alike), relaxed_at_backwards(alike)):
+            linear = LinearInstance.of(bare)
+            if linear is None:
+                continue
+            graph = moment_graph(bare, slot_spans(linear), memory_time=False)
+            closing, names = graph.closing(), list(graph.names)
+            value = min(known, closing.least(float(busy(bare).max()))) * (1 - MARGIN)
+            ends = list(zip(closing.tail.tolist(), closing.head.tolist(), strict=True))
+            steps = needed(closing.refutation(value), ends)
+            paths = [[names[node] for node in path] for path in steps]
+            with suppress(NotProvenError):
+                check_moments(facts, Fraction(value), paths)
+                yield Certified(value, {"kind": "moments", "paths": paths})
+
+
+def needed(steps: list[Step], ends: list[tuple[int, int]]) -> list[list[int]]:
+    """The paths of ``steps`` on which the last one depends, and the last one as a closed path.
+
+    ``ends``: tail and head of each arc. A path depends on the steps before it that made the arcs
+    between its nodes longest. A pay depends on both bounds of its link.
+    """
+    found = dict[int, list[int]]()
+    open_ = [len(steps) - 1] if steps else []
+    while open_:
+        at = open_.pop()
+        if at in found:
+            continue
+        path = steps[at].path
+        found[at] = [*path, path[0]] if steps[at].arc < 0 else path
+        pairs = set(zip(found[at], found[at][1:], strict=False))
+        if not path:
+            link = ends[steps[at].arc - 2]
+            pairs = {link, link[::-1]}
+        for pair in pairs:
+            own = [k for k in range(at) if steps[k].arc >= 0 and ends[steps[k].arc] == pair]
+            open_ += [max(own, key=lambda k: steps[k].length)] if own else []
+    return [found[at] for at in sorted(found) if found[at]]
