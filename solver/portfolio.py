@@ -24,8 +24,9 @@ from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Problem
 
 from .construct.backward_tail import TailBuilder
-from .construct.linear import Constructor, HeuristicParameters, settings
+from .construct.linear import Constructor, settings
 from .construct.one_at_a_time import one_at_a_time
+from .construct.round_based import RoundParameters
 from .construct.warm_start import warm_starts
 from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance
@@ -37,7 +38,7 @@ from .core.tolerances import ROUNDING
 from .core.worker_threads import Pieces, Worker, side_by_side, workers_abreast
 from .families.applicable import build_families
 from .proofs import RankBounds, closed_form_bounds, interleave, solve_exactly, tighten
-from .search.constructor_search import LinearListTuner, RoundTuner, Tried, building
+from .search.constructor_search import RoundTuner, Tried, building
 from .search.list_search import ListTuner
 from .search.local_search import Annealer, FillingAnnealer
 from .search.overlap_annealing import OverlapAnnealer
@@ -126,7 +127,8 @@ class ConstructAndImprove:
         self._rng = rng
         self._tried: list[Tried] = []
         self._constructor = Constructor(best.problem, linear) if linear else None
-        self._left: Iterator[HeuristicParameters] = iter(())
+        self._lists = ListTuner(best.problem, rng) if linear else None
+        self._left: Iterator[RoundParameters] = iter(())
         if linear is not None:
             lags = linear.lags(best.problem.objective)
             self._left = settings(linear, best.bound.value, lags)
@@ -136,7 +138,7 @@ class ConstructAndImprove:
         yield from self.improve(best)
 
     def construct(self, best: Incumbent) -> Pieces:
-        """Run the constructor with the parameter settings that have not been tried."""
+        """Run the rounds with the parameters that have not been tried, then the list scheduler."""
         for parameters in self._left:
             best.work.spend(building(self.ops))
             assert self._constructor is not None
@@ -145,6 +147,9 @@ class ConstructAndImprove:
                 cost = self._constructor.cost(rows)
                 self._tried.append((cost, parameters))
                 best.offer(rows, Method.ROUNDS, cost)
+            yield
+        if self._lists is not None and not best.over():
+            self._lists.first(best)
             yield
 
     def improve(self, best: Incumbent) -> Pieces:
@@ -157,9 +162,8 @@ class ConstructAndImprove:
             for fewer in fewer_microbatches(best.problem)[1:]:
                 yield from unroller(best, fewer, self._rng).first(best)
         rounds: list[Round] = [*overlap_annealers(best, self._rng), self._annealer]
-        if self._constructor is not None:
-            built = self._constructor, self._tried, self._rng
-            rounds += [RoundTuner(*built), LinearListTuner(*built, best.problem.objective)]
+        if self._constructor is not None and self._lists is not None:
+            rounds += [RoundTuner(self._constructor, self._tried, self._rng), self._lists]
             rounds += unrollers(best, self._rng)
         elif as_many_each_way(best.problem):
             yield from search_periodic(best)

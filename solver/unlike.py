@@ -18,9 +18,7 @@ from functools import partial
 
 import numpy as np
 
-from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.problem import Problem
 
 from .construct.one_at_a_time import one_at_a_time
 from .core.incumbent import Incumbent
@@ -31,7 +29,7 @@ from .core.worker_threads import Pieces, Worker, side_by_side
 from .families.applicable import build_families
 from .portfolio import start
 from .proofs import closed_form_bounds, interleave
-from .search.list_search import ListTuner, PriorityTuner
+from .search.list_search import ListTuner
 from .search.local_search import Annealer
 from .search.pattern_search import PatternSearch, offer_filled
 from .search.rounds import improve
@@ -50,7 +48,7 @@ def plan_unlike(best: Incumbent, seed: int, solver: str) -> Pieces:
     build_families(best)
     if best.order is not None:
         offer_filled(best, best.order, Method.PATTERN if best.built else FALLBACK)
-    _list_tuner(best.problem, np.random.default_rng(seed)).first(best)
+    ListTuner(best.problem, np.random.default_rng(seed)).first(best)
     search = _search(best, seed, pattern=True)
     yield
     if solver == "heuristic":
@@ -88,19 +86,10 @@ def _search(best: Incumbent, seed: int, *, pattern: bool) -> Worker:
     def mean(small: Incumbent) -> Pieces:
         yield from start(small, int(rng.integers(1 << 31))).pieces(small)
 
-    tuner, patterns = _list_tuner(best.problem, rng), PatternSearch(best, mean, largest=pattern)
+    tuner, patterns = ListTuner(best.problem, rng), PatternSearch(best, mean, largest=pattern)
 
     def search(view: Incumbent) -> Pieces:
         yield from tuner.pieces(view)
         yield from improve(view, [tuner, patterns, Annealer(best.problem, rng)])
 
     return search
-
-
-def _list_tuner(problem: Problem, rng: np.random.Generator) -> ListTuner | PriorityTuner:
-    """The list scheduler by priorities if each stage has its own rank.
-
-    Otherwise the list scheduler that reserves memory for the later stages of a rank.
-    """
-    alone = problem.stages == len(set(Costs.of(problem).owner[:, 0].tolist()))
-    return PriorityTuner(problem, rng) if alone else ListTuner(problem, rng)

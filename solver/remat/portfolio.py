@@ -44,12 +44,13 @@ from ..core.relaxations import fusible, offloadable, plain, recomputable
 from ..core.schedule_cost import within_memory
 from ..core.stopping import Budget
 from ..core.worker_threads import Pieces, Worker, side_by_side, workers_abreast
+from ..search.list_search import ListTuner
 from ..search.local_search import OrderAnnealer, cooled
 from ..search.rounds import improve
 from ..search.window_search import WindowSearch
 from .fused_backward import fused, fused_neighbours, fused_whole
 from .keeping import kept
-from .list_tuner import RematListTuner
+from .list_tuner import remat_list_tuner
 from .repair import fitted, roomier
 from .whole_stages import reductions, returned
 
@@ -69,11 +70,11 @@ def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -
     """
     problem, every = best.problem, options.recompute_all
     starts = _Starts(best, every)
-    lists = None if every else RematListTuner.of(problem, np.random.default_rng(options.seed))
+    lists = None if every else remat_list_tuner(problem, np.random.default_rng(options.seed))
     solved = partial(_solved, best, optimizer, options, 1.0 if lists is None else FIRST)
     for found in lower_bounds(problem):
         best.raise_bound(found)
-    _first(starts, solved, problem, lists)
+    _first(best, starts, solved, lists)
     yield
     if not every:
         with suppress(InfeasibleError):
@@ -97,13 +98,13 @@ def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -
     yield from side_by_side(best, workers)
 
 
-def _first(starts: _Starts, solved: _Solve, problem: Problem, lists: RematListTuner | None) -> None:
+def _first(best: Incumbent, starts: _Starts, solved: _Solve, lists: ListTuner | None) -> None:
     """Offer a first schedule, of the list scheduler or of the first reduction that fits."""
-    if lists is not None:
-        for rows in lists.first():
-            starts.offer(rows, Method.LIST)
-            return
-    for reduction in reductions(problem, starts.every):
+    rows = lists.first_order(best) if lists is not None else None
+    if rows is not None:
+        starts.offer(rows, Method.LIST)
+        return
+    for reduction in reductions(best.problem, starts.every):
         reduced = reduction.reduced
         if reduced is not None:
             with suppress(InfeasibleError):
@@ -124,7 +125,7 @@ def _search(  # noqa: PLR0917
     """The part of one worker: lists and relaxation within their budgets, then annealing."""
     problem, every, rng = best.problem, shared.every, np.random.default_rng((seed, number))
     starts = shared.part(best, number, of)
-    yield from _lists(best, starts, listed, None if every else RematListTuner.of(problem, rng))
+    yield from _lists(best, starts, listed, None if every else remat_list_tuner(problem, rng))
     if number == 0:
         # with a work limit, almost nothing may be left until the next exchange; with a time limit,
         # time may have been added since
@@ -158,13 +159,11 @@ def _fitted(starts: _Starts, solved: _Solve, problem: Problem) -> Pieces:
         yield
 
 
-def _lists(
-    best: Incumbent, starts: _Starts, budget: Budget, tuner: RematListTuner | None
-) -> Pieces:
+def _lists(best: Incumbent, starts: _Starts, budget: Budget, tuner: ListTuner | None) -> Pieces:
     """Offer schedules of the list scheduler."""
     begun = best.work.used
     while tuner is not None and not budget() and best.work.used - begun < budget.work.ops:
-        for rows in tuner.round(best):
+        for rows in tuner.orders(best, np.inf):
             starts.offer(rows, Method.LIST)
         yield
 
