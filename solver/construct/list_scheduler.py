@@ -76,7 +76,7 @@ _STAYS, _FILLS, _GONE = range(1, 4)
 _STAYING, _FILLING, _AWAY, _BACK = range(5, 9)
 
 
-class Work(NamedTuple):
+class ListRun(NamedTuple):
     """The arrays that the scheduler writes.
 
     Outputs: ``order``, the packed ops, with as much room for each rank as its stages have ops, 3 M
@@ -103,7 +103,7 @@ class Work(NamedTuple):
     held: FloatArray
 
     @classmethod
-    def of(cls, stages: Stages, ops: int = 3) -> Work:
+    def of(cls, stages: Stages, ops: int = 3) -> ListRun:
         """``ops``: of a microbatch on a stage; 4 with remat."""
         size, ranks, microbatches = len(stages.owner), len(stages.limit), stages.names.shape[1]
         return cls(
@@ -112,7 +112,7 @@ class Work(NamedTuple):
             np.empty(ranks),
             np.empty((5, size, microbatches + 1)),
             np.empty((_BACK + 1, size), dtype=np.int64),
-            np.empty((size, microbatches), dtype=np.int64),
+            np.zeros((size, microbatches), dtype=np.int64),  # valid even where no W waits
             np.empty((size, microbatches), dtype=np.int8),
             *np.empty((4, ranks)),
         )
@@ -131,15 +131,12 @@ def list_schedule(  # noqa: PLR0917
     rest: FloatArray | None,  # (S,) the memory that an R takes; None: nothing is recomputed
     keys: FloatArray | None,  # (2, M) of `parameters`; None: microbatches never overtake others
     makespan: bool,
-    work: Work,
+    run: ListRun,
 ) -> float:
-    """Write an order to ``work`` and return its cost.
-
-    The cost is infinite if no op can start any more, for lack of memory.
-    """
+    """Write an order to ``run``; returns its cost, infinite if memory lets no further op start."""
     table, owner, own, offsets, limit, names = stages[:6]
     theta, gap, entry, stay, _ = parameters
-    order, number, spans, arrivals, counts, late, fates, clock, free, first, held = work
+    order, number, spans, arrivals, counts, late, fates, clock, free, first, held = run
     depth, microbatches = len(owner) // len(names), names.shape[1]
     in_turn = keys is None or rest is not None  # whether microbatches enter in the order of entry
     arrivals[:], clock[:], first[:] = np.inf, np.inf, -1.0
@@ -167,10 +164,9 @@ def list_schedule(  # noqa: PLR0917
         free[r] = clock[r] = end = now + of_kind(table, kind, s, j)
         if rest is not None:
             fate = _fate(kind, s, place, held[r], limit[r], table, theta, entry, stay, rest, counts)
-            held[r] += _with_remat(kind, s, place, fate, rest, counts, fates)
-            if kind == _R:
-                comes = arrivals[_R, s, place] + theta[LEAD, s] * table[_R, s]
-                arrivals[_B, s, place] = max(end, comes)
+            held[r] += _with_remat(
+                kind, s, place, fate, end, table, theta, rest, counts, fates, arrivals
+            )
         if keys is not None:
             arrivals[kind, s, place] = np.inf
             if kind == _B:
@@ -185,8 +181,7 @@ def list_schedule(  # noqa: PLR0917
             if rest is not None and row == _B and fates[there, place] == _GONE:
                 row, comes = _R, comes - theta[LEAD, there] * table[_R, there]
             arrivals[row, there, place] = comes
-            if to != r:
-                clock[to] = min(clock[to], max(now, comes, free[to]))
+            clock[to] = min(clock[to], max(now, comes, free[to]))
         left -= int(kind != _R)
     spans[:] = free - np.maximum(first, 0.0)
     return float(free.max() if makespan else spans.max())
@@ -210,9 +205,9 @@ def _choose(  # noqa: PLR0917
     now: float,
     held: float,
 ) -> tuple[int, int, int, float]:
-    """The kind, stage and place of the op that rank r runs now, and the time.
+    """The kind, stage and place of the op that rank r runs now, and when the next input arrives.
 
-    If none can run, kind is -1 and the time is that of the next arrival.
+    If none can run, kind is -1.
     """
     best, best_kind, best_stage, best_place, full = np.inf, -1, -1, 0, False
     soon, comes = np.inf, np.inf  # lowest key among ops worth waiting for; the next arrival
@@ -311,11 +306,15 @@ def _with_remat(  # noqa: PLR0917
     s: int,
     place: int,
     fate: int,  # of a microbatch whose F starts
+    end: float,
+    table: FloatArray,
+    theta: FloatArray,
     rest: FloatArray,
     counts: IntArray,
     fates: npt.NDArray[np.int8],
+    arrivals: FloatArray,
 ) -> float:
-    """Count an op that starts by the fate of its microbatch; returns the memory that it adds."""
+    """Note that an op starts, with remat; returns by how much its memory differs from M_B, M_W."""
     if kind == _F:
         fates[s, place] = fate
     gone = fates[s, place] == _GONE
@@ -323,6 +322,9 @@ def _with_remat(  # noqa: PLR0917
         counts[_STAYING - 1 + fates[s, place], s] += 1 if kind == _F else -1
     if gone and kind in (_R, _B):
         counts[_BACK, s] = int(kind == _R)
+    if kind == _R:
+        comes = arrivals[_R, s, place] + theta[LEAD, s] * table[_R, s]
+        arrivals[_B, s, place] = max(end, comes)
     return float(rest[s] if kind == _R else -rest[s] if kind == _F and gone else 0.0)
 
 
@@ -352,12 +354,12 @@ def tune_list(  # noqa: PLR0917
     keys: FloatArray | None,
     changes: Moves,
     makespan: bool,
-    best: Work,  # its order is the best found, if it costs less than best_cost
+    best: ListRun,  # its order is the best found, if it costs less than best_cost
     best_cost: float,
     hot: float,  # temperature of the first move, in units of cost; `cold`: of the last
     cold: float,
     moves: int,
-    work: Work,
+    run: ListRun,
     state: State,  # changed in place
     stopped: npt.NDArray[np.bool_],  # (1,), ends the search when set
 ) -> tuple[float, float]:
@@ -374,13 +376,13 @@ def tune_list(  # noqa: PLR0917
         if move >= 0:
             for _ in range(1 + int(2 * random(state))):
                 _change_one(stages, parameters, keys, changes, state)
-        cost = list_schedule(stages, parameters, rest, keys, makespan, work)
-        value = cost + UNEVEN * ((work.spans - stages.work) ** 4).mean() ** 0.25
+        cost = list_schedule(stages, parameters, rest, keys, makespan, run)
+        value = cost + UNEVEN * ((run.spans - stages.work) ** 4).mean() ** 0.25
         if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
             current, current_cost = value, cost
             if cost < best_cost:
                 best_cost = cost
-                best.order[:], best.number[:] = work.order, work.number
+                best.order[:], best.number[:] = run.order, run.number
             old_theta[:], old_gap[:], old_entry[:], old_stay[:] = theta, gap, entry, stay
             old_key[:] = key
         else:

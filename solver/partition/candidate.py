@@ -17,7 +17,7 @@ from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule
 
 from ..construct.linear import Constructor, settings
 from ..construct.list_parameters import Kind, Stages, list_parameters
-from ..construct.list_scheduler import Work, list_schedule
+from ..construct.list_scheduler import ListRun, list_schedule
 from ..core.linear_instance import LinearInstance
 from ..core.methods import Method
 from ..core.options import Order
@@ -79,13 +79,13 @@ def _constructed(
 
 def _listed(problem: Problem, seed: int, spent: StoppingCriterion) -> QuickSchedule:
     stages, best = Stages.of(problem), QuickSchedule()
-    kind, work = Kind.of(stages, remat=False, unlike=False), Work.of(stages)
+    kind, run = Kind.of(stages, remat=False, unlike=False), ListRun.of(stages)
     drawn = islice(list_parameters(stages, kind, np.random.default_rng(seed)), DRAWN)
     makespan = problem.objective is Objective.MAKESPAN
     for parameters in drawn:
-        cost = list_schedule(stages, parameters, None, None, makespan, work)
+        cost = list_schedule(stages, parameters, None, None, makespan, run)
         if cost < best.cost:
-            best = QuickSchedule(cost, work.rows(stages))
+            best = QuickSchedule(cost, run.rows(stages))
         if spent():
             break
     return best

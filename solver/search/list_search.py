@@ -12,7 +12,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 
 from ..construct.entry_orders import entry_orders
 from ..construct.list_parameters import Kind, ListParameters, Moves, Stages, list_parameters
-from ..construct.list_scheduler import Work, list_schedule, tune_list
+from ..construct.list_scheduler import ListRun, list_schedule, tune_list
 from ..core.incumbent import Incumbent
 from ..core.kernels import seeded
 from ..core.methods import Method
@@ -23,8 +23,8 @@ from .local_search import SLICES, Heat, cooled
 
 LIST_OP = 5  # work to build an op, in simulated ops, per stage of a rank
 NEAR = 1.01  # a search continues while its own best cost is at most this multiple of the best
-DRAWN, DRAWN_SEVERAL = 100, 10
-"""Random parameters of which the best are annealed; fewer if ranks have several stages."""
+DRAWN = {Kind.ONE_STAGE: 100, Kind.SEVERAL_STAGES: 10, Kind.REMAT: 30, Kind.UNLIKE: 100}
+"""Random parameters of which the best are annealed."""
 KEPT, KEPT_UNLIKE = 4, 2  # number of best parameters that are kept
 FIRST, FIRST_UNLIKE = 5, 12  # rounds before any other method
 
@@ -48,15 +48,15 @@ class ListTuner:
         self._rest, self._changes = rest, Moves.of(alike, self._kind)
         self._several = self._kind is Kind.SEVERAL_STAGES
         self._unlike = self._kind is Kind.UNLIKE
-        self._drawn = DRAWN_SEVERAL if self._several else DRAWN
+        self._drawn = DRAWN[self._kind]
         self._kept, self._first = (KEPT_UNLIKE, FIRST_UNLIKE) if self._unlike else (KEPT, FIRST)
         self._pool: list[tuple[float, ListParameters]] = []
         self._near, self._state = True, seeded(rng)
         self._unit = float(self._stages.work.max()) / self._stages.names.shape[1]
         ops = 3 if rest is None else 4
-        self._work, self._best = Work.of(self._stages, ops), Work.of(self._stages, ops)
+        self._run, self._best = ListRun.of(self._stages, ops), ListRun.of(self._stages, ops)
         several = max(1, len(self._stages.owner) // problem.ranks)
-        self._move = LIST_OP * len(self._work.order) * several
+        self._move = LIST_OP * len(self._run.order) * several
 
     @property
     def able(self) -> bool:
@@ -75,7 +75,7 @@ class ListTuner:
         for heat in heats:
             found, cost = tune_list(
                 self._stages, parameters, self._rest, self._keys(parameters), self._changes,
-                self._makespan, self._best, most, *heat, moves, self._work, self._state,
+                self._makespan, self._best, most, *heat, moves, self._run, self._state,
                 best.interrupt.flag,
             )  # fmt: skip
             best.work.spend(moves * self._move)
@@ -106,7 +106,7 @@ class ListTuner:
     def first_order(self, best: Incumbent) -> Order | None:
         """The order of the best of some random parameters; None if it is not complete."""
         complete = np.isfinite(self._cost(self._draw(best)))
-        return self._work.rows(self._stages) if complete else None
+        return self._run.rows(self._stages) if complete else None
 
     def _begin(self, best: Incumbent) -> tuple[ListParameters, Iterator[Heat]]:
         """The parameters that a round starts from, and the temperatures of its pieces."""
@@ -128,7 +128,7 @@ class ListTuner:
 
     def _cost(self, parameters: ListParameters) -> float:
         keys = self._keys(parameters)
-        return list_schedule(self._stages, parameters, self._rest, keys, self._makespan, self._work)
+        return list_schedule(self._stages, parameters, self._rest, keys, self._makespan, self._run)
 
     def _keys(self, parameters: ListParameters) -> FloatArray | None:
         return parameters.keys if self._kind.overtakes else None
