@@ -302,6 +302,8 @@ class Moves(NamedTuple):
     ``chances``: cumulative, (12,). ``whole``: whether the row is changed by whole numbers, (10,).
     ``step``, ``least``, ``most``: size of a change, and the limits of the row, (10, S). ``unit``:
     size of a change of a gap. ``period``: a distance of gaps that are changed together.
+    ``reordered``: the chance that keys, or the order of entry of unlike microbatches, are changed
+    instead.
     """
 
     chances: FloatArray
@@ -311,6 +313,7 @@ class Moves(NamedTuple):
     most: FloatArray
     unit: float
     period: int
+    reordered: float
 
     @classmethod
     def of(cls, stages: Stages, kind: Kind) -> Moves:
@@ -330,4 +333,5 @@ class Moves(NamedTuple):
         turn = float(stages.work.max()) / microbatches
         unit = stages.meeting if stages.crowded or not several else turn
         chances, period = np.cumsum(kind.chances), int(stages.capacity[0])
-        return cls(chances, whole, step, least, most, unit, period)
+        reordered = 0.15 if kind is Kind.REMAT else 0.55
+        return cls(chances, whole, step, least, most, unit, period, reordered)

@@ -397,7 +397,7 @@ def _change_one(
 ) -> None:
     """Random move: a row of ``theta`` on some stages of one level, the gaps, or an order."""
     theta, gap, entry, stay, _ = parameters
-    if stages.table.ndim == 3 and random(state) < 0.55:
+    if (stages.table.ndim == 3 or keys is not None) and random(state) < moves.reordered:
         if keys is None:
             _change_entry(entry, state)
         else:
