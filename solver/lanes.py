@@ -9,8 +9,9 @@ from typing import NamedTuple
 from pipeloom.ir.model.problem import Problem
 
 from .bounds.milp_relaxation import SECONDS, remat_relaxation
-from .construct.linear import HeuristicParameters, settings
+from .construct.linear import settings
 from .construct.one_at_a_time import one_at_a_time
+from .construct.round_based import RoundParameters
 from .construct.warm_start import warm_starts
 from .core.incumbent import Incumbent
 from .core.kinds import even, linear, paired, plain, remat, two_copies, unlike, weights
@@ -67,7 +68,7 @@ class Search:
                 yield list(row.begin(self._lane))
 
     @cached_property
-    def _left(self) -> Iterator[HeuristicParameters]:
+    def _left(self) -> Iterator[RoundParameters]:
         if self._lane.number or not linear(self._problem):
             return iter(())
         return settings(self._problem, self._lane.constructor.linear, self._best.bound.value)
@@ -117,7 +118,7 @@ class Search:
             self._lane.lists.first(best)
 
     def construct(self) -> Pieces:
-        """Run the constructor with the parameter settings that have not been tried."""
+        """Run the rounds with the parameters that have not been tried, then the list scheduler."""
         for parameters in self._left:
             self._best.work.spend(building(self._ops))
             rows = self._lane.constructor.build(parameters)
@@ -125,6 +126,9 @@ class Search:
                 cost = self._lane.constructor.cost(rows)
                 self._lane.tried.append((cost, parameters))
                 self._best.offer(rows, Method.ROUNDS, cost)
+            yield
+        if self._lane.number == 0 and linear(self._problem) and not self._best.over():
+            self._lane.lists.first(self._best)
             yield
 
     def improve(self) -> Pieces:

@@ -26,9 +26,9 @@ from .core.worker_threads import MOST_WORKERS, Worker
 from .families.applicable import streaming_families
 from .remat import relations
 from .remat.annealing import RematAnnealer
-from .remat.list_tuner import RematListTuner
-from .search.constructor_search import LinearListTuner, RoundTuner, Tried
-from .search.list_search import ListTuner, PriorityTuner
+from .remat.list_tuner import remat_list_tuner
+from .search.constructor_search import RoundTuner, Tried
+from .search.list_search import ListTuner
 from .search.local_search import Annealer, FillingAnnealer, PairAnnealer
 from .search.pattern_search import PatternSearch
 from .search.periodic_search import repeats, search_periodic
@@ -64,14 +64,8 @@ class Lane:
         return Constructor(self.problem, instance)
 
     @cached_property
-    def lists(self) -> ListTuner | PriorityTuner:
-        """The list scheduler by priorities if microbatches are unlike and stages have own ranks.
-
-        Otherwise the list scheduler that reserves memory for the later stages of a rank.
-        """
-        owners = Costs.of(self.problem).owner[:, 0].tolist()
-        alone = unlike(self.problem) and len(owners) == len(set(owners))
-        return (PriorityTuner if alone else ListTuner)(self.problem, self.rng)
+    def lists(self) -> ListTuner:
+        return ListTuner(self.problem, self.rng)
 
     @cached_property
     def unrollers(self) -> list[RelatedSearch]:
@@ -128,7 +122,7 @@ def _related(
 
 
 def _remat_lists(lane: Lane) -> Iterator[Round]:
-    tuner = None if lane.options.recompute_all else RematListTuner.of(lane.problem, lane.rng)
+    tuner = None if lane.options.recompute_all else remat_list_tuner(lane.problem, lane.rng)
     if tuner is not None and Costs.of(lane.problem).durations[:2].any():
         yield relations.RematLists(tuner, lane.starts)
 
@@ -139,10 +133,6 @@ def _remat_annealer(lane: Lane) -> Iterator[Round]:
 
 def _constructors(lane: Lane) -> Iterator[Round]:
     yield RoundTuner(lane.constructor, lane.tried, lane.rng)
-
-
-def _linear_lists(lane: Lane) -> Iterator[Round]:
-    yield LinearListTuner(lane.constructor, lane.tried, lane.rng, lane.problem.objective)
 
 
 def _windows(lane: Lane) -> Iterator[Round]:
@@ -179,7 +169,7 @@ METHODS = (
     Row(Method.TAIL, even, _plain(TailBuilder)),
     Row(Method.ANNEAL, _annealed, _plain(Annealer)),
     Row(Method.ROUNDS, linear, _constructors, FIRST),
-    Row(Method.LIST, linear, _linear_lists, FIRST),
+    Row(Method.LIST, linear, lambda lane: [lane.lists], FIRST),
     Row(Method.PERIODIC, repeats, lambda lane: [Once(search_periodic(lane.best))], FIRST),
     Row(Method.LIST, even, lambda lane: [lane.lists]),
     Row(Method.SPLICE, _cut_in_pieces, _plain(SpliceSearch)),

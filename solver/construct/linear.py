@@ -1,7 +1,6 @@
-"""Two constructive heuristics for one stage per rank, and the parameters to try with them.
+"""The rounds (:mod:`.round_based`) on a problem, and the parameters to try with them.
 
-:mod:`.round_based` works microbatch by microbatch, :mod:`.list_scheduler_linear` follows the clock.
-Both need the *warm-up*: how many microbatches each stage takes in before its first B. The head-tail
+They need the *warm-up*: how many microbatches each stage takes in before its first B. The head-tail
 bound gives the best warm-up for a target cost: the fewest F's with which every first B can come in
 time (:func:`..bounds.moments.fewest_forwards`). With fewer the cost is exceeded; more only hold
 memory.
@@ -10,41 +9,25 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain as one_by_one
-from typing import Protocol
 
 import numpy as np
 
 from pipeloom.ir.cost.simulator import Simulator
-from pipeloom.ir.model.ops import FloatArray, IntArray
+from pipeloom.ir.model.ops import IntArray
 from pipeloom.ir.model.problem import Problem
 
 from ..bounds.moments import fewest_forwards
 from ..core.linear_instance import LinearInstance
 from ..core.options import Order
-from .list_scheduler_linear import linear_list_parameters
-from .round_based import round_parameters
+from .round_based import RoundParameters, round_parameters, round_schedule
 
 EXCESS = (1e-9, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # costs to warm up for, relative to the bound
 SLOPES = (2.0, 1.0, 0.7, 1.5, 3.0, 2.5)  # F's in a warm-up more than on the next stage
 SHARES = (1.0, 0.9, 1.1, 0.75, 1.25)  # further slopes; 1: just fills stage 0's memory
 
 
-class HeuristicParameters(Protocol):
-    """The parameters of a constructive heuristic, which a search may change."""
-
-    def build(
-        self, linear: LinearInstance, order: IntArray, f_end: FloatArray, b_end: FloatArray
-    ) -> bool:
-        """Fill ``order``, shape (S, 3M), with each stage's packed ops; False if it gets stuck.
-
-        ``f_end``, ``b_end``: scratch, shape (S, M).
-        """
-        ...
-
-
 class Constructor:
-    """Runs either heuristic on a problem with one stage per rank; it allocates its arrays once."""
+    """Runs the rounds on a problem with one stage per rank; it allocates its arrays once."""
 
     def __init__(self, problem: Problem, linear: LinearInstance) -> None:
         self.linear = linear
@@ -55,41 +38,31 @@ class Constructor:
         self._f_end = np.empty((linear.stages, linear.microbatches))
         self._b_end = np.empty_like(self._f_end)
 
-    def build(self, parameters: HeuristicParameters) -> Order | None:
-        """The packed ops of each rank, one array per rank; None if the heuristic gets stuck."""
+    def build(self, parameters: RoundParameters) -> Order | None:
+        """The packed ops of each rank, one array per rank; None if the rounds get stuck."""
         c = self.linear
         order = np.empty((c.stages, 3 * c.microbatches), dtype=np.int64)
-        complete = parameters.build(c, order, self._f_end, self._b_end)
-        return self.by_rank(order) if complete else None
+        complete = round_schedule(c, parameters, order, self._f_end, self._b_end)
+        if not complete:
+            return None
+        rows = [np.empty(0, dtype=np.int64)] * self._ranks
+        for stage, rank in enumerate(c.ranks.tolist()):
+            rows[rank] = order[stage]
+        return tuple(rows)
 
     def cost(self, rows: Order) -> float:
         return self._simulator.cost(np.concatenate(rows))
 
-    def by_rank(self, order: IntArray) -> Order:
-        """Convert ``order``, one row per stage, shape (S, 3M), to one array per rank."""
-        rows = [np.empty(0, dtype=np.int64)] * self._ranks
-        for stage, rank in enumerate(self.linear.ranks.tolist()):
-            rows[rank] = order[stage]
-        return tuple(rows)
 
-
-def settings(
-    problem: Problem, linear: LinearInstance, bound: float
-) -> Iterator[HeuristicParameters]:
-    """The parameters to try of both heuristics; those that the bound suggests come first."""
+def settings(problem: Problem, linear: LinearInstance, bound: float) -> Iterator[RoundParameters]:
+    """The parameters to try; those that the bound suggests come first."""
     warms = fewest_forwards(problem, [bound * (1 + excess) for excess in EXCESS])
     full = (float(linear.capacity[0]) - 1) / max(1, linear.stages - 1)
     warms += [_slope(linear, slope) for slope in SLOPES]
     further = [_slope(linear, full * share) for share in SHARES]
     idle = bound - linear.lags(problem.objective) - linear.work
-    return one_by_one(
-        round_parameters(linear, _distinct(warms + further), idle),
-        linear_list_parameters(linear, _distinct(warms)),
-    )
-
-
-def _distinct(warms: list[IntArray]) -> list[IntArray]:
-    return list({warm.tobytes(): warm for warm in warms}.values())
+    distinct = {warm.tobytes(): warm for warm in warms + further}
+    return round_parameters(linear, list(distinct.values()), idle)
 
 
 def _slope(linear: LinearInstance, slope: float) -> IntArray:

@@ -1,168 +1,337 @@
-"""Inputs of the list schedulers: arrays of the stages, and parameters that a search changes."""
+"""Inputs of the list scheduler: arrays of the stages, and parameters that a search changes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.ops import FloatArray, IntArray
+from pipeloom.ir.cost.remat import RECOMPUTED
+from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 
 from ..core.streams import streams_of
 from ..core.tolerances import ROUNDING
 from ..core.unlike import typical
-from .list_scheduler_linear import ANY
 
 STRICT = 1000.0  # an offset larger than any microbatch's place: a strict priority
 # memory is small if the memory-time of a microbatch needs more than this share of limit times work
 CROWDED = 0.6
+SHARES, EXTRA, PERIODS = (0.0, 0.95, 1.0, 1.05), (0.5, 1.0), (1, 2, 3, 4, 5, 6, 7)
+"""With one stage per rank, a gap is a share of ``meeting``, and once per period an extra share."""
+SLOPES = (0.7, 1.0, 1.5, 2.0, 3.0, np.inf)
+"""With one stage per rank, by how much a stage's ``ahead`` exceeds that of the next stage."""
+
+M_B, M_W, INTO_F, INTO_B = range(7, 11)
+"""Rows of a table of :class:`Stages`, below those by :class:`OpKind`."""
+KEY_F, KEY_B, AHEAD, RESERVE, DEFER, FILL, PATIENCE, KEEP, AGAIN, LEAD, STAY, GAP = range(12)
+"""Rows of ``theta``, up to ``LEAD``; the others are further kinds of moves."""
+NEVER, BESIDE, EVER = range(3)
+"""Whether a microbatch may stay: not at all, beside the reserved room, or in it as well."""
 
 
 class Stages(NamedTuple):
     """Arrays of the stages, for kernels: by stage (S,) or by rank (P,).
 
-    ``S`` counts the stages of each direction. If microbatches are unlike, times, sizes and delays
-    have shape (S, M). ``own[offsets[r]:offsets[r + 1]]``: the stages of rank r; ``level``: a
-    stage's index among the stages of its rank. ``into_f``, ``into_b``: the delay before F and
-    before B. ``work``: of each rank. ``meeting``: the median over the stages of T_F + T_B and both
-    delays; microbatches that start a multiple of it apart meet without waiting. It is 0 unless
-    memory is so small that it slows microbatches down. ``names``: the microbatches of each
-    direction, shape (1 or 2, M).
+    ``S`` counts the stages of each direction. ``table``: rows by :class:`OpKind` with durations,
+    then ``M_B``, ``M_W``, and the delays before F and before B, (11, S); (11, S, M) if microbatches
+    are unlike. ``own[offsets[r]:offsets[r + 1]]``: the stages of rank r; ``level``: a stage's index
+    among the stages of its rank. ``names``: the microbatches of each direction, shape (1 or 2, M).
+    ``work``: of each rank. ``meeting``: the median over the stages of T_F + T_B and both delays;
+    microbatches that start a multiple of it apart meet without waiting. ``crowded``: whether memory
+    is so small that it slows microbatches down. ``below``: the number of microbatches that start
+    while one is between F and B, at the rate of the work. ``capacity``: the number of microbatches
+    of all its stages that fit on the rank.
     """
 
-    f: FloatArray
-    b: FloatArray
-    w: FloatArray
-    m_b: FloatArray
-    m_w: FloatArray
-    into_f: FloatArray
-    into_b: FloatArray
+    table: FloatArray
     owner: IntArray
-    level: IntArray
     own: IntArray
     offsets: IntArray
     limit: FloatArray
+    names: IntArray
+    level: IntArray
     work: FloatArray
     meeting: float
-    names: IntArray
+    crowded: bool
+    below: FloatArray
+    capacity: FloatArray
 
     @classmethod
     def of(cls, problem: Problem) -> Stages:
-        unlike, each = problem.profile.unlike, Costs.of(problem)
-        costs = Costs.of(typical(problem)) if unlike else each
-        names = np.array(streams_of(problem), dtype=np.int64)
-        first = names[:, 0]
-        owner: IntArray = costs.owner[:, first].T.ravel()
-        into_f: FloatArray = costs.into_f[:, first].T.ravel()
-        into_b: FloatArray = costs.into_b[:, first].T.ravel()
-        f, b, w, m_b, m_w = (
-            np.tile(of, len(names)) for of in (*costs.durations[:3], costs.m_b, costs.m_w)
-        )
-        depth, times = np.tile(np.arange(problem.stages), len(names)), f + b + w
+        costs, names = Costs.of(problem), np.array(streams_of(problem), dtype=np.int64)
+        table = _table(costs, names)
+        owner = costs.owner[:, names[:, 0]].T.ravel()
+        depth = np.tile(np.arange(problem.stages), len(names))
         rows = [np.flatnonzero(owner == rank) for rank in range(problem.ranks)]
         rows = [row[np.argsort(depth[row], kind="stable")] for row in rows]
-        level = np.zeros(len(f), dtype=np.int64)
+        level = np.zeros(len(owner), dtype=np.int64)
         for row in rows:
             level[row] = np.arange(len(row))
+        mean = table
+        if problem.profile.unlike:
+            mean = _table(Costs.of(typical(problem)), names)
+        f, b, w, m_b, into_f, into_b = mean[[OpKind.F, OpKind.B, OpKind.W, M_B, INTO_F, INTO_B]]
         ways = f[:-1] + b[1:] + into_f[1:] + into_b[:-1]
         passed = (f + b + into_f + into_b).reshape(len(names), -1)
         stay = passed[:, ::-1].cumsum(axis=1)[:, ::-1].ravel() - into_f
-        held = np.bincount(owner, m_b * stay, problem.ranks)
-        busy = np.bincount(owner, times, problem.ranks)
-        with np.errstate(invalid="ignore"):
-            crowded = bool((held > CROWDED * busy.max() * costs.limit).any())
-        tables = f, b, w, m_b, m_w, into_f, into_b
-        if unlike:
-            f, b, w = each.durations[:3].copy()
-            tables = f, b, w, each.m_b, each.m_w, each.into_f, each.into_b
+        busy, limit = np.bincount(owner, f + b + w, problem.ranks), costs.limit * (1 + ROUNDING)
+        microbatches = names.shape[1]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            needed = np.bincount(owner, m_b * stay, problem.ranks)
+            crowded = bool((needed > CROWDED * busy.max() * limit).any())
+            below = np.nan_to_num(stay / busy[owner], nan=0.0, posinf=microbatches)
+            capacity = limit / np.bincount(owner, m_b, problem.ranks)
         return cls(
-            *tables,
+            table,
             owner,
-            level,
             np.concatenate(rows).astype(np.int64),
             np.cumsum([0, *map(len, rows)]).astype(np.int64),
-            costs.limit * (1 + ROUNDING),
-            names.shape[1] * np.array([float(times[row].sum()) for row in rows]),
-            float(np.median(ways)) if crowded and len(ways) else 0.0,
+            limit,
             names,
+            level,
+            microbatches * busy,
+            float(np.median(ways)) if len(ways) else 0.0,
+            crowded,
+            below,
+            np.clip(np.floor(np.nan_to_num(capacity, nan=np.inf)), 1, microbatches)[owner],
         )
+
+
+def _table(costs: Costs, names: IntArray) -> FloatArray:
+    """The table of :class:`Stages`, in which the delays are those of the first microbatches."""
+    if costs.m_b.ndim == 2:
+        rows = *costs.durations, costs.m_b, costs.m_w, costs.into_f, costs.into_b
+        return np.stack(rows)
+    sizes = (np.tile(row, len(names)) for row in (*costs.durations, costs.m_b, costs.m_w))
+    delays = (table[:, names[:, 0]].T.ravel() for table in (costs.into_f, costs.into_b))
+    return np.stack([*sizes, *delays])
+
+
+def recomputed(problem: Problem) -> FloatArray:
+    """The memory that an R takes, by stage, (S,)."""
+    costs = Costs.of(problem)
+    return np.asarray(costs.m_b - costs.kept[RECOMPUTED])
 
 
 class ListParameters(NamedTuple):
     """The heuristic parameters of the list scheduler.
 
-    ``key``: offsets of F's and B's, in microbatches, (2, S). ``ahead``: the most microbatches
-    between F and B, (S,). ``reserve``: the memory that an F must leave free, (S,). ``defer``: the
-    most W's that wait while something else can run, (P,). ``fill``: a W runs if the next input
-    arrives no earlier than ``fill`` x T_W from now, (P,). ``patience``: a rank waits up to this
-    long for an op with a lower key, (S,). ``gap``: on a first stage, the least time from the start
-    of one F to the start of the next, (streams, M). ``entry``: the order in which microbatches
-    enter, as positions in ``names``, (M,).
+    Rows of ``theta``, shape (10, S):
+
+    - ``KEY_F``, ``KEY_B``: offsets of F's and B's, in microbatches.
+    - ``AHEAD``: the most microbatches between F and B.
+    - ``RESERVE``: the memory that an F must leave free.
+    - ``DEFER``: the most W's that wait on the rank while an F could run.
+    - ``FILL``: a W runs if the next input arrives no earlier than ``fill`` x T_W from now.
+    - ``PATIENCE``: a rank waits up to this multiple of T_F for an op with a lower key.
+    - ``KEEP``, ``AGAIN``: the most microbatches that may stay between F and B, and that may wait
+      for their R.
+    - ``LEAD``: how long before the input of B arrives the R may start, in T_R's.
+
+    ``gap``: on a first stage, the least time from the start of one F to the start of the next,
+    (streams x M,). ``entry``: the order in which microbatches enter, as positions in ``names``,
+    (M,). ``stay``: :data:`NEVER`, :data:`BESIDE` or :data:`EVER`, (S, M). ``keys``: if microbatches
+    overtake each other, their keys for F and for B, (2, M).
     """
 
-    key: FloatArray
-    ahead: IntArray
-    reserve: FloatArray
-    defer: IntArray
-    fill: FloatArray
-    patience: FloatArray
+    theta: FloatArray
     gap: FloatArray
     entry: IntArray
+    stay: npt.NDArray[np.int8]
+    keys: FloatArray
 
     def copy(self) -> ListParameters:
         return ListParameters._make(array.copy() for array in self)
 
 
+class Kind(Enum):
+    """Kinds of instances: the stages per rank, recomputation, and microbatches that overtake."""
+
+    ONE_STAGE = (0.0, 0.0, 0.1, 0.0, 0.1, 0.12, 0.13, 0.0, 0.0, 0.0, 0.0, 0.55)
+    SEVERAL_STAGES = (0.18, 0.17, 0.13, 0.05, 0.1, 0.1, 0.09, 0.0, 0.0, 0.0, 0.0, 0.18)
+    REMAT = (0.1, 0.0, 0.0, 0.0, 0.05, 0.08, 0.1, 0.1, 0.07, 0.1, 0.1, 0.3)
+    UNLIKE = (0.2, 0.2, 0.05, 0.0, 0.15, 0.2, 0.2, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+    @property
+    def chances(self) -> tuple[float, ...]:
+        """The chance that a move changes each row of ``theta``, then ``STAY`` and ``GAP``."""
+        return self.value
+
+    @property
+    def overtakes(self) -> bool:
+        """Whether microbatches may run in another order than they enter."""
+        return self in (Kind.REMAT, Kind.UNLIKE)
+
+    @classmethod
+    def of(cls, stages: Stages, *, remat: bool, unlike: bool) -> Kind:
+        if stages.level.any():
+            return cls.SEVERAL_STAGES
+        return cls.UNLIKE if unlike else cls.REMAT if remat else cls.ONE_STAGE
+
+
 def list_parameters(
-    stages: Stages, rng: np.random.Generator, entries: Sequence[IntArray] = ()
+    stages: Stages, kind: Kind, rng: np.random.Generator, entries: Sequence[IntArray] = ()
 ) -> Iterator[ListParameters]:
     """Yield random parameters without end.
 
     They determine which ops go first, how W's fill gaps and how F's are spaced. ``stages``: of the
     mean microbatch. Microbatches enter in their given order, or in that of each of ``entries`` in
-    turn. If memory is small, every second one has no offsets and spaces the F's by whole
-    ``meeting`` times, about as many as the work takes.
+    turn. If memory is small, every second one has no offsets and spaces the F's by about the time
+    after which two microbatches meet.
     """
-    number, ranks = len(stages.f), len(stages.limit)
+    for entry in cycle(entries or (np.arange(stages.names.shape[1]),)):
+        made = _plain(stages, entry)
+        if kind is Kind.UNLIKE:
+            _with_keys(made, rng, entries)
+        elif kind is Kind.REMAT:
+            _with_remat(made, stages, rng)
+        elif kind is Kind.ONE_STAGE:
+            _warmed_up(made, stages, rng)
+        else:
+            _prioritized(made, stages, rng)
+        yield made
+        if stages.crowded and kind is not Kind.UNLIKE:
+            spaced = _plain(stages, entry)
+            _space(spaced, stages, kind, rng)
+            yield spaced
+
+
+def _plain(stages: Stages, entry: IntArray) -> ListParameters:
+    """Parameters that order by microbatch and restrict nothing."""
     streams, microbatches = stages.names.shape
-    turns = cycle(entries or (np.arange(microbatches),))
-    levels = int(stages.level.max()) + 1
-    higher = np.empty(number)  # M_B of the later stages on the same rank
-    for s in range(number):
-        same = stages.owner == stages.owner[s]
-        higher[s] = stages.m_b[same & (stages.level > stages.level[s])].sum()
-    turn = float(stages.work.max()) / microbatches
-    room = float(stages.limit[stages.owner[0]] / max(stages.m_b[0], 1e-300))
-    while True:
-        if stages.meeting > 0:
-            meetings = max(1, int(np.ceil(turn / stages.meeting))) + int(rng.integers(-1, 2))
-            yield ListParameters(
-                np.zeros((2, number)),
-                np.full(number, microbatches),
-                higher * float(rng.integers(0, 2)),
-                np.full(ranks, ANY),
-                np.full(ranks, rng.uniform(0.3, 1.1)),
-                np.asarray(rng.uniform(0.0, 0.4) * stages.f, dtype=np.float64),
-                np.full(streams * microbatches, stages.meeting * meetings),
-                next(turns).copy(),
-            )
-        scale = float(rng.choice((0.0, 0.5, 2.0, STRICT)))
-        offsets = scale * rng.permutation(2 * levels).reshape(2, levels).astype(np.float64)
-        key: FloatArray = np.ascontiguousarray(offsets[:, stages.level])
-        gap = np.zeros(microbatches)
-        warm = int(rng.uniform(0.3, 1.0) * min(room, microbatches))
-        gap[warm:] = rng.uniform(0.7, 1.6) * turn
-        yield ListParameters(
-            key,
-            np.full(number, microbatches),
-            higher * float(rng.integers(1, 3)),
-            np.full(ranks, ANY),
-            np.full(ranks, rng.uniform(0.3, 1.0)),
-            np.asarray(float(rng.choice((0.0, 0.2, 0.5))) * stages.f, dtype=np.float64),
-            np.tile(gap, streams),
-            next(turns).copy(),
-        )
+    number = len(stages.owner)
+    theta = np.zeros((LEAD + 1, number))
+    theta[[AHEAD, KEEP, AGAIN]] = microbatches
+    theta[DEFER] = microbatches * number
+    stay = np.full((number, microbatches), BESIDE, dtype=np.int8)
+    keys = np.tile(np.arange(microbatches, dtype=np.float64), (2, 1))
+    return ListParameters(theta, np.zeros(streams * microbatches), entry.copy(), stay, keys)
+
+
+def _space(made: ListParameters, stages: Stages, kind: Kind, rng: np.random.Generator) -> None:
+    """Space the F's by about a multiple of the time after which two microbatches meet."""
+    if kind is Kind.SEVERAL_STAGES:
+        turn = float(stages.work.max()) / len(made.entry)
+        share = max(1, int(np.ceil(turn / stages.meeting))) + int(rng.integers(-1, 2))
+        period = 1
+        made.theta[RESERVE] = _higher(stages) * float(rng.integers(0, 2))
+    else:
+        share, period = rng.choice(SHARES), int(rng.choice(PERIODS))
+        made.theta[AHEAD] = made.theta[KEEP] = stages.capacity
+    made.theta[FILL] = rng.uniform(0.3, 1.3)
+    made.theta[PATIENCE] = rng.uniform(0.0, 0.7)
+    made.gap[:] = share * stages.meeting
+    if period > 1:
+        made.gap[period - 1 :: period] += rng.choice(EXTRA) * stages.meeting
+
+
+def _prioritized(made: ListParameters, stages: Stages, rng: np.random.Generator) -> None:
+    """Give the levels of the stages random priorities, and space the F's after a warm-up."""
+    levels, microbatches = int(stages.level.max()) + 1, len(made.entry)
+    scale = float(rng.choice((0.0, 0.5, 2.0, STRICT)))
+    offsets = scale * rng.permutation(2 * levels).reshape(2, levels).astype(np.float64)
+    made.theta[[KEY_F, KEY_B]] = offsets[:, stages.level]
+    room = float(stages.limit[stages.owner[0]] / max(stages.table[M_B, 0], 1e-300))
+    warm = int(rng.uniform(0.3, 1.0) * min(room, microbatches))
+    gap = made.gap.reshape(stages.names.shape)
+    gap[:, warm:] = rng.uniform(0.7, 1.6) * float(stages.work.max()) / microbatches
+    made.theta[RESERVE] = _higher(stages) * float(rng.integers(1, 3))
+    made.theta[FILL] = rng.uniform(0.3, 1.0)
+    made.theta[PATIENCE] = float(rng.choice((0.0, 0.2, 0.5)))
+
+
+def _warmed_up(made: ListParameters, stages: Stages, rng: np.random.Generator) -> None:
+    """Limit the microbatches between F and B; the limit falls from stage to stage."""
+    stage, slope = np.arange(len(stages.owner)), float(rng.choice(SLOPES))
+    warm = np.floor(1 + slope * stage[::-1]) if np.isfinite(slope) else stages.capacity
+    made.theta[AHEAD] = np.minimum(warm, stages.capacity)
+    made.theta[DEFER] = rng.choice((0, 1, len(made.entry))) * np.maximum(1, stage)
+    made.theta[FILL] = rng.uniform(0.0, 1.2)
+    made.theta[PATIENCE] = rng.uniform(0.0, 1.0)
+
+
+def _with_remat(made: ListParameters, stages: Stages, rng: np.random.Generator) -> None:
+    """Let as many microbatches stay as fit, and recompute the others."""
+    microbatches = len(made.entry)
+    made.theta[KEY_F] = -np.rint(stages.below * rng.uniform(0.0, 2.0))
+    made.theta[KEEP] = stages.capacity
+    made.theta[AGAIN] = rng.choice((microbatches, max(1, microbatches // 2), 2 * len(stages.owner)))
+    made.theta[LEAD] = rng.uniform(0.0, 1.5)
+    made.theta[DEFER] = rng.choice((0, 1, microbatches))
+    made.theta[FILL] = rng.uniform(0.0, 1.2)
+    made.theta[PATIENCE] = rng.uniform(0.0, 1.0)
+    made.gap[:] = rng.choice((0.0, 0.5, 1.0)) * stages.meeting
+    period = int(rng.integers(1, 6))
+    made.gap[period - 1 :: period] += rng.choice((0.0, 0.5, 1.0)) * stages.meeting
+    if rng.random() < 0.5:
+        ends = int(stages.capacity[0])
+        made.stay[:, :ends] = made.stay[:, microbatches - ends :] = EVER
+
+
+def _with_keys(made: ListParameters, rng: np.random.Generator, entries: Sequence[IntArray]) -> None:
+    """Let microbatches enter in the order of one of ``entries``, and return in it or another."""
+    microbatches = len(made.entry)
+    made.entry[:] = np.arange(microbatches)
+    made.keys[:] = np.argsort(entries[int(rng.integers(len(entries)))])
+    if rng.random() < 0.3:
+        made.keys[1] = np.argsort(entries[int(rng.integers(len(entries)))])
+    made.theta[KEY_B] = rng.choice((0.0, -microbatches, -2.0, 2.0, -microbatches / 2))
+    made.theta[DEFER] = rng.choice((0, 3, microbatches, 3 * microbatches))
+    made.theta[PATIENCE] = rng.choice((0.0, 0.3, 0.7, 1.0))
+    made.theta[FILL] = rng.choice((0.3, 0.7, 1.0))
+
+
+def _higher(stages: Stages) -> FloatArray:
+    """The M_B of the later stages on the same rank, (S,)."""
+    higher = np.empty(len(stages.owner))
+    for s in range(len(higher)):
+        later = (stages.owner == stages.owner[s]) & (stages.level > stages.level[s])
+        higher[s] = stages.table[M_B, later].sum()
+    return higher
+
+
+class Moves(NamedTuple):
+    """How a search changes parameters: by row of ``theta``, then ``STAY`` and ``GAP``.
+
+    ``chances``: cumulative, (12,). ``whole``: whether the row is changed by whole numbers, (10,).
+    ``step``, ``least``, ``most``: size of a change, and the limits of the row, (10, S). ``unit``:
+    size of a change of a gap. ``period``: a distance of gaps that are changed together.
+    ``reordered``: the chance that keys, or the order of entry of unlike microbatches, are changed
+    instead.
+    """
+
+    chances: FloatArray
+    whole: npt.NDArray[np.bool_]
+    step: FloatArray
+    least: FloatArray
+    most: FloatArray
+    unit: float
+    period: int
+    reordered: float
+
+    @classmethod
+    def of(cls, stages: Stages, kind: Kind) -> Moves:
+        number, microbatches = len(stages.owner), stages.names.shape[1]
+        several = kind is Kind.SEVERAL_STAGES
+        whole = np.zeros(LEAD + 1, dtype=np.bool_)
+        whole[[AHEAD, RESERVE, DEFER, KEEP, AGAIN]] = True
+        step = np.ones((LEAD + 1, number))
+        least, most = np.zeros_like(step), np.full_like(step, np.inf)
+        least[[KEY_F, KEY_B]], least[AHEAD] = -np.inf, 1
+        step[[FILL, LEAD]], step[PATIENCE] = 0.7, 0.3 if several else 0.7
+        step[RESERVE] = 0.5 * stages.table[M_B]
+        most[[AHEAD, AGAIN]], most[DEFER] = microbatches, 2 * microbatches
+        most[KEEP] = stages.capacity
+        if kind is Kind.ONE_STAGE:
+            most[AHEAD] = stages.capacity
+        turn = float(stages.work.max()) / microbatches
+        unit = stages.meeting if stages.crowded or not several else turn
+        chances, period = np.cumsum(kind.chances), int(stages.capacity[0])
+        reordered = 0.15 if kind is Kind.REMAT else 0.55
+        return cls(chances, whole, step, least, most, unit, period, reordered)

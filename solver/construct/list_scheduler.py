@@ -1,4 +1,4 @@
-"""The list scheduler for any map of stages to ranks: simulates all ranks forward in time.
+"""The list scheduler: simulates all ranks forward in time, and orders ops as it goes.
 
 Two copies of the weights are treated as one map with twice as many stages: first those of one
 direction's microbatches, then those of the other. *Stage* here means one of these.
@@ -7,212 +7,366 @@ A free rank runs the F or B with the lowest key among those whose input has arri
 microbatch's place in the order of entry plus an offset of the stage and kind. An F must find room
 in memory, and leave some for the F's of later stages on its rank. A W runs if an F lacks memory,
 more than ``defer`` W's wait, or the next input arrives late enough. A first stage may let some time
-pass between two F's. Every stage runs its F's, B's and W's in the order of entry, which is a
+pass between two F's: if memory is small, that spacing decides where microbatches on their way down
+meet those on their way up. Every stage runs its F's, B's and W's in the order of entry, which is a
 parameter, too, if microbatches are unlike.
 
-The best offsets and gaps depend on the placement and on memory, so they are drawn at random and
+With one stage per rank, unlike microbatches may overtake each other: each has a key of its own for
+F's and one for B's, in place of the place, and a rank chooses among all whose input has arrived.
+
+Recomputation, for one stage per rank: an F that finds no room for its M_B may run all the same, if
+its microbatch is to be recomputed. Its R comes before its B, at the earliest ``lead`` before the
+input of B arrives, and only one such microbatch waits for its B at a time. Room for it is reserved,
+as otherwise none of these B's could run. A microbatch that stays overtakes those that wait to be
+recomputed, and may take the reserved room, because its own B releases it. So a rank may fill its
+memory with such microbatches while others are on their way down, and recompute those afterwards.
+
+The best parameters depend on the placement and on memory, so they are drawn at random and
 optimized by simulated annealing: :func:`tune_list`.
 
-It is separate from :mod:`.list_scheduler_linear`, which takes about 12 ns per op and this one 65,
-because of the choice among stages. The kernel takes its arrays out of their tuples and inlines the
-choice: each read from a tuple counts references, which made the whole 4 to 7 times slower.
+Branches on the number of axes of the table, and on whether an argument is None, are decided when a
+kernel is compiled. The kernels take their arrays out of their tuples and inline their parts: each
+read from a tuple counts references, which made the whole 4 to 7 times slower.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
-from pipeloom.ir.cost.cost_tables import of_pair
+from pipeloom.ir.cost.cost_tables import of_kind
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 
 from ..core.kernels import State, earliest, inlined, normal, packed, random
-from ..core.tolerances import ROUNDING
-from .list_parameters import ListParameters, Stages
+from ..core.options import Order
+from .list_parameters import (
+    AGAIN,
+    AHEAD,
+    BESIDE,
+    DEFER,
+    EVER,
+    FILL,
+    GAP,
+    INTO_F,
+    KEEP,
+    KEY_B,
+    KEY_F,
+    LEAD,
+    M_B,
+    M_W,
+    PATIENCE,
+    RESERVE,
+    STAY,
+    ListParameters,
+    Moves,
+    Stages,
+)
 
-_F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
-METRED = 0.5  # share of the changes of gaps that are one whole ``meeting``
+_F, _B, _W, _R = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.R))
+_KINDS = (_B, _F, _R)
 UNEVEN = 0.5  # weight of the 4-norm of the ranks' idle times, added to the cost
+
+_STAYS, _FILLS, _GONE = range(1, 4)
+"""The fate of a microbatch: it stays, it stays in the reserved room, or it is to be recomputed."""
+# rows of `counts` below those by kind: microbatches of each fate between F and B, and whether a
+# recomputed one waits for its B
+_STAYING, _FILLING, _AWAY, _BACK = range(5, 9)
+
+
+class ListRun(NamedTuple):
+    """The arrays that the scheduler writes.
+
+    Outputs: ``order``, the packed ops, with as much room for each rank as its stages have ops, 3 M
+    each, or 4 M with remat; ``number``: the ops of each rank, (P,); ``spans``: of each rank, (P,).
+
+    ``arrivals``: when the input of an op arrives, by kind, stage and place, (5, S, M + 1); infinite
+    if it is not known or, where microbatches overtake each other, if the op has run. ``counts``: of
+    ops by kind, then of microbatches by fate, (9, S). ``late``: the microbatches in the order of
+    their B's, (S, M). ``fates``: of each microbatch, (S, M). ``clock``: when each rank decides
+    next, infinite until it is woken; ``free``: when its last op ends; ``first``: when its first op
+    started, or -1; ``held``: its memory, (P,).
+    """
+
+    order: IntArray
+    number: IntArray
+    spans: FloatArray
+    arrivals: FloatArray
+    counts: IntArray
+    late: IntArray
+    fates: npt.NDArray[np.int8]
+    clock: FloatArray
+    free: FloatArray
+    first: FloatArray
+    held: FloatArray
+
+    @classmethod
+    def of(cls, stages: Stages, ops: int = 3) -> ListRun:
+        """``ops``: of a microbatch on a stage; 4 with remat."""
+        size, ranks, microbatches = len(stages.owner), len(stages.limit), stages.names.shape[1]
+        return cls(
+            np.empty(ops * size * microbatches, dtype=np.int64),
+            np.empty(ranks, dtype=np.int64),
+            np.empty(ranks),
+            np.empty((5, size, microbatches + 1)),
+            np.empty((_BACK + 1, size), dtype=np.int64),
+            np.zeros((size, microbatches), dtype=np.int64),  # valid even where no W waits
+            np.empty((size, microbatches), dtype=np.int8),
+            *np.empty((4, ranks)),
+        )
+
+    def rows(self, stages: Stages) -> Order:
+        """The packed ops of each rank."""
+        starts = len(self.order) // len(stages.owner) * stages.offsets
+        parts = zip(starts.tolist(), self.number.tolist(), strict=False)
+        return tuple(self.order[at : at + n].copy() for at, n in parts)
 
 
 @kernel
 def list_schedule(  # noqa: PLR0917
     stages: Stages,
     parameters: ListParameters,
+    rest: FloatArray | None,  # (S,) the memory that an R takes; None: nothing is recomputed
+    keys: FloatArray | None,  # (2, M) of `parameters`; None: microbatches never overtake others
     makespan: bool,
-    order: IntArray,
-    ends: FloatArray,
-    spans: FloatArray,
+    run: ListRun,
 ) -> float:
-    """Fill ``order``, and ``spans`` with the span of each rank; returns the order's cost.
-
-    The cost is infinite if no op can start any more, for lack of memory.
-    """
-    f, b, w, m_b, m_w, into_f, into_b, owner, _, own, offsets, limit = stages[:12]
-    keys, ahead, reserve, defer, fill, patiences, gap, entry = parameters
-    number, microbatches = ends.shape[1:]
-    ranks, names = len(limit), stages.names
-    depth = number // len(names)
-    ends[:] = np.inf
-    clock = np.full(ranks, np.inf)  # when a rank decides next; infinite: until it is woken
-    free, first, held = np.zeros(ranks), np.full(ranks, -1.0), np.zeros(ranks)
-    done = np.zeros((3, number), dtype=np.int64)
-    at = 3 * microbatches * offsets[:-1]
+    """Write an order to ``run``; returns its cost, infinite if memory lets no further op start."""
+    table, owner, own, offsets, limit, names = stages[:6]
+    theta, gap, entry, stay, _ = parameters
+    order, number, spans, arrivals, counts, late, fates, clock, free, first, held = run
+    depth, microbatches = len(owner) // len(names), names.shape[1]
+    in_turn = keys is None or rest is not None  # whether microbatches enter in the order of entry
+    arrivals[:], clock[:], first[:] = np.inf, np.inf, -1.0
+    number[:], counts[:], free[:], held[:] = 0, 0, 0.0, 0.0
+    arrivals[_F, ::depth, : 1 if in_turn else microbatches] = 0.0
     clock[owner[::depth]] = 0.0
-    entered = np.full(len(names), -np.inf)  # when each first stage started its latest F
-    left = 3 * number * microbatches
+    each, left = len(order) // len(owner), 3 * len(owner) * microbatches
     while left > 0:
         r = earliest(clock)
         now = clock[r]
         if now == np.inf:
             return np.inf
-        kind, s, comes = _choose(
-            f, w, m_b, into_f, into_b, own, offsets, limit, keys, ahead, reserve, defer, fill,
-            patiences, gap, entry, r, now, held[r], entered, done, ends,
+        kind, s, place, comes = _choose(
+            table, own, offsets, limit, theta, entry, stay, rest, keys, counts, late, arrivals, r,
+            now, held[r],
         )  # fmt: skip
         if kind < 0:
             clock[r] = comes
             continue
-        j = entry[done[kind, s]]
-        stream = int(s >= depth)
+        j, stream = entry[place], int(s >= depth)
         stage = s - stream * depth
-        order[at[r]] = packed(kind, stage, names[stream, j])
-        at[r] += 1
-        done[kind, s] += 1
-        if first[r] < 0.0:
-            first[r] = now
-        wakes, arrival = -1, np.inf
-        if kind == _F:
-            free[r] = now + of_pair(f, s, j)
-            ends[_F, s, j] = free[r]
-            held[r] += of_pair(m_b, s, j)
-            if stage == 0:
-                entered[stream] = now
-            if stage + 1 < depth:
-                wakes, arrival = owner[s + 1], free[r] + of_pair(into_f, s + 1, j)
-        elif kind == _B:
-            free[r] = now + of_pair(b, s, j)
-            ends[_B, s, j] = free[r]
-            held[r] += of_pair(m_w, s, j) - of_pair(m_b, s, j)
-            if stage > 0:
-                wakes, arrival = owner[s - 1], free[r] + of_pair(into_b, s - 1, j)
-        else:
-            free[r] = now + of_pair(w, s, j)
-            held[r] -= of_pair(m_w, s, j)
-        clock[r] = free[r]
-        if wakes >= 0 and wakes != r:
-            clock[wakes] = min(clock[wakes], max(arrival, free[wakes]))
-        left -= 1
-    last = 0.0
-    for r in range(ranks):
-        spans[r] = free[r] - max(first[r], 0.0)
-        last = max(last, free[r])
-    return last if makespan else spans.max()
+        order[offsets[r] * each + number[r]] = packed(kind, stage, names[stream, j])
+        number[r] += 1
+        first[r] = now if first[r] < 0.0 else first[r]
+        free[r] = clock[r] = end = now + of_kind(table, kind, s, j)
+        if rest is not None:
+            fate = _fate(kind, s, place, held[r], limit[r], table, theta, entry, stay, rest, counts)
+            held[r] += _with_remat(
+                kind, s, place, fate, end, table, theta, rest, counts, fates, arrivals
+            )
+        if keys is not None:
+            arrivals[kind, s, place] = np.inf
+            if kind == _B:
+                late[s, counts[_B, s]] = place
+        if in_turn and kind == _F and stage == 0 and place + 1 < microbatches:
+            arrivals[_F, s, place + 1] = now + gap[stream * microbatches + place + 1]
+        held[r] += _held(table, kind, s, j)
+        counts[kind, s] += 1
+        there, row = _next(kind, s, stage, depth)
+        if row >= 0:
+            to, comes = owner[there], end + of_kind(table, INTO_F + row, there, j)
+            if rest is not None and row == _B and fates[there, place] == _GONE:
+                row, comes = _R, comes - theta[LEAD, there] * table[_R, there]
+            arrivals[row, there, place] = comes
+            clock[to] = min(clock[to], max(now, comes, free[to]))
+        left -= int(kind != _R)
+    spans[:] = free - np.maximum(first, 0.0)
+    return float(free.max() if makespan else spans.max())
 
 
 @inlined
 def _choose(  # noqa: PLR0917
-    f: FloatArray,
-    w: FloatArray,
-    m_b: FloatArray,
-    into_f: FloatArray,
-    into_b: FloatArray,
+    table: FloatArray,
     own: IntArray,
     offsets: IntArray,
     limit: FloatArray,
-    keys: FloatArray,
-    ahead: IntArray,
-    reserve: FloatArray,
-    defer: IntArray,
-    fill: FloatArray,
-    patiences: FloatArray,
-    gap: FloatArray,
+    theta: FloatArray,
     entry: IntArray,
+    stay: npt.NDArray[np.int8],
+    rest: FloatArray | None,
+    keys: FloatArray | None,
+    counts: IntArray,
+    late: IntArray,
+    arrivals: FloatArray,
     r: int,
     now: float,
     held: float,
-    entered: FloatArray,
-    done: IntArray,
-    ends: FloatArray,
-) -> tuple[int, int, float]:
-    """The kind and stage of the op that rank r runs now, and the time.
+) -> tuple[int, int, int, float]:
+    """The kind, stage and place of the op that rank r runs now, and when the next input arrives.
 
-    If none can run, kind is -1 and the time is that of the next arrival.
+    If none can run, kind is -1.
     """
-    number, microbatches = ends.shape[1:]
-    depth = number // len(entered)
-    best, best_kind, best_stage = np.inf, -1, -1
+    best, best_kind, best_stage, best_place, full = np.inf, -1, -1, 0, False
     soon, comes = np.inf, np.inf  # lowest key among ops worth waiting for; the next arrival
-    weight, weight_key, waiting, full = -1, np.inf, 0, False
     for at in range(offsets[r], offsets[r + 1]):
         s = own[at]
-        jf, jb, jw = done[_F, s], done[_B, s], done[_W, s]
-        for kind in (_B, _F):
-            if kind == _B:
-                if jb == jf:
-                    continue
-                place, j = jb, entry[jb]
-                came = ends[_F, s, j]
-                if s not in (depth - 1, number - 1):
-                    came = ends[_B, s + 1, j] + of_pair(into_b, s, j)
-            else:
-                if jf == microbatches or jf - jb >= ahead[s]:
-                    continue
-                place, j = jf, entry[jf]
-                if s in (0, depth):
-                    stream = int(s >= depth)
-                    came = max(0.0, entered[stream] + gap[stream * microbatches + place])
-                else:
-                    came = ends[_F, s - 1, j] + of_pair(into_f, s, j)
-                if held + of_pair(m_b, s, j) > limit[r] - reserve[s]:
-                    full = full or came <= now
-                    continue
-            key = place + keys[kind, s]
-            if came <= now:
-                if key < best:
-                    best, best_kind, best_stage = key, kind, s
+        for n in range(2 if rest is None else 3):
+            kind = _KINDS[n]
+            ahead = kind == _F and counts[_F, s] - counts[_B, s] >= theta[AHEAD, s]
+            if ahead or (kind == _R and counts[_BACK, s] > 0):
                 continue
-            comes = min(comes, came)
-            # the first microbatch passes without waiting
-            waits = place > 0 or s in (0, depth)
-            patience = patiences[s] if waits else of_pair(f, s, j) * (1 - ROUNDING)
-            if came <= now + patience:
-                soon = min(soon, key)
-        if jw < jb:
-            waiting += jb - jw
-            if jw + keys[_B, s] < weight_key:
-                weight, weight_key = s, jw + keys[_B, s]
-    if weight >= 0 and (waiting > defer[r] or (full and best_kind != _B)):
-        return _W, weight, now
-    if best_kind >= 0 and (best <= soon or comes == np.inf):
-        return best_kind, best_stage, now
-    if weight >= 0 and comes >= now + fill[r] * of_pair(w, weight, entry[done[_W, weight]]):
-        return _W, weight, now
-    return -1, -1, comes
+            first, last = counts[kind, s], counts[kind, s] + 1
+            if keys is not None:
+                first, last = 0, arrivals.shape[2] - 1
+            for place in range(first, last):
+                came = arrivals[kind, s, place]
+                if came == np.inf:
+                    continue
+                j, row = entry[place], int(kind != _F)
+                key = theta[KEY_F + row, s] + (place if keys is None else keys[row, j])
+                key += 0.5 * int(kind == _R)
+                fate = _fate(
+                    kind, s, place, held, limit[r], table, theta, entry, stay, rest, counts
+                )
+                if fate == 0:
+                    full = full or came <= now
+                elif came > now:
+                    comes = min(comes, came)
+                    if came <= now + theta[PATIENCE, s] * of_kind(table, _F, s, j):
+                        soon = min(soon, key)
+                elif key < best:
+                    best, best_kind, best_stage, best_place = key, kind, s, place
+    waiting, s = _waiting(own, offsets, theta, counts, r)
+    place = min(counts[_W, s], len(entry) - 1)
+    place = place if keys is None else late[s, place]
+    # read here, as numba would count the references to an array that only some branches read
+    most, fills = theta[DEFER, s], now + theta[FILL, s] * of_kind(table, _W, s, entry[place])
+    if waiting > 0 and best_kind <= _F and (full or waiting > most):
+        best_kind, best_stage, best_place = _W, s, place
+    elif best_kind < 0 or best > soon:
+        best_kind, best_stage, best_place = _W if waiting > 0 and comes >= fills else -1, s, place
+    return best_kind, best_stage, best_place, comes
+
+
+@inlined
+def _waiting(
+    own: IntArray, offsets: IntArray, theta: FloatArray, counts: IntArray, r: int
+) -> tuple[int, int]:
+    """The number of W's that wait on rank r, and the stage whose W is next."""
+    waiting, stage, least = 0, own[offsets[r]], np.inf
+    for at in range(offsets[r], offsets[r + 1]):
+        s = own[at]
+        pending, key = counts[_B, s] - counts[_W, s], counts[_W, s] + theta[KEY_B, s]
+        waiting += pending
+        if pending > 0 and key < least:
+            stage, least = s, key
+    return waiting, stage
+
+
+@inlined
+def _fate(  # noqa: PLR0917
+    kind: int,
+    s: int,
+    place: int,
+    held: float,
+    limit: float,
+    table: FloatArray,
+    theta: FloatArray,
+    entry: IntArray,
+    stay: npt.NDArray[np.int8],
+    rest: FloatArray | None,
+    counts: IntArray,
+) -> int:
+    """What becomes of a microbatch whose F runs now; 0 if an op finds no room."""
+    fate, after, reserve = _STAYS, held + of_kind(table, M_B, s, entry[place]), theta[RESERVE, s]
+    if rest is None:
+        fate = _STAYS if kind != _F or after <= limit - reserve else 0
+    else:
+        able, may = table[_R, s] < np.inf, stay[s, place]
+        reserve = rest[s] if able and counts[_BACK, s] == 0 and counts[_FILLING, s] == 0 else 0.0
+        beside = after + reserve <= limit
+        keeps = counts[_STAYING, s] + counts[_FILLING, s] < theta[KEEP, s]
+        keeps = keeps and (may == EVER or (may == BESIDE and beside))
+        goes = counts[_AWAY, s] < theta[AGAIN, s] and after - rest[s] + reserve <= limit
+        if kind == _R:
+            fate = _GONE if held + rest[s] <= limit else 0
+        elif kind == _F and after <= limit and (keeps or not able):
+            fate = _STAYS if beside else _FILLS
+        elif kind == _F:
+            fate = _GONE if able and goes else 0
+    return fate
+
+
+@inlined
+def _with_remat(  # noqa: PLR0917
+    kind: int,
+    s: int,
+    place: int,
+    fate: int,  # of a microbatch whose F starts
+    end: float,
+    table: FloatArray,
+    theta: FloatArray,
+    rest: FloatArray,
+    counts: IntArray,
+    fates: npt.NDArray[np.int8],
+    arrivals: FloatArray,
+) -> float:
+    """Note that an op starts, with remat; returns by how much its memory differs from M_B, M_W."""
+    if kind == _F:
+        fates[s, place] = fate
+    gone = fates[s, place] == _GONE
+    if kind in (_F, _B):
+        counts[_STAYING - 1 + fates[s, place], s] += 1 if kind == _F else -1
+    if gone and kind in (_R, _B):
+        counts[_BACK, s] = int(kind == _R)
+    if kind == _R:
+        comes = arrivals[_R, s, place] + theta[LEAD, s] * table[_R, s]
+        arrivals[_B, s, place] = max(end, comes)
+    return float(rest[s] if kind == _R else -rest[s] if kind == _F and gone else 0.0)
+
+
+@inlined
+def _held(table: FloatArray, kind: int, s: int, j: int) -> float:
+    """The memory that an op takes, without recomputation."""
+    m_b, m_w = of_kind(table, M_B, s, j), of_kind(table, M_W, s, j)
+    return m_b if kind == _F else m_w - m_b if kind == _B else -m_w if kind == _W else 0.0
+
+
+@inlined
+def _next(kind: int, s: int, stage: int, depth: int) -> tuple[int, int]:
+    """The stage and kind of the op that takes the output of an op as input; kind -1 if none does.
+
+    No array is passed: one that is used in some branches only would be counted.
+    """
+    if kind == _F:
+        return (s + 1, _F) if stage + 1 < depth else (s, _B)
+    return s - 1, _B if kind == _B and stage > 0 else -1
 
 
 @kernel
 def tune_list(  # noqa: PLR0917
     stages: Stages,
     parameters: ListParameters,  # changed in place
+    rest: FloatArray | None,
+    keys: FloatArray | None,
+    changes: Moves,
     makespan: bool,
-    best: IntArray,  # the best order found, if it costs less than best_cost
+    best: ListRun,  # its order is the best found, if it costs less than best_cost
     best_cost: float,
     hot: float,  # temperature of the first move, in units of cost; `cold`: of the last
     cold: float,
     moves: int,
-    order: IntArray,
-    ends: FloatArray,
-    spans: FloatArray,
+    run: ListRun,
     state: State,  # changed in place
     stopped: npt.NDArray[np.bool_],  # (1,), ends the search when set
 ) -> tuple[float, float]:
     """Simulated annealing, ``moves`` moves; returns the costs of ``best`` and ``parameters``."""
-    key, ahead, reserve = parameters.key.copy(), parameters.ahead.copy(), parameters.reserve.copy()
-    defer, fill = parameters.defer.copy(), parameters.fill.copy()
-    patience, gap = parameters.patience.copy(), parameters.gap.copy()
-    entry = parameters.entry.copy()
+    theta, gap, entry, stay, key = parameters
+    old_theta, old_gap, old_entry, old_stay = theta.copy(), gap.copy(), entry.copy(), stay.copy()
+    old_key = key.copy()
     cooling = (cold / hot) ** (1.0 / max(moves, 1))
     temperature, current, current_cost = hot, np.inf, np.inf
     for move in range(-1, moves):
@@ -221,114 +375,112 @@ def tune_list(  # noqa: PLR0917
         temperature *= cooling
         if move >= 0:
             for _ in range(1 + int(2 * random(state))):
-                _change_one(stages, parameters, state)
-        cost = list_schedule(stages, parameters, makespan, order, ends, spans)
-        value = cost + UNEVEN * ((spans - stages.work) ** 4).mean() ** 0.25
+                _change_one(stages, parameters, keys, changes, state)
+        cost = list_schedule(stages, parameters, rest, keys, makespan, run)
+        value = cost + UNEVEN * ((run.spans - stages.work) ** 4).mean() ** 0.25
         if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
             current, current_cost = value, cost
             if cost < best_cost:
                 best_cost = cost
-                best[:] = order
-            key[:], ahead[:], reserve[:] = parameters.key, parameters.ahead, parameters.reserve
-            defer[:], fill[:] = parameters.defer, parameters.fill
-            patience[:], gap[:] = parameters.patience, parameters.gap
-            entry[:] = parameters.entry
+                best.order[:], best.number[:] = run.order, run.number
+            old_theta[:], old_gap[:], old_entry[:], old_stay[:] = theta, gap, entry, stay
+            old_key[:] = key
         else:
-            parameters.key[:], parameters.ahead[:], parameters.reserve[:] = key, ahead, reserve
-            parameters.defer[:], parameters.fill[:] = defer, fill
-            parameters.patience[:], parameters.gap[:] = patience, gap
-            parameters.entry[:] = entry
+            theta[:], gap[:], entry[:], stay[:] = old_theta, old_gap, old_entry, old_stay
+            key[:] = old_key
     return best_cost, current_cost
 
 
 @kernel
-def _change_one(stages: Stages, parameters: ListParameters, state: State) -> None:
-    """Random move: a number of a rank, of stages of one level, the gaps, or the order of entry."""
-    if _moves_entry(stages.m_b, parameters.entry, state):
+def _change_one(
+    stages: Stages, parameters: ListParameters, keys: FloatArray | None, moves: Moves, state: State
+) -> None:
+    """Random move: a row of ``theta`` on some stages of one level, the gaps, or an order."""
+    theta, gap, entry, stay, _ = parameters
+    if (stages.table.ndim == 3 or keys is not None) and random(state) < moves.reordered:
+        if keys is None:
+            _change_entry(entry, state)
+        else:
+            _change_keys(keys, state)
         return
-    number, ranks, microbatches = len(stages.f), len(stages.limit), stages.names.shape[1]
-    chance, r = random(state), int(random(state) * ranks)
-    more = 1 if random(state) < 0.5 else -1
-    if chance < 0.1:
-        more *= 5 if random(state) < 0.2 else 1
-        for k in range(ranks) if random(state) < 0.5 else range(r, r + 1):
-            parameters.defer[k] = max(0, min(parameters.defer[k], 2 * microbatches) + more)
-    elif chance < 0.2:
-        by = 0.3 * normal(state)
-        for k in range(ranks) if random(state) < 0.5 else range(r, r + 1):
-            parameters.fill[k] = max(0.0, parameters.fill[k] + by)
-    elif chance < 0.38:
-        _change_gaps(parameters.gap, stages.work.max() / microbatches, stages.meeting, state)
-    else:
-        s, reach = int(random(state) * number), random(state)
-        first = s if reach < 0.6 else 0
-        last = s + 1 if reach < 0.4 or 0.6 <= reach < 0.8 else number
-        by = normal(state) * (2.0 if random(state) < 0.3 else 0.4)
-        slope, which = random(state) < 0.3, random(state)
-        more *= 1 + int(random(state) * 5) if random(state) < 0.2 else 1
-        for k in range(first, last):
-            if stages.level[k] != stages.level[s]:
-                continue
-            if chance < 0.73:
-                change = by * (k - first + 1) / (last - first) if slope else by
-                if which < 0.6:
-                    parameters.key[_F, k] += change
-                if which > 0.4:
-                    parameters.key[_B, k] += change
-            elif chance < 0.86:
-                parameters.ahead[k] = min(microbatches, max(1, parameters.ahead[k] + more))
-            elif chance < 0.91:
-                change = 0.5 * more * of_pair(stages.m_b, k, 0)
-                parameters.reserve[k] = max(0.0, parameters.reserve[k] + change)
-            else:
-                change = 0.3 * by * of_pair(stages.f, k, 0)
-                parameters.patience[k] = max(0.0, parameters.patience[k] + change)
+    chance, row = random(state), 0
+    while row < GAP and chance >= moves.chances[row]:
+        row += 1
+    if row == GAP:
+        _change_gaps(gap, moves.unit, moves.period, state)
+        return
+    number, microbatches = stay.shape
+    s, reach = int(random(state) * number), random(state)
+    first = s if reach < 0.6 else 0
+    last = s + 1 if reach < 0.4 or 0.6 <= reach < 0.8 else number
+    by = normal(state) * (2.0 if random(state) < 0.3 else 0.4)
+    if row < STAY and moves.whole[row]:
+        by = (1.0 if by > 0 else -1.0) * (1 + int(random(state) * 5) if random(state) < 0.2 else 1)
+    slope = random(state) < 0.3 and not moves.whole[row]
+    which, may = int(random(state) * microbatches), int(random(state) * 3)
+    for k in range(first, last):
+        if stages.level[k] != stages.level[s]:
+            continue
+        if row == STAY:
+            stay[k, which] = may
+        else:
+            change = by * (k - first + 1) / (last - first) if slope else by
+            changed = theta[row, k] + change * moves.step[row, k]
+            theta[row, k] = min(moves.most[row, k], max(moves.least[row, k], changed))
 
 
 @kernel
-def _moves_entry(table: FloatArray, entry: IntArray, state: State) -> bool:
-    """Half of the time, if microbatches are unlike, change the order of entry; returns whether.
-
-    One microbatch is exchanged with another, or moved, and those in between are shifted.
-    """
-    if table.ndim == 1 or random(state) < 0.5:
-        return False
+def _change_entry(entry: IntArray, state: State) -> None:
+    """Exchange one microbatch with another, or move it and shift those in between."""
     last = len(entry) - 1
     one, other = int(random(state) * len(entry)), int(random(state) * len(entry))
     if random(state) < 0.5:
         other = max(0, min(last, one + int(5 * random(state)) - 2))
     if random(state) < 0.5:
         entry[one], entry[other] = entry[other], entry[one]
-        return True
+        return
     step, moved = 1 if other > one else -1, entry[one]
     for k in range(one, other, step):
         entry[k] = entry[k + step]
     entry[other] = moved
-    return True
 
 
 @kernel
-def _change_gaps(gap: FloatArray, turn: float, meeting: float, state: State) -> None:
-    """Change one gap, or several from there on; ``turn``: about the longest useful change."""
-    microbatches = len(gap)
-    first = int(random(state) * microbatches)
-    if meeting > 0 and random(state) < METRED:
-        by = meeting if random(state) < 0.5 else -meeting
-        gap[first] = max(0.0, gap[first] + by)
-        if random(state) < 0.5:
-            other = int(random(state) * microbatches)
-            gap[other] = max(0.0, gap[other] - by)
-        return
-    by = turn * normal(state) * (0.2 if random(state) < 0.5 else 1.0)
-    if random(state) < 0.15:
+def _change_keys(keys: FloatArray, state: State) -> None:
+    """Exchange the keys of two microbatches, or change one, possibly to about that of another."""
+    microbatches, kind = keys.shape[1], int(2 * random(state))
+    one, other = int(microbatches * random(state)), int(microbatches * random(state))
+    first, last = (kind, kind + 1) if random(state) < 0.7 else (0, 2)
+    exchange, step = random(state) < 0.5, 2.0 * normal(state)
+    if random(state) < 0.5:
+        step = keys[0, other] - keys[0, one] + random(state) - 0.5
+    for k in range(first, last):
+        if exchange:
+            keys[k, one], keys[k, other] = keys[k, other], keys[k, one]
+        else:
+            keys[k, one] += step
+
+
+@kernel
+def _change_gaps(gap: FloatArray, unit: float, period: int, state: State) -> None:
+    """Change one gap, or from there on all, every ``period``-th one, or at a random distance."""
+    number = len(gap)
+    at, way = int(random(state) * number), random(state)
+    if way < 0.3:
+        by = unit if random(state) < 0.5 else -unit
+    elif way < 0.8:
+        by = unit * normal(state) * (0.1 if way < 0.6 else 1.0)
+    else:
         by = -np.inf
     reach, step = random(state), 1
     if reach < 0.4:
-        step = microbatches
-    elif reach >= 0.8:
-        step = 2 + int(random(state) * 4)
-    last = microbatches
-    if random(state) < 0.5:
-        last = min(microbatches, first + 1 + int(random(state) * microbatches))
-    for k in range(first, last, step):
+        step = number
+    elif reach < 0.65:
+        step = period
+    elif reach < 0.85:
+        step = 2 + int(random(state) * 7)
+    for k in range(at, number, step):
         gap[k] = max(0.0, gap[k] + by)
+    if random(state) < 0.3 and by > -np.inf:
+        other = (at + 1) % number
+        gap[other] = max(0.0, gap[other] - by)

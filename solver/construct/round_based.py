@@ -48,11 +48,6 @@ class RoundParameters(NamedTuple):
     shared: bool
     lockstep: bool
 
-    def build(
-        self, linear: LinearInstance, order: IntArray, f_end: FloatArray, b_end: FloatArray
-    ) -> bool:
-        return bool(round_schedule(linear, self, order, f_end, b_end))
-
     def mutated(self, linear: LinearInstance, rng: np.random.Generator) -> RoundParameters:
         """A copy with one to three random changes."""
         parameters = self

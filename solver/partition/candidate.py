@@ -16,8 +16,8 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule
 
 from ..construct.linear import Constructor, settings
-from ..construct.list_parameters import Stages, list_parameters
-from ..construct.list_scheduler import list_schedule
+from ..construct.list_parameters import Kind, Stages, list_parameters
+from ..construct.list_scheduler import ListRun, list_schedule
 from ..core.linear_instance import LinearInstance
 from ..core.methods import Method
 from ..core.options import Order
@@ -45,17 +45,20 @@ def quick_schedule(
 ) -> QuickSchedule:
     """The best of some schedules; of fewer if ``spent`` returns true in between."""
     linear = LinearInstance.of(problem)
-    if linear:
-        return _constructed(problem, linear, bound, spent)
-    return _listed(problem, seed, spent)
+    if linear is None:
+        return _listed(problem, seed, spent)
+    found = _constructed(problem, linear, bound, spent)
+    if found.cost <= bound * (1 + CLOSED) or spent():
+        return found
+    return min(found, _listed(problem, seed, spent), key=lambda schedule: schedule.cost)
 
 
 def effort(problem: Problem) -> float:
     """The work of a bound and a quick schedule, in simulated ops."""
     size = 3 * problem.stages * problem.microbatches
-    if len(set(problem.placement.owners)) == problem.stages:
-        return BUILT * building(size)
-    return DRAWN * LIST_OP * size * max(1, problem.stages // problem.ranks)
+    constructed = len(set(problem.placement.owners)) == problem.stages
+    listed = DRAWN * LIST_OP * size * max(1, problem.stages // problem.ranks)
+    return listed + BUILT * building(size) * constructed
 
 
 def _constructed(
@@ -76,16 +79,13 @@ def _constructed(
 
 def _listed(problem: Problem, seed: int, spent: StoppingCriterion) -> QuickSchedule:
     stages, best = Stages.of(problem), QuickSchedule()
-    size = 3 * problem.stages * problem.microbatches
-    order, spans = np.empty(size, dtype=np.int64), np.empty(problem.ranks)
-    ends = np.empty((2, problem.stages, problem.microbatches))
-    drawn = islice(list_parameters(stages, np.random.default_rng(seed)), DRAWN)
+    kind, run = Kind.of(stages, remat=False, unlike=False), ListRun.of(stages)
+    drawn = islice(list_parameters(stages, kind, np.random.default_rng(seed)), DRAWN)
     makespan = problem.objective is Objective.MAKESPAN
     for parameters in drawn:
-        cost = list_schedule(stages, parameters, makespan, order, ends, spans)
+        cost = list_schedule(stages, parameters, None, None, makespan, run)
         if cost < best.cost:
-            rows = np.split(order.copy(), 3 * problem.microbatches * stages.offsets[1:-1])
-            best = QuickSchedule(cost, tuple(rows))
+            best = QuickSchedule(cost, run.rows(stages))
         if spent():
             break
     return best

@@ -26,8 +26,8 @@ from ..core.options import Order
 from ..core.progress import FALLBACK
 from ..core.relaxations import plain, recomputable
 from ..core.schedule_cost import within_memory
+from ..search.list_search import ListTuner
 from .fused_backward import fused_neighbours
-from .list_tuner import RematListTuner
 from .repair import fitted, returned, roomier
 from .whole_stages import recomputed, reductions
 
@@ -105,11 +105,11 @@ class AnnealingStarts:
 class RematLists:
     """The list scheduler that recomputes what does not fit, with annealed parameters."""
 
-    def __init__(self, tuner: RematListTuner, starts: AnnealingStarts) -> None:
+    def __init__(self, tuner: ListTuner, starts: AnnealingStarts) -> None:
         self._tuner, self._starts, self.able = tuner, starts, True
 
     def round(self, best: Incumbent) -> None:
-        for rows in self._tuner.round(best):
+        for rows in self._tuner.orders(best, np.inf):
             self._starts.offer(rows, Method.LIST)
 
 

@@ -1,202 +1,134 @@
-"""Searches for the parameters of the list schedulers: random draws, then simulated annealing."""
+"""Search for the parameters of the list scheduler: random draws, then simulated annealing."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import islice
-from typing import Generic, TypeVar
 
 import numpy as np
 
+from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..construct.entry_orders import entry_orders
-from ..construct.list_parameters import ListParameters, Stages, list_parameters
-from ..construct.list_scheduler import list_schedule, tune_list
-from ..construct.priority_scheduler import (
-    Priorities,
-    Scratch,
-    priority_schedule,
-    random_priorities,
-    tune_priorities,
-)
+from ..construct.list_parameters import Kind, ListParameters, Moves, Stages, list_parameters
+from ..construct.list_scheduler import ListRun, list_schedule, tune_list
 from ..core.incumbent import Incumbent
 from ..core.kernels import seeded
 from ..core.methods import Method
+from ..core.options import Order
 from ..core.unlike import typical
 from ..core.worker_threads import Pieces
-from .local_search import SLICES, Heat, by_rank, cooled
+from .local_search import SLICES, Heat, cooled
 
 LIST_OP = 5  # work to build an op, in simulated ops, per stage of a rank
 NEAR = 1.01  # a search continues while its own best cost is at most this multiple of the best
+DRAWN = {Kind.ONE_STAGE: 100, Kind.SEVERAL_STAGES: 10, Kind.REMAT: 30, Kind.UNLIKE: 100}
+"""Random parameters of which the best are annealed."""
+KEPT, KEPT_UNLIKE = 4, 2  # number of best parameters that are kept
+FIRST, FIRST_UNLIKE = 5, 12  # rounds before any other method
 
-Parameters = TypeVar("Parameters", ListParameters, Priorities)
 
+class ListTuner:
+    """Simulated annealing of the parameters of the list scheduler.
 
-class ParameterTuner(ABC, Generic[Parameters]):
-    """Simulated annealing of the parameters of a list scheduler.
-
-    ``kept``: number of best parameters that are kept. ``drawn``: random parameters of which the
-    best are annealed; ``first_drawn``: those drawn for the first schedule. ``first_rounds``: rounds
-    before any other method.
+    ``rest``: the memory that each R takes, by stage; None if nothing is recomputed. If microbatches
+    are equal, the search gives up if its first rounds have not come near the best schedule.
     """
 
-    kept: int
-    drawn: int
-    first_drawn: int
-    first_rounds: int
-
-    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
+    def __init__(
+        self, problem: Problem, rng: np.random.Generator, rest: FloatArray | None = None
+    ) -> None:
         self._stages, self._rng, self._rounds = Stages.of(problem), rng, 0
         self._makespan = problem.objective is Objective.MAKESPAN
-        self._random: Iterator[Parameters] = self._parameters(problem)
-        self._pool: list[tuple[float, Parameters]] = []
-        self._state = seeded(rng)
-        number, microbatches = len(self._stages.f), self._stages.names.shape[1]
-        self._unit: float = float(self._stages.work.max()) / microbatches
-        size = 3 * number * microbatches
-        self._order, self._found = np.empty((2, size), dtype=np.int64)
-        self._offsets = 3 * microbatches * self._stages.offsets
-        self._move = LIST_OP * size * max(1, number // problem.ranks)
-
-    @abstractmethod
-    def _parameters(self, problem: Problem) -> Iterator[Parameters]:
-        """Random parameters, without end."""
-
-    @abstractmethod
-    def _begin(self, best: Incumbent) -> tuple[Parameters, Iterator[Heat]]:
-        """The parameters that a round starts from, and the temperatures of its pieces."""
-
-    @abstractmethod
-    def _tune(
-        self, best: Incumbent, parameters: Parameters, heat: Heat, moves: int
-    ) -> tuple[float, float]:
-        """Anneal with ``moves`` moves; the costs of the order found and of the last parameters."""
-
-    @abstractmethod
-    def _cost(self, parameters: Parameters) -> float: ...
+        unlike, alike = problem.profile.unlike, Stages.of(typical(problem))
+        self._kind = Kind.of(alike, remat=rest is not None, unlike=unlike)
+        entries = tuple(entry_orders(problem)) if unlike else ()
+        self._random = list_parameters(alike, self._kind, rng, entries)
+        self._rest, self._changes = rest, Moves.of(alike, self._kind)
+        self._several = self._kind is Kind.SEVERAL_STAGES
+        self._unlike = self._kind is Kind.UNLIKE
+        self._drawn = DRAWN[self._kind]
+        self._kept, self._first = (KEPT_UNLIKE, FIRST_UNLIKE) if self._unlike else (KEPT, FIRST)
+        self._pool: list[tuple[float, ListParameters]] = []
+        self._near, self._state = True, seeded(rng)
+        self._unit = float(self._stages.work.max()) / self._stages.names.shape[1]
+        ops = 3 if rest is None else 4
+        self._run, self._best = ListRun.of(self._stages, ops), ListRun.of(self._stages, ops)
+        several = max(1, len(self._stages.owner) // problem.ranks)
+        self._move = LIST_OP * len(self._run.order) * several
 
     @property
     def able(self) -> bool:
-        return self._unit > 0.0
+        going_on = self._near or self._unlike or self._rounds < self._kept
+        return self._unit > 0.0 and going_on
 
     def round(self, best: Incumbent) -> None:
+        for rows in self.orders(best, best.cost):
+            best.offer(rows, Method.LIST)
+
+    def orders(self, best: Incumbent, most: float) -> Iterator[Order]:
+        """Anneal for a round, and yield orders that cost less than ``most``, each less again."""
         self._rounds += 1
         parameters, heats = self._begin(best)
         cost, moves = float("inf"), max(10, int(best.slice // self._move))
         for heat in heats:
-            found, cost = self._tune(best, parameters, heat, moves)
+            found, cost = tune_list(
+                self._stages, parameters, self._rest, self._keys(parameters), self._changes,
+                self._makespan, self._best, most, *heat, moves, self._run, self._state,
+                best.interrupt.flag,
+            )  # fmt: skip
             best.work.spend(moves * self._move)
-            if found < best.cost:
-                best.offer(by_rank(self._found, self._offsets), Method.LIST)
+            if found < most:
+                most = found
+                yield self._best.rows(self._stages)
             if best.over():
                 return
-        self._keep(best, cost, parameters)
+        if np.isfinite(cost):
+            self._pool = sorted([*self._pool, (cost, parameters)], key=lambda each: each[0])
+            del self._pool[self._kept :]
+        self._near = bool(self._pool) and self._pool[0][0] <= best.cost * NEAR
 
     def pieces(self, best: Incumbent) -> Pieces:
         """Run the rounds that come before any other method.
 
         They find more than moves of single ops if no family fits or microbatches are unlike.
         """
-        while self.able and self._rounds < self.first_rounds:
+        while self.able and self._rounds < self._first:
             self.round(best)
             yield
 
     def first(self, best: Incumbent) -> None:
         """Offer the schedule of the best of some random parameters."""
-        if np.isfinite(self._cost(self._draw(best, self.first_drawn))):
-            best.offer(by_rank(self._order, self._offsets), Method.LIST)
+        if (rows := self.first_order(best)) is not None:
+            best.offer(rows, Method.LIST)
 
-    def _keep(self, best: Incumbent, cost: float, parameters: Parameters) -> None:
-        if np.isfinite(cost):
-            self._pool.append((cost, parameters))
-            self._pool = sorted(self._pool, key=lambda kept: kept[0])[: self.kept]
-
-    def _pooled(self) -> Parameters:
-        _, parameters = self._pool[int(self._rng.integers(len(self._pool)))]
-        return parameters.copy()
-
-    def _draw(self, best: Incumbent, number: int) -> Parameters:
-        """The best of ``number`` random parameters."""
-        drawn = list(islice(self._random, number))
-        best.work.spend(number * self._move)
-        return min(drawn, key=self._cost)
-
-
-class ListTuner(ParameterTuner[ListParameters]):
-    """Parameter search of the list scheduler for any map of stages to ranks.
-
-    It gives up if its first rounds have not come near the best schedule.
-    """
-
-    kept, drawn, first_drawn, first_rounds = 4, 10, 10, 5
-
-    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
-        super().__init__(problem, rng)
-        self._near = True
-        self._ends = np.empty((2, len(self._stages.f), self._stages.names.shape[1]))
-        self._spans = np.empty(problem.ranks)
-
-    @property
-    def able(self) -> bool:
-        return super().able and (self._near or self._rounds < self.kept)
-
-    def _parameters(self, problem: Problem) -> Iterator[ListParameters]:
-        entries = tuple(entry_orders(problem)) if problem.profile.unlike else ()
-        return list_parameters(Stages.of(typical(problem)), self._rng, entries)
+    def first_order(self, best: Incumbent) -> Order | None:
+        """The order of the best of some random parameters; None if it is not complete."""
+        complete = np.isfinite(self._cost(self._draw(best)))
+        return self._run.rows(self._stages) if complete else None
 
     def _begin(self, best: Incumbent) -> tuple[ListParameters, Iterator[Heat]]:
-        new = len(self._pool) < self.kept or self._rng.random() < 1 / self.kept
-        parameters = self._draw(best, self.drawn) if new else self._pooled()
-        hot = self._unit * (0.5 if new else 10 ** self._rng.uniform(-2.0, 0.0))
-        return parameters, islice(cooled(hot), 1 if new else SLICES)
+        """The parameters that a round starts from, and the temperatures of its pieces."""
+        new = len(self._pool) < self._kept or self._rng.random() < 1 / KEPT
+        if new:
+            parameters = self._draw(best)
+        else:
+            parameters = self._pool[int(self._rng.integers(len(self._pool)))][1].copy()
+        if self._several:
+            hot = self._unit * (0.5 if new else 10 ** self._rng.uniform(-2.0, 0.0))
+            return parameters, islice(cooled(hot), 1 if new else SLICES)
+        hottest = -0.5 if self._unlike else 0.0
+        return parameters, cooled(self._unit * 10 ** self._rng.uniform(-2.5, hottest))
 
-    def _tune(
-        self, best: Incumbent, parameters: ListParameters, heat: Heat, moves: int
-    ) -> tuple[float, float]:
-        return tune_list(
-            self._stages, parameters, self._makespan, self._found, best.cost, *heat, moves,
-            self._order, self._ends, self._spans, self._state, best.interrupt.flag,
-        )  # fmt: skip
-
-    def _keep(self, best: Incumbent, cost: float, parameters: ListParameters) -> None:
-        super()._keep(best, cost, parameters)
-        self._near = bool(self._pool) and self._pool[0][0] <= best.cost * NEAR
+    def _draw(self, best: Incumbent) -> ListParameters:
+        """The best of some random parameters."""
+        best.work.spend(self._drawn * self._move)
+        return min(islice(self._random, self._drawn), key=self._cost)
 
     def _cost(self, parameters: ListParameters) -> float:
-        return list_schedule(
-            self._stages, parameters, self._makespan, self._order, self._ends, self._spans
-        )
+        keys = self._keys(parameters)
+        return list_schedule(self._stages, parameters, self._rest, keys, self._makespan, self._run)
 
-
-class PriorityTuner(ParameterTuner[Priorities]):
-    """Parameter search of the list scheduler for unlike microbatches, one stage per rank."""
-
-    kept, drawn, first_drawn, first_rounds = 2, 100, 20, 12
-
-    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
-        super().__init__(problem, rng)
-        self._scratch = Scratch.of(problem.ranks, problem.microbatches)
-
-    def _parameters(self, problem: Problem) -> Iterator[Priorities]:
-        return random_priorities(problem.stages, self._rng, tuple(entry_orders(problem)))
-
-    def _begin(self, best: Incumbent) -> tuple[Priorities, Iterator[Heat]]:
-        new = self._rounds <= self.kept or not self._pool or self._rng.random() < 0.25
-        parameters = self._draw(best, self.drawn) if new else self._pooled()
-        hot = self._unit * 10 ** self._rng.uniform(-2.0, -0.5)
-        return parameters, cooled(hot, 3)
-
-    def _tune(
-        self, best: Incumbent, parameters: Priorities, heat: Heat, moves: int
-    ) -> tuple[float, float]:
-        return tune_priorities(
-            self._stages, parameters, self._makespan, self._found, best.cost, *heat, moves,
-            self._order, self._scratch, self._state, best.interrupt.flag,
-        )  # fmt: skip
-
-    def _cost(self, parameters: Priorities) -> float:
-        return priority_schedule(
-            self._stages, parameters, self._makespan, self._order, self._scratch
-        )
+    def _keys(self, parameters: ListParameters) -> FloatArray | None:
+        return parameters.keys if self._kind.overtakes else None
