@@ -40,10 +40,10 @@ from .weight_passing import WeightPassingSearch
 
 
 @dataclass
-class Lane:
-    """What the methods of a lane share.
+class Context:
+    """The context of one worker, which its methods share.
 
-    ``number``: 0 for the lane that constructs schedules. ``alone``: searches a related problem.
+    ``number``: 0 for the worker that constructs schedules. ``alone``: searches a related problem.
     ``tried``: the parameters that were constructed if the problem is linear.
     """
 
@@ -87,60 +87,63 @@ class Lane:
 
 
 class Row(NamedTuple):
-    """A method. ``begin``: creates it for a lane, as parts that share its time.
+    """A method. ``begin``: creates it for a worker, as parts that share its time.
 
-    ``lanes``: the numbers of the lanes that run it.
+    ``workers``: the numbers of the workers that run it.
     """
 
     name: str
     serves: Callable[[Problem], object]
-    begin: Callable[[Lane], Iterable[Round]]
-    lanes: Container[int] = range(MOST_WORKERS)
+    begin: Callable[[Context], Iterable[Round]]
+    workers: Container[int] = range(MOST_WORKERS)
 
 
 class _OfProblem(Protocol):
     def __call__(self, problem: Problem, rng: np.random.Generator) -> Round: ...
 
 
-def _plain(kind: _OfProblem) -> Callable[[Lane], Iterable[Round]]:
-    return lambda lane: [kind(lane.problem, lane.rng)]
+def _plain(kind: _OfProblem) -> Callable[[Context], Iterable[Round]]:
+    return lambda context: [kind(context.problem, context.rng)]
 
 
 def _related(
     related: Callable[[Problem, bool], Iterable[relations.Relation]], share: float
-) -> Callable[[Lane], Iterable[RelatedSearch]]:
-    """Searches of related problems; each of two lanes does half of them, in this share of work."""
+) -> Callable[[Context], Iterable[RelatedSearch]]:
+    """Searches of related problems; each of two workers does half, in this share of work."""
 
-    def begin(lane: Lane) -> Iterator[RelatedSearch]:
-        found = list(related(lane.problem, lane.options.recompute_all))
-        for problem, orders, method in found[lane.number :: 2]:
-            take = partial(lane.starts.take, orders, method)
+    def begin(context: Context) -> Iterator[RelatedSearch]:
+        found = list(related(context.problem, context.options.recompute_all))
+        for problem, orders, method in found[context.number :: 2]:
+            take = partial(context.starts.take, orders, method)
             with suppress(InfeasibleError):
-                yield RelatedSearch(lane.best, problem, lane.alone, take, 2 * share / len(found))
+                yield RelatedSearch(
+                    context.best, problem, context.alone, take, 2 * share / len(found)
+                )
 
     return begin
 
 
-def _remat_lists(lane: Lane) -> Iterator[Round]:
-    tuner = None if lane.options.recompute_all else remat_list_tuner(lane.problem, lane.rng)
-    if tuner is not None and Costs.of(lane.problem).durations[:2].any():
-        yield relations.RematLists(tuner, lane.starts)
+def _remat_lists(context: Context) -> Iterator[Round]:
+    every = context.options.recompute_all
+    tuner = None if every else remat_list_tuner(context.problem, context.rng)
+    if tuner is not None and Costs.of(context.problem).durations[:2].any():
+        yield relations.RematLists(tuner, context.starts)
 
 
-def _remat_annealer(lane: Lane) -> Iterator[Round]:
-    yield RematAnnealer(lane.problem, lane.rng, lane.starts)
+def _remat_annealer(context: Context) -> Iterator[Round]:
+    yield RematAnnealer(context.problem, context.rng, context.starts)
 
 
-def _constructors(lane: Lane) -> Iterator[Round]:
-    yield RoundTuner(lane.constructor, lane.tried, lane.rng)
+def _constructors(context: Context) -> Iterator[Round]:
+    yield RoundTuner(context.constructor, context.tried, context.rng)
 
 
-def _windows(lane: Lane) -> Iterator[Round]:
-    yield WindowSearch(lane.best, lane.rng, free=not lane.options.recompute_all)
+def _windows(context: Context) -> Iterator[Round]:
+    yield WindowSearch(context.best, context.rng, free=not context.options.recompute_all)
 
 
-def _patterns(lane: Lane) -> Iterator[Round]:
-    yield PatternSearch(lane.best, lane.alone, largest=lane.number % 2 == 0)
+def _patterns(context: Context) -> Iterator[Round]:
+    yield PatternSearch(context.best, context.alone, largest=context.number % 2 == 0)
 
 
 def _cut_in_pieces(problem: Problem) -> bool:
@@ -151,7 +154,7 @@ def _annealed(problem: Problem) -> bool:
     return not (weights(problem) or remat(problem))
 
 
-FIRST, SECOND, BOTH = range(1), range(1, 2), range(2)
+FIRST, BOTH = range(1), range(2)
 RELATED = (
     Row("without-remat", remat, _related(relations.without_remat, 0.1), BOTH),
     Row(Method.WHOLE_STAGES, remat, _related(relations.with_whole_stages, 0.2), BOTH),
@@ -159,22 +162,22 @@ RELATED = (
 )
 """Methods that run once, before all others."""
 METHODS = (
-    Row(Method.STREAM, weights, lambda lane: [lane.streams], FIRST),
+    Row(Method.STREAM, weights, lambda context: [context.streams], FIRST),
     Row(Method.LIST, remat, _remat_lists),
     Row(Method.ANNEAL, remat, _remat_annealer),
-    Row(Method.LIST, unlike, lambda lane: [lane.lists]),
+    Row(Method.LIST, unlike, lambda context: [context.lists]),
     Row(Method.PATTERN, unlike, _patterns),
     Row(Method.PAIR, paired, _plain(PairAnnealer)),
     Row(Method.FILL, even, _plain(FillingAnnealer)),
     Row(Method.TAIL, even, _plain(TailBuilder)),
     Row(Method.ANNEAL, _annealed, _plain(Annealer)),
     Row(Method.ROUNDS, linear, _constructors, FIRST),
-    Row(Method.LIST, linear, lambda lane: [lane.lists], FIRST),
-    Row(Method.PERIODIC, repeats, lambda lane: [Once(search_periodic(lane.best))], FIRST),
-    Row(Method.LIST, even, lambda lane: [lane.lists]),
+    Row(Method.LIST, linear, lambda context: [context.lists], FIRST),
+    Row(Method.PERIODIC, repeats, lambda context: [Once(search_periodic(context.best))], FIRST),
+    Row(Method.LIST, even, lambda context: [context.lists]),
     Row(Method.SPLICE, _cut_in_pieces, _plain(SpliceSearch)),
-    Row("restart", even, lambda lane: [Restarts(lane.best, lane.rng)]),
-    Row(Method.UNROLL, fewer_microbatches, lambda lane: lane.unrollers),
+    Row("restart", even, lambda context: [Restarts(context.best, context.rng)]),
+    Row(Method.UNROLL, fewer_microbatches, lambda context: context.unrollers),
     Row(Method.WINDOW, lambda problem: not weights(problem), _windows),
 )
 """Methods without a label of :class:`.core.methods.Method` hand on the labels of others."""

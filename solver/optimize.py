@@ -8,8 +8,8 @@
 
 *Search* constructs schedules with many parameter settings, then improves the best one by the
 methods of :data:`.methods.METHODS` that serve the problem, in turn: those that found something
-lately get more time. *Proofs* (:data:`.lanes.PROOFS`) raise the lower bound. All lanes share one
-incumbent, and the solve ends when its cost and its bound are equal.
+lately get more time. *Proofs* (:data:`.workers.PROOFS`) raise the lower bound. All workers share
+one incumbent, and the solve ends when its cost and its bound are equal.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from .core.schedule_cost import within_memory
 from .core.unlike import check_planned
 from .core.worker_threads import Pieces, has_ended, in_thread, side_by_side, workers_abreast
 from .exact import BACKENDS, MOST_OPS
-from .lanes import Search, prove
 from .proofs import solve_exactly, tighten
+from .workers import Search, prove
 
 HEURISTIC = ("auto", "heuristic")
 
@@ -50,9 +50,10 @@ def optimize(problem: Problem, options: SolveOptions | None = None, **changes: A
 
     The report of the schedule says how good it is: its lower bound and status. The solve stops as
     soon as cost and bound are equal (status optimal). On a keyboard interrupt, or when
-    ``should_stop`` returns true, the best schedule so far is returned. A lane that is still running
-    half a second later is abandoned; the same holds at the time limit, provided that a schedule was
-    built. Activations are recomputed or offloaded if the profile says how and the cost falls.
+    ``should_stop`` returns true, the best schedule so far is returned. A worker that is still
+    running half a second later is abandoned; the same holds at the time limit, provided that a
+    schedule was built. Activations are recomputed or offloaded if the profile says how and the
+    cost falls.
 
     Raises InfeasibleError if no schedule keeps the memory limit or, with streamed weights, if none
     was found that fits on the devices, and InputError for an unknown solver or a placement that
@@ -73,9 +74,9 @@ def _pieces(best: Incumbent, options: SolveOptions, search: Search) -> Pieces:
     yield
     if options.solver == "auto":
         others = range(2, workers_abreast(best))
-        lanes = [search.pieces(), prove(best, options)]
-        lanes += [Search(best, options, number).improve() for number in others]
-        yield from side_by_side(best, lanes)
+        workers = [search.pieces(), prove(best, options)]
+        workers += [Search(best, options, number).improve() for number in others]
+        yield from side_by_side(best, workers)
         return
     yield from search.construct()
     if plain(best.problem):

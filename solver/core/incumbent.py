@@ -50,8 +50,8 @@ class Incumbent:
     ``interrupt`` is a flag that kernels read; it is set when the solve is over.
 
     With a ``work_limit`` a solve is repeatable: nothing depends on the clock (``time_limit`` is
-    ignored), and lanes take turns (:mod:`.worker_threads`). ``work`` is the limit of the lane that
-    runs.
+    ignored), and workers take turns (:mod:`.worker_threads`). ``work`` is the limit
+    of the worker that runs.
 
     ``slice``: simulated ops of one slice of search, fewer if the work limit is small, so that all
     methods have their turns. ``beat``: the cost of a schedule known elsewhere; once the bound
@@ -148,7 +148,7 @@ class Incumbent:
     def budget(self, share: float = 1.0, seconds: float = inf) -> Budget:
         """A budget with a share of the time left, at most ``seconds``.
 
-        If work is limited, it has a share of the work left until the next lane runs.
+        If work is limited, it has a share of the work left until the next worker runs.
         """
         if self.limited:
             ops = min(seconds * OPS_A_SECOND, share * self.work.left)

@@ -1,4 +1,4 @@
-"""Lanes: pieces of work that run side by side and share one incumbent.
+"""Workers: pieces of work that run side by side and share one incumbent.
 
 Kernels and solvers release Python's global lock, so threads suffice to use several cores. The
 caller's thread only waits. It is the only one that calls the listener, asks whether to stop and
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 MOST_WORKERS = 8
 POLL = 0.05  # seconds between two checks of the clock
 GRACE = 0.5  # seconds that work has to end after the time limit, before it is abandoned
-MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # shares of the work limit after which the next lane runs
+MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # shares of the work limit after which the next worker runs
 
 Pieces = Iterator[None]
 """Work in pieces; it can be paused after each."""
@@ -30,25 +30,25 @@ Worker = Callable[[Incumbent], Pieces]
 
 
 def workers_abreast(best: Incumbent) -> int:
-    """The number of lanes: one per core and at least two; two if work is limited."""
+    """The number of workers: one per core and at least two; two if work is limited."""
     return LEAST_WORKERS if best.limited else max(LEAST_WORKERS, min(cores(), MOST_WORKERS))
 
 
-def side_by_side(best: Incumbent, lanes: Sequence[Pieces]) -> Pieces:
-    """Run all lanes until the solve is over or all have finished, in a thread each.
+def side_by_side(best: Incumbent, workers: Sequence[Pieces]) -> Pieces:
+    """Run all workers until the solve is over or all have finished, in a thread each.
 
-    If work is limited they run in turn, so that nothing depends on the clock. Each lane continues
-    where it was when this is resumed. An exception is raised here, once the other lanes have
+    If work is limited they run in turn, so that nothing depends on the clock. Each worker continues
+    where it was when this is resumed. An exception is raised here, once the other workers have
     stopped.
     """
     if best.limited:
-        _in_turn(best, lanes)
+        _in_turn(best, workers)
         return
     while True:
-        with ThreadPoolExecutor(len(lanes), "worker") as threads:
+        with ThreadPoolExecutor(len(workers), "worker") as threads:
             try:
                 for done in as_completed(
-                    [threads.submit(run_pieces, lane, best) for lane in lanes]
+                    [threads.submit(run_pieces, worker, best) for worker in workers]
                 ):
                     done.result()
             finally:
@@ -58,17 +58,17 @@ def side_by_side(best: Incumbent, lanes: Sequence[Pieces]) -> Pieces:
         yield
 
 
-def _in_turn(best: Incumbent, lanes: Sequence[Pieces]) -> None:
-    """Run each lane up to a share of the work limit, then to the next; each may use all of it.
+def _in_turn(best: Incumbent, workers: Sequence[Pieces]) -> None:
+    """Run each worker up to a share of the work limit, then to the next; each may use all of it.
 
-    Within a share, each lane improves its own schedule; then all continue with the best one.
+    Within a share, each worker improves its own schedule; then all continue with the best one.
     """
-    total, limits = best.work.ops, [WorkLimit(used=best.work.used) for _ in lanes]
+    total, limits = best.work.ops, [WorkLimit(used=best.work.used) for _ in workers]
     for share in MARKS:
         begun, found = best.state, []
-        for lane, limit in zip(lanes, limits, strict=True):
+        for worker, limit in zip(workers, limits, strict=True):
             best.state, best.work, limit.ops = begun, limit, share * total
-            run_pieces(lane, best)
+            run_pieces(worker, best)
             found.append(best.state)
         best.state = min(found, key=lambda state: state.cost)
 

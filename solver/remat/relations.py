@@ -31,7 +31,7 @@ from .fused_backward import fused_neighbours
 from .repair import fitted, returned, roomier
 from .whole_stages import recomputed, reductions
 
-STARTS = 2  # number of schedules that a lane anneals at first
+STARTS = 2  # number of schedules that a worker anneals at first
 
 
 class Relation(NamedTuple):
@@ -93,7 +93,7 @@ class AnnealingStarts:
             self.offer(rows, method or small.method or FALLBACK)
 
     def best(self) -> list[Order]:
-        """The orders to anneal next, including the best of all lanes."""
+        """The orders to anneal next, including the best of all workers."""
         order, _, cost = self._best.found()
         if not self._known or (self._number < STARTS and cost < self._known[0][0]):
             self._known = [(cost, order), *self._known]

@@ -76,10 +76,9 @@ def in_a_v(stages: tuple[StageProfile, ...], microbatches: int, limit: float) ->
 
 def without_stages(ranks: int, limit: float) -> Problem:
     """Two of the ranks run all stages."""
-    problem = large_problem("makespan", 0)
     placement = Placement.of_stages((0, 1, 1, 0, 0, 1, 1, 0))
-    limits = (limit,) * ranks
-    return replace(problem, placement=placement, memory_limit=limits, objective=Objective.PERIOD)
+    problem = replace(large_problem("makespan", 0), placement=placement, objective=Objective.PERIOD)
+    return replace(problem, memory_limit=(limit,) * ranks)
 
 
 def fused() -> Problem:

@@ -1,4 +1,4 @@
-"""The two kinds of lanes of a solve: search of schedules, and proofs of bounds."""
+"""The two kinds of workers of a solve: search of schedules, and proofs of bounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .core.progress import FALLBACK
 from .core.streams import as_many_each_way
 from .core.worker_threads import Pieces
 from .families.applicable import build_families
-from .methods import METHODS, RELATED, Lane, Row
+from .methods import METHODS, RELATED, Context, Row
 from .proofs import closed_form_bounds, interleave, solve_exactly, tighten
 from .remat.relations import one_at_a_time_with_remat
 from .search.constructor_search import building
@@ -30,31 +30,31 @@ from .search.periodic_search import search_periodic
 from .search.rounds import MethodTurns, Round
 
 EXACT_OPS = 400  # the most ops for which ``auto`` tries an exact solver
-FIRST_OPS = 2_000_000  # total ops of the schedules that are built before lanes run side by side
+FIRST_OPS = 2_000_000  # total ops of the schedules that are built before workers run side by side
 LEFT = 0.9  # share of the time or work left at which the first periodic search ends
 UNROLLED = 0.6  # share of the time left after which all methods run, not only unrolling
 CLOSE = 0.003  # the same, of the gap to the bound
-AHEAD = 2  # with several stages a rank, each lane begins so many methods after the previous one
+AHEAD = 2  # with several stages a rank, each worker begins so many methods after the previous one
 MOVED = {FALLBACK, Method.START, Method.LIST, Method.ANNEAL, Method.FILL, Method.PAIR}
 """If one of these found the best schedule, no family and no repeated pattern was as good."""
 PROVED = 0.1  # share of the time left for the relaxation with remat
 
 
 class Search:
-    """A lane that builds schedules, and improves the best one by all methods in turn.
+    """A worker that builds schedules, and improves the best one by all methods in turn.
 
-    ``number``: 0 for the lane that constructs; others improve what is there.
+    ``number``: 0 for the worker that constructs; others improve what is there.
     """
 
     def __init__(self, best: Incumbent, options: SolveOptions, number: int = 0) -> None:
-        self._lane = Lane(best, options, number, self._alone)
+        self._context = Context(best, options, number, self._alone)
         self._best, self._problem, self._options = best, best.problem, options
         self._ops = 3 * best.problem.stages * best.problem.microbatches
 
     @cached_property
     def _turns(self) -> MethodTurns:
         methods = [MethodTurns(parts) for parts in self._served(METHODS)]
-        later = AHEAD * self._lane.number % len(methods) if even(self._problem) else 0
+        later = AHEAD * self._context.number % len(methods) if even(self._problem) else 0
         return MethodTurns([*methods[later:], *methods[:later]])
 
     @cached_property
@@ -62,22 +62,22 @@ class Search:
         return [part for parts in self._served(RELATED) for part in parts]
 
     def _served(self, table: Sequence[Row]) -> Iterator[list[Round]]:
-        """The parts of the methods in ``table`` that serve the problem in this lane."""
+        """The parts of the methods in ``table`` that serve the problem in this worker."""
         for row in table:
-            if self._lane.number in row.lanes and row.serves(self._problem):
-                yield list(row.begin(self._lane))
+            if self._context.number in row.workers and row.serves(self._problem):
+                yield list(row.begin(self._context))
 
     @cached_property
     def _left(self) -> Iterator[RoundParameters]:
-        if self._lane.number or not linear(self._problem):
+        if self._context.number or not linear(self._problem):
             return iter(())
-        return settings(self._problem, self._lane.constructor.linear, self._best.bound.value)
+        return settings(self._problem, self._context.constructor.linear, self._best.bound.value)
 
     def fall_back(self) -> None:
         """Build the schedule that is there whatever happens."""
         best, problem = self._best, self._problem
         if weights(problem):
-            self._lane.streams.first()
+            self._context.streams.first()
         elif remat(problem):
             best.offer(one_at_a_time_with_remat(problem, self._options.recompute_all), FALLBACK)
         else:
@@ -99,7 +99,7 @@ class Search:
 
     def _construct_first(self) -> None:
         """Build the warm starts, and construct schedules for some parameter settings."""
-        for order in warm_starts(self._problem, self._lane.constructor.linear):
+        for order in warm_starts(self._problem, self._context.constructor.linear):
             self._best.offer(order, Method.WARM_START)
         for number, _ in enumerate(self.construct()):
             if self._best.over() or number * self._ops > FIRST_OPS:
@@ -115,41 +115,41 @@ class Search:
             if best.over() or best.method == Method.PERIODIC or best.share_left < LEFT:
                 break
         if as_many_each_way(problem) and not best.over():
-            self._lane.lists.first(best)
+            self._context.lists.first(best)
 
     def construct(self) -> Pieces:
         """Run the rounds with the parameters that have not been tried, then the list scheduler."""
         for parameters in self._left:
             self._best.work.spend(building(self._ops))
-            rows = self._lane.constructor.build(parameters)
+            rows = self._context.constructor.build(parameters)
             if rows is not None:
-                cost = self._lane.constructor.cost(rows)
-                self._lane.tried.append((cost, parameters))
+                cost = self._context.constructor.cost(rows)
+                self._context.tried.append((cost, parameters))
                 self._best.offer(rows, Method.ROUNDS, cost)
             yield
-        if self._lane.number == 0 and linear(self._problem) and not self._best.over():
-            self._lane.lists.first(self._best)
+        if self._context.number == 0 and linear(self._problem) and not self._best.over():
+            self._context.lists.first(self._best)
             yield
 
     def improve(self) -> Pieces:
         """Improve the best schedule: by the methods that come first, then by all in turn."""
-        best, lane = self._best, self._lane
+        best, context = self._best, self._context
         for part in self._related:
             while part.able:
                 part.round(best)
                 yield
-        if lane.number == 0 and not linear(self._problem):
+        if context.number == 0 and not linear(self._problem):
             yield from self._unroll()
         if unlike(self._problem) or (
-            lane.number == 0 and even(self._problem) and best.method in MOVED
+            context.number == 0 and even(self._problem) and best.method in MOVED
         ):
-            yield from lane.lists.pieces(best)
+            yield from context.lists.pieces(best)
         yield from self._turns.pieces(best)
 
     def _unroll(self) -> Pieces:
         """Search with fewer microbatches, for a share of the time, unless the gap is small."""
         best = self._best
-        for unroller in self._lane.unrollers[1:]:
+        for unroller in self._context.unrollers[1:]:
             while unroller.able and best.share_left > UNROLLED:
                 if best.cost <= (1 + CLOSE) * best.bound.value:
                     break
@@ -162,7 +162,7 @@ class Search:
 
     def _alone(self, small: Incumbent) -> Pieces:
         """The search of a related problem."""
-        options = SolveOptions(seed=int(self._lane.rng.integers(1 << 31)))
+        options = SolveOptions(seed=int(self._context.rng.integers(1 << 31)))
         search = Search(small, options)
         search.fall_back()
         search.first()
@@ -207,7 +207,7 @@ PROOFS = (
 
 
 def prove(best: Incumbent, options: SolveOptions) -> Pieces:
-    """Prove what can be proven, then improve with methods of this lane."""
+    """Prove what can be proven, then improve with the methods of this worker."""
     for proof in PROOFS:
         if proof.serves(best.problem):
             yield from proof.pieces(best, options.seed)
