@@ -150,7 +150,7 @@ class ListParameters(NamedTuple):
         return ListParameters._make(array.copy() for array in self)
 
 
-class Kind(Enum):
+class ListKind(Enum):
     """Kinds of instances: the stages per rank, recomputation, and microbatches that overtake."""
 
     ONE_STAGE = (0.0, 0.0, 0.1, 0.0, 0.1, 0.12, 0.13, 0.0, 0.0, 0.0, 0.0, 0.55)
@@ -166,17 +166,17 @@ class Kind(Enum):
     @property
     def overtakes(self) -> bool:
         """Whether microbatches may run in another order than they enter."""
-        return self in (Kind.REMAT, Kind.UNLIKE)
+        return self in (ListKind.REMAT, ListKind.UNLIKE)
 
     @classmethod
-    def of(cls, stages: Stages, *, remat: bool, unlike: bool) -> Kind:
+    def of(cls, stages: Stages, *, remat: bool, unlike: bool) -> ListKind:
         if stages.level.any():
             return cls.SEVERAL_STAGES
         return cls.UNLIKE if unlike else cls.REMAT if remat else cls.ONE_STAGE
 
 
 def list_parameters(
-    stages: Stages, kind: Kind, rng: np.random.Generator, entries: Sequence[IntArray] = ()
+    stages: Stages, kind: ListKind, rng: np.random.Generator, entries: Sequence[IntArray] = ()
 ) -> Iterator[ListParameters]:
     """Yield random parameters without end.
 
@@ -187,16 +187,16 @@ def list_parameters(
     """
     for entry in cycle(entries or (np.arange(stages.names.shape[1]),)):
         made = _plain(stages, entry)
-        if kind is Kind.UNLIKE:
+        if kind is ListKind.UNLIKE:
             _with_keys(made, rng, entries)
-        elif kind is Kind.REMAT:
+        elif kind is ListKind.REMAT:
             _with_remat(made, stages, rng)
-        elif kind is Kind.ONE_STAGE:
+        elif kind is ListKind.ONE_STAGE:
             _warmed_up(made, stages, rng)
         else:
             _prioritized(made, stages, rng)
         yield made
-        if stages.crowded and kind is not Kind.UNLIKE:
+        if stages.crowded and kind is not ListKind.UNLIKE:
             spaced = _plain(stages, entry)
             _space(spaced, stages, kind, rng)
             yield spaced
@@ -214,9 +214,9 @@ def _plain(stages: Stages, entry: IntArray) -> ListParameters:
     return ListParameters(theta, np.zeros(streams * microbatches), entry.copy(), stay, keys)
 
 
-def _space(made: ListParameters, stages: Stages, kind: Kind, rng: np.random.Generator) -> None:
+def _space(made: ListParameters, stages: Stages, kind: ListKind, rng: np.random.Generator) -> None:
     """Space the F's by about a multiple of the time after which two microbatches meet."""
-    if kind is Kind.SEVERAL_STAGES:
+    if kind is ListKind.SEVERAL_STAGES:
         turn = float(stages.work.max()) / len(made.entry)
         share = max(1, int(np.ceil(turn / stages.meeting))) + int(rng.integers(-1, 2))
         period = 1
@@ -316,9 +316,9 @@ class Moves(NamedTuple):
     reordered: float
 
     @classmethod
-    def of(cls, stages: Stages, kind: Kind) -> Moves:
+    def of(cls, stages: Stages, kind: ListKind) -> Moves:
         number, microbatches = len(stages.owner), stages.names.shape[1]
-        several = kind is Kind.SEVERAL_STAGES
+        several = kind is ListKind.SEVERAL_STAGES
         whole = np.zeros(LEAD + 1, dtype=np.bool_)
         whole[[AHEAD, RESERVE, DEFER, KEEP, AGAIN]] = True
         step = np.ones((LEAD + 1, number))
@@ -328,10 +328,10 @@ class Moves(NamedTuple):
         step[RESERVE] = 0.5 * stages.table[M_B]
         most[[AHEAD, AGAIN]], most[DEFER] = microbatches, 2 * microbatches
         most[KEEP] = stages.capacity
-        if kind is Kind.ONE_STAGE:
+        if kind is ListKind.ONE_STAGE:
             most[AHEAD] = stages.capacity
         turn = float(stages.work.max()) / microbatches
         unit = stages.meeting if stages.crowded or not several else turn
         chances, period = np.cumsum(kind.chances), int(stages.capacity[0])
-        reordered = 0.15 if kind is Kind.REMAT else 0.55
+        reordered = 0.15 if kind is ListKind.REMAT else 0.55
         return cls(chances, whole, step, least, most, unit, period, reordered)

@@ -280,7 +280,7 @@ def _fate(  # noqa: PLR0917
     rest: FloatArray | None,
     counts: IntArray,
 ) -> int:
-    """What becomes of a microbatch whose F runs now; 0 if an op finds no room."""
+    """Decide what becomes of a microbatch whose F runs now; 0 if an op finds no room."""
     fate, after, reserve = _STAYS, held + of_kind(table, M_B, s, entry[place]), theta[RESERVE, s]
     if rest is None:
         fate = _STAYS if kind != _F or after <= limit - reserve else 0

@@ -16,7 +16,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule
 
 from ..construct.linear import Constructor, settings
-from ..construct.list_parameters import Kind, Stages, list_parameters
+from ..construct.list_parameters import ListKind, Stages, list_parameters
 from ..construct.list_scheduler import ListRun, list_schedule
 from ..core.linear_instance import LinearInstance
 from ..core.methods import Method
@@ -79,7 +79,7 @@ def _constructed(
 
 def _listed(problem: Problem, seed: int, spent: StoppingCriterion) -> QuickSchedule:
     stages, best = Stages.of(problem), QuickSchedule()
-    kind, run = Kind.of(stages, remat=False, unlike=False), ListRun.of(stages)
+    kind, run = ListKind.of(stages, remat=False, unlike=False), ListRun.of(stages)
     drawn = islice(list_parameters(stages, kind, np.random.default_rng(seed)), DRAWN)
     makespan = problem.objective is Objective.MAKESPAN
     for parameters in drawn:

@@ -11,7 +11,7 @@ from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..construct.entry_orders import entry_orders
-from ..construct.list_parameters import Kind, ListParameters, Moves, Stages, list_parameters
+from ..construct.list_parameters import ListKind, ListParameters, Moves, Stages, list_parameters
 from ..construct.list_scheduler import ListRun, list_schedule, tune_list
 from ..core.incumbent import Incumbent
 from ..core.kernels import seeded
@@ -23,7 +23,12 @@ from .local_search import SLICES, Heat, cooled
 
 LIST_OP = 5  # work to build an op, in simulated ops, per stage of a rank
 NEAR = 1.01  # a search continues while its own best cost is at most this multiple of the best
-DRAWN = {Kind.ONE_STAGE: 100, Kind.SEVERAL_STAGES: 10, Kind.REMAT: 30, Kind.UNLIKE: 100}
+DRAWN = {
+    ListKind.ONE_STAGE: 100,
+    ListKind.SEVERAL_STAGES: 10,
+    ListKind.REMAT: 30,
+    ListKind.UNLIKE: 100,
+}
 """Random parameters of which the best are annealed."""
 KEPT, KEPT_UNLIKE = 4, 2  # number of best parameters that are kept
 FIRST, FIRST_UNLIKE = 5, 12  # rounds before any other method
@@ -42,12 +47,12 @@ class ListTuner:
         self._stages, self._rng, self._rounds = Stages.of(problem), rng, 0
         self._makespan = problem.objective is Objective.MAKESPAN
         unlike, alike = problem.profile.unlike, Stages.of(typical(problem))
-        self._kind = Kind.of(alike, remat=rest is not None, unlike=unlike)
+        self._kind = ListKind.of(alike, remat=rest is not None, unlike=unlike)
         entries = tuple(entry_orders(problem)) if unlike else ()
         self._random = list_parameters(alike, self._kind, rng, entries)
         self._rest, self._changes = rest, Moves.of(alike, self._kind)
-        self._several = self._kind is Kind.SEVERAL_STAGES
-        self._unlike = self._kind is Kind.UNLIKE
+        self._several = self._kind is ListKind.SEVERAL_STAGES
+        self._unlike = self._kind is ListKind.UNLIKE
         self._drawn = DRAWN[self._kind]
         self._kept, self._first = (KEPT_UNLIKE, FIRST_UNLIKE) if self._unlike else (KEPT, FIRST)
         self._pool: list[tuple[float, ListParameters]] = []
