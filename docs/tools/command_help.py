@@ -1,28 +1,27 @@
-"""The reference of commands: what each one's ``--help`` says, from the parsers themselves."""
+"""The options of a command at the end of its page: the output of its ``--help``."""
 
 from __future__ import annotations
 
 import os
 from contextlib import redirect_stdout
 from io import StringIO
+from pathlib import PurePosixPath
 
 from pipeloom.cli.main import COMMANDS, main
 
-HEAD = """# Command reference
-
-What `pipeloom COMMAND --help` prints. How the commands work together, with real output, is in
-[Commands](../commands.md).
-"""
+FOLDER = "commands"
 
 
-def command_reference() -> str:
-    """The page, in Markdown: one section a command, in the order of ``pipeloom --help``."""
-    os.environ["COLUMNS"] = "98"  # what argparse breaks lines at
-    sections = [f"## {name}\n\n```text\n{_help(name)}\n```\n" for name in COMMANDS]
-    return "\n".join([HEAD, *sections])
+def with_options(page: str, markdown: str) -> str:
+    """Return the page, in Markdown, with the options of its command if it describes one."""
+    path = PurePosixPath(page)
+    if path.parent.name != FOLDER or path.stem not in COMMANDS:
+        return markdown
+    return f"{markdown}\n## Options\n\n```text\n{_help(path.stem)}\n```\n"
 
 
 def _help(command: str) -> str:
+    os.environ["COLUMNS"] = "98"  # argparse breaks lines at this column
     with redirect_stdout(StringIO()) as text:
         main([command, "--help"])
     return text.getvalue().strip()

@@ -1,4 +1,4 @@
-"""A griffe extension: Sphinx roles and double backticks of our docstrings, as Markdown has them."""
+"""A griffe extension that translates Sphinx roles and literals in docstrings to Markdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LITERAL = re.compile(r"``([^`]+)``")
 
 
 class DocstringRoles(griffe.Extension):
-    """Rewrites every docstring as it is loaded: ``:func:`simulate``` becomes plain code."""
+    """Rewrites each docstring when it is loaded: ``:func:`simulate``` becomes plain code."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
@@ -20,6 +20,6 @@ class DocstringRoles(griffe.Extension):
 
 
 def _last_part(match: re.Match[str]) -> str:
-    """A name of ours without the path to it; others keep theirs."""
+    """Drop the path of a name of pipeloom."""
     ours = match[1].startswith((".", "pipeloom."))
     return f"`{match[1].rpartition('.')[2] if ours else match[1]}`"

@@ -1,7 +1,7 @@
-"""The gallery: every family built on one small profile, drawn, and a page that shows them all.
+"""The gallery: a page with a picture of each family's schedule for one small profile.
 
-``python docs/tools/gallery.py FOLDER`` writes the page and its pictures; ``make docs`` has them in
-the site without writing them into the tree.
+``python docs/tools/gallery.py FOLDER`` writes the page and its pictures. ``make docs`` adds them to
+the site only.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ GROUPS = {
 TABLE = Path(__file__).parents[1] / "families.md"
 HEAD = f"""# Gallery of families
 
-Every family that `pipeloom build` knows, on {RANKS} ranks with {MICROBATCHES} microbatches,
-T_F = T_B = T_W of a rank, no communication, and an F and a BW together in 2.5 instead of 3. Light
+All families of `pipeloom build`, on {RANKS} ranks with {MICROBATCHES} microbatches. On each rank,
+T_F = T_B = T_W, and an F and a BW together take 2.5 instead of 3. Messages take no time. Light
 colours mark the later stages of a rank. [Schedule families](families.md) describes the families
 and defines T and the other symbols; `python docs/tools/gallery.py FOLDER` draws these pictures.
 """
 
 
 def gallery() -> dict[str, str]:
-    """The page, ``gallery.md``, and its pictures, ``gallery/FAMILY.svg``: path and text of each.
+    """Return path and text of the page ``gallery.md`` and its pictures ``gallery/FAMILY.svg``.
 
-    Raises ValueError where a family is missing in the table of families.md.
+    Raises ValueError if a family is missing in the table of families.md.
     """
     rows, files = _rows(), {}
     sections = {group: [f"## {title}\n"] for group, title in GROUPS.items()}
@@ -64,7 +64,7 @@ def _section(name: str, summary: str, bubble: str, memory: str, source: str) -> 
 
 
 def _rows() -> dict[str, tuple[str, str, str]]:
-    """Of each family its bubble, memory and source, as the table of families.md has them."""
+    """Return bubble, memory and source of each family, from the table in families.md."""
     found = {}
     for line in TABLE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

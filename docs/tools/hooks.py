@@ -1,4 +1,4 @@
-"""What mkdocs calls: generated pages, pages from elsewhere in the repository, and their links."""
+"""The hooks of mkdocs: add generated pages and pages from other folders, and adjust links."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from functools import cache
 from pathlib import Path
 
-from command_help import command_reference
+from command_help import with_options
 from gallery import gallery
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -19,7 +19,7 @@ LOG = logging.getLogger("mkdocs.hooks.pipeloom")  # strict mode counts its warni
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds what is not in ``docs/``: generated pages, and what pages link to elsewhere."""
+    """Add generated pages, and the files outside ``docs/`` to which pages link."""
     for name in undocumented():
         LOG.warning("pipeloom.%s has no docstring", name)
     pages = {file.src_uri: file.content_string for file in files.documentation_pages()}
@@ -33,17 +33,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links as the site has their targets."""
-    return with_site_links(page.file.src_uri, markdown)
+    """Adjust links to the site, and append the options of a command to its page."""
+    path = page.file.src_uri
+    return with_options(path, with_site_links(path, markdown))
 
 
 @cache
 def _generated() -> dict[str, str]:
-    return {
-        **gallery(),
-        "reference/commands.md": command_reference(),
-        "reference/python.md": python_reference(),
-    }
+    return {**gallery(), "reference/python.md": python_reference()}
 
 
 def _file(config: MkDocsConfig, path: str, content: str | Path) -> File:

@@ -1,6 +1,7 @@
-"""The reference of Python: every name of ``pipeloom.__all__``, and a check that all are documented.
+"""The Python reference: all names of ``pipeloom.__all__``.
 
-``python docs/tools/public_names.py`` names what has no docstring, and exits with 1 then.
+``python docs/tools/public_names.py`` lists the names without a docstring, and exits with 1 if there
+are any.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ GROUPS = {
 }
 HEAD = """# Python reference
 
-Everything that `import pipeloom` offers. Each name is loaded when it is first used, so that
-planning needs no torch.
+The public names of `pipeloom`. Each name is loaded when it is first used, so planning does not
+need torch.
 """
 
 
 def python_reference() -> str:
-    """The page, in Markdown for mkdocstrings: the public names by what they are for."""
+    """Return the page, in Markdown for mkdocstrings, with the public names in groups."""
     sections: dict[str, list[str]] = {title: [] for title in GROUPS.values()}
     for name in pipeloom.__all__:
         thing = getattr(pipeloom, name)
@@ -44,7 +45,7 @@ def python_reference() -> str:
 
 
 def undocumented() -> list[str]:
-    """Public names without a docstring: functions, classes, and the public methods of classes."""
+    """Return the public functions, classes and methods without a docstring."""
     missing = []
     for name in pipeloom.__all__:
         thing = getattr(pipeloom, name)
@@ -64,16 +65,16 @@ def _group(thing: Any) -> str:
 
 
 def _entry(name: str, thing: Any) -> str:
-    """With the members of an enum: they say what they are without docstrings."""
+    """Return the entry of a name. Members of an enum are listed without docstrings."""
     bare = "\n      show_if_no_docstring: true" if _is_enum(thing) else ""
     path = f"{thing.__module__}.{thing.__qualname__}"
     return f"::: {path}\n    options:\n      heading: {name}\n      toc_label: {name}{bare}\n"
 
 
 def _bare_members(cls: type) -> list[str]:
-    """Public methods and properties that the class itself defines without a docstring.
+    """Return public methods and properties of the class without a docstring.
 
-    One that a protocol or a base class describes has its docstring by inheritance.
+    Docstrings of a base class or protocol count.
     """
     members = {name: part for name, part in vars(cls).items() if not name.startswith("_")}
     callable_ = {
@@ -85,7 +86,7 @@ def _bare_members(cls: type) -> list[str]:
 
 
 def _documented(thing: Any) -> bool:
-    """Whether somebody wrote a docstring: a dataclass and an enum have one of Python's own."""
+    """Whether there is a docstring that Python did not generate for a dataclass or an enum."""
     text = thing.__doc__ or ""
     generated = text.startswith(f"{thing.__name__}(") if inspect.isclass(thing) else False
     return bool(text.strip()) and not generated and not (_is_enum(thing) and text == Enum.__doc__)

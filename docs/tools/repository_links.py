@@ -1,8 +1,8 @@
-"""Links of pages to files of the repository: what the site adds so that they lead somewhere.
+"""Links from pages to files of the repository.
 
-Pages are written for the repository, where ``../benchmarks/published/README.md`` leads from a page
-to a benchmark. The site has the benchmarks' pages, the changelog and the like as pages too, Python
-files as pages that show them, and other files as they are.
+Pages are written for the repository, in which ``../benchmarks/published/README.md`` is the page of
+a benchmark. On the site, Markdown and Python files outside ``docs/`` become pages, and other files
+are copied.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FENCE = re.compile(r"^ *(```|~~~)")
 
 
 def home(page: str) -> str:
-    """Where in the repository a page of the site comes from."""
+    """Return the path in the repository of a page of the site."""
     if page.startswith("repository/"):
         return page.removeprefix("repository/").removesuffix(".py.md") + (
             ".py" if page.endswith(".py.md") else ""
@@ -31,14 +31,14 @@ def home(page: str) -> str:
 
 
 def place(path: str) -> str:
-    """Where on the site a file of the repository is."""
+    """Return the path on the site of a file of the repository."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     return f"repository/{path}.md" if path.endswith(".py") else f"repository/{path}"
 
 
 def targets(page: str, markdown: str) -> list[str]:
-    """The files of the repository that a page links to, as paths from the root."""
+    """Return the files of the repository to which a page links, as paths from the root."""
     found = []
     for line in _prose(markdown):
         for _, link, _ in LINK.findall(line):
@@ -49,7 +49,7 @@ def targets(page: str, markdown: str) -> list[str]:
 
 
 def with_site_links(page: str, markdown: str) -> str:
-    """The page with its links as the site has their targets."""
+    """Return the page with its links changed to the paths on the site."""
 
     def moved(match: re.Match[str]) -> str:
         path = _target(page, match[2])
@@ -66,10 +66,11 @@ def with_site_links(page: str, markdown: str) -> str:
 
 
 def added(pages: dict[str, str]) -> dict[str, str | Path]:
-    """What the site needs beside ``pages`` (path: text): a text for each page, a file for the rest.
-    Those of :data:`ALWAYS` are there whoever links to them.
+    """Return the files that the site needs in addition to ``pages`` (path: text).
 
-    Raises FileNotFoundError, naming the page, where a link leads to nothing.
+    These are :data:`ALWAYS` and all files to which pages link. The value is the text of a page, or
+    the path of another file. Raises FileNotFoundError with the page's name if a linked file does
+    not exist.
     """
     extra: dict[str, str | Path] = {place(path): _content(path) for path in ALWAYS}
     waiting = [*pages.items(), *((page, str(text)) for page, text in extra.items())]
@@ -79,7 +80,7 @@ def added(pages: dict[str, str]) -> dict[str, str | Path]:
             if path.startswith("docs/") or place(path) in extra:
                 continue
             if not (ROOT / path).is_file():
-                raise FileNotFoundError(f"{home(page)}: links to {path}, which is no file")
+                raise FileNotFoundError(f"{home(page)}: links to {path}, which does not exist")
             extra[place(path)] = content = _content(path)
             if isinstance(content, str):
                 waiting.append((place(path), content))
@@ -96,8 +97,10 @@ def _content(path: str) -> str | Path:
 
 
 def _target(page: str, link: str) -> str | None:
-    """The path from the root that a link of a page leads to; None for one within the site's own
-    pages, and for one to elsewhere."""
+    """Return the path from the root to which a link leads.
+
+    None for links between pages of the site, and for links to other sites.
+    """
     if ":" in link or link.startswith("/"):
         return None
     path = posixpath.normpath(posixpath.join(posixpath.dirname(home(page)), link))

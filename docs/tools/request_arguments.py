@@ -1,4 +1,4 @@
-"""A griffe extension: functions that take the fields of a request show these as their arguments."""
+"""A griffe extension that documents the fields of a request as arguments of its functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeloom.planner.requests.fields import docstrings
 
 
 class RequestArguments(griffe.Extension):
-    """Replaces the argument of ``@takes(OptimizeRequest)``, and lists what its fields mean."""
+    """Replaces the argument of ``@takes(OptimizeRequest)`` by its fields and their docstrings."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if not isinstance(obj, griffe.Function):

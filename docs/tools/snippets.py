@@ -1,9 +1,10 @@
-"""Runs what the pages tell a reader to type: ``python docs/tools/snippets.py PAGE...``
+"""Runs the snippets of pages: ``python docs/tools/snippets.py PAGE...``
 
-Each page is tried in an empty folder that has the checkout's ``examples``. In the page's order, a
-block with ``title="NAME"`` is written to that file, Python blocks run in one namespace, and the
-lines of console blocks that begin with ``$`` run in a shell. A block behind the comment
-``<!-- needs torch -->`` or ``<!-- not run: REASON -->`` is left out. The first failure ends it all.
+Each page runs in a new folder that contains only the folder ``examples``. Blocks run in the order
+of the page. A block with ``title="NAME"`` is written to that file, Python blocks share one
+namespace, and lines of console blocks that begin with ``$`` run in a shell. A block after the
+comment ``<!-- needs torch -->`` or ``<!-- not run: REASON -->`` is skipped. The first failure ends
+the program.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ BLOCK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """A fenced block of a page: its language, the file that it is the content of, its text."""
+    """A fenced block of a page: its language, its file (or None), its text and its line."""
 
     kind: str
     file: str | None
@@ -36,7 +37,7 @@ class Snippet:
 
 
 def snippets(markdown: str) -> list[Snippet]:
-    """The blocks of a page that are to be tried."""
+    """Return the blocks of a page that are not skipped."""
     found = []
     for match in BLOCK.finditer(markdown):
         if match["skip"] is None:
@@ -47,7 +48,7 @@ def snippets(markdown: str) -> list[Snippet]:
 
 
 def try_page(page: Path) -> int:
-    """Tries all snippets of a page; returns how many there were."""
+    """Run all snippets of a page, and return their number."""
     names: dict[str, object] = {"__name__": "snippet"}
     tried = 0
     with TemporaryDirectory() as folder, chdir(folder):
