@@ -43,7 +43,7 @@ PARTS = (
     *("compute", "memory", "uneven", "tp", "cp", "ep", "etp"),
     *("bubble", "links", "dp", "step"),
 )
-"""The parts of a step; :attr:`.prediction.step.Step.parts` describes them."""
+"""The parts of a step; :attr:`.prediction.step.PredictedStep.parts` describes them."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from .models.run import AttentionKernel, Recompute, TrainingRun
 from .prediction.memory import GIB, KINDS, RankMemory, memory_of
 from .prediction.rates import Rates
 from .prediction.setup import Setup
-from .prediction.step import Step
+from .prediction.step import PredictedStep
 
 LIKELY = 1.2816
 """Half-width, in standard deviations, of the central 80 % interval of a normal distribution."""
@@ -60,7 +60,7 @@ class Prediction:
     calibration of the cluster's GPU.
     """
 
-    step: Step
+    step: PredictedStep
 
     @cached_property
     def memory(self) -> tuple[RankMemory, ...]:
@@ -212,7 +212,7 @@ def predict(model: ModelLike, *, cluster: ClusterLike | None = None, **run: Any)
     Raises InputError with one line per fault.
     """
     where = cluster_of(cluster, run.get("gpu"))
-    return Prediction(Step(Setup.of(model, run, where), Rates(where)))
+    return Prediction(PredictedStep(Setup.of(model, run, where), Rates(where)))
 
 
 def cluster_of(given: ClusterLike | None, gpu: Any) -> Cluster:

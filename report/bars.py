@@ -37,7 +37,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RankBars:
     """One rank: ``ops`` that occupy it, ``copies`` to and from the host, ``averages`` over
     replicas, ``arrivals`` of weights and their gradients.
 
@@ -67,7 +67,7 @@ def timed(schedule: Schedule) -> Schedule:
     return replace(schedule, timing=replace(earlier, transfers=timing.transfers - by))
 
 
-def rows(schedule: Schedule) -> list[Row]:
+def rows(schedule: Schedule) -> list[RankBars]:
     """The row of each rank of a schedule with times."""
     timing = schedule.known_timing
     arrivals = list(_arrivals(schedule))
@@ -88,7 +88,9 @@ def rows(schedule: Schedule) -> list[Row]:
         ops = [bar for bar in every if not bar.op or not bar.op.kind.copies]
         copies = [bar for bar in every if bar.op and bar.op.kind.copies]
         arriving = [bar for bar in arrivals if bar.rank == rank]
-        found.append(Row(rank, ops, copies, averages, arriving, _counted(schedule, rank), memory))
+        found.append(
+            RankBars(rank, ops, copies, averages, arriving, _counted(schedule, rank), memory)
+        )
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.schedule import Schedule
 
-from .bars import Bar, Row, rows, timed
+from .bars import Bar, RankBars, rows, timed
 from .colours import NAMES
 from .summaries import caption
 
@@ -77,7 +77,7 @@ def _overlapping(bars: Iterable[Bar], thread: int) -> Events:
         yield common | {"ph": "e", "ts": bar.end * 1e3}
 
 
-def _counters(row: Row) -> Events:
+def _counters(row: RankBars) -> Events:
     for at, held in row.memory:
         name = f"memory of rank {row.rank}"
         yield {"ph": "C", "name": name, "ts": at * 1e3, "args": {"held": held}}

@@ -24,7 +24,7 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration, memory_size
 
-from .bars import Bar, Row, last, rows, timed
+from .bars import Bar, RankBars, last, rows, timed
 from .colours import AT_ONCE, AVERAGE, AVERAGED, NAMES, PAIR, Colour, is_light
 from .summaries import caption, repeats, summary
 
@@ -146,7 +146,7 @@ def bare_timeline(
     return "\n".join([*lines, " " * head + page.axis(), legend])
 
 
-def _rows_of_copies(found: Sequence[Row]) -> dict[str, tuple[OpKind, ...]]:
+def _rows_of_copies(found: Sequence[RankBars]) -> dict[str, tuple[OpKind, ...]]:
     """The rows of copies below each rank's row: one, or one per direction if some overlap."""
     if not any(row.copies for row in found):
         return {}
@@ -156,7 +156,7 @@ def _rows_of_copies(found: Sequence[Row]) -> dict[str, tuple[OpKind, ...]]:
     return {"host": tuple(_COPIES)}
 
 
-def _copies(row: Row, kinds: Sequence[OpKind], page: _Page) -> list[_Mark]:
+def _copies(row: RankBars, kinds: Sequence[OpKind], page: _Page) -> list[_Mark]:
     """The marks of a rank's copies, each at least a column wide, so that short ones are visible."""
     bars = (bar for bar in row.copies if bar.op and bar.op.kind in kinds)
     marks, least = map(_mark, sorted(bars, key=lambda bar: bar.start)), page.end / page.width
@@ -190,7 +190,7 @@ def _mark(bar: Bar) -> _Mark:
     return _Mark(bar.start, bar.end, names, fill, bar.rgb)
 
 
-def _legend(found: Sequence[Row], page: _Page, memory: float | None) -> Iterator[str]:
+def _legend(found: Sequence[RankBars], page: _Page, memory: float | None) -> Iterator[str]:
     every = chain.from_iterable((*row.ops, *row.copies) for row in found)
     first = {bar.op.kind: bar for bar in reversed([*every]) if bar.op}
     for kind in sorted(first):

@@ -25,7 +25,7 @@ from pipeloom.ir.verify.schedule_facts import Facts, read_facts
 
 from .bounds.general import busy
 from .bounds.low_memory.activation_slots import slot_spans
-from .bounds.moment_graph import Step
+from .bounds.moment_graph import Lemma
 from .bounds.moments import moment_graph
 from .core.linear_instance import LinearInstance
 from .core.relaxations import relaxed, relaxed_at_backwards
@@ -90,7 +90,7 @@ def _moments(facts: Facts, problem: Problem, known: float) -> Iterator[Certified
                 yield Certified(value, {"kind": "moments", "paths": paths})
 
 
-def needed(steps: list[Step], ends: list[tuple[int, int]]) -> list[list[int]]:
+def needed(steps: list[Lemma], ends: list[tuple[int, int]]) -> list[list[int]]:
     """The paths of ``steps`` on which the last one depends, and the last one as a closed path.
 
     ``ends``: tail and head of each arc. A path depends on the steps before it that made the arcs

@@ -38,7 +38,7 @@ from .core.unlike import check_planned
 from .core.worker_threads import Pieces, has_ended, in_thread, side_by_side, workers_abreast
 from .exact import BACKENDS, MOST_OPS
 from .proofs import solve_exactly, tighten
-from .workers import Search, prove
+from .workers import WorkerSearch, prove
 
 HEURISTIC = ("auto", "heuristic")
 
@@ -68,14 +68,14 @@ solve = optimize
 placement."""
 
 
-def _pieces(best: Incumbent, options: SolveOptions, search: Search) -> Pieces:
+def _pieces(best: Incumbent, options: SolveOptions, search: WorkerSearch) -> Pieces:
     """The algorithm, in pieces after which it can be paused."""
     search.first()
     yield
     if options.solver == "auto":
         others = range(2, workers_abreast(best))
         workers = [search.pieces(), prove(best, options)]
-        workers += [Search(best, options, number).improve() for number in others]
+        workers += [WorkerSearch(best, options, number).improve() for number in others]
         yield from side_by_side(best, workers)
         return
     yield from search.construct()
@@ -147,7 +147,7 @@ class Solving:
         self.done = False
         self._running: Future[bool] | None = None
         self._best, self._options = best, options
-        search = Search(best, options)
+        search = WorkerSearch(best, options)
         search.fall_back()
         self._pieces = _pieces(best, options, search)
 

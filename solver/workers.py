@@ -40,7 +40,7 @@ MOVED = {FALLBACK, Method.START, Method.LIST, Method.ANNEAL, Method.FILL, Method
 PROVED = 0.1  # share of the time left for the relaxation with remat
 
 
-class Search:
+class WorkerSearch:
     """A worker that builds schedules, and improves the best one by all methods in turn.
 
     ``number``: 0 for the worker that constructs; others improve what is there.
@@ -163,7 +163,7 @@ class Search:
     def _alone(self, small: Incumbent) -> Pieces:
         """The search of a related problem."""
         options = SolveOptions(seed=int(self._context.rng.integers(1 << 31)))
-        search = Search(small, options)
+        search = WorkerSearch(small, options)
         search.fall_back()
         search.first()
         yield from search.pieces()
@@ -211,4 +211,4 @@ def prove(best: Incumbent, options: SolveOptions) -> Pieces:
     for proof in PROOFS:
         if proof.serves(best.problem):
             yield from proof.pieces(best, options.seed)
-    yield from Search(best, options, 1).improve()
+    yield from WorkerSearch(best, options, 1).improve()

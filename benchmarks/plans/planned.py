@@ -11,7 +11,7 @@ from typing import Any
 from pipeloom import InfeasibleError, compile_schedule, dump_program, plan, verify_program
 from pipeloom.planner import MeasuredRow, read_rows
 from pipeloom.planner.prediction.rates import Rates
-from pipeloom.planner.prediction.step import Step
+from pipeloom.planner.prediction.step import PredictedStep
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain, violations
 
@@ -84,7 +84,7 @@ def of_published(rows: Sequence[MeasuredRow], work: float) -> Row:
     given: dict[str, Any] = {key: getattr(setup.run, key) for key in (*_ALIKE, *_FLAGS)}
     if not all(row.setup.run.sequence_parallel for row in rows if row.setup.run.tp > 1):
         given["sequence_parallel"] = False
-    steps = [Step(row.setup, Rates(row.cluster)).time for row in rows]
+    steps = [PredictedStep(row.setup, Rates(row.cluster)).time for row in rows]
     published = {"published": [{"step_ms": step} for step in steps]}
     return _plan(setup.model, rows[0].cluster, given, work) | published
 

@@ -65,7 +65,7 @@ def verify_waits(facts: Facts) -> Iterator[str]:
 
 
 class _Waits:
-    """What each op waits for, and each of the transfers ``moves`` that can be meant."""
+    """The waits of all ops, and of the transfers ``moves`` whose ranks and stages exist."""
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts

@@ -34,7 +34,7 @@ from ..models.work import LayerWork, different, states_of, step_collectives
 from ..prediction.memory import GIB, beside, room_of
 from ..prediction.rates import OPS, Rates
 from ..prediction.setup import Setup, layers_of, rounds_of
-from ..prediction.step import STEPPED, Step
+from ..prediction.step import STEPPED, PredictedStep
 from .configuration import Configuration, passes_weights
 from .space import Space
 
@@ -192,7 +192,7 @@ class Bounds:
         key = (*_groups(run), run.micro_batch, run.recompute, run.torch_selects)
         if key not in self._known:
             own = run if run.torch_selects else replace(run, sharding=Sharding.NONE)
-            step = Step(Setup(self.space.model, own), self.rates)
+            step = PredictedStep(Setup(self.space.model, own), self.rates)
 
             def figures(work: LayerWork) -> tuple[float, ...]:
                 f, r, b, w = map(step.layer(work).of, OPS)

@@ -236,7 +236,7 @@ class SpaceSearch:
 
     @property
     def _limit(self) -> float:
-        """What a bound must be below so that its entry may win."""
+        """An entry can win only if its bound is below this."""
         return self._best * (1 - CLOSED)
 
     def _over(self, share: float) -> bool:

@@ -30,7 +30,7 @@ from ..models.model import Model
 from ..prediction.memory import fullest, rooms_of
 from ..prediction.rates import Rates
 from ..prediction.setup import Setup
-from ..prediction.step import Step
+from ..prediction.step import PredictedStep
 from ..solving.search import memory_held
 from .configuration import Configuration
 
@@ -75,13 +75,13 @@ def rates_of(cluster: Cluster) -> Rates:
     return Rates(cluster)
 
 
-def step_of(model: Model, cluster: Cluster, known: Evaluated) -> Step:
+def step_of(model: Model, cluster: Cluster, known: Evaluated) -> PredictedStep:
     """The times of the configuration's step, with the schedule that was found, if any; else with a
     family that has its placement."""
     own = known.configuration
     run = replace(own.run, schedule=known.schedule) if known.schedule in own.families else own.run
     rates, options = rates_of(cluster), (own.remat, own.offload, own.passing)
-    return Step(Setup(model, run), rates, known.planned, *options)
+    return PredictedStep(Setup(model, run), rates, known.planned, *options)
 
 
 def evaluate(asked: Asked) -> Evaluated:
@@ -104,7 +104,7 @@ def evaluate(asked: Asked) -> Evaluated:
     return replace(known, step_ms=time, memory_gib=memory, schedule=family)
 
 
-def _tried(step: Step, configuration: Configuration) -> Iterator[tuple[float, float, str]]:
+def _tried(step: PredictedStep, configuration: Configuration) -> Iterator[tuple[float, float, str]]:
     """Step time in milliseconds, memory of the fullest device in GiB, and name for each family."""
     for family in configuration.families:
         own = step.scheduled(family)
@@ -112,7 +112,7 @@ def _tried(step: Step, configuration: Configuration) -> Iterator[tuple[float, fl
             yield own.time, fullest(own), family
 
 
-def _bound(step: Step, known: Evaluated) -> float:
+def _bound(step: PredictedStep, known: Evaluated) -> float:
     if known.configuration.run.pp == 1:
         return known.lower_bound
     try:
@@ -122,7 +122,7 @@ def _bound(step: Step, known: Evaluated) -> float:
     return max(known.lower_bound, _with_ends(step, makespan))
 
 
-def _with_ends(step: Step, makespan: float) -> float:
+def _with_ends(step: PredictedStep, makespan: float) -> float:
     """Lower bound on the step time, in milliseconds, from a lower bound ``makespan`` on its ops."""
     return makespan + min(each.exposed for each in step.averaging) + step.stepping
 
@@ -167,7 +167,7 @@ def _joined(order: IntArray) -> IntArray:
     return joined
 
 
-def problem_of(step: Step, configuration: Configuration) -> Problem:
+def problem_of(step: PredictedStep, configuration: Configuration) -> Problem:
     """The problem for the optimizer. If B and W are one op, B takes the time of both and W none. If
     weights are passed, schedules may do either."""
     rooms = rooms_of(step)
@@ -182,7 +182,7 @@ def problem_of(step: Step, configuration: Configuration) -> Problem:
     return Problem(*problem, Objective.MAKESPAN)
 
 
-def certified(step: Step) -> Schedule:
+def certified(step: PredictedStep) -> Schedule:
     """The step's schedule with its devices' memory as limit, and a lower bound on its makespan in
     its report."""
     made, rooms = step.schedule, rooms_of(step)

@@ -22,7 +22,7 @@ from ..exchange import export
 from ..models.run import Recompute, Sharding, TrainingRun
 from ..models.work import LayerWork, WorkKind
 from ..packaged import packaged
-from ..prediction.step import Step
+from ..prediction.step import PredictedStep
 
 _ENDS = {
     WorkKind.EMBEDDING: Layer(
@@ -37,7 +37,7 @@ one of which must hold."""
 TO_MEGATRON = "--schedule 1f1b or --schedule interleaved-1f1b plans for what Megatron runs"
 
 
-def write_files(folder: Path, step: Step, schedule: Schedule) -> list[str]:
+def write_files(folder: Path, step: PredictedStep, schedule: Schedule) -> list[str]:
     """Write ``profile.json``, ``schedule.json`` and ``program.json``, and input files for
     torchtitan and Megatron, each with its flags.
 
@@ -74,7 +74,7 @@ def write_files(folder: Path, step: Step, schedule: Schedule) -> list[str]:
     return notes
 
 
-def _with_layers(step: Step, schedule: Schedule) -> Schedule:
+def _with_layers(step: PredictedStep, schedule: Schedule) -> Schedule:
     """The schedule with the layers of each stage, tied weights and replicas in its profile."""
     numbers, setup = count(), step.setup
     layers = tuple(tuple(_layer(work, numbers) for work in works) for works in setup.work.stages)
@@ -88,7 +88,7 @@ def _with_layers(step: Step, schedule: Schedule) -> Schedule:
     return _with_replicas(step, replace(schedule, problem=replace(schedule.problem, profile=named)))
 
 
-def _with_replicas(step: Step, schedule: Schedule) -> Schedule:
+def _with_replicas(step: PredictedStep, schedule: Schedule) -> Schedule:
     """The schedule with its replicas. The exposed share of averaging is chosen such that an
     iteration takes the time of the predicted step without the optimizer."""
     if step.setup.run.dp == 1:

@@ -20,8 +20,11 @@ from .words import Words
 
 
 class Recompute(StrEnum):
-    """What is recomputed before a layer's backward: nothing; attention's core, without projections
-    (with ``fsdp``, torchtitan's choice, :mod:`.layers.every_second`); or all but its input."""
+    """The ops that are recomputed before a layer's backward.
+
+    ``SELECTIVE``: attention without its projections; with ``fsdp``, torchtitan's choice
+    (:mod:`.layers.every_second`). ``FULL``: all ops.
+    """
 
     NONE = "none"
     SELECTIVE = "selective"

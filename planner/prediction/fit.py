@@ -26,7 +26,7 @@ from ..models.work import WorkKind
 from .measured_rows import MeasuredRow
 from .memory import fullest
 from .rates import Rates
-from .step import Step
+from .step import PredictedStep
 
 ROWS = 3
 """Minimum number of rows with a layer's shape for a factor of its own."""
@@ -49,7 +49,7 @@ maximum number of iterations."""
 def predicted(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> FloatArray:
     """The predicted step times of rows, which are all of one GPU, in milliseconds, (N,)."""
     rates: dict[str, Rates] = {}
-    return np.array([Step(row.setup, _rates(row, efficiency, rates)).time for row in rows])
+    return np.array([PredictedStep(row.setup, _rates(row, efficiency, rates)).time for row in rows])
 
 
 def _rates(row: MeasuredRow, efficiency: Efficiency, known: dict[str, Rates]) -> Rates:
@@ -60,7 +60,7 @@ def _rates(row: MeasuredRow, efficiency: Efficiency, known: dict[str, Rates]) ->
 
 def peak_gib(row: MeasuredRow, efficiency: Efficiency) -> float:
     """Memory of the fullest device, in GiB."""
-    return fullest(Step(row.setup, Rates(row.reaching(efficiency))))
+    return fullest(PredictedStep(row.setup, Rates(row.reaching(efficiency))))
 
 
 @dataclass(frozen=True)

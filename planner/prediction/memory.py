@@ -19,7 +19,7 @@ from pipeloom.ir.model.ops import OpKind
 from ..clusters.cluster import Cluster
 from ..models.run import Sharding
 from ..models.work import LayerWork, States
-from .step import Step
+from .step import PredictedStep
 
 GIB = 2.0**30
 KINDS = ("weights", "gradients", "optimizer", "activations", "gathered", "workspace", "reserve")
@@ -42,7 +42,7 @@ class RankMemory:
         return {"stages": list(self.stages), **by_kind, "total": self.total / GIB}
 
 
-def memory_of(step: Step) -> tuple[RankMemory, ...]:
+def memory_of(step: PredictedStep) -> tuple[RankMemory, ...]:
     """The memory of each pipeline rank."""
     reached, found = step.cluster.efficiency, []
     for rank, held, buffers in zip(_kept(step), step.activation_bytes, step.buffers, strict=True):
@@ -53,12 +53,12 @@ def memory_of(step: Step) -> tuple[RankMemory, ...]:
     return tuple(found)
 
 
-def fullest(step: Step) -> float:
+def fullest(step: PredictedStep) -> float:
     """Memory of the fullest device, in GiB."""
     return max(rank.total for rank in memory_of(step)) / GIB
 
 
-def rooms_of(step: Step) -> tuple[float, ...]:
+def rooms_of(step: PredictedStep) -> tuple[float, ...]:
     """Bytes available for activations on each rank: the device's memory without all else and the
     allocator's share. Buffers for passed weights are not subtracted."""
     tensors = room_of(step.cluster)
@@ -71,7 +71,7 @@ def room_of(cluster: Cluster) -> float:
     return whole * GIB / (1 + cluster.efficiency.fragmentation)
 
 
-def _kept(step: Step) -> Iterator[RankMemory]:
+def _kept(step: PredictedStep) -> Iterator[RankMemory]:
     """The memory of each rank without activations, transfer buffers and reserve."""
     setup, fetched = step.setup, 2 if step.setup.run.sharding is Sharding.FSDP else 1
     for rank, (run, _) in enumerate(step.shares):

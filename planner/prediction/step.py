@@ -36,7 +36,7 @@ and zeroed (12), master weights and two moments read and written (24), 16-bit we
 
 
 @dataclass(frozen=True)
-class Step:
+class PredictedStep:
     """The times of a step of ``setup``, in milliseconds.
 
     ``planned``: a schedule whose order of ops replaces the family's; ``remat``: whether it may
@@ -56,7 +56,7 @@ class Step:
     def cluster(self) -> Cluster:
         return self.rates.cluster
 
-    def scheduled(self, family: str) -> Step:
+    def scheduled(self, family: str) -> PredictedStep:
         """The same step with the order of ops, and the placement, of another family."""
         run = replace(self.setup.run, schedule=family)
         return replace(self, setup=replace(self.setup, run=run))

@@ -29,7 +29,7 @@ from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.units import duration, memory_size, memory_unit
 
-from ..bars import Bar, Row, fullest, last, memory_scale, peak_memory, rows, timed
+from ..bars import Bar, RankBars, fullest, last, memory_scale, peak_memory, rows, timed
 from ..colours import AVERAGE, AVERAGED, NAMES, TRANSFERS, as_hex, colour, is_light
 from ..summaries import caption, figures, setting
 from .elements import FAINT, INK, MUTED, STYLE, document, element, label, line, number, path, ticks
@@ -62,7 +62,7 @@ class Panel:
 
     name: str | None
     schedule: Schedule
-    rows: Sequence[Row]
+    rows: Sequence[RankBars]
 
     @property
     def bars(self) -> Iterator[Bar]:
@@ -232,7 +232,7 @@ def _cost(panel: Panel, grid: Grid, y: float) -> list[str]:
     ]
 
 
-def _row(row: Row, grid: Grid, y: float) -> Iterator[str]:
+def _row(row: RankBars, grid: Grid, y: float) -> Iterator[str]:
     yield label(f"rank {row.rank}", LEFT - 10, y + grid.bar / 2 + 4, text_anchor="end")
     left, right = map(grid.x, row.counted)
     place = {"x": left, "y": y, "width": right - left, "height": grid.bar}

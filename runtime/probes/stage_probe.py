@@ -103,14 +103,14 @@ class StageProbe:
         self._calls: list[Call] = []
         # a separate generator, as models may draw from the default one
         generator = torch.Generator(device)
-        given = [_Given(runner, j, x, interfaces, generator) for j, x in enumerate(sources)]
+        given = [_Inputs(runner, j, x, interfaces, generator) for j, x in enumerate(sources)]
         for (name, way), row in zip(asked.ways.items(), cells, strict=True):
             readings: list[list[Reading]] = [[] for _ in row]
             self._readings[name] = readings
             self._variant(way, [*zip(given, row, readings, strict=True)])
 
     def _variant(
-        self, way: Sequence[OpKind], microbatches: Sequence[tuple[_Given, Cell, list[Reading]]]
+        self, way: Sequence[OpKind], microbatches: Sequence[tuple[_Inputs, Cell, list[Reading]]]
     ) -> None:
         """Adds the calls of one variant, with readings around what changes the held memory."""
         first = 2 if OpKind.O in way else 1
@@ -175,8 +175,8 @@ class StageProbe:
         return found
 
 
-class _Given:
-    """What microbatch ``j`` gets: arguments of a step's cell, and random messages, once made."""
+class _Inputs:
+    """The inputs of microbatch ``j``: arguments of a step's cell, and random messages."""
 
     def __init__(
         self,

@@ -6,8 +6,8 @@ from .base import Transport as Transport
 from .base import clock_offset as clock_offset
 from .connect import connect as connect
 from .connect import whereabouts as whereabouts
-from .faults import Fault as Fault
 from .faults import Faults as Faults
+from .faults import RankFault as RankFault
 from .faults import agreed as agreed
 from .faults import ended as ended
 from .faults import ending_together as ending_together

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from .faults import Fault, Faults
+    from .faults import Faults, RankFault
 
 PINGS = 8
 
@@ -73,7 +73,7 @@ class Transport(Protocol):
 
     def barrier(self) -> None: ...
 
-    def fail(self, fault: Fault, *, asks: bool) -> Fault:
+    def fail(self, fault: RankFault, *, asks: bool) -> RankFault:
         """Publishes a fault of this rank and ends all waits between it and other ranks.
 
         Of several ranks' faults, the first is kept. With ``asks``, returns that one, since the

@@ -39,7 +39,7 @@ KINDS: dict[str, type[PipeloomError]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class RankFault:
     """The error of the first rank that failed, which the others raise."""
 
     rank: int
@@ -51,7 +51,7 @@ class Fault:
     """Processes missing where all were expected; one of them failed."""
 
     @classmethod
-    def of(cls, rank: int, error: Exception) -> Fault:
+    def of(cls, rank: int, error: Exception) -> RankFault:
         kind = next((kind for kind in type(error).__mro__ if kind.__name__ in KINDS), type(error))
         return cls(rank, kind.__name__, of_rank(rank, in_short(in_words(error))))
 
@@ -76,15 +76,15 @@ class Faults:
         self._store, self.key = store, key
         self.process, self.members = process, list(members)
 
-    def own(self, error: Exception) -> Fault:
+    def own(self, error: Exception) -> RankFault:
         """Returns this process's fault."""
-        return replace(Fault.of(self.members.index(self.process), error), process=self.process)
+        return replace(RankFault.of(self.members.index(self.process), error), process=self.process)
 
     def there(self) -> bool:
         """Whether a fault was published."""
         return self._store.has(self.key)
 
-    def first(self, fault: Fault | None = None, *, seconds: float | None = None) -> Fault:
+    def first(self, fault: RankFault | None = None, *, seconds: float | None = None) -> RankFault:
         """Returns the first fault that any process published, possibly ``fault``.
 
         ``seconds``: a new time limit of the store.
@@ -92,10 +92,10 @@ class Faults:
         if seconds is not None:
             self._store.allow(seconds)
         if fault is None:
-            return Fault(*json.loads(self._store.get(self.key)))
-        return Fault(*json.loads(self._store.put_first(self.key, json.dumps(astuple(fault)))))
+            return RankFault(*json.loads(self._store.get(self.key)))
+        return RankFault(*json.loads(self._store.put_first(self.key, json.dumps(astuple(fault)))))
 
-    def named(self, fault: Fault) -> Fault:
+    def named(self, fault: RankFault) -> RankFault:
         """Adds the process to a fault of another pipeline, such as a replica."""
         if fault.process in self.members:
             return fault
@@ -177,7 +177,7 @@ def ended(transport: Transport, error: Exception) -> Exception:
     scope = getattr(error, "agreed", None)
     if scope == EVERYWHERE or (scope and not transport.replicated):
         return error
-    own = Fault.of(transport.rank, error)
+    own = RankFault.of(transport.rank, error)
     first = transport.fail(own, asks=may_be_anothers(error))
     return error if first == own else first.raised()
 

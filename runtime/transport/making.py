@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from .faults import Fault, Faults, may_be_anothers
+from .faults import Faults, RankFault, may_be_anothers
 from .store import GROUP, LATE, PATIENCE, SLACK, Store, StoreLostError, rendezvous, within
 
 _Made = TypeVar("_Made")
@@ -38,7 +38,7 @@ _Made = TypeVar("_Made")
 class ToldError(Exception):
     """A fault found in the store, which all ranks raise."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: RankFault) -> None:
         super().__init__(fault.text)
         self.fault = fault
 
@@ -84,7 +84,7 @@ class Making:
         if absent:
             text = f"not there where all ranks {self.place}, waited at most {self._seconds:g} s"
             self._store.allow(PATIENCE)
-            own = Fault(absent[0], "", text, absent[0], guess=True, absent=absent)
+            own = RankFault(absent[0], "", text, absent[0], guess=True, absent=absent)
             raise ToldError(self.faults.first(own))
 
     def initialise(self, backend: str) -> None:
@@ -126,7 +126,7 @@ class Making:
                 return error
         return self.faults.named(self._completed(first) if first.guess else first).raised()
 
-    def _completed(self, fault: Fault) -> Fault:
+    def _completed(self, fault: RankFault) -> RankFault:
         """Adds the processes that do not answer to a fault, which becomes the first one's."""
         missing, words = self.faults.silent(self._everyone)
         text = f"{fault.text}{words}"

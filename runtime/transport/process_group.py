@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .base import Routes
-from .faults import Fault, Faults
+from .faults import Faults, RankFault
 from .making import faults_under_way, gather_early, new_group
 from .store import PATIENCE, Store, StoreLostError
 
@@ -91,7 +91,7 @@ class GroupTransport:
         dist.all_gather_object(values, value, group=self.group)
         return values
 
-    def fail(self, fault: Fault, *, asks: bool) -> Fault:
+    def fail(self, fault: RankFault, *, asks: bool) -> RankFault:
         faults, lost = self.faults, ""
         assert faults is not None
         first = own = replace(fault, process=faults.process, guess=asks)

@@ -9,7 +9,7 @@ from torch import Tensor
 from .base import Handle, Routes
 
 if TYPE_CHECKING:
-    from .faults import Fault, Faults
+    from .faults import Faults, RankFault
 
 
 class SingleTransport:
@@ -40,7 +40,7 @@ class SingleTransport:
     def barrier(self) -> None:
         pass
 
-    def fail(self, fault: Fault, *, asks: bool) -> Fault:
+    def fail(self, fault: RankFault, *, asks: bool) -> RankFault:
         return fault
 
     def beside(self, routes: Routes) -> SingleTransport:

@@ -36,7 +36,7 @@ Arc = tuple[str, str, float]
 
 
 class Values(NamedTuple):
-    """What a rank may have run by a moment: ascending ``times``, and the ``pays`` of each, (n,).
+    """The work that a rank can have done by a moment: ascending ``times``, ``pays`` of each, (n,).
 
     ``interval``: whether all numbers from the first to the last are possible.
     """
@@ -57,7 +57,7 @@ class Values(NamedTuple):
         return Values(end - self.times[::-1], self.pays[::-1], self.interval)
 
 
-class Step(NamedTuple):
+class Lemma(NamedTuple):
     """A longest path, as nodes, which proves that ``arc`` has at least ``length``.
 
     ``lengths``: those of the arc after each node; the last one leads back to the first node, and is
@@ -223,23 +223,23 @@ class Closing(NamedTuple):
                 return [(begin, middle), (middle, end)]
         return []
 
-    def cycle(self, cost: float) -> Step | None:
+    def cycle(self, cost: float) -> Lemma | None:
         """A positive cycle if links are rounded; None if there is none."""
         state = self._state(cost)
         node = _close(state)
         return None if node < 0 else state.step(node)
 
-    def refutation(self, cost: float) -> list[Step]:
+    def refutation(self, cost: float) -> list[Lemma]:
         """The paths that refute ``cost``, the cycle last; empty if it is not refuted."""
-        closed, state, steps = self._state(cost, None, MOST_STEPS), self._state(cost), list[Step]()
+        closed, state, steps = self._state(cost, None, MOST_STEPS), self._state(cost), list[Lemma]()
         node, rows = _close(closed), int(closed.rows[0])
         if node < 0 or rows > MOST_STEPS:
             return []
-        ends, step = (-1, -1), Step([], [])
+        ends, step = (-1, -1), Lemma([], [])
         for *path, arc, length in closed.log[:rows].tolist():
             before, ends = ends, (int(path[0]), int(path[1]))
             if ends != before:  # otherwise one path makes several arcs longer
-                step = state.step(*ends) if ends[0] >= 0 else Step([], [])
+                step = state.step(*ends) if ends[0] >= 0 else Lemma([], [])
             steps.append(step._replace(arc=int(arc), length=length))
             state.length[int(arc)] = length
         return [*steps, state.step(node)]
@@ -260,7 +260,7 @@ class _State(NamedTuple):
     log: FloatArray
     rows: IntArray
 
-    def step(self, source: int, target: int | None = None) -> Step:
+    def step(self, source: int, target: int | None = None) -> Lemma:
         """The longest path from ``source`` to ``target``, or else a positive cycle."""
         tail, node = self.graph.tail, _longest(self, source)
         nodes, lengths = list[int](), list[float]()
@@ -275,7 +275,7 @@ class _State(NamedTuple):
             arc = self.via[nodes[-1] if nodes else target]
             nodes.append(int(tail[arc]))
             lengths.append(float(self.length[arc]))
-        return Step(nodes[::-1], lengths[::-1])
+        return Lemma(nodes[::-1], lengths[::-1])
 
 
 @kernel

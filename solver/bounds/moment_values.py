@@ -1,4 +1,4 @@
-"""What a rank may have run by the moments of :mod:`.moments`: choices of ops that fit in memory."""
+"""The ops that a rank can have run by the moments of :mod:`.moments`, within its memory."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _union(each: Sequence[Values]) -> Values:
 
 
 class RankSets:
-    """What a rank with ``streams`` may have run by its moments."""
+    """The times that a rank with ``streams`` can have worked by each of its moments."""
 
     def __init__(self, model: RankModel, streams: Sequence[StreamOnRank]) -> None:
         self.model, self.streams, self.limit = model, streams, model.limit

@@ -26,7 +26,7 @@ from torch import Tensor
 from pipeloom.ir import PipeloomError
 from pipeloom.ir.errors import in_words, of_rank
 from pipeloom.runtime import LaunchError, Routes, Transport
-from pipeloom.runtime.transport import Fault, timed_out
+from pipeloom.runtime.transport import RankFault, timed_out
 
 _HERE = threading.local()
 
@@ -64,7 +64,7 @@ class Hub:
 
     def __init__(self, size: int) -> None:
         self.size, self.turn = size, threading.Condition()
-        self.fault: Fault | None = None
+        self.fault: RankFault | None = None
         self.channels: defaultdict[Hashable, Channel] = defaultdict(Channel)
         self.values: defaultdict[Hashable, dict[int, bytes]] = defaultdict(dict)
 
@@ -130,7 +130,7 @@ class HubTransport:
     def barrier(self) -> None:
         self.gather(None)
 
-    def fail(self, fault: Fault, *, asks: bool) -> Fault:
+    def fail(self, fault: RankFault, *, asks: bool) -> RankFault:
         self._hub.fault = self._hub.fault or fault
         self._hub.turn.notify_all()
         return self._hub.fault if asks else fault
@@ -171,7 +171,7 @@ def on_threads(
                 results[rank] = function(*args)
             except BaseException as error:
                 failed.append((rank, error, traceback.format_exc()))
-                transport.fail(Fault(rank, "", f"rank {rank} has ended"), asks=False)
+                transport.fail(RankFault(rank, "", f"rank {rank} has ended"), asks=False)
             hub.turn.notify_all()
 
     threads = [threading.Thread(target=run, args=(r,), daemon=True) for r in range(ranks)]

@@ -34,7 +34,7 @@ def passing_memory(schedule: Schedule, homes: Sequence[Sequence[int]]) -> tuple[
     sizes = {kind: [size(profile, kind, s) for s in stages] for kind in TransferKind}
     earlier = previous(transfers)
     return tuple(
-        _Rank(transfers, earlier, sizes, frozenset(mine), row).memory
+        _RankMemory(transfers, earlier, sizes, frozenset(mine), row).memory
         for mine, row in zip(homes, _rows(schedule), strict=True)
     )
 
@@ -61,7 +61,7 @@ def _rows(schedule: Schedule) -> list[list[Entry]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rank:
+class _RankMemory:
     """One rank. ``earlier``: the previous transfer of each transfer's item; ``mine``: the stages
     that it owns; ``row``: its entries."""
 

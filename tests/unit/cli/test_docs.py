@@ -25,7 +25,8 @@ def found(pattern: str, page: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("page", "stages"), [("formats.md", 8), ("commands/README.md", 8), ("tutorials/slow-links.md", 4)]
+    ("page", "stages"),
+    [("formats.md", 8), ("commands/README.md", 8), ("tutorials/slow-links.md", 4)],
 )
 def test_the_profiles_of_the_pages_can_be_read(page: str, stages: int) -> None:
     profile = parse_profile(json.loads(found(r"```json[^\n]*\n([^`]*)```", page)[0]), page)
