@@ -119,7 +119,7 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
 
     schedule = solve(ZERO_BUBBLE.problem(0.5), progress=interrupt)
     assert schedule.known_report.family == "optimized"
-    assert schedule.known_report.method == Method.ROUNDS
+    assert schedule.known_report.method in {Method.ROUNDS, Method.LIST}
     assert schedule.known_report.status is Status.FEASIBLE
 
 

@@ -94,8 +94,9 @@ FOUND = [
     (Method.ANNEAL, in_a_v((LONGER_B,) * 6, 7, 7.0), 1.02),
     (Method.LIST, large_problem("two copies", 0), 1.33),
     (Method.FILL, without_stages(4, 6.0), 1.03),
-    (Method.SPLICE, without_stages(4, 4.0), 1.16),
-    (Method.ROUNDS, Problem.linear(Profile(UNEQUAL, 6, 0.5), 204, 4.0), 1.1),
+    (Method.SPLICE, large_problem("interleaved", 0), 1.2),
+    (Method.ROUNDS, Problem.linear(Profile(UNEQUAL, 6, 0.5), 60, 8.0), 1.0),
+    (Method.LIST, Problem.linear(Profile(UNEQUAL, 6, 0.5), 204, 4.0), 1.1),
     # 7 of the 8 chunks that V-Half holds fit; V-Min is slower in every period
     (Method.PERIODIC, in_a_v(LIGHT_ENDS, 72, 28.4), 1.03),
     (Method.ANNEAL, fused(), 1.0),
