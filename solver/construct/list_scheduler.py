@@ -416,7 +416,7 @@ def _change_one(
     by = normal(state) * (2.0 if random(state) < 0.3 else 0.4)
     if row < STAY and moves.whole[row]:
         by = (1.0 if by > 0 else -1.0) * (1 + int(random(state) * 5) if random(state) < 0.2 else 1)
-    slope = random(state) < 0.3 and not moves.whole[row]
+    slope = random(state) < 0.3 and row < STAY and not moves.whole[row]
     which, may = int(random(state) * microbatches), int(random(state) * 3)
     for k in range(first, last):
         if stages.level[k] != stages.level[s]:
