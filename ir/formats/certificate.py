@@ -15,10 +15,12 @@ CERTIFICATE = "pipeloom.certificate"
 MOST_PATHS = 100_000
 
 
-def _not_removed(kind: object) -> object:
-    if isinstance(kind, str) and (line := replaced(f"certificate {kind}")):
-        raise said(f"{kind} {line}")
-    return kind
+def _not_removed(argument: object) -> object:
+    if isinstance(argument, dict):
+        for name in (f"certificate {argument.get('kind')}", *(f"key {key}" for key in argument)):
+            if line := replaced(name):
+                raise said(f"{name.split()[1]} {line}")
+    return argument
 
 
 class Argument(TypedDict):
@@ -28,10 +30,7 @@ class Argument(TypedDict):
     costs, each a list of moments.
     """
 
-    kind: Annotated[
-        Literal["work", "critical-path", "slots", "arrivals", "moments"],
-        BeforeValidator(_not_removed),
-    ]
+    kind: Literal["work", "critical-path", "slots", "arrivals", "moments"]
     rank: NotRequired[Count]
     stage: NotRequired[Count]
     paths: NotRequired[Annotated[list[list[Words]], Field(max_length=MOST_PATHS)]]
@@ -48,5 +47,5 @@ class CertificateDocument(Document):
     version: Version
     objective: Literal["period", "makespan"]
     lower_bound: Amount
-    argument: Argument
+    argument: Annotated[Argument, BeforeValidator(_not_removed)]
     claimed: Amount | None = None
