@@ -156,9 +156,9 @@ def _annealed(problem: Problem) -> bool:
 
 FIRST, BOTH = range(1), range(2)
 RELATED = (
-    Row("without-remat", remat, _related(relations.without_remat, 0.1), BOTH),
-    Row(Method.WHOLE_STAGES, remat, _related(relations.with_whole_stages, 0.2), BOTH),
-    Row(Method.REPAIR, remat, _related(relations.with_more_memory, 0.2), BOTH),
+    Row("without-remat", remat, _related(relations.without_remat, 0.05), BOTH),
+    Row(Method.WHOLE_STAGES, remat, _related(relations.with_whole_stages, 0.1), BOTH),
+    Row(Method.REPAIR, remat, _related(relations.with_more_memory, 0.1), BOTH),
 )
 """Methods that run once, before all others."""
 METHODS = (
