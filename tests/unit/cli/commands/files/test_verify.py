@@ -38,11 +38,14 @@ def test_a_certificate_proves_a_bound(pipeloom: Command, profile: Path, tmp_path
     done = pipeloom("verify", plan, "--certificate", proof)
     assert (done.code, done.err) == (1, "")
     assert done.out.startswith(f"{plan}: {proof}: argument: ")
-    for kind, words in ("rank-flow", "rank-flow was removed in 0.2.0; "), ("tree", "expected work"):
-        argument = {"kind": kind, "rank": 0, "until": "B", "steps": 1, "nodes": []}
+    for argument, words in (
+        ({"kind": "rank-flow", "rank": 0}, "rank-flow was removed in 0.2.0; "),
+        ({"kind": "moments", "nodes": []}, "nodes was removed in 0.2.0; "),
+        ({"kind": "tree", "rank": 0}, "kind: expected work"),
+    ):
         written(proof, document | {"argument": argument})
         line = pipeloom("verify", plan, "--certificate", proof).refusal
-        assert line.startswith(f"pipeloom: {proof}: argument: kind: {words}")
+        assert line.startswith(f"pipeloom: {proof}: argument: {words}")
 
 
 def test_a_forged_bound_is_said_to_be_unchecked(
