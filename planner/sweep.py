@@ -243,7 +243,10 @@ def _spread(questions: Sequence[Question], tell: Listener, workers: Workers) -> 
     ]
 
     def results() -> Solved:
-        yield from ((number, answer) for number, answer in enumerate(known) if answer)
+        for number, cached in enumerate(known):
+            if cached is not None:
+                questions[number].tell_doubts(cached)
+                yield number, cached
         stop = questions[0].search.options.should_stop
         for at, answer in workers.run(_solve, asked, tell=tell, should_stop=stop):
             number = missing[at]
