@@ -175,12 +175,13 @@ def evaluate_families(names: Iterable[str], profile_of: Profiles, terms: Terms) 
 
     def evaluate(name: str) -> Evaluation:
         try:
-            schedule = build_family(name, profile_of(name), terms.microbatches, **terms.limits)
+            profile = profile_of(name)
+            schedule = build_family(name, profile, terms.microbatches, **terms.limits)
         except InfeasibleError as error:
             return Evaluation(name, infeasible=error)
         except InputError as error:
             return Evaluation(name, why_not=str(error).removeprefix(f"{name}: "))
-        return Evaluation(name, schedule, assumed=assumed_cut(profile_of(name), schedule))
+        return Evaluation(name, schedule, assumed=assumed_cut(profile, schedule))
 
     return [evaluate(name) for name in names]
 

@@ -35,7 +35,7 @@ from .routes.passing import best_of_schemes, missing_sizes, tell_missing
 from .routes.placements import best_of_placements, one_placement, with_others
 from .routes.systems import SYSTEMS, System, best_for
 from .solving.cache import AnswerCache, key_of
-from .solving.progress import Note, unheard
+from .solving.progress import Note
 from .solving.search import Search, memory_held, too_full
 
 TIME_LIMIT = 20.0
@@ -189,7 +189,7 @@ class Question:
             words = (
                 "a given --placement keeps --memory-limit only; without --placement both are kept"
             )
-            (self.request.progress or unheard)(Note(f"note: {where}: {full}; {words}"))
+            self.search.progress(Note(f"note: {where}: {full}; {words}"))
         if passing == "weights":
             lacking = [each for each in missing_sizes(given) if each != "activation_bytes"]
             tell_missing(given, lacking, self.search, where)

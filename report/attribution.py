@@ -206,6 +206,7 @@ class _Comparison:
 
     def __init__(self, planned: Schedule, measured: Schedule) -> None:
         self._schedules = planned, measured
+        self._peaks = peak_memory(planned), peak_memory(measured)
         ranks = range(planned.problem.ranks)
         self._ops = [op for rank in ranks for op in planned.ops(rank)]
         self._rank = [rank for rank in ranks for _ in planned.ops(rank)]
@@ -288,16 +289,16 @@ class _Comparison:
             receive += gap - idle if came > before else 0.0
             host += 0.0 if came > before else gap - idle
             before = self._end[node]
-        planned, measured = self._schedules
+        planned_peaks, peaks = self._peaks
         return RankLoss(
             rank,
             planned_compute=sum(self._planned[node] for node in nodes),
             compute=sum(self._took[node] for node in nodes),
-            waiting=waiting + measured.known_timing.makespan - before,
+            waiting=waiting + self._schedules[1].known_timing.makespan - before,
             receive=receive,
             host=host,
-            planned_peak=peak_memory(planned)[rank],
-            peak=peak_memory(measured)[rank],
+            planned_peak=planned_peaks[rank],
+            peak=peaks[rank],
         )
 
     def _medians(self) -> dict[tuple[OpKind, int], float]:

@@ -39,12 +39,11 @@ TO_MEGATRON = "--schedule 1f1b or --schedule interleaved-1f1b plans for what Meg
 
 def write_files(folder: Path, step: PredictedStep, schedule: Schedule) -> list[str]:
     """Write ``profile.json``, ``schedule.json`` and ``program.json``, and input files for
-    torchtitan and Megatron, each with its flags.
+    torchtitan and Megatron, each with its flags, into the existing ``folder``.
 
     The program averages gradients over replicas. Returns notes: what flags cannot express, and each
     file that cannot express the schedule. Raises OSError.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     run = step.setup.run
     named = timed(_with_layers(step, schedule))
     program = compile_schedule(named, data_parallel=run.dp > 1)

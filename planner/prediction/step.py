@@ -86,7 +86,7 @@ class PredictedStep:
         """The same with M_B >= M_W, so that its memory is valid for every schedule."""
         return self.profile_for(True)
 
-    @property
+    @cached_property
     def raised(self) -> tuple[int, ...]:
         """The stages whose M_B is raised in :attr:`safe_profile`."""
         pairs = zip(self.safe_profile.stages, self.profile_for(False).stages, strict=True)
@@ -162,11 +162,7 @@ class PredictedStep:
     @cached_property
     def schedule(self) -> Schedule:
         """The simulated schedule."""
-        return self._simulated(self.profile)
-
-    def _simulated(self, profile: Profile) -> Schedule:
-        like = self.planned or self.setup.schedule_for(self.profile)
-        return timed(replace(like, problem=replace(like.problem, profile=profile)))
+        return _simulated(self.planned or self.setup.schedule_for(self.profile), self.profile)
 
     @property
     def activation_bytes(self) -> tuple[float, ...]:
@@ -285,7 +281,7 @@ class PredictedStep:
         """Message times of both directions over the boundary between stages, or of all weights and
         gradients that leave a rank. The exposed part is the increase of the makespan."""
         run, profile, timing = self.setup.run, self.profile, self.schedule.known_timing
-        free = _ends(self._simulated(replace(profile, links=None))).max()
+        free = _ends(_simulated(self.schedule, replace(profile, links=None))).max()
         exposed = max(0.0, float(self.makespan - free))
         if self.passing is Passing.WEIGHTS:
             sources = [transfer.source for transfer in self.schedule.transfers]
@@ -334,6 +330,11 @@ class PredictedStep:
 
 def _longest(traffic: Iterable[Traffic]) -> Traffic:
     return max(traffic, key=lambda each: each.total)
+
+
+def _simulated(like: Schedule, profile: Profile) -> Schedule:
+    """The schedule with the times of ``profile``."""
+    return timed(replace(like, problem=replace(like.problem, profile=profile)))
 
 
 def _ends(schedule: Schedule) -> FloatArray:

@@ -57,10 +57,10 @@ class Search:
 
         schedule = optimize(problem, self.options, progress=told, by_step=by_step, start=start)
         latest = last[0] if by_step and last else None
-        tell(Searching.ended(name, schedule, self.ending(schedule), latest))
+        tell(Searching.ended(name, schedule, self._ending(schedule), latest))
         return schedule
 
-    def ending(self, schedule: Schedule) -> str:
+    def _ending(self, schedule: Schedule) -> str:
         """Why a search that proved nothing ended."""
         if self.stopped:
             return "stopped"
@@ -81,7 +81,7 @@ def too_full(schedule: Schedule) -> str | None:
     devices = schedule.problem.profile.device_memory
     if devices is None:
         return None
-    held = footprint(schedule).total
+    held = memory_held(schedule)
     rank = max(range(len(held)), key=lambda at: held[at] - devices[at])
     if held[rank] <= devices[rank] * (1 + ROUNDING):
         return None
