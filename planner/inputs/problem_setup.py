@@ -17,8 +17,9 @@ from pipeloom.ir.formats import check_profile
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.placement import Passing, Placement, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import EACH, Profile, StageProfile
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.stage_profile import EACH
 from pipeloom.ir.units import counted
 from pipeloom.solver.core.options import Order
 from pipeloom.solver.core.relaxations import with_stages
@@ -65,14 +66,10 @@ class ProfileSource:
 
     @property
     def has_layers(self) -> bool:
-        if self._object is not None:
-            return isinstance(self._object, LayeredProfile)
-        return self._document.get("layers") is not None
+        return isinstance(self._object, LayeredProfile) or self._document.get("layers") is not None
 
     @property
     def has_stages(self) -> bool:
-        if self._object is not None:
-            return isinstance(self._object, Profile)
         return "stages" in self._document or not self.has_layers
 
     def is_cut(self, **options: Any) -> bool:
