@@ -19,7 +19,7 @@ from .bounds.milp_relaxation import SECONDS
 from .bounds.moments import branched_moments
 from .core.bound import Bound
 from .core.incumbent import Incumbent
-from .core.linear_instance import LinearInstance
+from .core.linear_instance import LinearInstance, each_alone
 from .core.options import SolveOptions
 from .core.overlap_relaxation import least_times, without_overlap
 from .core.relaxations import has_remat
@@ -93,7 +93,7 @@ def interleave(best: Incumbent, seed: int) -> Pieces:
 def several_stages(problem: Problem) -> bool:
     """Whether some rank has several stages, each stage has one rank, and there is no remat."""
     passing = problem.placement.passing is Passing.ACTIVATIONS
-    return passing and not has_remat(problem) and LinearInstance.of(problem) is None
+    return passing and not has_remat(problem) and not each_alone(problem)
 
 
 def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:

@@ -53,10 +53,6 @@ class Ways:
     wire: FloatArray
 
     @classmethod
-    def staying(cls, m_b: float) -> Self:
-        return cls(np.zeros(1), np.array([m_b]), np.zeros(1))
-
-    @classmethod
     def of(cls, costs: Costs, stage: int) -> Self:
         again = np.array([0.0, costs.durations[OpKind.R, stage], 0.0])
         wire = np.array([0.0, 0.0, costs.durations[OpKind.O, stage]])

@@ -164,13 +164,13 @@ def _phrase(node: str) -> str:
     return f"{words.get(node[0], 'the end')} of {of} {stage.rstrip(chr(39))}{other}"
 
 
-def fewest_forwards(problem: Problem, costs: Sequence[float]) -> list[IntArray]:
+def fewest_forwards(
+    problem: Problem, linear: LinearInstance, costs: Sequence[float]
+) -> list[IntArray]:
     """The fewest F's before the first B of each stage in any schedule of each cost, (S,) each.
 
-    For stages with ranks of their own; as many as fit in memory if the cost is refuted.
+    As many as fit in memory if the cost is refuted. ``linear``: the arrays of ``problem``.
     """
-    linear = LinearInstance.of(problem)
-    assert linear is not None
     graph = moment_graph(problem)
     closing, found = graph.closing(), []
     arcs = [graph.lower(f"y{s}") for s in range(problem.stages)]
@@ -307,7 +307,7 @@ def _moments_of_rank(graph: MomentGraph, streams: Sequence[StreamOnRank]) -> lis
 
 def _in_order(graph: MomentGraph, *chains: Sequence[str]) -> None:
     """Add: idle time does not decrease along each chain of moments."""
-    for before, after in {pair for chain in chains for pair in pairwise(chain)}:
+    for before, after in dict.fromkeys(pair for chain in chains for pair in pairwise(chain)):
         graph.arc(before, after, 0.0)
 
 

@@ -56,7 +56,7 @@ class Constructor:
 
 def settings(problem: Problem, linear: LinearInstance, bound: float) -> Iterator[RoundParameters]:
     """The parameters to try; those that the bound suggests come first."""
-    warms = fewest_forwards(problem, [bound * (1 + excess) for excess in EXCESS])
+    warms = fewest_forwards(problem, linear, [bound * (1 + excess) for excess in EXCESS])
     full = (float(linear.capacity[0]) - 1) / max(1, linear.stages - 1)
     warms += [_slope(linear, slope) for slope in SLOPES]
     further = [_slope(linear, full * share) for share in SHARES]

@@ -6,7 +6,7 @@ from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Problem
 
-from .linear_instance import LinearInstance
+from .linear_instance import each_alone
 from .relaxations import has_remat
 from .streams import as_many_each_way
 
@@ -28,12 +28,12 @@ def remat(problem: Problem) -> bool:
 
 def linear(problem: Problem) -> bool:
     """Whether microbatches are alike, nothing is recomputed, and each stage has its own rank."""
-    return plain(problem) and LinearInstance.of(problem) is not None
+    return plain(problem) and each_alone(problem)
 
 
 def shared(problem: Problem) -> bool:
     """Whether microbatches are alike, nothing is recomputed, and some rank has several stages."""
-    return plain(problem) and LinearInstance.of(problem) is None
+    return plain(problem) and not each_alone(problem)
 
 
 def plain(problem: Problem) -> bool:

@@ -14,6 +14,12 @@ from pipeloom.ir.model.problem import Objective, Problem
 from .tolerances import ROUNDING, counts_within
 
 
+def each_alone(problem: Problem) -> bool:
+    """Whether activations are passed, and each stage is on one rank of its own."""
+    owners = problem.placement.owners
+    return problem.placement.passing is Passing.ACTIVATIONS and len(set(owners)) == len(owners)
+
+
 class LinearInstance(NamedTuple):
     """S stages, each on a rank of its own. Kernels accept it; all arrays are by stage, shape (S,).
 
@@ -43,10 +49,9 @@ class LinearInstance(NamedTuple):
     @classmethod
     def of(cls, problem: Problem) -> LinearInstance | None:
         """The instance of ``problem``; None unless each stage is on one rank of its own."""
-        owners = problem.placement.owners
-        if problem.placement.passing is not Passing.ACTIVATIONS or len(set(owners)) < len(owners):
+        if not each_alone(problem):
             return None
-        costs = Costs.of(problem)
+        costs, owners = Costs.of(problem), problem.placement.owners
         f, b, w = costs.durations[:3]
         down = np.append(costs.into_f[1:, 0], 0.0)
         up = np.append(costs.into_b[:-1, 0], 0.0)

@@ -13,8 +13,6 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.model.ops import split_backwards
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
@@ -26,10 +24,11 @@ from ..core.linear_instance import LinearInstance
 from ..core.methods import Method
 from ..core.options import Order
 from ..core.relaxations import unfused
-from ..core.schedule_cost import within_memory
+from ..core.schedule_cost import objective_cost
 from ..core.stopping import OPS_A_SECOND, Budget
 from ..core.worker_threads import Pieces
 from .cp_sat_thread import CpSatThread
+from .first_starts import valid
 from .instance import B, F, Instance, Learned, OpClass, all_orders
 from .model import PARAMETERS, OrderModel
 
@@ -178,9 +177,5 @@ def _cost(best: Incumbent, order: Order) -> float | None:
     ops = sum(len(split_backwards(row)) for row in order)
     if ops < 3 * best.problem.stages * best.problem.microbatches:
         return None
-    schedule = Schedule(best.problem, order)
-    try:
-        timing = simulate(schedule)
-    except InvalidScheduleError:
-        return None
-    return timing.cost(best.problem.objective) if within_memory(best.problem, timing) else None
+    found = valid(Schedule(best.problem, order))
+    return None if found is None else objective_cost(found)

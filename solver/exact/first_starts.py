@@ -96,9 +96,9 @@ def to_schedule(
     as late as in the solution. Either may be invalid. ``slack``: the largest error of ``start``.
     """
     names = _microbatches(positions, instance, start, slack)
-    found = [_valid(positions), _valid(_renamed(positions, names))]
-    valid = [schedule for schedule in found if schedule is not None]
-    return min(valid, key=objective_cost, default=None)
+    found = [valid(positions), valid(_renamed(positions, names))]
+    known = [schedule for schedule in found if schedule is not None]
+    return min(known, key=objective_cost, default=None)
 
 
 def _microbatches(
@@ -141,7 +141,8 @@ def _renamed(positions: Schedule, names: IntArray) -> Schedule:
     return replace(positions, order=tuple(rows))
 
 
-def _valid(schedule: Schedule) -> Schedule | None:
+def valid(schedule: Schedule) -> Schedule | None:
+    """The schedule with its times; None if it is invalid or exceeds the memory limit."""
     try:
         timing = simulate(schedule)
     except InvalidScheduleError:

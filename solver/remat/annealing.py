@@ -6,10 +6,9 @@ import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.remat import choice_of
-from pipeloom.ir.cost.simulator import remat_arrays, simulate
+from pipeloom.ir.cost.simulator import remat_arrays
 from pipeloom.ir.model.ops import IntArray, OpKind, fields_of, offsets_of, pack_all, split_backwards
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule
 
 from ..core.incumbent import Incumbent
 from ..core.options import Order
@@ -28,7 +27,7 @@ class RematAnnealer(Annealer):
 
     def __init__(self, problem: Problem, rng: np.random.Generator, starts: AnnealingStarts) -> None:
         super().__init__(problem, rng)
-        self._starts, self._left, every = starts, list[Order](), starts.every
+        self._starts, self._left, every = starts, list[tuple[float, Order]](), starts.every
         again, out = recomputable(problem), offloadable(problem)
         if every:
             out &= ~again
@@ -36,7 +35,7 @@ class RematAnnealer(Annealer):
 
     def round(self, best: Incumbent) -> None:
         self._left = self._left or self._starts.best()
-        start = self._left.pop(0)
+        least, start = self._left.pop(0)
         choice = choice_of(self._problem, start)
         rows = tuple(map(self._split, start))
         whole = [np.append(row, self._behind(rank, row)) for rank, row in enumerate(rows)]
@@ -44,7 +43,6 @@ class RematAnnealer(Annealer):
         stop = offsets[:-1] + np.array(list(map(len, rows)))
         arrays = remat_arrays(Costs.of(self._problem), choice)
         remat = Remat(arrays, self._allowed, stop, choice.copy(), stop.copy(), stop.copy())
-        least = simulate(Schedule(self._problem, start)).cost(self._problem.objective)
         self._anneal(best, np.concatenate(whole), offsets, remat, least=least)
 
     def _offer(self, best: Incumbent, order: IntArray, offsets: IntArray, ends: IntArray) -> None:

@@ -92,14 +92,14 @@ class AnnealingStarts:
         for rows in orders(small.found()[0]):
             self.offer(rows, method or small.method or FALLBACK)
 
-    def best(self) -> list[Order]:
-        """The orders to anneal next, including the best of all workers."""
+    def best(self) -> list[tuple[float, Order]]:
+        """The orders to anneal next with their costs, including the best of all workers."""
         order, _, cost = self._best.found()
         if not self._known or (self._number < STARTS and cost < self._known[0][0]):
             self._known = [(cost, order), *self._known]
         self._known = self._known[: self._number]
         self._number = max(1, self._number // 2)
-        return [rows for _, rows in self._known]
+        return list(self._known)
 
 
 class RematLists:

@@ -46,7 +46,8 @@ class ListTuner:
     ) -> None:
         self._stages, self._rng, self._rounds = Stages.of(problem), rng, 0
         self._makespan = problem.objective is Objective.MAKESPAN
-        unlike, alike = problem.profile.unlike, Stages.of(typical(problem))
+        unlike = problem.profile.unlike
+        alike = Stages.of(typical(problem)) if unlike else self._stages
         self._kind = ListKind.of(alike, remat=rest is not None, unlike=unlike)
         entries = tuple(entry_orders(problem)) if unlike else ()
         self._random = list_parameters(alike, self._kind, rng, entries)

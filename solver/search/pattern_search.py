@@ -70,7 +70,7 @@ class PatternSearch:
 
     @property
     def able(self) -> bool:
-        return not (self._search.ended or self._small.closed)
+        return self._search.able
 
     def round(self, best: Incumbent) -> None:
         self._search.go_on(best)

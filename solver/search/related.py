@@ -39,6 +39,10 @@ class SmallSearch:
         small.interrupt, small.slice = best.interrupt, best.slice
         self.small, self._pieces, self.ended = small, search(small), False
 
+    @property
+    def able(self) -> bool:
+        return not (self.ended or self.small.work())
+
     def go_on(self, best: Incumbent) -> None:
         small, before = self.small, self.small.work.used
         self.ended, most = True, SMALL_WORK * best.slice
@@ -70,10 +74,6 @@ class RelatedSearch(SmallSearch):
         if share is not None:
             self.small.work.ops = best.part(share)
             self.small.slice = min(best.slice, self.small.work.ops / SLICES)
-
-    @property
-    def able(self) -> bool:
-        return not (self.ended or self.small.closed or self.small.work())
 
     def round(self, best: Incumbent) -> None:
         self.go_on(best)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
 
@@ -66,9 +65,10 @@ def unroll(best: Incumbent, small: Incumbent, rng: np.random.Generator) -> None:
 class SpliceSearch:
     """Removes pieces of the best schedule, and repeats others in their place."""
 
+    able = True
+
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
         self._problem, self._rng = problem, rng
-        self.able = in_pieces(problem) and not overlap_saves(problem)
 
     def round(self, best: Incumbent) -> None:
         order, _, _ = best.found()

@@ -31,7 +31,6 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.units import duration
 
 from ...core.bound import Bound, starts_later
-from ...core.linear_instance import LinearInstance
 from ...core.tolerances import ROUNDING
 from ..rank_model import RankModel
 from .host_model import HostModel
@@ -42,8 +41,7 @@ class GeneralPlacement:
     """The ranks with stages, and the least times of a microbatch between stages.
 
     ``f``, ``b``, ``w``: T_F, T_B, T_W by stage. ``down``: time from the start of F(0) to the start
-    of F(s); ``back``: from the start of B(S-1) to the start of B(s); all (S,). ``linear``: the
-    linear instance if every stage has a rank of its own, else None.
+    of F(s); ``back``: from the start of B(S-1) to the start of B(s); all (S,).
     """
 
     hosts: Sequence[HostModel]
@@ -53,7 +51,6 @@ class GeneralPlacement:
     down: FloatArray
     back: FloatArray
     objective: Objective
-    linear: LinearInstance | None
 
     @classmethod
     def of(cls, problem: Problem) -> GeneralPlacement:
@@ -76,7 +73,7 @@ class GeneralPlacement:
                     **{name: array[own] for name, array in arrays.items()},
                 )
                 hosts.append(host)
-        return cls(hosts, f, b, w, down, back, problem.objective, LinearInstance.of(problem))
+        return cls(hosts, f, b, w, down, back, problem.objective)
 
     def turn(self, a: int, b: int) -> float:
         """The least time from the start of F(a) to the start of B(b) of a microbatch."""

@@ -46,7 +46,7 @@ class HostModel(RankModel):
 
     def before_first_backward(self, i: int) -> float:
         """Upper bound on the time of ops that the rank can run before its first B of s_i."""
-        return self._most(self.f[: i + 1].cumsum(), i, self.limit, self.beyond(i))
+        return self._most(self.f[: i + 1].cumsum(), i, self.limit, self._beyond(i))
 
     def own(self, i: int) -> float:
         """The time that the microbatch of the last F of s_i has left, that F included."""
@@ -56,16 +56,14 @@ class HostModel(RankModel):
         """Upper bound on the time that all others have left when the last F of s_i starts."""
         left = self.limit - float(self.held_up_to[i])
         times = (self.b + self.w)[: i + 1].cumsum()
-        return self._most(times, i, left, self.beyond(i) - 1, weights=True)
+        return self._most(times, i, left, self._beyond(i) - 1, weights=True)
 
     def _higher(self, i: int) -> float:
         """The time of one microbatch's ops on the rank's stages above s_i."""
         return float((self.f + self.b + self.w)[i + 1 :].sum())
 
-    def beyond(self, i: int) -> float:
+    def _beyond(self, i: int) -> float:
         """The most microbatches that may have run on stages above s_i while s_i holds their M_B."""
-        if i + 1 == len(self.stages):
-            return 0.0
         room = self.limit - self.m_b[i + 1]
         return float(counts_within(room, self.held_up_to[i], self.count))
 
