@@ -10,7 +10,6 @@ from pipeloom.ir.cost.remat import choice_of, pulled
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, fields_of
-from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.program import Compute, Program
 from pipeloom.ir.model.schedule import Schedule, Transfer
 from pipeloom.ir.model.transfers import previous
@@ -55,14 +54,14 @@ def check_complete(schedule: Schedule) -> None:
         violations += [
             f"rank {rank}: {Op.unpack(op)} does not belong there" for op in ops[misplaced].tolist()
         ]
-    violations += _miscounted(counts, problem)
+    violations += _miscounted(counts)
     if violations:
         raise InvalidScheduleError(violations)
     if pulled(schedule.order):
         choice_of(problem, schedule.order)
 
 
-def _miscounted(counts: IntArray, problem: Problem) -> list[str]:
+def _miscounted(counts: IntArray) -> list[str]:
     f, b, w, bw = counts[:4]
     wrong = (f != 1) | (b != w) | (b + bw != 1)
     return [

@@ -32,13 +32,14 @@ class Due(NamedTuple):
     """A stage that a rank averages, in ``duration`` ms.
 
     ``last``: the position in the rank's order of the last op that adds to the gradient; None if the
-    average also waits for transfers or for other ranks.
+    average also waits for transfers or for other ranks. ``ranks``: all that hold the stage.
     """
 
     rank: int
     stage: int
     duration: float
     last: int | None
+    ranks: tuple[int, ...]
 
 
 def due(schedule: Schedule) -> list[Due]:
@@ -54,6 +55,7 @@ def due(schedule: Schedule) -> list[Due]:
             stage,
             over.time(size(profile, TransferKind.GRADIENT, stage)),
             None if stage in streamed or len(ranks) > 1 else _last(schedule, rank, stage),
+            ranks,
         )
         for stage, ranks in enumerate(holders(schedule))
         for rank in ranks
@@ -100,8 +102,7 @@ def _last(schedule: Schedule, rank: int, stage: int) -> int | None:
 def _ready(schedule: Schedule, timing: Timing, one: Due) -> float:
     if one.last is not None:
         return float(timing.end[one.rank][one.last])
-    ranks = holders(schedule)[one.stage]
-    ends = [float(timing.end[rank][-1]) for rank in ranks if len(timing.end[rank])]
+    ends = [float(timing.end[rank][-1]) for rank in one.ranks if len(timing.end[rank])]
     ends += [
         float(timing.transfers[i, 1])
         for i, transfer in enumerate(schedule.transfers)

@@ -61,7 +61,7 @@ def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
 
 def read_json(path: str) -> dict[str, Any]:
     """The JSON object in the file ``path``, or on standard input for ``-``. Raises InputError."""
-    name = "standard input" if path == "-" else path
+    name = named(path)
     try:
         value = parse_json(read_text(path), name)
     except InputError as error:
@@ -79,7 +79,7 @@ def read_text(path: str, expected: str = "JSON") -> str:
 
     Files compressed with gzip are decompressed.
     """
-    name = "standard input" if path == "-" else path
+    name = named(path)
     try:
         text = _unpacked(_read_bytes(path)).decode("utf-8-sig")
     except (EOFError, zlib.error, gzip.BadGzipFile):

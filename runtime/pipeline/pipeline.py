@@ -11,7 +11,7 @@ from torch import Tensor
 from pipeloom.ir.model.program import Program
 
 from ..tensors.microbatches import Batch
-from ..transport import ended
+from ..transport import ending_together
 from .reports import PipelineReports
 from .step_inputs import Result, StepData, hand_out, taken
 from .steps.prepared import Prepared
@@ -145,13 +145,8 @@ class Pipeline(PipelineReports):
         if program is not None or not self._first.over:
             ran = self._of_step(program, update=update)
         self._ran = ran
-        try:
+        with ending_together(ran.context.transport):
             results = self._run(ran, data, keep=return_outputs, updates=update)
-        except Exception as error:
-            raised = ended(ran.context.transport, error)
-            if raised is error:
-                raise
-            raise raised from error
         return hand_out(results, losses)
 
     def _run(self, ran: Prepared, data: StepData, *, keep: bool, updates: bool) -> list[Result]:

@@ -77,14 +77,14 @@ class GlooTransport(GroupTransport):
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
         if tensor.nbytes <= SHORT:
-            return self._posted(self.group.send, tensor, peer, self._next_sent(peer))
+            return self._posted(self.group.send, tensor, peer, _next(self._sent, peer))
         return self._sent_by_thread(tensor, peer)
 
     def _sent_by_thread(
         self, tensor: Tensor, peer: int, ready: Callable[[], object] | None = None
     ) -> Handle:
         """Sends in a thread, once ``ready`` has returned; the handle raises the thread's errors."""
-        post = partial(self._posted, self.group.send, tensor, peer, self._next_sent(peer))
+        post = partial(self._posted, self.group.send, tensor, peer, _next(self._sent, peer))
 
         def run() -> Handle:
             if ready is not None:
@@ -93,15 +93,8 @@ class GlooTransport(GroupTransport):
 
         return PostedLater(self._thread.submit(run), self.timeout)
 
-    def _next_sent(self, peer: int) -> int:
-        tag = self._sent[peer]
-        self._sent[peer] = tag % TAGS + 1
-        return tag
-
     def recv(self, buffer: Tensor, peer: int) -> Handle:
-        tag = self._received[peer]
-        self._received[peer] = tag % TAGS + 1
-        return self._posted(self.group.recv, buffer, peer, tag)
+        return self._posted(self.group.recv, buffer, peer, _next(self._received, peer))
 
     def _posted(
         self, post: Callable[..., dist.Work], tensor: Tensor, peer: int, tag: int
@@ -132,3 +125,10 @@ def _readable(error: RuntimeError) -> OSError:
     """Returns Gloo's error as a TimeoutError or ConnectionError, without the source location."""
     text = in_short(str(error))
     return TimeoutError(text) if text.startswith("Timed out") else ConnectionError(text)
+
+
+def _next(counts: dict[int, int], peer: int) -> int:
+    """Returns the tag of the next message to or from ``peer``, and counts it."""
+    tag = counts[peer]
+    counts[peer] = tag % TAGS + 1
+    return tag

@@ -149,9 +149,7 @@ class Prepared:
         stash = self.step_end.stashes.get(stage) if stashing else None
         make: Callable[..., StageRunner] = kind if stash is None else StashingRunner
         if make is StageRunner and stage not in self.never:
-            make = runner_kind(context.options.stages_as)
-            if context.options.stages_as != "eager":
-                make = partial(make, weights_in_w=store.owns(stage))
+            make = partial(runner_kind(context.options.stages_as), weights_in_w=store.owns(stage))
         return make(
             stage,
             store.module(stage) if stash is None else stash,
