@@ -83,7 +83,7 @@ class InstructionCalls:
     def _wait_receive(self, wait: ir.WaitReceive) -> Sequence[Call]:
         tensor = wait.tensor
         give = self._routing[tensor.kind].giving(tensor, self.received[tensor])
-        return [self.under_way.pop((ir.WaitReceive, tensor)).wait, give]
+        return _present(self.under_way.pop((ir.WaitReceive, tensor)).wait, give)
 
     def _wait_send(self, wait: ir.WaitSend) -> Sequence[Call]:
         return [self.under_way.pop((ir.WaitSend, wait.tensor)).wait]

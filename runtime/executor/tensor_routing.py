@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from pipeloom.ir.model import program as ir
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.transfers import previous
 
 from ..rank.context import RankContext
 from ..stages.streamed_weights import StreamedStages
@@ -22,17 +25,17 @@ def routes(
     context: RankContext,
     cells: Mapping[tuple[int, int], Cell],
     interfaces: Sequence[Sequence[StageInterface]],
-) -> Mapping[ir.TensorKind, ActivationRouting | StreamedStages]:
+) -> Mapping[ir.TensorKind, Routing]:
     """Returns the routing of each kind of tensor.
 
-    Activations and their gradients move between cells; streamed weights and their gradients are
-    routed by the store.
+    Activations and their gradients move between cells; weights and their gradients, between the
+    stages of the store.
     """
     activations = ActivationRouting(cells, interfaces, context.device)
-    routing: dict[ir.TensorKind, ActivationRouting | StreamedStages]
-    routing = dict.fromkeys(ir.TensorKind, activations)
+    routing: dict[ir.TensorKind, Routing] = dict.fromkeys(ir.TensorKind, activations)
     if isinstance(context.store, StreamedStages):
-        routing[ir.TensorKind.WEIGHT] = routing[ir.TensorKind.GRADIENT] = context.store
+        weights = WeightRouting(context.store, context.program.schedule)
+        routing[ir.TensorKind.WEIGHT] = routing[ir.TensorKind.GRADIENT] = weights
     return routing
 
 
@@ -88,3 +91,46 @@ class ActivationRouting:
         if tensor.kind is ir.TensorKind.X:
             return self._interfaces[tensor.stage - 1][tensor.index].forward
         return self._interfaces[tensor.stage][tensor.index].backward
+
+
+class WeightRouting:
+    """Routes streamed weights and the accumulators D of their gradients.
+
+    A tensor's index is that of its transfer. What is passed on is sent from its receive buffer.
+    """
+
+    def __init__(self, store: StreamedStages, schedule: Schedule) -> None:
+        self._precision, self._stages = store.precision, store.streamed
+        self._earlier = previous(schedule.transfers)
+        self._received: dict[int, Tensor] = {}  # by transfer
+
+    def spec(self, kind: ir.TensorKind, stage: int) -> Spec:
+        """Shape and dtype of a buffer, which fits the largest stage."""
+        stages = self._stages.values()
+        if kind is ir.TensorKind.GRADIENT:
+            return Spec((max(s.gradient_layout.size for s in stages),), self._precision.reduce)
+        return Spec((max(s.layout.size for s in stages),), self._precision.param)
+
+    def fitting(self, tensor: ir.Tensor, buffer: Tensor) -> Tensor:
+        stage = self._stages[tensor.stage]
+        gradient = tensor.kind is ir.TensorKind.GRADIENT
+        return buffer[: (stage.gradient_layout if gradient else stage.layout).size]
+
+    def taking(self, tensor: ir.Tensor) -> Callable[[], Tensor]:
+        stage, earlier = self._stages[tensor.stage], self._earlier[tensor.index]
+        came = None if earlier is None else self._received[earlier]
+        if tensor.kind is ir.TensorKind.GRADIENT:
+            return partial(stage.gradients.leave, came)
+        weights = stage.weights.flat if came is None else came
+        return lambda: weights
+
+    def giving(self, tensor: ir.Tensor, buffer: Tensor) -> Callable[[], None] | None:
+        stage = self._stages[tensor.stage]
+        self._received[tensor.index] = buffer
+        if tensor.kind is ir.TensorKind.WEIGHT:
+            return partial(stage.come, buffer)
+        passed_on = tensor.index in self._earlier
+        return None if passed_on else partial(stage.gradients.come_home, buffer)
+
+
+Routing: TypeAlias = ActivationRouting | WeightRouting

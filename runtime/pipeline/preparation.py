@@ -65,8 +65,6 @@ def context_after(
     check_exchange(before.program, program)
     check_tied(program, options.tied)
     store, role = before.store, RankRole.of(program, before.role.rank)
-    if isinstance(store, StreamedStages):
-        store = store.by(program.schedule, role.rank)
     return connected(program, role, options, store, before.device, held=held, before=before)
 
 

@@ -1,8 +1,7 @@
-"""A stage's parameters as one flat tensor, and its gradients as another."""
+"""A stage's parameters as one flat tensor."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -12,36 +11,29 @@ from pipeloom.ir.errors import InputError
 
 from ..dtensors import local, set_local
 
-ALIGNMENT = 64  # bytes: suits vector loads and matrix kernels
+SPACING = 64  # elements: in each dtype, parameters start at multiples of at least 64 bytes
 WHERE = "where weights are streamed or param_dtype is given"
 
 
 class Layout:
     """The positions of ``parameters`` in a flat tensor of ``size`` elements (at least one).
 
-    Of a DTensor, only the local part counts. ``spacing``: each parameter starts at a multiple of
-    this number of elements; by default :data:`ALIGNMENT` bytes.
+    Of a DTensor, only the local part counts. Each parameter starts at a multiple of
+    :data:`SPACING`.
     """
 
-    def __init__(
-        self, parameters: Sequence[nn.Parameter], dtype: torch.dtype, spacing: int | None = None
-    ) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters = parameters
-        self.dtype = dtype
-        step = spacing or max(1, ALIGNMENT // dtype.itemsize)
-        self._starts: list[int] = []
         self._shapes = [local(parameter).shape for parameter in parameters]
-        at = 0
-        for shape in self._shapes:
-            self._starts.append(at)
-            at += math.ceil(shape.numel() / step) * step
-        self.size = max(1, at)
+        self._lengths = [-(-shape.numel() // SPACING) * SPACING for shape in self._shapes]
+        self.size = max(1, sum(self._lengths))
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Returns the view of ``flat`` for each parameter, in its local shape."""
+        parts = torch.split(flat[: sum(self._lengths)], self._lengths)
         return [
-            flat[start : start + shape.numel()].view(shape)
-            for start, shape in zip(self._starts, self._shapes, strict=True)
+            part[: shape.numel()].view(shape)
+            for part, shape in zip(parts, self._shapes, strict=True)
         ]
 
 
@@ -52,8 +44,8 @@ class FlatWeights:
     autograd saved in F (a weight or a view of it) refers in B to the storage's current content.
     """
 
-    def __init__(self, layout: Layout, device: torch.device) -> None:
-        self.flat = torch.zeros(layout.size, dtype=layout.dtype, device=device)
+    def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device) -> None:
+        self.flat = torch.zeros(layout.size, dtype=dtype, device=device)
         self._views = list(zip(layout.parameters, layout.views(self.flat), strict=True))
         with torch.no_grad():
             for parameter, view in self._views:
@@ -65,11 +57,6 @@ class FlatWeights:
         """Makes the views of this tensor the parameters' data."""
         for parameter, view in self._views:
             set_local(parameter, view)
-
-    def fill(self, values: Tensor) -> None:
-        """Allocates the memory again and copies ``values`` into it."""
-        self.allocate()
-        self.flat.copy_(values)
 
     def allocate(self) -> None:
         self.flat.untyped_storage().resize_(self._bytes)

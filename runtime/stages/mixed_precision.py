@@ -8,8 +8,6 @@ import torch
 
 from pipeloom.ir.errors import InputError
 
-from .flat_parameters import ALIGNMENT
-
 
 @dataclass(frozen=True, slots=True)
 class MixedPrecision:
@@ -28,11 +26,6 @@ class MixedPrecision:
     def mixed(self) -> bool:
         """Whether computation uses another dtype than the master parameters."""
         return self.param != self.master
-
-    @property
-    def spacing(self) -> int:
-        """Alignment of parameters in flat tensors, in elements; the same for all three dtypes."""
-        return max(1, ALIGNMENT // min(d.itemsize for d in (self.master, self.param, self.reduce)))
 
 
 def check_floating(**dtypes: torch.dtype | None) -> None:

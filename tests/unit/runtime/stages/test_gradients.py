@@ -13,25 +13,22 @@ def values(tensors: list[Tensor]) -> set[float]:
     return {value for tensor in tensors for value in tensor.flatten().tolist()}
 
 
-@pytest.mark.parametrize("leaves", [True, False])
-def test_what_is_too_small_for_the_sent_dtype_adds_up_until_it_leaves(leaves: bool) -> None:
+@pytest.mark.parametrize("owned", [True, False])
+def test_what_is_too_small_for_the_sent_dtype_adds_up_until_it_leaves(owned: bool) -> None:
     """On their own rank they are not rounded."""
     module = nn.Linear(3, 5, dtype=torch.float64)
-    layout = Layout(list(module.parameters()), torch.float64)
-    found = GradientAccumulator(layout, torch.device("cpu"), torch.bfloat16)
+    layout = Layout(list(module.parameters()))
+    found = GradientAccumulator(layout, torch.device("cpu"), torch.bfloat16, owned=owned)
     received = torch.full((layout.size,), 1.0, dtype=torch.bfloat16)
-    small = 2.0**-9 if leaves else 2.0**-20  # each is too small to change 1 in bfloat16
-    found.begin(int(leaves))
-    if leaves:
-        found.arrive(received)
+    small = 2.0**-20 if owned else 2.0**-9  # each is too small to change 1 in bfloat16
+    found.begin()
     for _ in range(8):
-        found.ready()
         (small * sum(p.sum() for p in module.parameters())).backward()  # type: ignore[union-attr]
-    if leaves:
-        sent = layout.views(found.leave(received))
-    else:
+    if owned:
         found.come_home(received)
         sent = [p.grad for p in module.parameters() if p.grad is not None]
+    else:
+        sent = layout.views(found.leave(received))
     assert values(sent) == {1.0 + 8 * small}
 
 
