@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +18,11 @@ from ..measure.memory import Held, Memory
 from ..rank.options import Loss
 from ..tensors.forward_state import KeptBuffer
 from ..tensors.rng_state import RandomState, generators_of
-from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import StageInterface
 from ..tensors.trees import mapped
 from .offload import OffloadedActivations
 from .outputs import as_tuple, checked_loss
+from .skip_connections import Skips
 from .weight_grad_deferral import Deferral, WeightQueue, gradient_edge, lies_in, run_backward
 
 SMALL = 1 << 16  # bytes; smaller outputs are kept until B, and not counted
@@ -98,7 +99,7 @@ class StageRunner:
         leaving: tensors whose memory is given back after each op; one of them is enough if they
             share a storage.
         using: returns the context for an op of a kind.
-        skips: skip connections that start or end at the stage or pass through it.
+        skips: the skip connections of all stages.
         last: whether it is the last stage, which computes ``loss`` and starts its backward with
             ``seed`` (1 / M for gradients of the mean loss).
     """
@@ -115,7 +116,7 @@ class StageRunner:
         parameters: Iterable[nn.Parameter] | None = None,
         leaving: Sequence[Tensor] = (),
         using: Using = lambda _: nullcontext(),
-        skips: Skips | None = None,
+        skips: Skips,
     ) -> None:
         self.stage, self.module, self.memory = stage, module, memory
         self.buffers = [(part, name) for part in module.modules() for name in part._buffers]
@@ -124,7 +125,9 @@ class StageRunner:
         self._deferral = Deferral(
             module.parameters() if parameters is None else parameters, leaving
         )
-        self._last, self._loss, self._seed, self._skips = last, loss, seed, skips
+        self._last, self._loss, self._seed = last, loss, seed
+        self._around = partial(skips.around, stage)
+        self._module = self._around(module)
         self._seeds: dict[tuple[torch.dtype, int], Tensor] = {}
         self.keep_outputs = True
         self._run_as(self._forward, self._backward, self._weight)
@@ -145,14 +148,12 @@ class StageRunner:
 
     def _forward(self, cell: Cell) -> None:
         inputs, queue = cell.inputs, cell.queue
-        if self._skips is not None:
-            inputs = self._skips.arguments(self.stage, inputs)
         if queue is None:
-            output = self.module(*inputs, **cell.options)
+            output = self._module(*inputs, **cell.options)
         else:
             # leave the mode at once: it would intercept every tensor operation
             with self._deferral.into(queue):
-                output = self.module(*inputs, **cell.options)
+                output = self._module(*inputs, **cell.options)
         if self._last:
             self._finish(cell, output)
         else:
@@ -177,8 +178,6 @@ class StageRunner:
         interface = cell.interface
         assert interface is not None
         outputs = (output,) if type(output) is Tensor else as_tuple(output)
-        if self._skips is not None:
-            outputs = self._skips.outputs(self.stage, outputs, cell.inputs)
         if not interface.fits(outputs):
             raise interface.unlike(self.stage, StageInterface.of(outputs))
         # keeping a small output until B is cheaper than keeping its graph without it

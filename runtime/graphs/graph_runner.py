@@ -103,7 +103,7 @@ class GraphRunner(StageRunner):
         if len(self._graphs) >= LIMIT:
             raise TraceError(f"more than {LIMIT} different shapes")
         arguments = (tuple(inputs), dict(cell.options))
-        forward = StageForward(self.stage, form_of(arguments), self._skips, self._last)
+        forward = StageForward(self._around, form_of(arguments), self._last)
         found = StageFunctions.traced(self.module, tensors(arguments), forward, self._make)
         found.check(cell.interface, self.stage)
         return found

@@ -13,7 +13,6 @@ from torch import Tensor, fx, nn
 from ..dtensors import is_dtensor, local, whole
 from ..executor.outputs import as_tuple
 from ..tensors.packed_message import Spec
-from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import StageInterface
 from ..tensors.trees import tensors as tensors_of
 from .arguments import PLACE, form_of, with_tensors
@@ -32,26 +31,21 @@ Make = Callable[[Piece, fx.GraphModule, Adds], Function]
 class StageForward:
     """The function that is traced: from the tensors in a stage's arguments to those in its output.
 
-    The arguments have this ``form``. For the last stage, the outputs are the tensors in its
-    :meth:`result`.
+    ``around`` adds skip connections to the module. The arguments have this ``form``. For the last
+    stage, the outputs are the tensors in its :meth:`result`.
     """
 
-    stage: int
+    around: Callable[[nn.Module], Callable[..., Any]]
     form: Any
-    skips: Skips | None
     last: bool
     _result: Any = None
     _wholes: Sequence[Tensor] = ()
 
     def __call__(self, module: nn.Module, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         inputs, options = with_tensors(self.form, tensors)
-        given = inputs if self.skips is None else self.skips.arguments(self.stage, inputs)
-        output = module(*given, **options)
+        output = self.around(module)(*inputs, **options)
         if not self.last:
-            outputs = as_tuple(output)
-            if self.skips is not None:
-                outputs = self.skips.outputs(self.stage, outputs, inputs)
-            return [x.contiguous() for x in outputs]  # the layout in which they are sent
+            return [x.contiguous() for x in as_tuple(output)]  # the layout in which they are sent
         self._result, found = form_of(output), tensors_of([output])
         self._wholes = [x.detach() for x in found]
         return [x.to_local() if is_dtensor(x) else x for x in found]

@@ -42,7 +42,7 @@ class Pipeline(PipelineReports):
             the same object in the stages given to a rank are tied automatically.
         skips: pairs of stages (i, j) with a skip connection: stage i returns one more tensor for
             each pair, in their order, which is the last argument of stage j; see
-            :mod:`pipeloom.runtime.tensors.skip_connections`.
+            :mod:`pipeloom.runtime.executor.skip_connections`.
         names: a function of stage and name that returns the name of a parameter or buffer in the
             whole model, for :meth:`state_dict`; by default, the name in the stage.
         varying_shapes: allow shapes to change between steps; all ranks then exchange them at the

@@ -15,6 +15,7 @@ from ...errors import ExecutionError
 from ...executor.executor import Executor
 from ...executor.offload import Host, OffloadedActivations
 from ...executor.outputs import judge_of
+from ...executor.skip_connections import Skips
 from ...executor.stage_runner import Cell, StageRunner
 from ...executor.weight_grad_deferral import WeightQueue
 from ...executor.weight_stashing import StashingRunner
@@ -25,7 +26,6 @@ from ...optim.step_end import StepEnd
 from ...rank.context import RankContext
 from ...stages.fsdp import ShardedStages
 from ...stages.streamed_weights import StreamedStages
-from ...tensors.skip_connections import Skips
 from ...tensors.stage_interface import StageInterface
 from ...tensors.trees import Form
 from ..step_inputs import Cells, StepData, StepInputs
@@ -160,7 +160,7 @@ class Prepared:
             last=stage == context.program.schedule.problem.stages - 1,
             loss=judge_of(context.options.loss, self._master()),
             seed=self.step_end.seed,
-            skips=self.skips if self.skips.passes(stage) else None,
+            skips=self.skips,
         )
 
     def _master(self) -> torch.dtype | None:

@@ -17,12 +17,12 @@ from pipeloom.ir.model.ops import IntArray
 
 from ...errors import ShapeError, advice
 from ...executor.outputs import as_tuple
+from ...executor.skip_connections import Skips
 from ...executor.stage_runner import Cell
 from ...rank.context import RankContext
 from ...tensors.forward_state import undisturbed
 from ...tensors.packed_message import Spec
 from ...tensors.rng_state import devices_of
-from ...tensors.skip_connections import Skips
 from ...tensors.stage_interface import StageInterface
 from ...tensors.trees import Form, form, mapped, shown
 from ...transport import agreed
@@ -128,8 +128,7 @@ class ShapeInference:
         self, stage: int, module: nn.Module, inputs: Sequence[Any], options: Mapping[str, Any]
     ) -> StageInterface:
         with torch.set_grad_enabled(self._grad):
-            outputs = as_tuple(module(*self._skips.arguments(stage, inputs), **options))
-            handed_on = self._skips.outputs(stage, outputs, inputs)
+            handed_on = as_tuple(self._skips.around(stage, module)(*inputs, **options))
         if not any(x.is_floating_point() for x in handed_on):
             texts = ", ".join(str(Spec.of(x)) for x in handed_on)
             raise ShapeError(f"expected a tensor of a floating dtype, got {texts or 'none'}")

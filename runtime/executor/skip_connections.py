@@ -1,0 +1,61 @@
+"""Skip connections: an output of a stage that is the input of a later one.
+
+It is sent as one more tensor between all stages in between. Their modules do not see it, but their
+ranks hold it as long as the other received tensors. Its gradient returns the same way::
+
+    stage 0 ─(x, skip)─▶ stage 1 ─(y, skip)─▶ stage 2       skips = [(0, 2)]
+       returns (x, skip)   takes x, returns y   takes (y, skip)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from pipeloom.ir.errors import InputError
+
+from ..errors import ShapeError
+from .outputs import as_tuple
+
+
+class Skips:
+    """Skip connections of pairs (i, j): one output of stage i is an input of stage j."""
+
+    def __init__(self, pairs: Sequence[tuple[int, int]], stages: int) -> None:
+        for pair in pairs:
+            source, target = pair
+            if not 0 <= source < target < stages:
+                raise InputError(
+                    f"skips: expected pairs of stages 0 to {stages - 1}, forward, got {pair}"
+                )
+        self._pairs = pairs
+
+    def around(self, stage: int, module: nn.Module) -> Callable[..., Any]:
+        """Returns the function from all that the stage receives to all that it sends.
+
+        It is ``module`` itself if no skip connection starts or ends at the stage or passes through.
+        """
+        received, sent = self._over(stage - 1), self._over(stage)
+        starting = [k for k in sent if k not in received]
+        ending = [k for k in received if k not in sent]
+
+        def called(*inputs: Tensor, **options: Any) -> Any:
+            own = len(inputs) - len(received)
+            skipping = dict(zip(received, inputs[own:], strict=True))
+            output = module(*inputs[:own], *(skipping[k] for k in ending), **options)
+            if not sent:
+                return output
+            outputs = as_tuple(output)
+            own = len(outputs) - len(starting)
+            if own < 0:
+                raise ShapeError(f"{len(starting)} skips start here, got {len(outputs)} outputs")
+            skipping |= dict(zip(starting, outputs[own:], strict=True))
+            return (*outputs[:own], *(skipping[k] for k in sent))
+
+        return called if received or sent else module
+
+    def _over(self, stage: int) -> list[int]:
+        """Returns the skips between the stage and the next one."""
+        return [k for k, (source, target) in enumerate(self._pairs) if source <= stage < target]
