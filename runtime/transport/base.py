@@ -31,25 +31,24 @@ class Handle(Protocol):
         ...
 
 
-class Transport(Protocol):
-    """The connections of one rank to all others.
+class Transport:
+    """The connections of one rank to all others. This class serves a program with one rank.
 
     ``rank`` and ``size``: this rank and the number of ranks. ``replicated``: whether the pipeline
     has replicas. ``faults``: where their errors are published; None: nothing is known of them.
     """
 
-    rank: int
-    size: int
-    replicated: bool
-    faults: Faults | None
+    rank, size = 0, 1
+    replicated = False
+    faults: Faults | None = None
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
         """Posts a contiguous tensor, which must not change until the handle's ``wait`` returns."""
-        ...
+        raise NotImplementedError
 
     def recv(self, buffer: Tensor, peer: int) -> Handle:
         """Posts a receive; ``buffer`` may be written until the handle's ``wait`` returns."""
-        ...
+        raise NotImplementedError
 
     def releasing(self, buffer: Tensor) -> Callable[[], None] | None:
         """Returns the function to call before ``buffer`` is received into again, or None.
@@ -57,21 +56,21 @@ class Transport(Protocol):
         It is called when all reads of the buffer have been issued. This method is called before the
         buffer's first use.
         """
-        ...
+        return None
 
     def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
         """Sums ``tensor`` in place over ``ranks``, one of the groups given at construction."""
-        ...
 
     def share(self, value: Any, source: int) -> Any:
         """Returns the ``value`` that rank ``source`` passed; all ranks call it."""
-        ...
+        return value
 
     def gather(self, value: Any) -> list[Any]:
         """Returns the values that the ranks passed, in rank order; all ranks call it."""
-        ...
+        return [value]
 
-    def barrier(self) -> None: ...
+    def barrier(self) -> None:
+        """Waits until all ranks have called it."""
 
     def fail(self, fault: RankFault, *, asks: bool) -> RankFault:
         """Publishes a fault of this rank and ends all waits between it and other ranks.
@@ -79,18 +78,17 @@ class Transport(Protocol):
         Of several ranks' faults, the first is kept. With ``asks``, returns that one, since the
         fault of this rank may be a consequence of it; otherwise ``fault``.
         """
-        ...
+        return fault
 
     def beside(self, routes: Routes) -> Transport:
         """Returns a new transport between the same ranks; all ranks call it.
 
         Messages of the two are independent, but if a rank fails, the waits of both end.
         """
-        ...
+        return Transport()
 
     def close(self) -> None:
         """Closes the connections; all ranks call it, and nothing else afterwards."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ import torch.distributed as dist
 from .base import Routes, Transport
 from .gloo import GlooTransport
 from .nccl import NcclTransport
-from .single import SingleTransport
 from .staged_gloo import StagedGlooTransport
 
 
@@ -28,7 +27,7 @@ def connect(
     memory. All processes call it at the same time, each for its ``group`` (by default, all).
     """
     if not dist.is_initialized():
-        return SingleTransport()
+        return Transport()
     group = group or dist.group.WORLD
     assert group is not None
     if device.type == "cpu":

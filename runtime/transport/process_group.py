@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .base import Routes
+from .base import Routes, Transport
 from .faults import Faults, RankFault
 from .making import faults_under_way, gather_early, new_group
 from .store import PATIENCE, Store, StoreLostError
@@ -19,7 +19,7 @@ MAIN = "main"
 _Other = TypeVar("_Other", bound="GroupTransport")
 
 
-class GroupTransport:
+class GroupTransport(Transport):
     """Collectives over communicators of its own, which no other messages use.
 
     All processes of ``torch.distributed``, including those of another ``group`` (such as replicas
@@ -34,14 +34,13 @@ class GroupTransport:
         self.size = dist.get_world_size(group)
         self.device, self.place, self.outer = device, device, group
         self.timeout = routes.timeout
-        self.replicated = False
         self._attached: list[GroupTransport] = []
         self._global_ranks = dist.get_process_group_ranks(group)
         everyone = tuple(range(self.size))
         summed = [("sum", ranks) for ranks in routes.groups]
         self._made = self._make([(MAIN, everyone), *summed, *self.labels(routes)])
         self.group = self.communicator(MAIN, everyone)
-        self.faults: Faults | None = faults_under_way() or self._faults()
+        self.faults = faults_under_way() or self._faults()
         self._groups = {r: self.communicator("sum", r) for _, r in summed if self.rank in r}
 
     def labels(self, routes: Routes) -> Iterable[tuple[str, tuple[int, ...]]]:
@@ -60,9 +59,6 @@ class GroupTransport:
 
     def beside(self, routes: Routes) -> Self:
         return self.attached(type(self)(routes, self.place, self.outer))
-
-    def releasing(self, buffer: Tensor) -> Callable[[], None] | None:
-        return None
 
     def _make(
         self, wanted: Sequence[tuple[str, tuple[int, ...]]]

@@ -93,12 +93,11 @@ class Hub:
         return handle
 
 
-class HubTransport:
+class HubTransport(Transport):
     """The transport of one rank. Transports that ranks open in the same order are connected."""
 
     def __init__(self, hub: Hub, rank: int, routes: Routes) -> None:
         self.rank, self.size = rank, hub.size
-        self.replicated, self.faults = False, None
         self._hub, self._seconds = hub, routes.timeout.total_seconds()
         self._session: tuple[int, ...] = ()
         self._beside, self._meetings = 0, defaultdict[tuple[int, ...], int](int)
@@ -110,9 +109,6 @@ class HubTransport:
     def recv(self, buffer: Tensor, peer: int) -> HubHandle:
         handle = HubHandle(self._hub, buffer, "recv", self._seconds)
         return self._hub.post((self._session, peer, self.rank), handle)
-
-    def releasing(self, buffer: Tensor) -> None:
-        return None
 
     def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
         first, *others = self._exchange(tensor.detach(), ranks)
@@ -140,9 +136,6 @@ class HubTransport:
         other = HubTransport(self._hub, self.rank, routes)
         other._session = (*self._session, self._beside)
         return other
-
-    def close(self) -> None:
-        pass
 
     def _exchange(self, value: Any, ranks: tuple[int, ...]) -> list[Any]:
         """The ranks' values, copied as between processes."""
