@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from pipeloom.ir.errors import InputError
 
@@ -57,22 +56,19 @@ class Device:
         """Returns the peak bytes in use by the allocator since its reset; None on a CPU."""
         return None if self.is_host else self._torch.max_memory_allocated(self.device)
 
-    def rng_state(self) -> Tensor:
-        """Returns the state of the default generator."""
-        state: Tensor = (torch if self.is_host else self._torch).get_rng_state(*self._which())
-        return state
-
-    def set_rng_state(self, state: Tensor) -> None:
-        """Sets the state of the default generator."""
-        (torch if self.is_host else self._torch).set_rng_state(state, *self._which())
+    def generator(self) -> torch.Generator:
+        """Returns the default generator of random numbers."""
+        if self.is_host:
+            return torch.default_generator
+        current, index = self._torch.current_device(), self.device.index
+        generator: torch.Generator
+        generator = self._torch.default_generators[current if index is None else index]
+        return generator
 
     def keep_busy(self, milliseconds: float) -> None:
         """Keeps the current stream of a GPU busy for about this time, to let the host run ahead."""
         if self.device.type == "cuda":
             self._torch._sleep(int(milliseconds * CYCLES))
-
-    def _which(self) -> tuple[torch.device, ...]:
-        return () if self.is_host else (self.device,)
 
 
 def accelerator() -> Any:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..device import Device
 from .trees import tensors
@@ -22,26 +22,28 @@ class RandomState:
         self, devices: Iterable[torch.device], own: Iterable[torch.Generator] = ()
     ) -> None:
         accelerators = {x for x in devices if x.type not in ("cpu", "meta")}
-        self._default = [(d, d.rng_state()) for d in map(Device, (CPU, *accelerators))]
-        self._own = [(generator, generator.get_state()) for generator in own]
+        default = [Device(device).generator() for device in (CPU, *accelerators)]
+        self._states = _states([*default, *own])
 
     def restore(self) -> None:
         """Restores the state."""
-        for device, state in self._default:
-            device.set_rng_state(state)
-        for generator, state in self._own:
+        for generator, state in self._states:
             generator.set_state(state)
 
     @contextmanager
     def again(self) -> Iterator[None]:
         """A context that draws the same numbers again; on exit, the state is as before."""
-        devices = [device.device for device, _ in self._default]
-        after = RandomState(devices, [generator for generator, _ in self._own])
+        after = _states(generator for generator, _ in self._states)
         self.restore()
         try:
             yield
         finally:
-            after.restore()
+            for generator, state in after:
+                generator.set_state(state)
+
+
+def _states(generators: Iterable[torch.Generator]) -> list[tuple[torch.Generator, Tensor]]:
+    return [(generator, generator.get_state()) for generator in generators]
 
 
 def generators_of(module: nn.Module) -> list[torch.Generator]:

@@ -143,7 +143,7 @@ class Checkpoints:
             load(wanted, storage_reader=Reader(path), planner=Planner())
         self._pipeline.load_state_dict({k: v for k, v in state.items() if v or k == "model"})
         for kind, numbers in random.get(str(self._process), {}).items():
-            Device(torch.device(kind)).set_rng_state(numbers)
+            Device(torch.device(kind)).generator().set_state(numbers)
         if not random:
             torch.manual_seed(seed + run.step)
         return run.step, self._overruled(own, _options(state))
@@ -162,7 +162,7 @@ class Checkpoints:
     def _random(self) -> dict[str, dict[str, Tensor]]:
         """Returns the state of this process's random generators."""
         devices = {torch.device("cpu"), self._pipeline.device}
-        state = {device.type: Device(device).rng_state() for device in devices}
+        state = {device.type: Device(device).generator().get_state() for device in devices}
         return {str(self._process): state}
 
     def _write(self, state: Mapping[str, Any], path: Path) -> None:

@@ -35,14 +35,6 @@ from .store import GROUP, LATE, PATIENCE, SLACK, Store, StoreLostError, rendezvo
 _Made = TypeVar("_Made")
 
 
-class ToldError(Exception):
-    """A fault found in the store, which all ranks raise."""
-
-    def __init__(self, fault: RankFault) -> None:
-        super().__init__(fault.text)
-        self.fault = fault
-
-
 class Making:
     """One rank's part in the joint creation of an object by all processes.
 
@@ -65,7 +57,7 @@ class Making:
     def exchange(self, value: Any, processes: Sequence[int] = ()) -> list[Any]:
         """Returns the literals of ``processes`` (by default, all) in their order; each calls it.
 
-        Raises ToldError for a fault of any process or after the time limit.
+        Raises ConnectionError for a fault of any process or after the time limit.
         """
         members = tuple(processes) or self._everyone
         self._store.allow(self._seconds + PATIENCE)
@@ -85,7 +77,7 @@ class Making:
             text = f"not there where all ranks {self.place}, waited at most {self._seconds:g} s"
             self._store.allow(PATIENCE)
             own = RankFault(absent[0], "", text, absent[0], guess=True, absent=absent)
-            raise ToldError(self.faults.first(own))
+            raise ConnectionError(self.faults.first(own).text)
 
     def initialise(self, backend: str) -> None:
         """Creates the process group of all processes."""
@@ -100,31 +92,25 @@ class Making:
         self.connected(make, self._seconds)
 
     def connected(self, make: Callable[[], _Made], seconds: float) -> _Made:
-        """Returns the process group of ``make``. Raises ToldError for another process's fault."""
+        """Returns the process group of ``make``. Raises ConnectionError for another's fault."""
         self._store.allow(seconds + SLACK + PATIENCE)
         return within(seconds + SLACK, make, GROUP, self._look)
 
     def _look(self) -> None:
         if self.faults.there():
-            raise ToldError(self.faults.first())
+            raise ConnectionError(self.faults.first().text)
 
     def end(self, error: Exception) -> Exception:
         """Returns the error to raise in place of this rank's: that of the first failed rank."""
         self._store.allow(LATE)
         try:
-            return self._of_all(error)
-        finally:
-            self.faults.leave(self._everyone)
-
-    def _of_all(self, error: Exception) -> Exception:
-        if isinstance(error, ToldError):
-            first = error.fault
-        else:
             own = replace(self.faults.own(error), guess=may_be_anothers(error))
             first = self.faults.first(own)
             if getattr(error, "agreed", False) or (first == own and not own.guess):
                 return error
-        return self.faults.named(self._completed(first) if first.guess else first).raised()
+            return self.faults.named(self._completed(first) if first.guess else first).raised()
+        finally:
+            self.faults.leave(self._everyone)
 
     def _completed(self, fault: RankFault) -> RankFault:
         """Adds the processes that do not answer to a fault, which becomes the first one's."""
@@ -189,14 +175,13 @@ def _together(make: Callable[[], Making]) -> Iterator[Making]:
         yield making
         making.exchange(None)
     except Exception as error:
-        may_be_lost = isinstance(error, ToldError) or may_be_anothers(error)
         try:
             raised = error if making is None else making.end(error)
         except StoreLostError as lost:
-            raised = lost if may_be_lost else error
+            raised = lost if may_be_anothers(error) else error
         if raised is error:
             raise
-        raise raised from (None if isinstance(error, ToldError) else error)
+        raise raised from error
     finally:
         _UNDER_WAY.set(before)
 
