@@ -78,19 +78,13 @@ def whole(parameter: Tensor, part: Tensor) -> Tensor:
     )
 
 
-@torch.no_grad()
-def like(parameter: Tensor, part: Tensor) -> Tensor:
-    """Same as :func:`whole`, without autograd."""
-    return whole(parameter, part)
-
-
 def set_local(parameter: nn.Parameter, part: Tensor) -> None:
     """Makes ``part`` the local data of ``parameter``, possibly in another dtype; same object.
 
     In-place changes of ``part`` do not increment the parameter's version counter.
     """
     part = part.data
-    data = like(parameter, part)
+    data = whole(parameter, part)
     parameter.data = data
     if is_dtensor(data):  # set_data only changes the wrapper
         inside: Any = parameter

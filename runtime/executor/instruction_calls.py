@@ -9,10 +9,12 @@ All lookups are done here, so that a step runs few calls with few frames each.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from pipeloom.ir.model import program as ir
@@ -52,10 +54,15 @@ class InstructionCalls:
         self.executor, self._cells = executor, cells
         self._transport, self._memory = context.transport, context.memory
         self._routing = routes(context, cells, interfaces)
-        self._buffers = [
-            self._routing[buffer.kind].spec(buffer.kind, buffer.stage).empty(context.device)
-            for buffer in context.program.buffers[context.transport.rank]
-        ]
+        sizes: defaultdict[int, int] = defaultdict(int)
+        for item in executor.row:
+            if isinstance(item, ir.Receive):
+                size = self._routing[item.tensor.kind].message(item.tensor).nbytes
+                sizes[item.buffer] = max(size, sizes[item.buffer])
+        self._buffers = {
+            buffer: torch.empty(size, dtype=torch.uint8, device=context.device)
+            for buffer, size in sizes.items()
+        }
         self._stretched = paced(context)
         self._marks = 0
         self.under_way: dict[tuple[type, ir.Tensor], RepeatedMessage] = {}
@@ -68,7 +75,7 @@ class InstructionCalls:
 
     def _receive(self, receive: ir.Receive) -> Sequence[Call]:
         tensor = receive.tensor
-        place = self._routing[tensor.kind].fitting(tensor, self._buffers[receive.buffer])
+        place = self._routing[tensor.kind].message(tensor).place(self._buffers[receive.buffer])
         self.received[tensor] = place
         message = receiving(self._transport, place, receive.source)
         self.under_way[ir.WaitReceive, tensor] = self.receives[tensor] = message

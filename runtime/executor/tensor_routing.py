@@ -15,7 +15,7 @@ from pipeloom.ir.model.transfers import previous
 
 from ..rank.context import RankContext
 from ..stages.streamed_weights import StreamedStages
-from ..tensors.packed_message import PackedMessage, Spec
+from ..tensors.packed_message import PackedMessage
 from ..tensors.stage_interface import StageInterface
 from .messages import give_input, take_gradient, take_output
 from .stage_runner import Cell
@@ -42,8 +42,7 @@ def routes(
 class ActivationRouting:
     """Routes outputs (``x``, named by the receiving stage) and their gradients (``dy``).
 
-    ``interfaces[s][j]`` describes the output of stage s for microbatch j. A receive buffer consists
-    of bytes and is long enough for the longest message of any microbatch.
+    ``interfaces[s][j]`` describes the output of stage s for microbatch j.
     """
 
     def __init__(
@@ -56,22 +55,18 @@ class ActivationRouting:
         self._interfaces = interfaces
         self._device = device
 
-    def spec(self, kind: ir.TensorKind, stage: int) -> Spec:
-        """Shape and dtype of a receive buffer."""
-        count = len(self._interfaces[0])
-        messages = (self._message(ir.Tensor(kind, stage, j)) for j in range(count))
-        return Spec((max(message.nbytes for message in messages),), torch.uint8)
-
-    def fitting(self, tensor: ir.Tensor, buffer: Tensor) -> Tensor:
-        """The part of ``buffer`` that ``tensor`` fills."""
-        return self._message(tensor).place(buffer)
+    def message(self, tensor: ir.Tensor) -> PackedMessage:
+        """The message of a tensor."""
+        if tensor.kind is ir.TensorKind.X:
+            return self._interfaces[tensor.stage - 1][tensor.index].forward
+        return self._interfaces[tensor.stage][tensor.index].backward
 
     def taking(self, tensor: ir.Tensor) -> Callable[[], Tensor]:
         """Returns a function that takes the contiguous tensor to send out of its cell.
 
         It is called when the send is posted. The tensor may have a graph.
         """
-        message = self._message(tensor)
+        message = self.message(tensor)
         if tensor.kind is ir.TensorKind.X:
             source = self._cells[tensor.stage - 1, tensor.index]
             return partial(take_output, source, message, self._device)
@@ -81,16 +76,11 @@ class ActivationRouting:
     def giving(self, tensor: ir.Tensor, buffer: Tensor) -> Callable[[], None]:
         """Returns a function that stores ``tensor``, once received into ``buffer``, in its cell."""
         cell = self._cells[tensor.stage, tensor.index]
-        parts = self._message(tensor).tensors(buffer)
+        parts = self.message(tensor).tensors(buffer)
         if tensor.kind is ir.TensorKind.DY:
             return partial(setattr, cell, "dy", parts)
         needs_grad = self._interfaces[tensor.stage - 1][tensor.index].needs_grad
         return partial(give_input, cell, [*zip(parts, needs_grad, strict=True)])
-
-    def _message(self, tensor: ir.Tensor) -> PackedMessage:
-        if tensor.kind is ir.TensorKind.X:
-            return self._interfaces[tensor.stage - 1][tensor.index].forward
-        return self._interfaces[tensor.stage][tensor.index].backward
 
 
 class WeightRouting:
@@ -100,21 +90,15 @@ class WeightRouting:
     """
 
     def __init__(self, store: StreamedStages, schedule: Schedule) -> None:
-        self._precision, self._stages = store.precision, store.streamed
+        self._stages = store.streamed
         self._earlier = previous(schedule.transfers)
         self._received: dict[int, Tensor] = {}  # by transfer
 
-    def spec(self, kind: ir.TensorKind, stage: int) -> Spec:
-        """Shape and dtype of a buffer, which fits the largest stage."""
-        stages = self._stages.values()
-        if kind is ir.TensorKind.GRADIENT:
-            return Spec((max(s.gradient_layout.size for s in stages),), self._precision.reduce)
-        return Spec((max(s.layout.size for s in stages),), self._precision.param)
-
-    def fitting(self, tensor: ir.Tensor, buffer: Tensor) -> Tensor:
+    def message(self, tensor: ir.Tensor) -> PackedMessage:
+        """The message of a tensor."""
         stage = self._stages[tensor.stage]
         gradient = tensor.kind is ir.TensorKind.GRADIENT
-        return buffer[: (stage.gradient_layout if gradient else stage.layout).size]
+        return stage.gradients.message if gradient else stage.message
 
     def taking(self, tensor: ir.Tensor) -> Callable[[], Tensor]:
         stage, earlier = self._stages[tensor.stage], self._earlier[tensor.index]

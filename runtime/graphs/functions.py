@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.graph import _BoxedCodeGen
 
-from ..dtensors import is_dtensor, like, local
+from ..dtensors import is_dtensor, local, whole
 from ..executor.deferred_linear import add, add_product
 from .cut import Piece
 from .rewrites import needed
@@ -47,7 +47,7 @@ def add_gradient(parameter: nn.Parameter, gradient: Tensor) -> None:
     if grad is None:
         place = torch.empty_like(local(parameter), dtype=gradient.dtype, requires_grad=False)
         gradient = place.copy_(gradient)
-    add(parameter, like(parameter, gradient))
+    add(parameter, whole(parameter, gradient))
 
 
 def python_function(piece: Piece, module: fx.GraphModule, adds: Adds) -> Function:

@@ -1,4 +1,4 @@
-"""A stage's parameters as one flat tensor."""
+"""A stage's parameters as one message."""
 
 from __future__ import annotations
 
@@ -10,59 +10,49 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 
 from ..dtensors import local, set_local
+from ..tensors.packed_message import PackedMessage, Spec
 
-SPACING = 64  # elements: in each dtype, parameters start at multiples of at least 64 bytes
 WHERE = "where weights are streamed or param_dtype is given"
 
 
-class Layout:
-    """The positions of ``parameters`` in a flat tensor of ``size`` elements (at least one).
-
-    Of a DTensor, only the local part counts. Each parameter starts at a multiple of
-    :data:`SPACING`.
-    """
-
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self.parameters = parameters
-        self._shapes = [local(parameter).shape for parameter in parameters]
-        self._lengths = [-(-shape.numel() // SPACING) * SPACING for shape in self._shapes]
-        self.size = max(1, sum(self._lengths))
-
-    def views(self, flat: Tensor) -> list[Tensor]:
-        """Returns the view of ``flat`` for each parameter, in its local shape."""
-        parts = torch.split(flat[: sum(self._lengths)], self._lengths)
-        return [
-            part[: shape.numel()].view(shape)
-            for part, shape in zip(parts, self._shapes, strict=True)
-        ]
+def message_of(parameters: Sequence[nn.Parameter], dtype: torch.dtype) -> PackedMessage:
+    """Returns the message of the parameters' local parts, or of their gradients, in ``dtype``."""
+    return PackedMessage([Spec(tuple(local(p).shape), dtype) for p in parameters])
 
 
 class FlatWeights:
-    """Moves a module's parameters into one flat tensor, whose memory can be freed temporarily.
+    """Moves parameters into one ``message``, whose memory can be freed temporarily.
 
     The parameters stay the same objects, and their data become views of one storage. So what
     autograd saved in F (a weight or a view of it) refers in B to the storage's current content.
     """
 
-    def __init__(self, layout: Layout, dtype: torch.dtype, device: torch.device) -> None:
-        self.flat = torch.zeros(layout.size, dtype=dtype, device=device)
-        self._views = list(zip(layout.parameters, layout.views(self.flat), strict=True))
-        with torch.no_grad():
-            for parameter, view in self._views:
-                view.copy_(local(parameter))
-        self.bind()
-        self._bytes = self.flat.untyped_storage().nbytes()
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], message: PackedMessage, device: torch.device
+    ) -> None:
+        self._parameters, self._bytes = parameters, message.nbytes
+        self.flat = message.place(torch.zeros(message.nbytes, dtype=torch.uint8, device=device))
+        self._views = message.tensors(self.flat)
+        self.copy([local(parameter.detach()) for parameter in parameters])
 
-    def bind(self) -> None:
-        """Makes the views of this tensor the parameters' data."""
-        for parameter, view in self._views:
-            set_local(parameter, view)
+    @torch.no_grad()
+    def copy(self, values: Sequence[Tensor]) -> None:
+        """Copies the parameters' values from tensors of any dtype."""
+        for view, value in zip(self._views, values, strict=True):
+            view.copy_(value)
+        bind(self._parameters, self._views)
 
     def allocate(self) -> None:
         self.flat.untyped_storage().resize_(self._bytes)
 
     def release(self) -> None:
         self.flat.untyped_storage().resize_(0)
+
+
+def bind(parameters: Sequence[nn.Parameter], values: Sequence[Tensor]) -> None:
+    """Makes ``values`` the local data of the parameters."""
+    for parameter, value in zip(parameters, values, strict=True):
+        set_local(parameter, value)
 
 
 def common_dtype(

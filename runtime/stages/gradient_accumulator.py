@@ -10,24 +10,33 @@ A D in another dtype is rounded once on each rank.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from ..dtensors import lay_out, like, local
-from .flat_parameters import Layout
+from ..dtensors import lay_out, local, whole
+from .flat_parameters import message_of
 from .gradients import clear_unused, nothing
 
 
 class GradientAccumulator:
     """The gradients of one stage on one rank.
 
-    ``owned``: whether the rank owns the stage. ``dtype``: that of a D.
+    ``owned``: whether the rank owns the stage. ``dtype``: that of a D, whose tensors are a
+    ``message``.
     """
 
     def __init__(
-        self, layout: Layout, device: torch.device, dtype: torch.dtype, *, owned: bool
+        self,
+        parameters: Sequence[nn.Parameter],
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        owned: bool,
     ) -> None:
-        self._layout, self._device, self._dtype, self._owned = layout, device, dtype, owned
+        self._parameters, self._device, self._owned = parameters, device, owned
+        self.message, self._start = message_of(parameters, dtype), nothing(dtype)
         self._unsure: list[nn.Parameter] = []  # gradients only received with D's, maybe unused
 
     def begin(self) -> None:
@@ -41,12 +50,13 @@ class GradientAccumulator:
         """Returns the D to send, given the ``received`` one; None: it starts here."""
         sent = received
         if sent is None:
-            start = nothing(self._dtype)
-            sent = torch.full((self._layout.size,), start, dtype=self._dtype, device=self._device)
+            sent = self.message.empty(self._device)
+            for view in self.message.tensors(sent):
+                view.fill_(self._start)
         if not self._owned:
-            lay_out(self._layout.parameters)
-            views = self._layout.views(sent)
-            for parameter, view in zip(self._layout.parameters, views, strict=True):
+            lay_out(self._parameters)
+            views = self.message.tensors(sent)
+            for parameter, view in zip(self._parameters, views, strict=True):
                 if parameter.grad is not None:
                     view.add_(local(parameter.grad))
             self._clear()
@@ -55,12 +65,12 @@ class GradientAccumulator:
     @torch.no_grad()
     def come_home(self, received: Tensor) -> None:
         """Adds a D that has reached the owner to the owner's gradients."""
-        views = self._layout.views(received)
-        lay_out(self._layout.parameters)
-        for parameter, view in zip(self._layout.parameters, views, strict=True):
+        lay_out(self._parameters)
+        views = self.message.tensors(received)
+        for parameter, view in zip(self._parameters, views, strict=True):
             if parameter.grad is None:
                 dtype = parameter.grad_dtype or parameter.dtype
-                parameter.grad = like(parameter, view.to(dtype, copy=True))
+                parameter.grad = whole(parameter, view.to(dtype, copy=True))
                 self._unsure.append(parameter)
             else:
                 local(parameter.grad).add_(view)
@@ -74,5 +84,5 @@ class GradientAccumulator:
         clear_unused(unsure)
 
     def _clear(self) -> None:
-        for parameter in self._layout.parameters:
+        for parameter in self._parameters:
             parameter.grad = None

@@ -27,7 +27,8 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.transfers import owned
 
-from .flat_parameters import WHERE, FlatWeights, Layout, common_dtype
+from ..dtensors import local
+from .flat_parameters import WHERE, FlatWeights, bind, common_dtype, message_of
 from .gradient_accumulator import GradientAccumulator
 from .mixed_precision import MixedPrecision
 from .store import StageStore, check_frozen
@@ -102,19 +103,18 @@ class StreamedStage:
         parameters = list(module.parameters())
         trained = [p for p in parameters if p.requires_grad]
         self._frozen = {n: p for n, p in module.named_parameters() if not p.requires_grad}
-        self.layout, self.gradient_layout = Layout(parameters), Layout(trained)
-        self.gradients = GradientAccumulator(
-            self.gradient_layout, device, precision.reduce, owned=owned
-        )
+        self.gradients = GradientAccumulator(trained, device, precision.reduce, owned=owned)
         self.owned = owned
         self._here: Tensor | None = None
-        self._masters: FlatWeights | None = None
+        self._parameters = parameters
+        self._masters: list[Tensor] | None = None
         if precision.mixed:
             for parameter in trained:
                 parameter.grad_dtype = precision.master
             if owned:
-                self._masters = FlatWeights(self.layout, precision.master, device)
-        self.weights = FlatWeights(self.layout, precision.param, device)
+                self._masters = [local(parameter.detach()) for parameter in parameters]
+        self.message = message_of(parameters, precision.param)
+        self.weights = FlatWeights(parameters, self.message, device)
         if not owned:
             self.weights.release()
         self.settle()
@@ -125,15 +125,14 @@ class StreamedStage:
         check_frozen(self._frozen, WHERE)
         self.gradients.begin()
         if self._masters is not None:
-            self.weights.flat.copy_(self._masters.flat)
-            self.weights.bind()
+            self.weights.copy(self._masters)
 
     def settle(self) -> None:
         """Makes the masters the parameters' data again, after the stage's last op."""
         self._here = None
         self.gradients.settle()
         if self._masters is not None:
-            self._masters.bind()
+            bind(self._parameters, self._masters)
 
     def come(self, buffer: Tensor) -> None:
         """Stores received weights; ops use the latest."""

@@ -28,10 +28,6 @@ class Spec:
         """Bytes of such a tensor."""
         return prod(self.shape) * self.dtype.itemsize
 
-    def empty(self, device: torch.device) -> Tensor:
-        """Returns such a tensor without values."""
-        return torch.empty(self.shape, dtype=self.dtype, device=device)
-
     def __repr__(self) -> str:
         return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
 
@@ -61,11 +57,15 @@ class PackedMessage:
             return (place,)
         return tuple(map(_view, [place] * len(self._specs), self._offsets, self._specs))
 
+    def empty(self, device: torch.device) -> Tensor:
+        """Returns a message without values."""
+        return self.place(torch.empty(self.nbytes, dtype=torch.uint8, device=device))
+
     def pack(self, tensors: Sequence[Tensor], device: torch.device) -> Tensor:
         """Returns the tensor to send."""
         if self._single is not None:
             return tensors[0].contiguous()
-        packed = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
+        packed = self.empty(device)
         for part, tensor in zip(self.tensors(packed), tensors, strict=True):
             part.copy_(tensor.detach())
         return packed

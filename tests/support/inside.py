@@ -13,7 +13,6 @@ from pipeloom.runtime.models.tokens import Tokens
 from pipeloom.runtime.optim.norm_groups import Processes, Side, check_sides, named_axes
 from pipeloom.runtime.pipeline.model_source import check_evaluation, checked_batch, most_stages
 from pipeloom.runtime.probes.link_probe import LinkSamples, links_of, probe_host
-from pipeloom.runtime.stages.flat_parameters import Layout
 from pipeloom.runtime.stages.gradient_accumulator import GradientAccumulator
 from pipeloom.runtime.stages.gradients import flattened, spread
 from pipeloom.runtime.train.callbacks import listening
