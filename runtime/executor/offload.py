@@ -9,7 +9,6 @@ and the ledger does not count the offloaded tensors as activations.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -22,7 +21,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..device import Device
 from ..dtensors import PLAIN, parts
-from ..measure.activation_ledger import Versioned, apart, unchanged
+from ..measure.activation_ledger import CountedTensor, Versioned, apart, unchanged
 from ..measure.memory import Memory
 from ..uncompiled import uncompiled
 
@@ -65,23 +64,18 @@ class CopyChannels:
 
 
 class Host:
-    """Host memory that is reused from step to step, and the copy channels."""
+    """Host memory, and the copy channels to it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = Device(device)
-        self._idle: defaultdict[int, list[Tensor]] = defaultdict(list)
 
     @cached_property
     def channels(self) -> CopyChannels:
         return CopyChannels(self._device)
 
     def take(self, size: int) -> Tensor:
-        if self._idle[size]:
-            return self._idle[size].pop()
+        """Allocates memory; torch reuses pinned memory once copies from and to it are done."""
         return torch.empty(size, dtype=torch.uint8, pin_memory=not self._device.is_host)
-
-    def give(self, place: Tensor) -> None:
-        self._idle[place.nbytes].append(place)
 
 
 class OffloadedActivations:
@@ -140,9 +134,7 @@ class OffloadedActivations:
         self.clear()
 
     def clear(self) -> None:
-        """Releases host memory and references; from here on, only autograd holds the tensors."""
-        for place, _ in self._places.values():
-            self._host.give(place)
+        """Drops host memory and references; from here on, only autograd holds the tensors."""
         self._wait = _nothing
         self._places.clear()
         self._saved.clear()
@@ -160,34 +152,29 @@ class OffloadedActivations:
         return saved
 
 
-class _SavedActivation:
+class _SavedActivation(CountedTensor):
     """A tensor that autograd saved; while it is on the host, only its shape and layout."""
 
-    __slots__ = ("_held", "_memory", "device", "key", "shape", "tensor", "version")
+    __slots__ = ("device", "key", "shape")
 
     def __init__(self, memory: Memory, tensor: Tensor) -> None:
-        self._memory = memory
+        super().__init__(memory, apart(tensor), memory.hold(tensor))
         self.key = tensor.untyped_storage()._cdata
         self.device = tensor.device
         self.shape = tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype
-        self.tensor: Any = apart(tensor)  # None while it is out
-        self.version = tensor._version
-        self._held = memory.hold(tensor)
 
     def give_up(self) -> None:
-        # torch.compile creates instances without __init__
-        if getattr(self, "tensor", None) is not None:
-            self._memory.release(self._held)
-            self.tensor = None
+        """Drops the tensor."""
+        self.ledger.release(self.held)
+        self.held = ()
+        del self.tensor
 
     def fill(self, storage: torch.UntypedStorage) -> None:
+        """Makes the tensor again, in ``storage``."""
         offset, size, stride, dtype = self.shape
-        empty = torch.empty(0, dtype=dtype, device=self.device)
-        self.tensor = empty.set_(storage, offset, size, stride)
-        self._held = self._memory.hold(self.tensor)
-
-    def __del__(self) -> None:
-        self.give_up()
+        self.tensor = torch.empty(0, dtype=dtype, device=self.device)
+        self.tensor.set_(storage, offset, size, stride)
+        self.version, self.held = self.tensor._version, self.ledger.hold(self.tensor)
 
 
 class _Wrapped:
@@ -210,18 +197,15 @@ class _Wrapped:
         return whole
 
 
-Packed: TypeAlias = Versioned | _SavedActivation | _Wrapped
+Packed: TypeAlias = Versioned | CountedTensor | _Wrapped
 
 
 @uncompiled
 def unpack(saved: Packed) -> Tensor:
     """Returns the packed tensor, which is on the device. Raises ChangedInPlaceError."""
-    if isinstance(saved, Versioned):
-        return unchanged(*saved)
     if isinstance(saved, _Wrapped):
         return saved.unpack()
-    tensor: Tensor = saved.tensor
-    return tensor
+    return unchanged(saved.tensor, saved.version)
 
 
 def _bytes(storage: torch.UntypedStorage, device: torch.device) -> Tensor:

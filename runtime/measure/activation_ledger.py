@@ -87,7 +87,7 @@ class Ledger(Memory):
         self.live -= size
 
     @uncompiled
-    def _pack(self, tensor: Tensor) -> Versioned | _CountedTensor:
+    def _pack(self, tensor: Tensor) -> Versioned | CountedTensor:
         if type(tensor) not in PLAIN:
             return self._pack_parts(tensor)
         storage = tensor.untyped_storage()
@@ -95,17 +95,15 @@ class Ledger(Memory):
         if storage._cdata in self._excluded or size == 0:
             return Versioned(tensor, tensor._version)
         self._add(pointer, size)
-        return _CountedTensor(self, apart(tensor), ((pointer, size),))
+        return CountedTensor(self, apart(tensor), ((pointer, size),))
 
-    def _pack_parts(self, tensor: Tensor) -> Versioned | _CountedTensor:
+    def _pack_parts(self, tensor: Tensor) -> Versioned | CountedTensor:
         """Counts the plain tensors inside a subclass such as a DTensor."""
         inside = parts(tensor)
         counted = [x for x in inside if x.untyped_storage()._cdata not in self._excluded]
         held = self.hold(*(x for x in counted if x.untyped_storage().nbytes()))
         return (
-            _CountedTensor(self, apart(tensor), held)
-            if held
-            else Versioned(tensor, tensor._version)
+            CountedTensor(self, apart(tensor), held) if held else Versioned(tensor, tensor._version)
         )
 
 
@@ -118,12 +116,12 @@ def saved_by(*kinds: type) -> bool:
     return hooks is None or isinstance(getattr(hooks[0], "__self__", None), kinds)
 
 
-class _CountedTensor:
+class CountedTensor:
     """A tensor that autograd saved; the graph drops it after its last use."""
 
     __slots__ = ("held", "ledger", "tensor", "version")
 
-    def __init__(self, ledger: Ledger, tensor: Tensor, held: Held) -> None:
+    def __init__(self, ledger: Memory, tensor: Tensor, held: Held) -> None:
         self.ledger, self.tensor, self.held = ledger, tensor, held
         self.version = tensor._version
 
@@ -153,7 +151,7 @@ def apart(tensor: Tensor) -> Tensor:
 
 
 @uncompiled
-def _unpack(saved: Versioned | _CountedTensor) -> Tensor:
+def _unpack(saved: Versioned | CountedTensor) -> Tensor:
     return unchanged(saved.tensor, saved.version)
 
 

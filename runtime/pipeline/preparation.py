@@ -25,7 +25,7 @@ from ..rank.heap import keep_pages
 from ..rank.options import PipelineOptions
 from ..rank.role import RankRole, has_relays, rank_in, routes_of
 from ..stages.fsdp import is_sharded, resident_stages
-from ..stages.store import Stage, StageStore, device_of, given_modules, stage_modules
+from ..stages.store import Stage, StageStore, device_of, stage_modules, stage_table
 from ..stages.streamed_weights import StreamedStages
 from ..stages.tie_detection import Group, find_ties, stages_of
 from ..transport import agreed, faults_under_way, gather_early
@@ -132,7 +132,8 @@ def with_ties(
     program does not sum the gradients of a tie.
     """
     count = program.schedule.problem.stages
-    given = given_modules(stages, list(modules), count) | modules
+    table = stage_table(stages, list(modules), count)
+    given = {s: stage for s, stage in table.items() if isinstance(stage, nn.Module)} | modules
     tied = find_ties(options.tied, count, given, modules, options.gather_early)
     check_tied(program, tied)
     return replace(options, tied=tied)

@@ -94,24 +94,17 @@ def stage_modules(
     A sequence contains all stages or exactly the needed ones, in order. Raises InputError if a
     needed stage is missing or is not a module.
     """
-    table = _table(stages, needed, count)
+    table = stage_table(stages, needed, count)
     missing = [s for s in needed if s not in table]
     if missing:
         raise InputError(f"stages: this rank runs stages {list(needed)}, {missing} are missing")
     return {s: made(table[s], s) for s in needed}
 
 
-def given_modules(
-    stages: Mapping[int, Stage] | Sequence[Stage], needed: Sequence[int], count: int
-) -> dict[int, nn.Module]:
-    """Returns the stages that were given as modules, whether needed or not."""
-    table = _table(stages, needed, count)
-    return {s: stage for s, stage in table.items() if isinstance(stage, nn.Module)}
-
-
-def _table(
+def stage_table(
     stages: Mapping[int, Stage] | Sequence[Stage], needed: Sequence[int], count: int
 ) -> Mapping[int, Stage]:
+    """Returns all given stages by number. Raises InputError for a sequence of another length."""
     if isinstance(stages, Mapping):
         return stages
     if len(stages) == count:
