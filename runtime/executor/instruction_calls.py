@@ -52,10 +52,12 @@ class InstructionCalls:
         self.executor, self._cells = executor, cells
         self._transport, self._memory = context.transport, context.memory
         self._routing = routes(context, cells, interfaces)
-        self._buffers = [
-            self._routing[buffer.kind].spec(buffer.kind, buffer.stage).empty(context.device)
-            for buffer in context.program.buffers[context.transport.rank]
-        ]
+        used = {item.buffer for item in executor.row if isinstance(item, ir.Receive)}
+        self._buffers = {
+            i: self._routing[buffer.kind].spec(buffer.kind, buffer.stage).empty(context.device)
+            for i, buffer in enumerate(context.program.buffers[context.transport.rank])
+            if i in used
+        }
         self._stretched = paced(context)
         self._marks = 0
         self.under_way: dict[tuple[type, ir.Tensor], RepeatedMessage] = {}
