@@ -15,7 +15,7 @@ from pipeloom.ir.errors import InputError
 
 from ..dtensors import lay_out, local
 from ..rank.context import RankContext
-from ..rank.role import averaged
+from ..rank.role import averaged, averages
 from ..stages.fsdp import ShardedStages
 from ..stages.gradients import clear_unused, flattened, gradient_of, spread
 from .shard_squares import Axes, mesh_axes, processes_of, summed, unlike, wait
@@ -177,7 +177,7 @@ def make_averaging(
         raise InputError("data_group: expected a process group: the program averages, got None")
     if group is None:
         return None
-    if not any(averaged(program, r) for r in range(len(program.instructions))):
+    if not averages(program):
         raise InputError(
             "program: expected one compiled with data_parallel, as data_group is given"
         )

@@ -33,7 +33,7 @@ def held_bytes(
     if optimizer is not None:
         states = [value for *_, state in entries(optimizer) for value in state.values()]
         found["optimizer_bytes"] = sum(local_bytes(x) for x in states if isinstance(x, Tensor))
-    return found
+    return found if grad else {**found, "optimizer_bytes": 0}
 
 
 def local_bytes(tensor: Tensor) -> int:

@@ -24,7 +24,7 @@ from ..transport import Routes, Transport
 SMALL = 8  # bytes; the time of such a message is the latency
 LARGE = 1 << 22  # bytes; shorter messages are too noisy to determine a bandwidth
 COPIED = {"cpu": 1 << 23, "cuda": 1 << 27}  # bytes; offloaded tensors are large
-MESSAGES = 20  # round trips of each size on each link
+MESSAGES = 20  # round trips of each size on each link, and copies
 WARMUP = 3
 # milliseconds by which hosts run ahead of a GPU, as in a pipeline
 AHEAD = 5.0
@@ -52,9 +52,7 @@ def ring_routes(ranks: int, timeout: float) -> Routes:
     return Routes.of([*pairs, *((b, a) for a, b in pairs)], (), timeout)
 
 
-def probe_links(
-    transport: Transport, largest: int, device: torch.device, repeats: int = MESSAGES
-) -> list[LinkSamples]:
+def probe_links(transport: Transport, largest: int, device: torch.device) -> list[LinkSamples]:
     """Returns the samples of each pair of neighbors, measured one pair after the other.
 
     All ranks call it; the lower rank of a pair gets its samples. ``transport`` connects a ring.
@@ -65,7 +63,7 @@ def probe_links(
         transport.barrier()
         if transport.rank in (a, b):
             times = {
-                size: _ping_pong(transport, (a, b), size, repeats, device)
+                size: _ping_pong(transport, (a, b), size, device)
                 for size in sorted({SMALL, largest, max(largest, LARGE)})
             }
             found += [LinkSamples((a, b), times)] if transport.rank == a else []
@@ -74,7 +72,7 @@ def probe_links(
 
 
 def _ping_pong(
-    transport: Transport, pair: tuple[int, int], size: int, repeats: int, device: torch.device
+    transport: Transport, pair: tuple[int, int], size: int, device: torch.device
 ) -> list[float]:
     """Returns half of each round-trip time, in milliseconds."""
     first, second = pair
@@ -97,7 +95,7 @@ def _ping_pong(
             release()
 
     timed, times = clock.timed(there_and_back, 0), []
-    for _ in range(WARMUP + repeats):
+    for _ in range(WARMUP + MESSAGES):
         clock.start()
         if transport.rank == first:  # the other rank's stream is idle and waits for the ping
             Device(device).keep_busy(AHEAD)
@@ -107,21 +105,21 @@ def _ping_pong(
     return times[WARMUP:]
 
 
-def probe_host(device: torch.device, rank: int, repeats: int = MESSAGES) -> LinkSamples:
+def probe_host(device: torch.device, rank: int) -> LinkSamples:
     """Measures copies: half the time of a copy to the host and one back, in milliseconds.
 
     On a CPU, the host's memory is the same, so these are copies between buffers.
     """
     host, sizes = Host(device), (SMALL, COPIED[device.type])
-    return LinkSamples((rank, rank), {size: _copies(host, device, size, repeats) for size in sizes})
+    return LinkSamples((rank, rank), {size: _copies(host, device, size) for size in sizes})
 
 
-def _copies(host: Host, device: torch.device, size: int, repeats: int) -> list[float]:
+def _copies(host: Host, device: torch.device, size: int) -> list[float]:
     there, back = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
     out, into = host.take(size), host.take(size)
     into.zero_()
     finish, times = Device(device).synchronize, []
-    for _ in range(WARMUP + repeats):
+    for _ in range(WARMUP + MESSAGES):
         finish()
         begin = time.perf_counter()
         leaving = host.channels.out([(out, there)])

@@ -125,6 +125,6 @@ def test_times_of_messages_are_links() -> None:
     assert 0.99 < faster.latency < 1.0
     bounded = links_of([samples((0, 1), 1.0, 2.0)], most=0.25).default  # by an activation
     assert (bounded.latency, bounded.delay(MEGABYTE)) == (0.25, pytest.approx(2.0))
-    copies = probe_host(torch.device("cpu"), 1, repeats=3)
+    copies = probe_host(torch.device("cpu"), 1)
     assert (copies.ranks, [*copies.times]) == ((1, 1), [8, 1 << 23])
-    assert {len(times) for times in copies.times.values()} == {3}
+    assert {len(times) for times in copies.times.values()} == {20}
