@@ -79,7 +79,7 @@ def launch_ranks(
     with _Workers(names, listener) as workers:
         heard = args if listener is None else (*args, tell)
         workers.start(function, heard, device, message_timeout)
-        return workers.results(None if timeout is None else time.monotonic() + timeout)
+        return workers.results(inf if timeout is None else time.monotonic() + timeout)
 
 
 def served_store() -> TCPStore:
@@ -151,21 +151,25 @@ class _Workers:
         for pipe in self._pipes.values():
             pipe.close()
 
-    def results(self, deadline: float | None) -> dict[int, Any]:
-        """Returns the results of all ranks.
+    def results(self, until: float) -> dict[int, Any]:
+        """Returns the results of all ranks; passes other messages to the listener.
 
-        Raises LaunchError for the earliest failure, or at the deadline. The peers of a dead rank
-        often report first. Only they know where it was needed, so after a failure, other answers
-        are awaited for a moment.
+        Raises LaunchError for the earliest failure, or at the time ``until``. The peers of a dead
+        rank often report first. Only they know where it was needed, so after a failure, other
+        answers are awaited for a moment.
         """
         answers: dict[int, Any] = {}
         failures: list[LaunchError] = []
-        until = inf if deadline is None else deadline
         while pending := [rank for rank in self._pipes if rank not in answers]:
             ready = self._ready(pending, until)
             if not ready:
                 break
-            answers |= self._answers(ready)
+            for rank in ready:
+                answer = self._answer(rank)
+                if not isinstance(answer, Told):
+                    answers[rank] = answer
+                elif self._listener is not None:
+                    self._listener(answer.value)
             failures = [answer for answer in answers.values() if isinstance(answer, LaunchError)]
             if failures:
                 grace = ECHO if all(f.moment == 0.0 for f in failures) else SETTLE
@@ -181,14 +185,6 @@ class _Workers:
         signs = {rank: (self._pipes[rank], self._processes[rank].sentinel) for rank in ranks}
         ready = wait([sign for pair in signs.values() for sign in pair], left)
         return [rank for rank, pair in signs.items() if any(sign in ready for sign in pair)]
-
-    def _answers(self, ranks: Sequence[int]) -> dict[int, Any]:
-        """Returns the results of finished ranks; passes other messages to the listener."""
-        messages = {rank: self._answer(rank) for rank in ranks}
-        for message in messages.values():
-            if isinstance(message, Told) and self._listener is not None:
-                self._listener(message.value)
-        return {rank: m for rank, m in messages.items() if not isinstance(m, Told)}
 
     def _answer(self, rank: int) -> Any:
         pipe, process = self._pipes[rank], self._processes[rank]

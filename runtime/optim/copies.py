@@ -8,8 +8,9 @@ normalization layer that sees part of a sequence, so its gradients are parts of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import isclose, isfinite
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,7 @@ from pipeloom.ir.errors import InputError
 
 from ..dtensors import local
 from ..stages.gradients import reals
-from .shard_squares import Processes, processes_of
+from .shard_squares import Processes, processes_of, unlike
 
 Named: TypeAlias = tuple[int, str]  # a stage, and a parameter's name in it
 Summary: TypeAlias = tuple[tuple[int, ...], float] | None  # shape and norm of a tensor
@@ -88,13 +89,7 @@ class CopiesCheck:
         self, own: Mapping[Named, Summary], rel: float, least: float
     ) -> tuple[Named, Processes] | None:
         """Returns the first parameter that differs, and the processes that it differs between."""
-        differing: list[tuple[Named, Processes]] = []
-        for group in self._groups:  # all groups: others wait there
-            rows: list[Any] = [None] * group.size()
-            dist.all_gather_object(rows, own, group=group)
-            for named in sorted(set().union(*rows)):
-                found = [row[named] for row in rows if named in row]
-                alike = all(_alike(found[0], other, rel, least) for other in found)
-                if len(found) < len(rows) or not alike:
-                    differing.append((named, processes_of(group)))
-        return differing[0] if differing else None
+        alike = partial(_alike, rel=rel, least=least)
+        # in all groups, as others wait there
+        found = [(unlike(own, group, alike), processes_of(group)) for group in self._groups]
+        return next(((key, processes) for key, processes in found if key is not None), None)

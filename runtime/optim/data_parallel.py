@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -15,10 +15,10 @@ from pipeloom.ir.errors import InputError
 
 from ..dtensors import lay_out, local
 from ..rank.context import RankContext
-from ..rank.role import averaged
+from ..rank.role import averaged, averages
 from ..stages.fsdp import ShardedStages
 from ..stages.gradients import clear_unused, flattened, gradient_of, spread
-from .shard_squares import Axes, mesh_axes, processes_of, summed, wait
+from .shard_squares import Axes, mesh_axes, processes_of, summed, unlike, wait
 
 _Arrival: TypeAlias = "torch.futures.Future[tuple[float, float]] | None"
 
@@ -146,19 +146,13 @@ class Averaging:
 
     def _check_alike(self, stage: int, named: Mapping[str, Tensor]) -> None:
         """Raises InputError on all replicas if their tensors of a stage differ in shape or kind."""
-        rows: list[Any] = [None] * self._group.size()
-        own = {
-            (name, tuple(local(t).shape), str(t.dtype), t.requires_grad)
-            for name, t in named.items()
-        }
-        dist.all_gather_object(rows, own, group=self._group)
-        elsewhere = sorted(set().union(*rows) - set.intersection(*rows))
-        if elsewhere:
-            name, shape, *_ = elsewhere[0]
+        own = {n: (local(t).shape, t.dtype, t.requires_grad) for n, t in named.items()}
+        name = unlike(own, self._group)
+        if name is not None:
             raise InputError(
                 f"stages[{stage}]: expected the same parameters and buffers, trained alike, on all "
-                f"processes of data_group, {name} {list(shape)} is not on all of them: experts "
-                "that each has of its own are named in norm_groups, with data_group as their group"
+                f"processes of data_group, {name} is not on all of them: experts that each has of "
+                "its own are named in norm_groups, with data_group as their group"
             )
 
 
@@ -183,7 +177,7 @@ def make_averaging(
         raise InputError("data_group: expected a process group: the program averages, got None")
     if group is None:
         return None
-    if not any(averaged(program, r) for r in range(len(program.instructions))):
+    if not averages(program):
         raise InputError(
             "program: expected one compiled with data_parallel, as data_group is given"
         )

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from fnmatch import fnmatchcase
-from itertools import chain, combinations
+from itertools import chain
 from math import prod
 
 import torch.distributed as dist
@@ -85,8 +85,9 @@ def named_axes(
 ) -> Axes:
     """Returns the groups of all patterns that match the parameter.
 
-    ``mesh``: the processes of its mesh. Raises InputError if a group contains several of them, as
-    the norm of a DTensor already includes its shards, or several processes of another group.
+    A group within another one of them counts no more. ``mesh``: the processes of the parameter's
+    mesh. Raises InputError if a group contains several of them, as the norm of a DTensor already
+    includes its shards.
     """
     found = {pattern: own for pattern, own in patterns.items() if fnmatchcase(name, pattern)}
     for pattern, own in found.items():
@@ -95,14 +96,7 @@ def named_axes(
                 f"norm_groups: {pattern!r}: expected none for a DTensor, whose norm is of all "
                 f"its shards, got {name} of stage {stage}"
             )
-    for (one, first), (other, second) in combinations(found.items(), 2):
-        if {*first} != {*second} and len({*first} & {*second}) > 1:
-            raise InputError(
-                f"norm_groups: {one!r}, {other!r}: expected groups that share one process at most, "
-                f"as those of a mesh's dimensions, got {first} and {second} for {name} of stage "
-                f"{stage}"
-            )
-    return frozenset(found.values())
+    return frozenset(widest([*found.values()]))
 
 
 def make_norm_squares(
@@ -154,14 +148,15 @@ class Side:
     needs_norm: bool = True
 
 
-def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]) -> None:
+def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]) -> bool:
     """Raises InputError if pipelines side by side would compute different or wrong norms.
 
-    All processes of ``torch.distributed`` call it and get the same result.
+    All processes of ``torch.distributed`` call it and get the same result. Returns whether this
+    pipeline's parameters may be shards that no group, DTensor or option reveals.
     """
     norm_groups, group, data_group = options.norm_groups, options.group, options.data_group
     if group is None and not norm_groups:
-        return  # all processes form one pipeline
+        return False  # all processes form one pipeline
     side = Side(
         options.whereabouts()[0],
         processes_of(group or dist.group.WORLD),
@@ -171,11 +166,14 @@ def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]
         options.needs_norm,
     )
     rows = gather_early(astuple(side), None, options.timeout)
-    check_sides([Side(*row) for row in rows])
+    return check_sides([Side(*row) for row in rows]) and norm_groups is None
 
 
-def check_sides(sides: Sequence[Side]) -> None:
-    """Raises InputError if the ``sides`` of all processes, in order, are inconsistent."""
+def check_sides(sides: Sequence[Side]) -> bool:
+    """Raises InputError if the ``sides`` of all processes, in order, are inconsistent.
+
+    Returns whether there are pipelines that nothing connects.
+    """
     for process, side in enumerate(sides):
         for mesh in side.meshes:
             _check_rank(sides, f"stages: a DTensor's mesh on processes {list(mesh)}", mesh)
@@ -190,6 +188,7 @@ def check_sides(sides: Sequence[Side]) -> None:
             f"pipelines on processes {' and '.join(map(str, parts))} judge steps each by its own "
             "norm; or {}, where they have nothing to do with each other"
         )
+    return len(parts) > 1
 
 
 def _check_rank(sides: Sequence[Side], where: str, group: Processes) -> None:

@@ -31,7 +31,7 @@ _State: TypeAlias = dict[str, Any]  # of one parameter, by key
 def flat_state(optimizer: torch.optim.Optimizer, names: Names) -> dict[str, Any]:
     """Returns the state of all parameters; tensors are the optimizer's own, or :data:`BLANK`."""
     found: dict[str, Any] = {}
-    for group, parameter, state in _entries(optimizer):
+    for group, parameter, state in entries(optimizer):
         name = names[id(parameter)]
         found |= {_key(name, key): value for key, value in state.items()}
         found |= {_option(name, key): v for key, v in group.items() if key != "params"}
@@ -48,7 +48,7 @@ def load_flat_state(
     have different options for parameters of one group.
     """
     options = group_options(optimizer, names, values)
-    for _, parameter, state in _entries(optimizer):
+    for _, parameter, state in entries(optimizer):
         name = names[id(parameter)]
         for key, own in state.items():
             state[key] = _taken(own, values[_key(name, key)])
@@ -73,7 +73,7 @@ def group_options(
     ]
 
 
-def _entries(optimizer: torch.optim.Optimizer) -> Iterator[tuple[dict[str, Any], Tensor, _State]]:
+def entries(optimizer: torch.optim.Optimizer) -> Iterator[tuple[dict[str, Any], Tensor, _State]]:
     """Yields each parameter with its group and its state."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from math import prod
-from typing import TypeAlias
+from operator import eq
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,7 @@ from ..dtensors import is_dtensor, local
 from ..rank.context import RankContext
 from ..transport import wait_for
 
+Key = TypeVar("Key")
 Processes: TypeAlias = tuple[int, ...]
 Axes: TypeAlias = frozenset[Processes]
 Squares: TypeAlias = Callable[[Sequence[nn.Parameter]], float]
@@ -31,6 +33,22 @@ Squares: TypeAlias = Callable[[Sequence[nn.Parameter]], float]
 def processes_of(group: dist.ProcessGroup | None) -> Processes:
     """Returns the global ranks of the group's processes."""
     return tuple(dist.get_process_group_ranks(group))
+
+
+def unlike(
+    own: Mapping[Key, Any], group: dist.ProcessGroup, alike: Callable[[Any, Any], bool] = eq
+) -> Key | None:
+    """Returns the first key whose values differ between processes, or that some of them lack.
+
+    Returns None if there is no such key. All processes of ``group`` call it.
+    """
+    rows: list[Any] = [None] * group.size()
+    dist.all_gather_object(rows, own, group=group)
+    for key in sorted(set().union(*rows)):
+        found = [row[key] for row in rows if key in row]
+        if len(found) < len(rows) or not all(alike(found[0], other) for other in found):
+            return key  # type: ignore[no-any-return]
+    return None
 
 
 def mesh_axes(parameter: nn.Parameter) -> dict[Processes, tuple[dist.ProcessGroup, bool]]:

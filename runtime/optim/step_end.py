@@ -34,8 +34,9 @@ class StepEnd:
     microbatch. ``seed``: the initial gradient of each backward, which is the microbatch's share of
     the loss. ``updates``: whether the current step ends with the optimizers' or keeps its gradients
     for the next step. ``before``: that of an earlier program for the same stages, whose optimizers
-    this one continues to use; without it, replicas are set to the first one. All ranks create and
-    ``close`` theirs at the same time.
+    this one continues to use; without it, replicas are set to the first one. ``may_be_shards``:
+    whether plain parameters may be shards over pipelines that nothing connects. All ranks create
+    and ``close`` theirs at the same time.
     """
 
     loss_scale: LossScale | None = None
@@ -61,7 +62,7 @@ class StepEnd:
         summed = bool(self.stashes) or not options.scale_grads
         self._shares = 1 if summed else program.schedule.problem.microbatches
         self.seed = torch.tensor(1.0 / self._shares, dtype=torch.float64, device=context.device)
-        check_norm_groups(options, self.modules)
+        self.may_be_shards = check_norm_groups(options, self.modules)
         self.squares, self._copies = make_norm_squares(context, self.modules, axes)
         stepped = [i.stage for i in program.instructions[role.rank] if isinstance(i, ir.Step)]
         self._first = None if has_relays(program) else next(iter(stepped), None)

@@ -24,7 +24,6 @@ from ..rank.context import RankContext
 from ..rank.options import PipelineOptions
 from ..transport import agreed
 
-SHOWN = 16  # digits of a hash that a message shows
 ALIKE = (
     "varying_shapes", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale", "scale_grads",
     "post_validation",
@@ -56,7 +55,7 @@ def _check_hashes(
     digest = sha256("\n".join(lines).encode()).hexdigest()
     digests: list[str] = gather(digest)
     if len(set(digests)) > 1:
-        raise agreed(InputError(_difference(digests, gather(lines))))
+        raise agreed(InputError(_difference(gather(lines))))
 
 
 def _described(program: Program) -> Iterator[str]:
@@ -74,20 +73,14 @@ def _described(program: Program) -> Iterator[str]:
         yield f"transfer {x}: {transfer}"
 
 
-def _difference(digests: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    having: dict[str, list[int]] = {}
-    for rank, digest in enumerate(digests):
-        having.setdefault(digest, []).append(rank)
-    parts = [
-        f"{digest[:SHOWN]} on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-        for digest, ranks in having.items()
-    ]
-    one, other, *_ = (ranks[0] for ranks in having.values())
-    pairs = zip_longest(rows[one], rows[other], fillvalue="nothing more")
+def _difference(rows: Sequence[Sequence[str]]) -> str:
+    """Returns a message with the first line in which another rank's differ from rank 0's."""
+    rank, other = next((r, row) for r, row in enumerate(rows) if row != rows[0])
+    pairs = zip_longest(rows[0], other, fillvalue="nothing more")
     first, second = next((a, b) for a, b in pairs if a != b)
     return (
-        f"program: expected one on all ranks, got {', '.join(parts)} (hashes); they differ first "
-        f"in {first!r} on rank {one}, {second!r} on rank {other}"
+        f"program: expected one on all ranks, got {first!r} on rank 0, {second!r} on rank {rank} "
+        "where they differ first"
     )
 
 

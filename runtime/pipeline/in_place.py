@@ -8,8 +8,9 @@ such as over a mesh, are done by all processes in the same order, as in a step.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch.distributed as dist
@@ -19,8 +20,14 @@ from pipeloom.ir.formats.measured_profile import Measurement
 from ..executor.offload import Host
 from ..measure.activation_ledger import Ledger
 from ..probes.held_bytes import held_bytes
-from ..probes.link_probe import LinkParts, probed_links, ring_routes
-from ..probes.measuring import ACTIVATION, StagePart, measurement, sequences
+from ..probes.link_probe import LinkSamples, probe_host, probe_links, ring_routes
+from ..probes.measuring import (
+    ACTIVATION,
+    StagePart,
+    largest_activation,
+    measurement,
+    sequences,
+)
 from ..probes.stage_probe import Asked, StageProbe
 from ..stages.tie_detection import tied_stages
 from ..tensors.forward_state import undisturbed
@@ -43,8 +50,8 @@ class StagesInPlace:
     def measure(self) -> Measurement:
         """Measures all stages; restores parameters, gradients, buffers and random states."""
         context, problem = self._context, self._context.program.schedule.problem
-        make, optimizers = context.options.optimizer, self._own.step_end.optimizers
-        held = {s: held_bytes(context.store, s, make, optimizers.get(s)) for s in context.role.run}
+        optimizers = self._own.step_end.optimizers
+        held = {s: held_bytes(context.store, s, optimizers.get(s)) for s in context.role.run}
         with self._undone():
             probes = {s: self._probe(s) for s in context.role.run}
             for number in range(self._asked.warmup + self._asked.repeats):
@@ -52,25 +59,29 @@ class StagesInPlace:
                 for probe in probes.values():
                     probe.run(counts=number >= self._asked.warmup)
             parts = [self._part(s, probe, held[s]) for s, probe in probes.items()]
-        every = [part for row in self._gather(parts) for part in row]
-        largest = max(part.sizes.get(ACTIVATION, 0) for part in every)
+        every = self._gather(parts)
+        links = self._gather(self._links(largest_activation(every)))
+        offload = self._asked.offload
+        host = [probe_host(context.device, context.transport.rank)] if offload else []
         return measurement(
             every,
-            LinkParts.joined(self._gather(self._links(largest))),
+            links,
+            self._gather(host),
             ranks=problem.ranks,
             name=problem.profile.name,
             tied=tuple(tied_stages(context.options.tied)),
-            micro_batch=next((n for n in self._gather(self._micro_batch()) if n), None),
+            micro_batch=next(filter(None, self._gather(self._micro_batch())), None),
             barrier=context.waits_for_norm,
         )
 
-    def _gather(self, value: Any) -> list[Any]:
-        """Gathers from all processes; with a transport of the caller, only from its ranks."""
-        if self._context.options.transport is not None or not dist.is_initialized():
-            return self._context.transport.gather(value)
-        values: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(values, value)
-        return values
+    def _gather(self, own: list[Any]) -> list[Any]:
+        """Joins lists of all processes; with a transport of the caller, only of its ranks."""
+        rows: list[Any] = [None] * (dist.get_world_size() if dist.is_initialized() else 0)
+        if self._context.options.transport is not None or not rows:
+            rows = self._context.transport.gather(own)
+        else:
+            dist.all_gather_object(rows, own)
+        return list(chain.from_iterable(rows))
 
     def _probe(self, stage: int) -> StageProbe:
         asked, own = self._asked, self._given[stage][: self._asked.in_flight]
@@ -94,22 +105,17 @@ class StagesInPlace:
         eager = getattr(probe.runner, "refusal", None)
         return StagePart(stage, probe.times, {**sizes, **held}, eager)
 
-    def _micro_batch(self) -> int | None:
-        """Returns the number of sequences in a microbatch; None if this rank gets no inputs."""
+    def _micro_batch(self) -> list[int | None]:
+        """Returns the number of sequences in a microbatch; empty if this rank gets no inputs."""
         first = [cell.inputs for (stage, _), cell in self._own.cells.items() if stage == 0]
-        return sequences(first[0]) if first else None
+        return [sequences(first[0])] if first else []
 
-    def _links(self, largest: int) -> LinkParts:
+    def _links(self, largest: int) -> list[LinkSamples]:
         """Measures the links over new connections, as a program has only those that it uses."""
         context = self._context
-        transport = context.transport.beside(
-            ring_routes(context.transport.size, context.options.timeout)
-        )
-        try:
-            offload = self._asked.offload
-            return probed_links(transport, largest, context.device, offload=offload)
-        finally:
-            transport.close()
+        routes = ring_routes(context.transport.size, context.options.timeout)
+        with closing(context.transport.beside(routes)) as transport:
+            return probe_links(transport, largest, context.device)
 
     @contextmanager
     def _undone(self) -> Iterator[None]:

@@ -12,12 +12,12 @@ from pipeloom.ir.model.program import Program
 
 from ..tensors.microbatches import Batch
 from ..transport import ending_together
-from .reports import PipelineReports
+from .rank_pipeline import RankPipeline
 from .step_inputs import Result, StepData, hand_out, taken
 from .steps.prepared import Prepared
 
 
-class Pipeline(PipelineReports):
+class Pipeline(RankPipeline):
     """One rank of a compiled program, ready to train.
 
     Every rank creates one with the same program, and calls :meth:`step` equally often::

@@ -15,6 +15,7 @@ from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Updates, refuse_where_stale
 from pipeloom.ir.model.transfers import holders
+from pipeloom.ir.units import counted
 from pipeloom.ir.verify.program import verify_program
 
 from ..device import with_index
@@ -23,7 +24,7 @@ from ..measure.memory import Memory
 from ..rank.context import RankContext
 from ..rank.heap import keep_pages
 from ..rank.options import PipelineOptions
-from ..rank.role import RankRole, has_relays, rank_in, routes_of
+from ..rank.role import RankRole, has_relays, routes_of
 from ..stages.fsdp import is_sharded, resident_stages
 from ..stages.store import Stage, StageStore, device_of, stage_modules, stage_table
 from ..stages.streamed_weights import StreamedStages
@@ -43,7 +44,10 @@ def context_of(
     ``held`` closes what is opened here.
     """
     check_given(program, options)
-    role = RankRole.of(program, rank_in(program, options))
+    (rank, size), ranks = options.whereabouts(), program.schedule.problem.ranks
+    if size != ranks:
+        raise InputError(f"program: made for {counted(ranks, 'rank')}, run by {size}")
+    role = RankRole.of(program, rank)
     modules = stage_modules(stages, role.needed, program.schedule.problem.stages)
     options = with_ties(options, program, stages, modules)
     device, faults = device_for(options, modules), faults_under_way()

@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from itertools import product
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 
 from pipeloom.ir.errors import InputError
@@ -125,39 +124,24 @@ class PipelineState:
         return found
 
     def _check_shards(self) -> None:
-        """Raises InputError if plain tensors are or may be shards: one name with several values.
-
-        All ranks call it.
-        """
-        groups = self._context.options.norm_groups
-        named = [pair for module in self._modules.values() for pair in module.named_parameters()]
-        plain = [name for name, parameter in named if not is_dtensor(parameter)]
-
-        def some_sharded() -> bool:
-            for pattern, name in product(groups or (), plain):
-                if fnmatchcase(name, pattern):
-                    raise InputError(
-                        f"norm_groups: {pattern!r}: expected a DTensor, whose shards have one name "
-                        f"in a state_dict, got {name}, a plain tensor"
-                    )
-            return len(plain) < len(named)
-
-        sharded = gathered(self._context.transport, some_sharded)
-        if groups is None and self._beside() and not any(sharded):
+        """Raises InputError if plain tensors are or may be shards: one name with several values."""
+        if self._step_end.may_be_shards:
             line = (
                 "norm_groups: expected the process groups over which parameters are shards, as "
                 "there are pipelines side by side that data_group does not join; or {}, where "
                 "they have nothing to do with each other"
             )
             raise agreed(InputError(line))
+        gathered(self._context.transport, self._check_plain)
 
-    def _beside(self) -> bool:
-        """Whether other pipelines run beside this one and its replicas."""
-        options = self._context.options
-        if options.group is None or not dist.is_initialized():
-            return False
-        replicas = 1 if options.data_group is None else dist.get_world_size(options.data_group)
-        return dist.get_world_size() > dist.get_world_size(options.group) * replicas
+    def _check_plain(self) -> None:
+        named = [pair for module in self._modules.values() for pair in module.named_parameters()]
+        for pattern, (name, parameter) in product(self._context.options.norm_groups or (), named):
+            if fnmatchcase(name, pattern) and not is_dtensor(parameter):
+                raise InputError(
+                    f"norm_groups: {pattern!r}: expected a DTensor, whose shards have one name "
+                    f"in a state_dict, got {name}, a plain tensor"
+                )
 
     def _check(self, state: Any, own: Mapping[str, Any]) -> None:
         """Raises InputError for the first difference between ``state`` and ``own``."""
@@ -168,9 +152,10 @@ class PipelineState:
         yield from _unlike_sections(state)
         loaded = {names[0] for names in self._all_names().values()}
         model = {name: value for name, value in own[MODEL].items() if name in loaded}
-        for section, mine in ((MODEL, model), (OPTIMIZER, own[OPTIMIZER])):
-            if section in state:
-                yield from _differences(section, state[section], mine)
+        # optimizer options may be missing
+        stepped = {k: x for k, x in own[OPTIMIZER].items() if not k.startswith("param_groups.")}
+        for section, mine in ((MODEL, model), (OPTIMIZER, stepped)):
+            yield from _differences(section, state.get(section, mine), mine)
         try:
             self._loss_scale(state)
             for optimizer in self._optimizers.values():
@@ -194,10 +179,8 @@ def _unlike_sections(state: Any) -> Iterator[str]:
 
 
 def _differences(section: str, values: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
-    """Yields lines about missing entries and other shapes; optimizer options may be missing."""
+    """Yields lines about missing entries and other shapes."""
     for key, mine in own.items():
-        if key.startswith("param_groups."):
-            continue
         if key not in values:
             yield f"{section}.{key}: missing"
         elif isinstance(mine, Tensor) and (got := _kind(values[key])) != _kind(mine):

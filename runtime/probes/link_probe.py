@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from math import inf
-from typing import NamedTuple
 
 import torch
 
@@ -26,7 +24,7 @@ from ..transport import Routes, Transport
 SMALL = 8  # bytes; the time of such a message is the latency
 LARGE = 1 << 22  # bytes; shorter messages are too noisy to determine a bandwidth
 COPIED = {"cpu": 1 << 23, "cuda": 1 << 27}  # bytes; offloaded tensors are large
-MESSAGES = 20  # round trips of each size on each link
+MESSAGES = 20  # round trips of each size on each link, and copies
 WARMUP = 3
 # milliseconds by which hosts run ahead of a GPU, as in a pipeline
 AHEAD = 5.0
@@ -36,38 +34,10 @@ ALIKE = 3.0
 
 @dataclass(frozen=True, slots=True)
 class LinkSamples:
-    """One-way times between two ranks in milliseconds: small messages, and ``size`` bytes."""
+    """One-way times between two ranks in milliseconds, by the bytes of the messages."""
 
     ranks: tuple[int, int]
-    size: int
-    small: Sequence[float]
-    large: Sequence[float]
-
-
-class LinkParts(NamedTuple):
-    """Samples of messages as large as an activation, of large ones, and of copies to the host."""
-
-    messages: Sequence[LinkSamples] = ()
-    links: Sequence[LinkSamples] = ()
-    host: Sequence[LinkSamples] = ()
-
-    @classmethod
-    def joined(cls, parts: Iterable[LinkParts]) -> LinkParts:
-        """Joins the samples of several processes."""
-        return cls(*(list(chain(*each)) for each in zip(*parts, strict=True)))
-
-
-def probed_links(
-    transport: Transport, largest: int, device: torch.device, *, offload: bool
-) -> LinkParts:
-    """Measures this rank's links; all ranks call it.
-
-    ``transport`` connects a ring. ``largest``: bytes of the largest activation.
-    """
-    sent = probe_links(transport, largest, MESSAGES, device)
-    large = sent if largest >= LARGE else probe_links(transport, LARGE, MESSAGES, device)
-    host = [probe_host(device, MESSAGES, transport.rank)] if offload else []
-    return LinkParts(sent, large, host)
+    times: Mapping[int, Sequence[float]]
 
 
 def ring(ranks: int) -> list[tuple[int, int]]:
@@ -82,29 +52,27 @@ def ring_routes(ranks: int, timeout: float) -> Routes:
     return Routes.of([*pairs, *((b, a) for a, b in pairs)], (), timeout)
 
 
-def probe_links(
-    transport: Transport, size: int, repeats: int, device: torch.device
-) -> list[LinkSamples]:
+def probe_links(transport: Transport, largest: int, device: torch.device) -> list[LinkSamples]:
     """Returns the samples of each pair of neighbors, measured one pair after the other.
 
-    All ranks call it; the lower rank of a pair gets its samples.
+    All ranks call it; the lower rank of a pair gets its samples. ``transport`` connects a ring.
+    ``largest``: bytes of the largest activation, which is also measured.
     """
     found = []
     for a, b in ring(transport.size):
         transport.barrier()
-        if transport.rank not in (a, b):
-            continue
-        small, large = (
-            _ping_pong(transport, (a, b), length, repeats, device) for length in (SMALL, size)
-        )
-        if transport.rank == a:
-            found.append(LinkSamples((a, b), size, small, large))
+        if transport.rank in (a, b):
+            times = {
+                size: _ping_pong(transport, (a, b), size, device)
+                for size in sorted({SMALL, largest, max(largest, LARGE)})
+            }
+            found += [LinkSamples((a, b), times)] if transport.rank == a else []
     transport.barrier()
     return found
 
 
 def _ping_pong(
-    transport: Transport, pair: tuple[int, int], size: int, repeats: int, device: torch.device
+    transport: Transport, pair: tuple[int, int], size: int, device: torch.device
 ) -> list[float]:
     """Returns half of each round-trip time, in milliseconds."""
     first, second = pair
@@ -127,7 +95,7 @@ def _ping_pong(
             release()
 
     timed, times = clock.timed(there_and_back, 0), []
-    for _ in range(WARMUP + repeats):
+    for _ in range(WARMUP + MESSAGES):
         clock.start()
         if transport.rank == first:  # the other rank's stream is idle and waits for the ping
             Device(device).keep_busy(AHEAD)
@@ -137,22 +105,21 @@ def _ping_pong(
     return times[WARMUP:]
 
 
-def probe_host(device: torch.device, repeats: int, rank: int) -> LinkSamples:
+def probe_host(device: torch.device, rank: int) -> LinkSamples:
     """Measures copies: half the time of a copy to the host and one back, in milliseconds.
 
     On a CPU, the host's memory is the same, so these are copies between buffers.
     """
-    host, size = Host(device), COPIED[device.type]
-    small, large = (_copies(host, device, length, repeats) for length in (SMALL, size))
-    return LinkSamples((rank, rank), size, small, large)
+    host, sizes = Host(device), (SMALL, COPIED[device.type])
+    return LinkSamples((rank, rank), {size: _copies(host, device, size) for size in sizes})
 
 
-def _copies(host: Host, device: torch.device, size: int, repeats: int) -> list[float]:
+def _copies(host: Host, device: torch.device, size: int) -> list[float]:
     there, back = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
     out, into = host.take(size), host.take(size)
     into.zero_()
     finish, times = Device(device).synchronize, []
-    for _ in range(WARMUP + repeats):
+    for _ in range(WARMUP + MESSAGES):
         finish()
         begin = time.perf_counter()
         leaving = host.channels.out([(out, there)])
@@ -170,7 +137,7 @@ def links_of(samples: Sequence[LinkSamples], most: float = inf) -> Links:
     ``most``: milliseconds of a longer message, which the common latency cannot exceed.
     """
     common = link_of(samples, most)
-    size = samples[0].size
+    size = max(samples[0].times)
     measured = [(sample.ranks, link_of([sample])) for sample in samples]
     pairs = [
         (*ranks, link)
@@ -181,12 +148,17 @@ def links_of(samples: Sequence[LinkSamples], most: float = inf) -> Links:
 
 
 def link_of(samples: Sequence[LinkSamples], most: float = inf) -> Link:
-    """Returns the link that fits the median times of small and large messages.
+    """Returns the link that fits the median times of the shortest and the longest messages.
 
     The latency is at most ``most`` milliseconds.
     """
-    latency = statistics.median(t for sample in samples for t in sample.small)
-    large = statistics.median(t for sample in samples for t in sample.large)
+    small, size = min(samples[0].times), max(samples[0].times)
+    latency, large = (statistics.median(times_of(samples, each)) for each in (small, size))
     # if the effect of the size is within the noise: assume a thousandth of the time
     latency = min(latency, large * 0.999, most)
-    return Link(latency, max(samples[0].size, 1) / ((large - latency) * 1e6))
+    return Link(latency, size / ((large - latency) * 1e6))
+
+
+def times_of(samples: Sequence[LinkSamples], size: int) -> list[float]:
+    """Returns the times of messages of ``size`` bytes between all ranks."""
+    return [time for sample in samples for time in sample.times[size]]

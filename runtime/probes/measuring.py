@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +13,7 @@ from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile
 
-from .link_probe import LinkParts, link_of, links_of
+from .link_probe import LinkSamples, link_of, links_of, times_of
 
 ACTIVATION = "activation_bytes"
 
@@ -51,15 +50,25 @@ def sequences(inputs: Sequence[Any]) -> int | None:
     return len(first) if isinstance(first, Tensor) and first.dim() > 1 and len(first) else None
 
 
-def measurement(parts: Sequence[StagePart], links: LinkParts, **facts: Any) -> Measurement:
+def largest_activation(parts: Sequence[StagePart]) -> int:
+    """Returns the bytes of the largest activation between stages; 0 for a single stage."""
+    return max(part.sizes.get(ACTIVATION, 0) for part in parts)
+
+
+def measurement(
+    parts: Sequence[StagePart],
+    links: Sequence[LinkSamples],
+    host: Sequence[LinkSamples],
+    **facts: Any,
+) -> Measurement:
     """Returns the profile measured by ``parts``; ``facts`` are other fields of :class:`Profile`.
 
-    For a stage that several devices ran, all samples and the maximum bytes count.
+    For a stage that several devices ran, all samples and the maximum bytes count. ``links``: of
+    messages between ranks, one of them as large as the largest activation. ``host``: of copies.
     """
     each = [[p for p in parts if p.stage == s] for s in sorted({part.stage for part in parts})]
-    sent = [time for link in links.messages for time in link.large]
-    delay = Figure.of(sent) if sent else None
-    found = links_of(links.links, delay.median if delay else inf) if links.links else None
+    delay = Figure.of(times_of(links, largest_activation(parts))) if links else None
+    found = links_of(links, delay.median) if delay else None
     uniform = found is None or not found.pairs
     times = tuple(
         {k: Figure.of([ms for p in own for ms in p.times[k]]) for k in own[0].times} for own in each
@@ -69,7 +78,7 @@ def measurement(parts: Sequence[StagePart], links: LinkParts, **facts: Any) -> M
         shared_by=1,
         t_comm=delay.median if delay is not None and uniform else None,
         links=found,
-        host_link=link_of(links.host) if links.host else None,
+        host_link=link_of(host) if host else None,
         max_stages=len(each),
         **facts,
     )

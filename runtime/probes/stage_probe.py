@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,7 +30,13 @@ from ..tensors.stage_interface import StageInterface
 from ..tensors.trees import mapped
 
 BACKWARD = (OpKind.B, OpKind.BW)
-SPLIT, RECOMPUTED, OFFLOADED = "split", "recomputed", "offloaded"
+SIZES = {
+    "split": ("m_b", "m_w"),
+    "fused": (),
+    "recomputed": ("m_r",),
+    "offloaded": ("m_o", "offload_bytes"),
+}
+"""The keys of a stage's profile that each variant measures."""
 MILLISECONDS = 1e3
 
 
@@ -55,22 +60,14 @@ class Asked:
     def ways(self) -> dict[str, tuple[OpKind, ...]]:
         """The variants: the ops of a microbatch, in order."""
         f, b, w = OpKind.F, OpKind.B, OpKind.W
-        found: dict[str, tuple[OpKind, ...]] = {SPLIT: (f, b, w)}
+        found: dict[str, tuple[OpKind, ...]] = {"split": (f, b, w)}
         if self.fused:
             found["fused"] = (f, OpKind.BW)
         if self.recompute:
-            found[RECOMPUTED] = (f, OpKind.R, b, w)
+            found["recomputed"] = (f, OpKind.R, b, w)
         if self.offload:
-            found[OFFLOADED] = (f, OpKind.O, OpKind.L, b, w)
+            found["offloaded"] = (f, OpKind.O, OpKind.L, b, w)
         return found
-
-
-class Reading(NamedTuple):
-    """Bytes of activations on the rank: current, peak since the last reading, and offloaded."""
-
-    live: int
-    peak: int
-    out: int
 
 
 class StageProbe:
@@ -93,9 +90,6 @@ class StageProbe:
         device: torch.device,
     ) -> None:
         self.runner, self._memory = runner, runner.memory
-        self._out = [c.offloaded for row in cells for c in row if c.offloaded is not None]
-        self._reads = False  # whether this round measures bytes
-        self._readings: dict[str, list[list[Reading]]] = {}  # by variant and microbatch
         self.times: dict[OpKind, list[float]] = {}
         ops = len(sources) * sum(map(len, asked.ways.values()))
         self._clock = make_clock(2 * ops, device)
@@ -104,46 +98,33 @@ class StageProbe:
         # a separate generator, as models may draw from the default one
         generator = torch.Generator(device)
         given = [_Inputs(runner, j, x, interfaces, generator) for j, x in enumerate(sources)]
-        for (name, way), row in zip(asked.ways.items(), cells, strict=True):
-            readings: list[list[Reading]] = [[] for _ in row]
-            self._readings[name] = readings
-            self._variant(way, [*zip(given, row, readings, strict=True)])
+        self._variants = {
+            name: (way, [*zip(given, row, strict=True)])
+            for (name, way), row in zip(asked.ways.items(), cells, strict=True)
+        }
+        for way, microbatches in self._variants.values():
+            self._add(way, microbatches)
 
-    def _variant(
-        self, way: Sequence[OpKind], microbatches: Sequence[tuple[_Inputs, Cell, list[Reading]]]
-    ) -> None:
-        """Adds the calls of one variant, with readings around what changes the held memory."""
-        first = 2 if OpKind.O in way else 1
-        back = 1 + max(i for i, kind in enumerate(way) if kind in BACKWARD)
+    def _add(self, way: Sequence[OpKind], microbatches: Sequence[tuple[_Inputs, Cell]]) -> None:
+        """Adds the calls of one variant."""
+        first = _forwards(way)
         new = {kind for kind in way if not kind.copies} - self.times.keys()
         self.times |= {kind: [] for kind in way if kind in new}
-        for given, cell, found in microbatches:
+        for given, cell in microbatches:
             given.inputs(cell)
             self.runner.prepare(cell, cell.inputs)
             given.free()
-            read = partial(self._read, found)
-            self._calls += [read, partial(given.inputs, cell)]
-            self._add(way[:first], new, cell)
-            self._calls += [partial(setattr, cell, "output", ()), read]
-        for given, cell, found in microbatches:
-            read = partial(self._read, found)
-            self._calls += [read, partial(given.gradients, cell), read]
-            self._add(way[first:back], new, cell)
-            self._calls += [read, partial(setattr, cell, "dx", ())]
-            self._add(way[back:], new, cell)
+            forward = [self._op(kind, new, cell) for kind in way[:first]]
+            self._calls += [partial(given.inputs, cell), *forward, partial(_take, cell)]
+        for given, cell in microbatches:
+            backward = [self._op(kind, new, cell) for kind in way[first:]]
+            self._calls += [partial(given.gradients, cell), *backward, partial(_take, cell)]
             self._calls.append(given.free)
 
-    def _add(self, kinds: Sequence[OpKind], new: Collection[OpKind], cell: Cell) -> None:
-        for kind in kinds:
-            run: Call = partial(calls(self.runner, kind, cell), cell)
-            self._calls.append(self._clock.timed(run, 2 * len(self._timed)))
-            self._timed.append(self.times[kind] if kind in new else None)
-
-    def _read(self, found: list[Reading]) -> None:
-        if self._reads:
-            memory, out = self._memory, sum(each.moved for each in self._out)
-            found.append(Reading(memory.live, memory.peak, out))
-            memory.peak = memory.live
+    def _op(self, kind: OpKind, new: Collection[OpKind], cell: Cell) -> Call:
+        self._timed.append(self.times[kind] if kind in new else None)
+        run: Call = partial(calls(self.runner, kind, cell), cell)
+        return self._clock.timed(run, 2 * len(self._timed) - 2)
 
     def run(self, *, counts: bool = False) -> None:
         """Runs one round; with ``counts``, keeps its times."""
@@ -157,22 +138,50 @@ class StageProbe:
                 times.append((marks[2 * i + 1] - marks[2 * i]) * MILLISECONDS)
 
     def sizes(self) -> dict[str, int]:
-        """Runs one more round; returns the maximum bytes of any microbatch.
+        """Runs each microbatch once more, by itself; returns the maximum bytes of any of them.
 
         They are by keys of a stage's profile.
         """
-        self._reads = True
-        self.run()
-        held = {
-            name: _Held(*map(max, zip(*(_held(*row) for row in rows), strict=True)))
-            for name, rows in self._readings.items()
+        self._memory.start([self.runner.module])
+        found: dict[str, int] = {}
+        for name, (way, microbatches) in self._variants.items():
+            for each in microbatches:
+                held = self._held(way, *each)
+                found |= {key: max(held[key], found.get(key, 0)) for key in SIZES[name]}
+        return found | {
+            key: min(found[key], found["m_b"]) for key in ("m_r", "m_o") if key in found
         }
-        found = {"m_b": held[SPLIT].most, "m_w": held[SPLIT].later}
-        if (again := held.get(RECOMPUTED)) is not None:
-            found["m_r"] = min(again.waiting, found["m_b"])
-        if (moved := held.get(OFFLOADED)) is not None:
-            found |= {"m_o": min(moved.waiting, found["m_b"]), "offload_bytes": moved.out}
-        return found
+
+    def _held(self, way: Sequence[OpKind], given: _Inputs, cell: Cell) -> dict[str, int]:
+        """Runs one microbatch; returns the bytes that it holds, by keys of a stage's profile."""
+        memory, runs = self._memory, [calls(self.runner, kind, cell) for kind in way]
+        first, back = _forwards(way), 1 + max(i for i, kind in enumerate(way) if kind in BACKWARD)
+        before = memory.peak = memory.live
+        given.inputs(cell)
+        for run in runs[:first]:
+            run(cell)
+        _take(cell)
+        out = 0 if cell.offloaded is None else cell.offloaded.moved
+        given.gradients(cell)
+        waiting = memory.live - before
+        for run in runs[first:back]:
+            run(cell)
+        most, later = memory.peak - before, memory.live - before
+        for run in runs[back:]:
+            run(cell)
+        _take(cell)
+        given.free()
+        return {"m_b": most, "m_w": later, "m_r": waiting, "m_o": waiting, "offload_bytes": out}
+
+
+def _forwards(way: Sequence[OpKind]) -> int:
+    """Returns the number of ops of a variant that run before all backwards: F, or F and O."""
+    return 2 if OpKind.O in way else 1
+
+
+def _take(cell: Cell) -> None:
+    """Drops what a step would send."""
+    cell.output = cell.dx = ()
 
 
 class _Inputs:
@@ -229,31 +238,6 @@ def _received(message: PackedMessage, generator: torch.Generator) -> tuple[Tenso
         else:
             part.zero_()
     return parts
-
-
-class _Held(NamedTuple):
-    """Bytes of one microbatch.
-
-    ``most``: peak until the end of B. ``waiting``: when B, or R or L before it, can start.
-    ``later``: after B. ``out``: offloaded in between.
-    """
-
-    most: int
-    waiting: int
-    later: int
-    out: int
-
-
-def _held(before: Reading, after: Reading, first: Reading, ready: Reading, back: Reading) -> _Held:
-    """Computes the bytes from readings around F, around the receive of dy, and after B."""
-    own = after.live - before.live
-    others = first.live - own
-    return _Held(
-        max(after.peak - before.live, max(ready.peak, back.peak) - others),
-        ready.live - others,
-        back.live - others,
-        after.out - before.out,
-    )
 
 
 def _own(tensor: Tensor) -> Tensor:

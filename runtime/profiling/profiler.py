@@ -10,23 +10,38 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
+from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.layers import Layer
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Schedule
 
 from ..launch.environment import own_gpu
 from ..launch.processes import launch_ranks
 from ..pipeline.layered_source import by_layers
-from ..pipeline.model_source import ModelSource, check_cut, most_stages, on_device
+from ..pipeline.model_source import (
+    ModelSource,
+    check_cut,
+    checked_batch,
+    most_stages,
+    on_device,
+)
+from ..pipeline.pipeline import Pipeline
+from ..pipeline.step_inputs import StepData
 from ..probes.measuring import check_numbers
 from ..probes.stage_probe import Asked
 from ..rank.options import StagesAs, check_stages_as
-from .source_pipeline import measurable, measure_source
 
 
 def measure_profile(
@@ -68,12 +83,11 @@ def measure_profile(
         raise InputError(f"ranks: expected at most {stages}, as many as stages, got {ranks}")
     check_cut(source, stages)
     asked = Asked(in_flight or ranks, not layers, recompute, offload, repeats, warmup)
-    options: dict[str, Any] = {
-        "tied": source.tied(stages),
-        "timeout": timeout,
-        "stages_as": stages_as,
-    }
     count = ranks if together else 1
+    options: dict[str, Any] = {
+        **{"tied": source.tied(stages), "timeout": timeout, "stages_as": stages_as},
+        **{"memory": False, "verify": False, "check": False},
+    }
     program = measurable(stages, count, asked, name)
     measure = partial(_measure_rank, source, program, asked, options, dtype=dtype, ranks=ranks)
     results = launch_ranks(measure, count, (device,), device=device)
@@ -103,5 +117,32 @@ def _measure_rank(
         device = torch.device("cuda", own_gpu())
     elif "OMP_NUM_THREADS" not in os.environ:  # this rank's share of the cores
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
-    place, options = on_device(device, dtype), {**options, "device": device}
-    return measure_source(source, program, asked, options, dtype=dtype, place=place)
+    place = on_device(device, dtype)
+    pipeline = Pipeline.from_source(program, source, place=place, device=device, **options)
+
+    def given(tensor: Tensor) -> Tensor:
+        return tensor.to(device, dtype if tensor.is_floating_point() else None)
+
+    inputs, targets = ([*map(given, part)] for part in checked_batch(source, 0, asked.in_flight))
+    found = pipeline.measured(asked, StepData([inputs], {}, targets, {}))
+    pipeline.close()
+    return found
+
+
+def measurable(stages: int, ranks: int, asked: Asked, name: str) -> Program:
+    """Returns a program with stage s on rank s mod P, which is never run.
+
+    Its ops are those of the microbatches to measure. The final reduction covers all stages, for
+    any ties.
+    """
+    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * stages, ranks, name=name)
+    placement = Placement.of_stages([s % ranks for s in range(stages)], ranks=ranks)
+    problem = Problem(profile, asked.in_flight, placement, (inf,) * ranks)
+    kinds = (OpKind.F, OpKind.B, OpKind.W)
+    each = [(j, kind) for j in range(asked.in_flight) for kind in kinds]
+    order = [
+        [Op(kind, s, j) for s in range(r, stages, ranks) for j, kind in each] for r in range(ranks)
+    ]
+    end: list[ir.Instruction] = [ir.Reduce(tuple(range(stages)))]
+    rows = tuple((*map(ir.Compute, ops), *end) for ops in order)
+    return Program(Schedule.of(problem, order, "measured"), rows, ((),) * ranks)

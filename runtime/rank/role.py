@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.transfers import holders
-from pipeloom.ir.units import counted
 
 from ..stages.tie_detection import Group, ranks_of, stages_of
 from ..transport import Routes
-from .options import PipelineOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +49,6 @@ class RankRole:
         return [s for s, ranks in enumerate(self.users) if self.rank in ranks]
 
 
-def rank_in(program: Program, options: PipelineOptions) -> int:
-    """Returns this process's rank. Raises InputError if the program has another number of ranks."""
-    ranks = program.schedule.problem.ranks
-    rank, size = options.whereabouts()
-    if size != ranks:
-        raise InputError(f"program: made for {counted(ranks, 'rank')}, run by {size}")
-    return rank
-
-
 def has_relays(program: Program) -> bool:
     """Whether the program relays norms, for post-validation."""
     return any(isinstance(i, ir.Relay) for row in program.instructions for i in row)
@@ -73,6 +61,11 @@ def users_of(program: Program) -> list[list[int]]:
         for stage in sorted({i.op.stage for i in row if isinstance(i, ir.Compute)}):
             users[stage].append(rank)
     return users
+
+
+def averages(program: Program) -> bool:
+    """Whether the program averages gradients over replicas."""
+    return any(isinstance(i, ir.Average) for row in program.instructions for i in row)
 
 
 def averaged(program: Program, rank: int) -> list[int]:

@@ -15,11 +15,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.program import Average, Program
+from pipeloom.ir.model.program import Program
 
 from ..launch.environment import world
 from ..pipeline.model_source import ModelSource, checked_batch
 from ..pipeline.pipeline import Pipeline
+from ..rank.role import averages
 from ..transport import new_group
 from .settings import RunSettings
 
@@ -85,11 +86,6 @@ def _mine(rows: Sequence[Sequence[int]], patience: timedelta) -> dist.ProcessGro
     """Returns the group that contains this process; all processes create the groups of all rows."""
     groups = [new_group(row, patience) for row in rows]
     return next(group for group in groups if group is not None)
-
-
-def averages(program: Program) -> bool:
-    """Whether ``program`` averages gradients over replicas."""
-    return any(isinstance(i, Average) for row in program.instructions for i in row)
 
 
 def count_replicas(program: Program, settings: RunSettings) -> int:

@@ -19,7 +19,8 @@ in the order of its sends, as the same messages are removed from both. Consecuti
 edges from one round to the next.
 
 **Buffers.** Before a buffer is received into, the program frees its previous content; that free is
-kept with its message. So no more buffers are live at a time than in the program.
+kept with its message. So no more buffers are live at a time than in the program. Unused ones are
+never allocated.
 """
 
 from __future__ import annotations
@@ -34,17 +35,13 @@ from pipeloom.ir.model.transfers import previous
 
 
 def forward_only(program: Program, microbatches: int) -> Program:
-    """Returns the forwards of the first ``microbatches`` of ``program``, with their buffers."""
+    """Returns the forwards of the first ``microbatches`` of ``program``."""
     wanted = _weights(program, microbatches)
-    rows = [
-        [item for item in row if _kept(item, microbatches, wanted)] for row in program.instructions
-    ]
-    pairs = [_packed(row, buffers) for row, buffers in zip(rows, program.buffers, strict=True)]
-    return replace(
-        program,
-        instructions=tuple(row for row, _ in pairs),
-        buffers=tuple(buffers for _, buffers in pairs),
+    rows = (
+        tuple(item for item in row if _kept(item, microbatches, wanted))
+        for row in program.instructions
     )
+    return replace(program, instructions=tuple(rows))
 
 
 def _kept(item: ir.Instruction, microbatches: int, wanted: set[int]) -> bool:
@@ -79,16 +76,3 @@ def _used(row: Sequence[ir.Instruction], microbatches: int) -> Iterator[int]:
             came[item.tensor.stage] = item.tensor.index
         if isinstance(item, ir.Compute) and _kept(item, microbatches, set()):
             yield from (came[s] for s in came.keys() & {item.op.stage})
-
-
-def _packed(
-    row: Sequence[ir.Instruction], buffers: Sequence[ir.Buffer]
-) -> tuple[tuple[ir.Instruction, ...], tuple[ir.Buffer, ...]]:
-    """Returns the row and its buffers, without unused buffers."""
-    used = sorted({item.buffer for item in row if isinstance(item, ir.Receive)})
-    at = {buffer: i for i, buffer in enumerate(used)}
-    renumbered = tuple(
-        replace(item, buffer=at[item.buffer]) if isinstance(item, ir.Receive) else item
-        for item in row
-    )
-    return renumbered, tuple(buffers[i] for i in used)

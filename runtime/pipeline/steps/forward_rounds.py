@@ -33,7 +33,7 @@ from ...tensors.microbatches import is_cut, option_counts
 from ...transport import agreed, gathered
 from ..step_inputs import Cells, Result, StepData, StepInputs, taken
 from .forward_only import forward_only
-from .prepared import Prepared, make_cells
+from .prepared import Prepared, hand_on, make_cells
 from .shape_inference import Interfaces, ShapeInference
 
 LABEL = "eval "
@@ -61,7 +61,7 @@ class ForwardRounds:
         options = replace(context.options, pace=False)
         self._context = replace(context, memory=Memory(), options=options)
         self._step_end = own.step_end
-        self._last, self._microbatches = problem.stages - 1, problem.microbatches
+        self._microbatches = problem.microbatches
         self._shapes = ShapeInference(context, own.skips, grad=False)
         self._runners = {
             s: own.runner(s, self._context.memory, stashing=False, kind=ForwardRunner)
@@ -76,13 +76,11 @@ class ForwardRounds:
 
         Raises an error in the inputs of one rank on all ranks.
         """
-        transport, store = self._context.transport, self._context.store
+        transport, store, size = self._context.transport, self._context.store, self._microbatches
         count = self._count(data, asked)
-        cells = {
-            (s, first + j): cell
-            for first in range(0, count, self._microbatches)
-            for (s, j), cell in make_cells(self._of(min(self._microbatches, count - first))).items()
-        }
+        rounds = [self._of(min(size, count - first)) for first in range(0, count, size)]
+        each = [make_cells(context) for context in rounds]
+        cells = {(s, i * size + j): x for i, own in enumerate(each) for (s, j), x in own.items()}
         inputs = StepInputs(self._context, cells, count)
         judged = wants_losses or data.target is not None
         gathered(transport, partial(inputs.put, data, judged=judged))
@@ -93,30 +91,13 @@ class ForwardRounds:
         with _evaluating(modules, self._context.device):
             interfaces = self._shapes.interfaces(cells, count)
             with store.computing():
-                return self._rounds(cells, count, interfaces)
+                for i, (context, own) in enumerate(zip(rounds, each, strict=True)):
+                    self._round(context, own, [row[i * size :][:size] for row in interfaces])
+        return taken(inputs.last)
 
-    def _rounds(self, given: Cells, count: int, interfaces: Interfaces) -> list[Result]:
-        results: list[Result] = []
-        executor: Executor | None = None
-        cells: Cells = {}
-        served: object = None
-        for first in range(0, count, self._microbatches):
-            size = min(self._microbatches, count - first)
-            handed_on = [row[first : first + size] for row in interfaces]
-            if executor is None or served != (size, handed_on):
-                executor = None  # frees its buffers first
-                context, served = self._of(size), (size, handed_on)
-                cells = make_cells(context, handed_on)
-                executor = Executor(
-                    context, self._step_end, cells, self._runners, handed_on, label=LABEL
-                )
-            for (stage, j), cell in cells.items():
-                one = given[stage, first + j]
-                cell.inputs, cell.options, cell.target = one.inputs, one.options, one.target
-                one.clear()
-            executor.run()
-            results += taken([(j, cell) for (s, j), cell in cells.items() if s == self._last])
-        return results
+    def _round(self, context: RankContext, cells: Cells, interfaces: Interfaces) -> None:
+        hand_on(cells, interfaces)
+        Executor(context, self._step_end, cells, self._runners, interfaces, label=LABEL).run()
 
     def _of(self, size: int) -> RankContext:
         """Returns the context of a round of ``size`` microbatches."""

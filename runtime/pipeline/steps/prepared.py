@@ -177,21 +177,14 @@ def hand_on(cells: Cells, interfaces: Interfaces) -> None:
         cell.interface = interfaces[s][j] if s < len(interfaces) else None
 
 
-def make_cells(
-    context: RankContext, interfaces: Interfaces | None = None
-) -> dict[tuple[int, int], Cell]:
-    """Creates the rank's cells, one per (stage, microbatch); cells with a W get a queue.
-
-    ``interfaces``: the outputs between stages, if known.
-    """
+def make_cells(context: RankContext) -> dict[tuple[int, int], Cell]:
+    """Creates the rank's cells, one per (stage, microbatch); cells with a W get a queue."""
     memory, host = context.memory, Host(context.device)
     pairs: dict[tuple[int, int], set[OpKind]] = {}
     for item in context.program.instructions[context.role.rank]:
         if isinstance(item, ir.Compute):
             pairs.setdefault((item.op.stage, item.op.microbatch), set()).add(item.op.kind)
-    cells = {pair: make_cell(kinds, memory, host) for pair, kinds in sorted(pairs.items())}
-    hand_on(cells, interfaces or [])
-    return cells
+    return {pair: make_cell(kinds, memory, host) for pair, kinds in sorted(pairs.items())}
 
 
 def make_cell(

@@ -82,8 +82,6 @@ def test_a_pattern_for_a_dtensor_is_refused() -> None:
     assert named_axes(1, "up.weight", {"up.*": ONE}, (0, 3)) == {ONE}
 
 
-def test_groups_that_hold_each_other_are_refused() -> None:
-    with pytest.raises(
-        InputError, match=r"^norm_groups: 'up\.\*', '\*': expected groups that share one"
-    ):
-        named_axes(1, "up.weight", {"up.*": ONE, "*": (0, 1, 2, 3)}, ())
+def test_a_group_within_another_one_counts_no_more() -> None:
+    every = (0, 1, 2, 3)
+    assert named_axes(1, "up.weight", {"up.*": ONE, "*": every}, ()) == {every}

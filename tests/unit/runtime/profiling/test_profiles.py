@@ -107,7 +107,8 @@ def test_a_model_that_is_there_is_left_as_it_is() -> None:
 
 
 def samples(ranks: tuple[int, int], small: float, large: float) -> LinkSamples:
-    return LinkSamples(ranks, MEGABYTE, [small] * 5, [large / 2, large, large, large, large * 9])
+    times = {8: [small] * 5, MEGABYTE: [large / 2, large, large, large, large * 9]}
+    return LinkSamples(ranks, times)
 
 
 def test_times_of_messages_are_links() -> None:
@@ -124,5 +125,6 @@ def test_times_of_messages_are_links() -> None:
     assert 0.99 < faster.latency < 1.0
     bounded = links_of([samples((0, 1), 1.0, 2.0)], most=0.25).default  # by an activation
     assert (bounded.latency, bounded.delay(MEGABYTE)) == (0.25, pytest.approx(2.0))
-    copies = probe_host(torch.device("cpu"), 3, rank=1)
-    assert (copies.ranks, copies.size, len(copies.small)) == ((1, 1), 1 << 23, 3)
+    copies = probe_host(torch.device("cpu"), 1)
+    assert (copies.ranks, [*copies.times]) == ((1, 1), [8, 1 << 23])
+    assert {len(times) for times in copies.times.values()} == {20}
