@@ -1,1 +1,1 @@
-"""Why a schedule takes as long as it does, and how much more memory or faster links would gain."""
+"""Why a schedule takes as long as it does, and certificates of its lower bound."""
