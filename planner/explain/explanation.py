@@ -5,7 +5,7 @@ The arguments are those of the bounds (:class:`pipeloom.solver.core.bound.Bound`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
@@ -41,11 +41,8 @@ SEARCHED: Mapping[str, str] = {
     "milp": "the MILP, which left no cheaper order",
 }
 """Lower bounds proven by search, which have no closed-form argument."""
-RELAXED: Mapping[str, Callable[[Problem, float, Budget], Bound | None]] = {
-    "remat-relaxation": remat_relaxation,
-}
-"""Lower bounds by a small MILP, whose solution identifies the binding rank."""
-RELAXING = 3.0  # seconds
+RELAXING = 3.0
+"""Seconds for the MILP of ``remat-relaxation``, whose solution identifies the binding rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +115,8 @@ def why(schedule: Schedule) -> BoundReason:
     if report is None or report.lower_bound is None:
         return reason
     name, value = str(report.bound), report.lower_bound
-    if name in RELAXED and value > reason.value:
-        cost = objective_cost(schedule)
-        found = RELAXED[name](problem, cost, Budget(RELAXING))
+    if name == "remat-relaxation" and value > reason.value:
+        found = remat_relaxation(problem, objective_cost(schedule), Budget(RELAXING))
         if found is not None:
             return _reason(problem, replace(found, name=name, value=value))
     if name not in SEARCHED or value <= reason.value:
@@ -237,7 +233,7 @@ def explain(schedule: Schedule | Planned | Document) -> Explanation:
         losses(found),
         None if step is None else (step, work_bound(problem).value),
         getattr(schedule, "candidates", ()),
-        getattr(schedule, "compared", "placement"),
+        "schedule" if "for" in getattr(schedule, "facts", {}) else "placement",
     )
 
 

@@ -249,7 +249,8 @@ class NothingFits(InfeasibleError):  # noqa: N818
 
     def to_dict(self) -> dict[str, Any]:
         candidates = [asdict(one) for one in self.candidates]
-        return super().to_dict() | {"candidates": candidates} | self.facts
+        facts: dict[str, Any] = {"candidates": candidates} | self.facts
+        return super().to_dict() | facts
 
     @property
     def lines(self) -> Sequence[str]:

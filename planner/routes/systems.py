@@ -227,45 +227,52 @@ def best_for(
     """
     plans = system.plans(given, terms, spec, search.options)
     unsearched = system.unsearched(given, terms.microbatches, spec)
-    bounded, compared = [*plans, *unsearched], [*plans, *unsearched]
-    free = _any_order(given, terms, search, spec) if system.any_order else None
-    if free is not None:  # its bound covers the placements of plans
+    free, first = None, list[Result]()
+    if system.any_order:
+        free = _any_order(given, terms, search, spec)
         name = f"any order, best: {free.schedule.problem.placement.name}"
-        any_order = Result(name, free.schedule, lower_bound=free.least_bound)
-        bounded, compared = [any_order, *unsearched], [any_order, *compared]
+        first = [Result(name, free.schedule, lower_bound=free.least_bound)]
+    compared = [*first, *plans, *unsearched]
     best = min(compared, key=_cost)
     candidates = tuple(_candidate(one, best) for one in compared)
-    shown, facts = candidates_table("schedule", candidates), {"for": system.name}
+    table = candidates_table("schedule", candidates)
     if best.planned is None:
-        proven = all(one.lower_bound is None for one in compared)
-        which = f"that {system.name} runs" if proven else f"found that {system.name} runs and"
-        raise NothingFits(f"nothing {which} fits", shown, candidates, facts=facts)
+        raise _nothing_fits(system, candidates, table)
+    bounded = [*(first or plans), *unsearched]  # the bound of any order covers plans
     bound = min(one.lower_bound for one in bounded if one.lower_bound is not None)
+    covers = f"all schedules that {system.name} runs"
     loose = best.cost > bound and any(one.lower_bound == bound for one in unsearched)
     note = " (more stages per rank were not searched)" * loose
-    covers = f"all schedules that {system.name} runs"
-    line = over_all(covers, best.schedule, bound, note)
-    if not (system.any_order or isinstance(given, LayeredProfile)):
-        line += f"\nnote: a {system.name} layout needs a profile by layers (profile --layers)"
-    words = f"{shown}\n{line}"
-    if free is not None and best is compared[0]:
-        words, facts = "\n\n".join(filter(None, [free.words, words])), free.facts | facts
+    words = [f"{table}\n{over_all(covers, best.schedule, bound, note)}"]
+    facts: dict[str, Any] = {"for": system.name}
+    assumed = None
+    if free is not None and best is first[0]:
+        words, facts = [free.words, *words], free.facts | facts
     elif isinstance(given, LayeredProfile):
-        words = f"{stages_table(best.schedule)}\n\n{words}"
+        words = [stages_table(best.schedule), *words]
         facts |= {"partition": {"parts": stages_of(best.schedule.problem)}}
-    assumed = None if isinstance(given, LayeredProfile) else assumed_cut(given, best.schedule)
+    if isinstance(given, Profile):
+        assumed = assumed_cut(given, best.schedule)
+        if not system.any_order:
+            words.append(f"note: a {system.name} layout needs a profile by layers (--layers)")
     return replace(
         best,
         name=OPTIMIZER,
-        scheme="",
+        scheme=OPTIMIZER,
         lower_bound=bound,
         bound=covers,
         candidates=candidates,
         assumed=assumed,
         facts=facts,
-        words=words,
+        words="\n\n".join(filter(None, words)),
         stopped=search.stopped,
     )
+
+
+def _nothing_fits(system: System, candidates: Sequence[Candidate], table: str) -> NothingFits:
+    proven = all(one.lower_bound is None for one in candidates)
+    which = f"that {system.name} runs" if proven else f"found that {system.name} runs and"
+    return NothingFits(f"nothing {which} fits", table, candidates, facts={"for": system.name})
 
 
 def _candidate(one: Result, best: Result) -> Candidate:

@@ -11,13 +11,13 @@ import pytest
 
 from pipeloom import Profile, StageProfile, optimize, verify
 from pipeloom.ir import Link, Links
-from pipeloom.planner import Answer
+from pipeloom.planner import Result
 
 STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, 1e4, 1e9, 1e9, 2e9)
 """A stage whose weights take long to send."""
 
 
-def asked(profile: Profile, microbatches: int, **more: Any) -> Answer:
+def asked(profile: Profile, microbatches: int, **more: Any) -> Result:
     options = {"solver": "heuristic", "work_limit": 0.05} | more
     return optimize(profile, microbatches, passing="auto", **options)
 
