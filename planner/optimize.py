@@ -35,7 +35,7 @@ from .routes.placements import best_of_placements, one_placement
 from .routes.systems import SYSTEMS, System, best_for
 from .solving.cache import ResultCache, key_of
 from .solving.progress import Note
-from .solving.search import Search, memory_held, too_full
+from .solving.search import Search, memory_held
 
 TIME_LIMIT = 20.0
 """Default time limit, in seconds."""
@@ -170,12 +170,9 @@ class Question:
         where, given, passing = self.terms.where, self.given, self.request.passing
         if isinstance(given, LayeredProfile) or self.system is not None or passing == "auto":
             return
-        full = None if self.spec.name == AUTO else too_full(answer.schedule)
-        if full is not None:
-            words = (
-                "a given --placement keeps --memory-limit only; without --placement both are kept"
-            )
-            self.search.progress(Note(f"note: {where}: {full}; {words}"))
+        if self.spec.name != AUTO and (excess := answer.excess()) is not None:
+            words = "with --placement, only --memory-limit is kept"
+            self.search.progress(Note(f"note: {where}: {excess}; {words}"))
         if passing == "weights":
             lacking = [each for each in missing_sizes(given) if each != "activation_bytes"]
             tell_missing(given, lacking, self.search, where)

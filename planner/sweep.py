@@ -43,6 +43,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
+RESULTS, PICTURE = "results.json", "frontier.svg"
 Rate: TypeAlias = Callable[[float], float]
 """Converts a cost in milliseconds to the bubble rate that a picture shows."""
 
@@ -134,10 +135,10 @@ class Sweep(ResultTable):
         return lines
 
     def write(self, folder: Path) -> None:
-        """Write results.json and frontier.svg."""
+        """Write the table and the picture."""
         document = {key: value for key, value in self.to_dict().items() if key != "output"}
-        write_json(document, str(folder / "results.json"))
-        write_text(self.picture(), str(folder / "frontier.svg"))
+        write_json(document, str(folder / RESULTS))
+        write_text(self.picture(), str(folder / PICTURE))
 
 
 def _file_of(row: Result) -> str:
@@ -192,6 +193,9 @@ def sweep(request: SweepRequest) -> Sweep:
         )
         for limit, label in zip(limits.values(), labels, strict=True)
     ]
+    if folder is not None:  # those of an earlier sweep would seem to be this one's if it failed
+        for name in (RESULTS, PICTURE):
+            (folder / name).unlink(missing_ok=True)
     solved = _solved(questions, told, away)
     rows = tuple(_no_worse(solved, limits, labels, told, folder))
     if stop() and len(rows) < len(limits):

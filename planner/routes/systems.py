@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 from pipeloom.compiler.exporters.megatron_layout import check_layers
@@ -254,7 +254,9 @@ def best_for(
     if isinstance(given, Profile):
         assumed = assumed_cut(given, best.schedule)
         if not system.any_order:
-            words.append(f"note: a {system.name} layout needs a profile by layers (--layers)")
+            words.append(
+                f"note: a {system.name} layout needs a profile by layers (profile --layers)"
+            )
     return replace(
         best,
         name=OPTIMIZER,
@@ -276,8 +278,9 @@ def _nothing_fits(system: System, candidates: Sequence[Candidate], table: str) -
 
 
 def _candidate(one: Result, best: Result) -> Candidate:
-    cost, reason = _cost(one), None if one is best else one.refusal or COSTS_MORE
-    return Candidate(one.name, cost if isfinite(cost) else None, one.lower_bound, reason)
+    if one.planned is None:
+        return Candidate(one.name, None, one.lower_bound, one.refusal)
+    return Candidate(one.name, one.cost, one.lower_bound, None if one is best else COSTS_MORE)
 
 
 def _any_order(
