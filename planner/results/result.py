@@ -19,7 +19,7 @@ from .candidates import Candidate, least_bound
 from .figures import Figures
 
 if TYPE_CHECKING:
-    from ..explain.explanation import Explanation
+    from .explanation import Explanation
 
 OPTIMIZER = "optimize"
 """The name of the optimizer's results."""
@@ -204,7 +204,7 @@ class Result(Figures):
 
     def explain(self) -> Explanation:
         """Explain why no schedule is cheaper, and where this one loses time."""
-        from ..explain.explanation import explain
+        from .explanation import explain
 
         return explain(self)
 
@@ -215,7 +215,7 @@ class Result(Figures):
         one's argument has no certificate yet. Raises InputError if there is none (fused pairs,
         weight updates after each microbatch).
         """
-        from ..explain.certificate import certificate
+        from .certificate import certificate
 
         return certificate(self.schedule)
 

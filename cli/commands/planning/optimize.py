@@ -79,8 +79,8 @@ class OptimizeCommand(WritingCommand, Quiet, OptimizeRequest):
         check_writable(path)
 
     def _plan(self, profile: ProfileSource, **asked: Any) -> Result:
-        from pipeloom.planner.explain.certificate import check_certifiable
         from pipeloom.planner.optimize import optimize
+        from pipeloom.planner.results.certificate import check_certifiable
 
         if self.certificate:
             check_certifiable(profile)
@@ -90,7 +90,7 @@ class OptimizeCommand(WritingCommand, Quiet, OptimizeRequest):
 def _certify(path: str, answer: Result) -> bool:
     """Write the certificate; False, with a message, if there is none."""
     from pipeloom.ir.formats import write_json
-    from pipeloom.planner.explain.certificate import shortfall
+    from pipeloom.planner.results.certificate import shortfall
 
     try:
         certificate = answer.certificate()

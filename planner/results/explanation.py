@@ -29,7 +29,7 @@ from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.core.tolerances import CLOSED, ROUNDING
 
 from ..inputs.documents import Document, Planned, read_schedule
-from ..results.candidates import Candidate
+from .candidates import Candidate
 
 SEARCHED: Mapping[str, str] = {
     "moments-tree": "a search over which of two stages on a rank begins or ends first",
