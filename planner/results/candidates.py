@@ -29,7 +29,6 @@ class Candidate:
     lower_bound: float | None
     reason: str | None = None
     seconds: float | None = None
-    bubble_rate: float | None = None
     assumed: str | None = None
     cuts: int | None = None
 

@@ -17,7 +17,6 @@ from pipeloom.ir.model.ops import KIND_MASK, FloatArray, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
-from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.bounds import lower_bounds, work_bound
 from pipeloom.solver.bounds.feasibility import check_feasible
@@ -26,10 +25,9 @@ from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.relaxations import offloadable, recomputable
 from pipeloom.solver.core.schedule_cost import objective_cost
 from pipeloom.solver.core.stopping import Budget
-from pipeloom.solver.core.tolerances import CLOSED, ROUNDING
+from pipeloom.solver.core.tolerances import ROUNDING
 
 from ..inputs.documents import Document, Planned, read_schedule
-from .candidates import Candidate
 
 SEARCHED: Mapping[str, str] = {
     "moments-tree": "a search over which of two stages on a rank begins or ends first",
@@ -157,8 +155,7 @@ class Explanation:
     """The reasons for a schedule's ``cost``, in milliseconds, by its ``objective``.
 
     ``step``: if the schedule was chosen by step time, its step time and the lower bound of its
-    placement. ``candidates``: those from which it was chosen; ``compared``: their kind, placements
-    or a system's schedules.
+    placement.
     """
 
     objective: str
@@ -166,19 +163,16 @@ class Explanation:
     reason: BoundReason
     losses: Sequence[Loss]
     step: tuple[float, float] | None = None
-    candidates: Sequence[Candidate] = ()
-    compared: str = "placement"
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "step": self.step and dict(zip(("value", "bound"), self.step, strict=True)),
-            "candidates": [asdict(one) for one in self.candidates],
             "bound": asdict(self.reason),
             "losses": [asdict(loss) for loss in self.losses],
         }
 
     def __str__(self) -> str:
-        parts = [self._chosen(), self._placed(), self._why(), self._where()]
+        parts = [self._chosen(), self._why(), self._where()]
         return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
     def _chosen(self) -> list[str]:
@@ -190,14 +184,6 @@ class Explanation:
             "what the busiest rank computes",
             f"what follows is about the {self.objective}",
         ]
-
-    def _placed(self) -> list[str]:
-        """Why no other placement is better, or how much better each may be."""
-        others = [one for one in self.candidates if one.reason is not None]
-        if not others or self.step is not None:
-            return []
-        lines = [f"  {one.name}: {_against(one, self.cost)}" for one in others]
-        return [f"why no other {self.compared}", *lines]
 
     def _why(self) -> list[str]:
         rank = "" if self.reason.rank is None else f", rank {self.reason.rank} binds"
@@ -221,8 +207,8 @@ class Explanation:
 def explain(schedule: Schedule | Planned | Document) -> Explanation:
     """Explain why a schedule cannot be cheaper, and where it loses time.
 
-    The schedule is an object, a JSON object, a file, or a result of ``optimize``, whose candidates
-    are explained, too. Raises InputError if the file is invalid.
+    The schedule is an object, a JSON object, a file, or a result of ``optimize``. Raises InputError
+    if the file is invalid.
     """
     found = timed(read_schedule(schedule)[0])
     problem, step = found.problem, getattr(schedule, "step", None)
@@ -232,20 +218,7 @@ def explain(schedule: Schedule | Planned | Document) -> Explanation:
         why(found),
         losses(found),
         None if step is None else (step, work_bound(problem).value),
-        getattr(schedule, "candidates", ()),
-        "schedule" if "for" in getattr(schedule, "facts", {}) else "placement",
     )
-
-
-def _against(other: Candidate, cost: float) -> str:
-    """Why a placement is not better than a schedule that costs ``cost``."""
-    if other.lower_bound is None:
-        return other.reason or "does not fit"
-    bound = f"none of its schedules is below {_duration(other.lower_bound)}"
-    if other.lower_bound >= cost * (1 - CLOSED):
-        return bound
-    found = "none was found" if other.cost is None else f"the best found is {_duration(other.cost)}"
-    return f"{found}, {bound}: up to {percent(1 - other.lower_bound / cost)} less is not excluded"
 
 
 def _shown(losses: Sequence[Loss]) -> list[Loss]:

@@ -24,7 +24,7 @@ from ..results.result import OPTIMIZER, NothingFits, Result
 from ..solving.progress import Note
 from ..solving.search import Search
 from .placements import assumed_cut, best_of_placements
-from .reasons import SchemeChoice
+from .reasons import schemes_table, sentences
 from .schemes import Activations, Scheme, schemes
 
 SHARES = {"activations": 4.0, "weights": 3.0}
@@ -47,9 +47,12 @@ def best_of_schemes(
             f"{terms.where}: {lacking[0]}: missing; expected it with --passing auto, which "
             "compares the times of messages"
         )
-    choice = compare_schemes(profile, terms, search, placed=placed, copies=copies)
-    facts, words, best = {"choice": choice.to_dict()}, str(choice), choice.best
-    candidates = tuple(_candidate(row, best) for row in choice.rows)
+    rows = compare_schemes(profile, terms, search, placed=placed, copies=copies)
+    best = rows[0] if rows[0].why_not is None else None
+    reasons, candidates = sentences(rows, best), tuple(_candidate(row, best) for row in rows)
+    words = "\n".join([schemes_table(rows, best), "", *reasons])
+    schemes = [row.row(on_cluster=True) | {"why_not": row.why_not} for row in rows]
+    facts = {"choice": {"schemes": schemes, "reasons": reasons}}
     if best is None:
         raise NothingFits("no scheme fits", words, candidates, facts=facts)
     return replace(
@@ -99,12 +102,13 @@ def compare_schemes(
     *,
     placed: bool = False,
     copies: int | None = None,
-) -> SchemeChoice:
-    """The schedule with the shortest step over all schemes, within memory limit and device memory.
+) -> list[Result]:
+    """The schedule with the shortest step of each scheme, within memory limit and device memory.
 
-    Steps are compared by :attr:`Result.step_time`. For each scheme, its constructed schedules
-    are tried, then those of ``search``; if ``placed``, also the best placement of activations.
-    Once the search is stopped, one constructed schedule per scheme is tried.
+    They are sorted by :attr:`.Figures.step_time`; those that do not fit come last, each with the
+    reason. For each scheme, its constructed schedules are tried, then those of ``search``; if
+    ``placed``, also the best placement of activations. Once the search is stopped, one constructed
+    schedule per scheme is tried.
     """
     posed, rows = schemes(profile, terms), list[Result]()
     whole = sum(SHARES.get(scheme.name, 0.0) for scheme in posed)
@@ -123,9 +127,9 @@ def compare_schemes(
         few = f"{counted(profile.num_stages, 'stage')} cannot fill {counted(profile.ranks, 'rank')}"
         rows.append(Result("activations", why_not=few))
     rows.sort(key=_order)
-    best = rows[0] if rows[0].why_not is None else None
-    best = best and Result(best.name, certified(best.schedule), scheme=best.scheme)
-    return SchemeChoice(best, tuple(rows))
+    if (best := rows[0]).why_not is None:
+        rows[0] = Result(best.name, certified(best.schedule), scheme=best.scheme)
+    return rows
 
 
 def certified(schedule: Schedule) -> Schedule:

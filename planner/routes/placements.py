@@ -161,16 +161,14 @@ def tried_placements(
 def _tried(
     one: TriedPlacement, best: Schedule | None, cost: float, cuts: list[str] | None
 ) -> Candidate:
-    found = one.schedule
     is_best = best is not None and one.name == best.problem.placement.name
     reason = one.why_not or _little_searched(one, cost) or COSTS_MORE
     return Candidate(
         one.name,
-        None if found is None else one.cost,
+        None if one.schedule is None else one.cost,
         one.bound,
         None if is_best else reason,
         None if one.seconds is None else round(one.seconds, 3),
-        None if found is None else found.known_timing.bubble_rate(found.problem.objective),
         one.note or None,
         None if cuts is None else cuts.count(one.name),
     )

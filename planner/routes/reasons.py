@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.schedule import OPTIMIZED
@@ -25,43 +22,16 @@ COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SchemeChoice:
-    """The comparison of the schemes. ``best``: the schedule to run; None if nothing fits. ``rows``:
-    one per scheme, sorted by step time.
+def schemes_table(rows: Sequence[Result], best: Result | None) -> str:
+    """A table of the schemes; ``best`` is chosen."""
 
-    A row is the scheme's fastest schedule that fits, or else the one that needs the least memory,
-    with the reason why it cannot be used.
-    """
+    def against(row: Result) -> str:
+        if best is None or row.scheme == best.scheme:
+            return "chosen"
+        return f"+{percent(row.step_time / best.step_time - 1)}" if best.step_time > 0 else ""
 
-    best: Result | None
-    rows: tuple[Result, ...]
-
-    @cached_property
-    def reasons(self) -> list[str]:
-        """Sentences on what decides the choice. Computing the sizes at which it changes takes some
-        time."""
-        return sentences(self)
-
-    @property
-    def usable(self) -> list[Result]:
-        return [row for row in self.rows if row.why_not is None]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The table and the sentences: ``choice`` in the command's JSON output."""
-        fits = ({"fits": row.why_not is None, "why_not": row.why_not} for row in self.rows)
-        rows = [row.row(on_cluster=True) for row in self.rows]
-        return {
-            "scheme": self.best.scheme if self.best else None,
-            "schemes": [row | fit for row, fit in zip(rows, fits, strict=True)],
-            "reasons": self.reasons,
-        }
-
-    def __str__(self) -> str:
-        """The table, then the sentences."""
-        chosen = ("", lambda row: "does not fit" if row.why_not else _against(row, self.best))
-        shown = [*COLUMNS, Column(*chosen), Column("schedule", _named)]
-        return "\n".join([results_table(self.rows, shown), "", *self.reasons])
+    chosen = ("", lambda row: "does not fit" if row.why_not else against(row))
+    return results_table(rows, [*COLUMNS, Column(*chosen), Column("schedule", _named)])
 
 
 def _named(row: Result) -> str:
@@ -72,19 +42,13 @@ def _named(row: Result) -> str:
     return f"{name}, {row.schedule.problem.placement.name}"
 
 
-def _against(row: Result, best: Result | None) -> str:
-    if best is None or row.scheme == best.scheme:
-        return "chosen"
-    return f"+{percent(row.step_time / best.step_time - 1)}" if best.step_time > 0 else ""
-
-
-def sentences(choice: SchemeChoice) -> list[str]:
-    """The reasons for the best scheme and against the others, or why nothing fits."""
-    if choice.best is None:
-        return [f"{row.scheme}: {row.why_not}" for row in choice.rows]
-    lines = [_chosen(choice.best, choice.usable[1:])]
-    others = (row for row in choice.rows if row.scheme != choice.best.scheme)
-    return [*lines, *(_not_chosen(row, choice.best) for row in others)]
+def sentences(rows: Sequence[Result], best: Result | None) -> list[str]:
+    """The reasons for the ``best`` scheme and against the others, or why nothing fits."""
+    if best is None:
+        return [f"{row.scheme}: {row.why_not}" for row in rows]
+    others = [row for row in rows if row.scheme != best.scheme]
+    usable = [row for row in others if row.why_not is None]
+    return [_chosen(best, usable), *(_not_chosen(row, best) for row in others)]
 
 
 def _chosen(best: Result, others: list[Result]) -> str:

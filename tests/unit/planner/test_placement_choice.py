@@ -57,8 +57,6 @@ def test_bound_and_status_are_those_of_the_chosen_placement() -> None:
     bounds = [one["lower_bound"] for one in shown["candidates"] if one["lower_bound"]]
     assert shown["least_bound"] == answer.least_bound
     assert answer.least_bound == min(bounds) <= answer.lower_bound
-    searched = [one for one in shown["candidates"] if one["cost"] is not None]
-    assert all(0 < one["bubble_rate"] < 1 for one in searched)
 
 
 @pytest.mark.parametrize("placement", ["v", (3, 2, 1, 0)])
