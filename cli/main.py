@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from pipeloom import __version__
-from pipeloom.ir.errors import InputError, PipeloomError, did_you_mean, standard_output
+from pipeloom.ir.errors import Fault, InputError, PipeloomError, did_you_mean, standard_output
 from pipeloom.ir.removed import replaced
 
 from .arguments import Command, add_options, as_typed
@@ -36,6 +36,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("files.export", "write a schedule in another system's format"),
     "import": ("files.import_", "read another system's format"),
 }
+USAGE = {
+    "unrecognized arguments: ": "unrecognized",
+    "the following arguments are required: ": "missing",
+}
+"""Beginnings of argparse's messages that arguments follow, and what is said of these instead."""
 CBC = "pipeloom.solver.exact.cbc"
 LEFT = ("solve_", "rank ")
 """Prefixes of the names of threads that may still be running at exit: those of
@@ -59,7 +64,12 @@ class Parser(argparse.ArgumentParser):
         raise Answered(status)
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(f"{message}{self._meant(message)} (see {self.prog} --help)")
+        key, _, words = message.removeprefix("argument ").partition(": ")
+        for lead, said in USAGE.items():
+            if message.startswith(lead):
+                key, words = message.removeprefix(lead), said
+        hint = f"{self._meant(message)} (see {self.prog} --help)"
+        raise InputError(Fault(f"{words}{hint}", key=key))
 
     @property
     def options(self) -> Collection[str]:

@@ -51,6 +51,8 @@ REMOVED: dict[str, str] = {
     "pipeloom.Level": "t_r and m_r of a StageProfile",
     "pipeloom tune": _TUNE,
     "pipeloom.tune": _TUNE,
+    "pipeloom.Answer": "optimize returns a pipeloom.Result",
+    "pipeloom.Evaluation": "the rows of compare and sweep are of the type pipeloom.Result",
     "--memory-only": "`pipeloom predict MODEL` calculates memory without running the model",
     "--pairs": "write t_fb into the profile, the time of an F and a BW that overlap",
     "--view": "a profile joins what all processes measured",

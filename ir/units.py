@@ -59,8 +59,9 @@ def duration(milliseconds: float, most: float | None = None) -> str:
     """``12.011 s``, ``812.9 ms``, ``45.1 us``: at most five digits.
 
     The unit is that of the time ``most`` (ms), by default ``milliseconds`` itself, or if the number
-    would have an exponent otherwise.
+    would have an exponent otherwise. Rounding errors do not decide the last digit.
     """
+    milliseconds = float(f"{milliseconds:.8g}")
     if most is not None and "e-" not in (shown := _in_unit_of(most, milliseconds)):
         return shown
     return _in_unit_of(milliseconds, milliseconds)

@@ -4,8 +4,6 @@ from .clusters.cluster import preset as preset
 from .clusters.cluster import read_cluster as read_cluster
 from .clusters.efficiency import Efficiency as Efficiency
 from .configurations.configuration import Configuration as Configuration
-from .explain.answer import Answer as Answer
-from .explain.certificate import certificate as certificate
 from .inputs.problem_setup import Terms as Terms
 from .models.arithmetic import Arithmetic as Arithmetic
 from .models.precision import Precision as Precision
@@ -20,6 +18,8 @@ from .plan import PlannedConfiguration as PlannedConfiguration
 from .prediction.calibration import Calibration as Calibration
 from .prediction.measured_rows import MeasuredRow as MeasuredRow
 from .prediction.measured_rows import read_rows as read_rows
+from .results.certificate import certificate as certificate
+from .results.result import Result as Result
 from .routes.passing import compare_schemes as compare_schemes
 from .scaling import ScalePoint as ScalePoint
 from .scaling import Scaling as Scaling

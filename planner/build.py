@@ -12,9 +12,9 @@ from .inputs.fixed_cut import profiles_of
 from .inputs.problem_setup import ProfileSource, Terms
 from .requests.fields import takes
 from .requests.search import BuildRequest
+from .results.result import Result
 from .routes.placements import assumed_cut
 from .solving.progress import Note, unheard
-from .solving.search import too_full
 
 
 @takes(BuildRequest)
@@ -34,9 +34,10 @@ def build(request: BuildRequest) -> Schedule:
         schedule = build_family(request.family, fitting, terms.microbatches, **terms.limits)
     if request.replicate:
         schedule = keep_copies(schedule, request.replicate)
-    note, full = transfer_note(schedule), too_full(schedule)
-    cut = assumed_cut(fitting, schedule)
-    notes = [note, cut and f"assumed: {cut}", full and f"{full}: build keeps --memory-limit only"]
+    note, cut = transfer_note(schedule), assumed_cut(fitting, schedule)
+    excess = Result(request.family, schedule).excess()
+    kept = excess and f"{excess}; build keeps only --memory-limit"
+    notes = [note, cut and f"assumed: {cut}", kept]
     for words in filter(None, notes):
         (request.progress or unheard)(Note(f"{source.where}: {words}"))
     return schedule

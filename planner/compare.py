@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError, UnsupportedError
-from pipeloom.ir.model.schedule import gap_between
-from pipeloom.report.summaries import proven, transfer_note
+from pipeloom.report.summaries import transfer_note
 from pipeloom.solver.families import FAMILIES, build_family
 
-from .explain.answer import Answer
 from .inputs.fixed_cut import Profiles, profiles_of
 from .inputs.problem_setup import ProfileSource, Terms
 from .optimize import optimize
@@ -21,27 +19,28 @@ from .requests.exclusions import COMPARE, refuse
 from .requests.fields import takes
 from .requests.search import CompareRequest, SearchRequest
 from .results import table as of
-from .results.evaluation import Evaluation
-from .results.table import EvaluationTable, evaluations_table, grouped
+from .results.result import OPTIMIZER, Result
+from .results.table import ResultTable, grouped, results_table
 from .routes.placements import assumed_cut
 
 WIDTH = 100
 """Width, in characters, of the table and of the lines below it."""
-OPTIMIZER = "optimize"
-"""The name of the optimizer's row."""
 
 
 @dataclass(frozen=True)
-class Comparison(EvaluationTable):
+class Comparison(ResultTable):
     """One row per family, with its schedule or the reason why it cannot be built; the last row is
-    the optimizer's.
+    the optimizer's."""
 
-    ``all_cuts``: the optimizer's lower bound holds for all cuts of the profile's layers.
-    ``interrupted``: the optimizer's search was stopped.
-    """
+    @property
+    def best(self) -> Result | None:
+        """The optimizer's row, if it has a schedule."""
+        return next((row for row in self.built if row.name == OPTIMIZER), None)
 
-    all_cuts: bool = False
-    interrupted: bool = False
+    @property
+    def interrupted(self) -> bool:
+        """Whether the optimizer's search was stopped."""
+        return self.best is not None and self.best.stopped
 
     @property
     def averaged(self) -> bool:
@@ -50,10 +49,9 @@ class Comparison(EvaluationTable):
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``compare --json`` prints."""
-        rows = [row.to_dict() for row in self.rows]
-        for row in self.built:
-            if row.name == OPTIMIZER:
-                rows[-1] |= {"interrupted": self.interrupted, "all_cuts": self.all_cuts}
+        rows = [row.row() for row in self.rows]
+        if (best := self.best) is not None:
+            rows[-1] |= {"interrupted": self.interrupted, "all_cuts": "partition" in best.facts}
         return super().to_dict() | {"results": rows}
 
     def __str__(self) -> str:
@@ -83,8 +81,8 @@ class Comparison(EvaluationTable):
             return ""
         shown = [of.SCHEDULE, *([of.ITERATION] if self.averaged else []), of.PERIOD, of.MAKESPAN]
         shown += [of.BUBBLE, of.LINK_BYTES, of.PEAK_MEMORY, of.BALANCE]
-        rows = sorted(self.built, key=lambda row: (row.uncosted is not None, row.iteration_time))
-        lines = evaluations_table(rows, shown).splitlines()
+        rows = sorted(self.built, key=lambda row: (row.uncosted is not None, row.cost))
+        lines = results_table(rows, shown).splitlines()
         unreal = next((row.uncosted for row in rows if row.uncosted), None)
         if unreal:
             apart = sum(row.uncosted is None for row in rows) - len(rows)
@@ -107,8 +105,7 @@ class Comparison(EvaluationTable):
                 yield f"does not fit: {excess}", row.name
 
     def _of_the_optimizer(self) -> list[str]:
-        best = next((row for row in self.built if row.name == OPTIMIZER), None)
-        if best is None:
+        if (best := self.best) is None:
             return []
         tried = [one.name for one in best.candidates if one.lower_bound is not None]
         chosen = best.schedule.problem.placement.name
@@ -118,8 +115,8 @@ class Comparison(EvaluationTable):
             for row in self.built
             if row.uncosted is None and (row.schedule.problem.placement.name not in tried)
         ]
-        cuts = "all cuts and " if self.all_cuts else ""
-        known, end = _known(best), "; interrupted" if self.interrupted else ""
+        cuts = "all cuts and " if "partition" in best.facts else ""
+        known, end = best.proven_over_all, "; interrupted" if self.interrupted else ""
         lines = [f"{OPTIMIZER}: {chosen}, {known} among {cuts}all schedules with {among}{end}"]
         if other:
             named = ", ".join(row.name for row in other)
@@ -127,14 +124,6 @@ class Comparison(EvaluationTable):
             kind = "placement, passing or pairs" if pairs else "placement or passing"
             lines.append(f"not covered by this bound, as they have another {kind}: {named}")
         return lines
-
-
-def _known(best: Evaluation) -> str:
-    """The gap or status of the best schedule, relative to all placements that were searched."""
-    least = best.least_bound
-    if least is None:
-        return "no bound is known"
-    return proven(best.least_status, gap_between(best.cost, least))
 
 
 def _wrapped(line: str) -> str:
@@ -153,50 +142,28 @@ def compare(request: CompareRequest) -> Comparison:
     source = ProfileSource.of(request.profile, request.progress)
     terms = Terms.of(request, source)
     found, profile_of, cut = profiles_of(source, terms.microbatches, **request.cuts)
-    all_cuts, stopped = cut is not None and request.passing == "activations", False
-    best: list[Evaluation] = []
+    all_cuts = cut is not None and request.passing == "activations"
+    rows = families(profile_of, terms)
     if not request.no_optimizer:
         given = source if all_cuts or cut is None else cut.into(found.ranks)
         asked: dict[str, Any] = {"profile": given, **terms.limits}
         asked |= {} if all_cuts else dict.fromkeys(request.cuts)
         try:
-            answer = optimize(**request.arguments(SearchRequest) | asked)
-            best, stopped = [optimum(answer)], answer.stopped
-        except InfeasibleError as error:
-            best = [optimum(error)]
-        except UnsupportedError as error:
-            best = [Evaluation(OPTIMIZER, why_not=str(error))]
-    rows = (*evaluate_families(FAMILIES, profile_of, terms), *best)
-    return Comparison(found, terms.microbatches, terms.objective, rows, all_cuts, stopped)
+            rows.append(optimize(**request.arguments(SearchRequest) | asked))
+        except (InfeasibleError, UnsupportedError) as error:
+            rows.append(Result.refused(OPTIMIZER, error))
+    return Comparison(found, terms.microbatches, terms.objective, tuple(rows))
 
 
-def evaluate_families(names: Iterable[str], profile_of: Profiles, terms: Terms) -> list[Evaluation]:
+def families(profile_of: Profiles, terms: Terms) -> list[Result]:
     """One row per family: its schedule, or the reason why it cannot be built."""
 
-    def evaluate(name: str) -> Evaluation:
+    def evaluate(name: str) -> Result:
         try:
             profile = profile_of(name)
             schedule = build_family(name, profile, terms.microbatches, **terms.limits)
-        except InfeasibleError as error:
-            return Evaluation(name, infeasible=error)
-        except InputError as error:
-            return Evaluation(name, why_not=str(error).removeprefix(f"{name}: "))
-        return Evaluation(name, schedule, assumed=assumed_cut(profile, schedule))
+        except (InfeasibleError, InputError) as error:
+            return Result.refused(name, error)
+        return Result(name, schedule, assumed=assumed_cut(profile, schedule))
 
-    return [evaluate(name) for name in names]
-
-
-def optimum(answer: Answer | InfeasibleError) -> Evaluation:
-    """The optimizer's row: its schedule, or the memory it would need.
-
-    If the answer has chosen the cut of the layers, its lower bound holds for all cuts, hence also
-    for the chosen one.
-    """
-    if isinstance(answer, InfeasibleError):
-        return Evaluation(OPTIMIZER, infeasible=answer)
-    schedule = answer.schedule
-    if "partition" in answer.facts:
-        report = replace(schedule.known_report, bound="all cuts", status=answer.status)
-        report = replace(report, lower_bound=answer.lower_bound)
-        schedule = replace(schedule, report=report)
-    return Evaluation(OPTIMIZER, schedule, candidates=answer.candidates, assumed=answer.assumed)
+    return [evaluate(name) for name in FAMILIES]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from pipeloom.ir.documents.struct import written
@@ -14,7 +14,6 @@ from pipeloom.ir.model.profile import Profile
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
 
-from .explain.answer import Answer
 from .inputs.documents import read_schedule
 from .inputs.placement_spec import AUTO, PlacementSpec
 from .inputs.problem_setup import (
@@ -29,14 +28,14 @@ from .inputs.words import slow_of
 from .requests.exclusions import OPTIMIZE, refuse
 from .requests.fields import takes
 from .requests.search import OptimizeRequest
-from .routes import layers, placements
+from .results.result import Result
 from .routes.layers import best_of_cuts
 from .routes.passing import best_of_schemes, missing_sizes, tell_missing
-from .routes.placements import best_of_placements, one_placement, with_others
+from .routes.placements import best_of_placements, one_placement
 from .routes.systems import SYSTEMS, System, best_for
-from .solving.cache import AnswerCache, key_of
+from .solving.cache import ResultCache, key_of
 from .solving.progress import Note
-from .solving.search import Search, memory_held, too_full
+from .solving.search import Search, memory_held
 
 TIME_LIMIT = 20.0
 """Default time limit, in seconds."""
@@ -48,7 +47,7 @@ ASKED = (
 
 
 @takes(OptimizeRequest)
-def optimize(request: OptimizeRequest) -> Answer:
+def optimize(request: OptimizeRequest) -> Result:
     """Find the best schedule for a profile, with a lower bound on the optimum.
 
     ``profile``: stages or layers, as an object, a JSON object or a file. The other arguments are
@@ -108,9 +107,9 @@ class Question:
         return request.search(TIME_LIMIT, **more)
 
     @cached_property
-    def cache(self) -> AnswerCache | None:
+    def cache(self) -> ResultCache | None:
         folder = self.request.cache
-        return AnswerCache(folder, self.search.progress) if folder else None
+        return ResultCache(folder, self.search.progress) if folder else None
 
     @cached_property
     def key(self) -> str:
@@ -140,31 +139,18 @@ class Question:
         named = self.spec.chunks is not None or self.spec.name == AUTO
         return None if named else self.spec.owners_on(self.given.ranks)
 
-    def known(self) -> Answer | None:
+    def known(self) -> Result | None:
         """The answer in the cache, if there is one."""
         found = None if self.cache is None else self.cache.find(self.key)
-        return None if found is None else Answer.restored(found[0], self.search, found[1])
+        return None if found is None else Result.restored(*found)
 
-    def keep(self, answer: Answer) -> None:
+    def keep(self, answer: Result) -> None:
         """Store an answer in the cache, if there is one, unless the search was stopped."""
         if self.cache is not None and not answer.stopped:
             self.cache.keep(self.key, answer.document, answer.kept)
 
-    def solve(self) -> Answer:
+    def solve(self) -> Result:
         """Raises InfeasibleError, and InputError if the profile cannot be used for the request."""
-        answer, given, request = self._answer(), self.given, self.request
-        sent = request.passing != "activations"
-        if self.spec.name == AUTO or request.start is not None or sent:
-            return answer
-        if self.system is not None and not self.system.any_order:
-            cost, others = answer.cost, self.system.other_bounds
-            return with_others(answer, partial(others, given, self.terms, self.spec, cost))
-        own = answer.schedule.problem.placement
-        if isinstance(given, LayeredProfile):
-            return with_others(answer, partial(layers.other_bounds, given, self.terms, own))
-        return with_others(answer, partial(placements.other_bounds, given, self.terms, own))
-
-    def _answer(self) -> Answer:
         given, terms, search, spec = self.given, self.terms, self.search, self.spec
         request, chosen = self.request, spec.name == AUTO
         if self.system is not None:
@@ -179,17 +165,14 @@ class Question:
         passing, start = request.passing, request.start
         return one_placement(given, terms, search, spec, passing=passing, start=start)
 
-    def tell_doubts(self, answer: Answer) -> None:
+    def tell_doubts(self, answer: Result) -> None:
         """Notes if a schedule exceeds device memory, or if sizes of messages are unknown."""
         where, given, passing = self.terms.where, self.given, self.request.passing
         if isinstance(given, LayeredProfile) or self.system is not None or passing == "auto":
             return
-        full = None if self.spec.name == AUTO else too_full(answer.schedule)
-        if full is not None:
-            words = (
-                "a given --placement keeps --memory-limit only; without --placement both are kept"
-            )
-            self.search.progress(Note(f"note: {where}: {full}; {words}"))
+        if self.spec.name != AUTO and (excess := answer.excess()) is not None:
+            words = "with --placement, only --memory-limit is kept"
+            self.search.progress(Note(f"note: {where}: {excess}; {words}"))
         if passing == "weights":
             lacking = [each for each in missing_sizes(given) if each != "activation_bytes"]
             tell_missing(given, lacking, self.search, where)

@@ -19,11 +19,9 @@ from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.schedule_cost import cost_and_memory, status_under
 from pipeloom.solver.core.stopping import NEVER
 from pipeloom.solver.core.tolerances import CLOSED
-from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.placement.search import room
 
-from .compare import evaluate_families, optimum
-from .explain.answer import Answer
+from .compare import families
 from .folders import made
 from .inputs.documents import FilePath
 from .inputs.fixed_cut import profiles_of
@@ -33,8 +31,8 @@ from .optimize import TIME_LIMIT, Question
 from .requests.fields import takes
 from .requests.search import OptimizeRequest, SearchRequest, SweepRequest
 from .results import table as of
-from .results.evaluation import Evaluation
-from .results.table import Column, EvaluationTable, evaluations_table, grouped
+from .results.result import OPTIMIZER, Result
+from .results.table import Column, ResultTable, grouped, results_table
 from .solving.progress import Listener, Note, labelled, unheard
 from .solving.workers import Workers, in_order, stop_asked
 
@@ -45,12 +43,13 @@ COLUMNS = (
 )  # fmt: skip
 
 
+RESULTS, PICTURE = "results.json", "frontier.svg"
 Rate: TypeAlias = Callable[[float], float]
 """Converts a cost in milliseconds to the bubble rate that a picture shows."""
 
 
 @dataclass(frozen=True)
-class Sweep(EvaluationTable):
+class Sweep(ResultTable):
     """The best schedule for each memory limit: ``rows``, named by the limits as they were given, in
     ascending order.
 
@@ -59,7 +58,7 @@ class Sweep(EvaluationTable):
     """
 
     limits: Mapping[str, float]
-    families: tuple[Evaluation, ...]
+    families: tuple[Result, ...]
     output: FilePath | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,12 +66,12 @@ class Sweep(EvaluationTable):
         return super().to_dict() | {
             "output": None if self.output is None else os.fspath(self.output),
             "results": list(map(self._result, self.rows)),
-            "families": [row.to_dict() for row in self.families],
+            "families": [row.row() for row in self.families],
         }
 
-    def _result(self, row: Evaluation) -> dict[str, Any]:
+    def _result(self, row: Result) -> dict[str, Any]:
         limit, there = self.limits[row.name], self.output is not None and row.planned
-        known = row.to_dict() | {"file": _file_of(row) if there else None}
+        known = row.row() | {"file": _file_of(row) if there else None}
         known["memory_limit"] = limit if math.isfinite(limit) else None
         return {key: known.get(key) for key in COLUMNS}
 
@@ -82,7 +81,7 @@ class Sweep(EvaluationTable):
         columns = [limit, of.PLACEMENT, of.BUBBLE, cost, of.PEAK_MEMORY, of.STATUS]
         assumed = grouped((row.assumed, row.name) for row in self.rows if row.assumed)
         lines = [f"assumed at {', '.join(names)}: {line}" for line, names in assumed.items()]
-        return "\n".join([evaluations_table(self.rows, columns), *self.notes, *lines])
+        return "\n".join([results_table(self.rows, columns), *self.notes, *lines])
 
     def picture(self) -> str:
         """An SVG of the bubble rate over the memory limit, with bounds and families.
@@ -100,19 +99,19 @@ class Sweep(EvaluationTable):
                 ", ".join([self.profile.name or "sweep", *sizes]),
                 self.objective.value + (f"; {idle} counts as idle" if idle else ""),
                 [self._point(row, rate) for row in self.built],
-                [(row.name, row.peak_memory, rate(row.iteration_time)) for row in families],
+                [(row.name, row.peak_memory, rate(row.cost)) for row in families],
                 self.built[-1].scope if len(tried) == 1 else "any of these placements",
                 {name for name, placement in placed.items() if placement not in tried},
                 self._lines(rate) if len(tried) > 1 else {},
             )
         )
 
-    def _point(self, row: Evaluation, rate: Rate) -> FrontierPoint:
+    def _point(self, row: Result, rate: Rate) -> FrontierPoint:
         """A limit with the bubble rate of the best schedule over all placements searched, and of
         the bound over them."""
         least, proven = row.least_bound, row.least_status is Status.OPTIMAL
         bound = None if least is None else rate(least)
-        return FrontierPoint(self.limits[row.name], rate(row.iteration_time), bound, proven)
+        return FrontierPoint(self.limits[row.name], rate(row.cost), bound, proven)
 
     def _lines(self, rate: Rate) -> dict[str, list[list[tuple[float, float]]]]:
         """For each placement, points (limit, least bubble rate up to this limit), as polylines.
@@ -136,24 +135,24 @@ class Sweep(EvaluationTable):
         return lines
 
     def write(self, folder: Path) -> None:
-        """Write results.json and frontier.svg."""
+        """Write the table and the picture."""
         document = {key: value for key, value in self.to_dict().items() if key != "output"}
-        write_json(document, str(folder / "results.json"))
-        write_text(self.picture(), str(folder / "frontier.svg"))
+        write_json(document, str(folder / RESULTS))
+        write_text(self.picture(), str(folder / PICTURE))
 
 
-def _file_of(row: Evaluation) -> str:
+def _file_of(row: Result) -> str:
     """The name of the schedule's file in the output folder."""
     return f"schedule-{row.name}.json"
 
 
-def _rates(rows: Sequence[Evaluation]) -> tuple[Rate, str]:
+def _rates(rows: Sequence[Result]) -> tuple[Rate, str]:
     """A function from cost to bubble rate, and the extra work that counts as idle, in words.
 
     The rate is the share of the cost not spent on the work of every F, B and W (or on the least
     work of any row, if fused pairs take less).
     """
-    costs = [cost for row in rows for cost in (row.iteration_time, row.least_bound) if cost]
+    costs = [cost for row in rows for cost in (row.cost, row.least_bound) if cost]
     ranks = rows[0].profile.ranks if rows else 1
     work = min([*(row.plain_work for row in rows), *(ranks * cost for cost in costs)], default=0.0)
     recomputed = any(row.work_ratio > 1 + CLOSED for row in rows)
@@ -194,20 +193,16 @@ def sweep(request: SweepRequest) -> Sweep:
         )
         for limit, label in zip(limits.values(), labels, strict=True)
     ]
-    solved = _spread(questions, told, away) if away.spread(len(limits)) else _in_turn(questions)
+    if folder is not None:  # those of an earlier sweep would seem to be this one's if it failed
+        for name in (RESULTS, PICTURE):
+            (folder / name).unlink(missing_ok=True)
+    solved = _solved(questions, told, away)
     rows = tuple(_no_worse(solved, limits, labels, told, folder))
     if stop() and len(rows) < len(limits):
         told(Note(f"interrupted: {counted(len(limits) - len(rows), 'limit')} left out"))
-    families = evaluate_families(FAMILIES, profile_of, replace(terms, memory_limit=math.inf))
-    swept = Sweep(
-        known,
-        terms.microbatches,
-        terms.objective,
-        rows,
-        limits,
-        tuple(families),
-        request.output,
-    )
+    free = tuple(families(profile_of, replace(terms, memory_limit=math.inf)))
+    figures = known, terms.microbatches, terms.objective, rows
+    swept = Sweep(*figures, limits, free, request.output)
     if folder is not None:
         swept.write(folder)
         files = {path.name for path in folder.glob("schedule-*.json")}
@@ -216,31 +211,18 @@ def sweep(request: SweepRequest) -> Sweep:
     return swept
 
 
-Solved: TypeAlias = Iterator[tuple[int, Answer | InfeasibleError]]
-"""The number of each limit, and its answer."""
+Solved: TypeAlias = Iterator[tuple[int, Result]]
+"""The number of each limit, and its result."""
 
 
-def _in_turn(questions: Sequence[Question]) -> Solved:
-    for number, question in enumerate(questions):
-        known = question.known()
-        answer = known or _solution(question)
-        if isinstance(answer, Answer):
-            question.tell_doubts(answer)
-            if known is None:
-                question.keep(answer)
-        yield number, answer
-        if question.search.stopped:
-            return
-
-
-def _spread(questions: Sequence[Question], tell: Listener, workers: Workers) -> Solved:
-    """Solve in worker processes the limits that the cache lacks; each answer is cached at once."""
+def _solved(questions: Sequence[Question], tell: Listener, workers: Workers) -> Solved:
+    """The cached results, and those of the other limits, solved here or in worker processes, in
+    order. Each is cached at once."""
     known = [question.known() for question in questions]
     missing = [number for number, answer in enumerate(known) if answer is None]
-    asked = [
-        replace(questions[n].request, cache=None, progress=None, should_stop=stop_asked)
-        for n in missing
-    ]
+    asked = [questions[number].request for number in missing]
+    if workers.spread(len(missing)):  # neither cache nor listener are in another process
+        asked = [replace(one, cache=None, progress=None, should_stop=stop_asked) for one in asked]
 
     def results() -> Solved:
         for number, cached in enumerate(known):
@@ -249,25 +231,21 @@ def _spread(questions: Sequence[Question], tell: Listener, workers: Workers) -> 
                 yield number, cached
         stop = questions[0].search.options.should_stop
         for at, answer in workers.run(_solve, asked, tell=tell, should_stop=stop):
-            number = missing[at]
-            if isinstance(answer, Answer):
-                questions[number].tell_doubts(answer)
-                questions[number].keep(answer)
-            yield number, answer
+            question = questions[missing[at]]
+            if answer.planned is not None:
+                question.tell_doubts(answer)
+                question.keep(answer)
+            yield missing[at], answer
 
     return in_order(results())
 
 
-def _solve(request: OptimizeRequest) -> Answer | InfeasibleError:
-    """Runs in a worker."""
-    return _solution(Question.of(request))
-
-
-def _solution(question: Question) -> Answer | InfeasibleError:
+def _solve(request: OptimizeRequest) -> Result:
+    """Solve one limit; may run in a worker."""
     try:
-        return question.solve()
+        return Question.of(request).solve()
     except InfeasibleError as error:
-        return error
+        return Result.refused(OPTIMIZER, error)
 
 
 def _no_worse(
@@ -276,18 +254,18 @@ def _no_worse(
     labels: Sequence[str],
     tell: Listener,
     folder: Path | None,
-) -> Iterator[Evaluation]:
+) -> Iterator[Result]:
     """The best schedule for each limit, in ascending order, written into the folder if there is
     one.
 
     A schedule that fits under one limit fits under the next, so that each is at least as good as
     the one before.
     """
-    before: Evaluation | None = None
+    before: Result | None = None
     typed = list(limits.items())
     for number, answer in solved:
         name, limit = typed[number]
-        row = replace(optimum(answer), name=name)
+        row = replace(answer, name=name, scheme=name)
         if row.planned is None:
             tell(Note(f"{labels[number]}: infeasible", routine=True))
         else:
@@ -324,26 +302,22 @@ def _each(request: SweepRequest) -> str:
     return f"{request.work_limit:g} million simulated ops each (--work-limit)"
 
 
-def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluation:
+def _better(row: Result, known: Result | None, limit: float) -> Result:
     """The cheaper of ``row`` and ``known``, the best under a smaller limit; ties are broken by
     memory. ``known`` is returned as a schedule under this limit."""
-    report = row.schedule.report
-    if not (known and report) or cost_and_memory(row.schedule) <= cost_and_memory(known.schedule):
+    if known is None or cost_and_memory(row.schedule) <= cost_and_memory(known.schedule):
         return row
     found, problem = known.schedule.known_report, known.schedule.problem
     under = _under(limit, problem, row.schedule.problem)
-    report = replace(report, family=found.family, method=found.method)
+    value, name = row.lower_bound, row.bound
     if problem.placement != row.schedule.problem.placement:
-        report = replace(report, **_bounded(under, known.cost))
+        bound = lower_bound(under)
+        value, name = bound.value, bound.name
+    status = status_under(value or 0.0, known.objective_cost)
+    report = replace(row.schedule.known_report, family=found.family, method=found.method)
+    report = replace(report, lower_bound=value, bound=name, status=status)
     taken = replace(known.schedule, problem=under, report=report)
-    return replace(row, planned=taken, assumed=known.assumed)
-
-
-def _bounded(problem: Problem, cost: float) -> dict[str, Any]:
-    """The report's fields ``lower_bound``, ``bound`` and ``status`` for a schedule of this cost."""
-    bound = lower_bound(problem)
-    status = status_under(bound.value, cost)
-    return {"lower_bound": bound.value, "bound": bound.name, "status": status}
+    return replace(row, planned=taken, assumed=known.assumed, lower_bound=value, bound=name)
 
 
 def _under(limit: float, problem: Problem, solved: Problem) -> Problem:

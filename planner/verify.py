@@ -71,7 +71,7 @@ def verify(
     """Verify a schedule or program, or a file or JSON object of one, independently of its origin.
 
     The file's lower bound is only a claim. It is checked against closed-form bounds, or by means of
-    its ``certificate`` (:meth:`.answer.Answer.certificate`), with code that shares nothing with the
+    its ``certificate`` (:meth:`.result.Result.certificate`), with code that shares nothing with the
     solver; whatever a certificate does not prove is a violation.
 
     Raises InputError if the input is neither a schedule nor a program, or lacks a required key.

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import pipeloom
-from pipeloom import Answer, InfeasibleError, Profile, StageProfile
+from pipeloom import InfeasibleError, Profile, Result, StageProfile
 from pipeloom.solver import placements
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, plain, violations
@@ -61,7 +61,7 @@ def measure(case: Case) -> Row:
     words, profile, microbatches, limit = asked
     faults: list[str] = []
 
-    def solved(**given: Any) -> Answer:
+    def solved(**given: Any) -> Result:
         limits = {"memory_limit": limit, "time_limit": SECONDS, **given}
         answer = pipeloom.optimize(profile, microbatches, **limits)
         faults.extend(violations(answer.schedule))
@@ -84,7 +84,7 @@ def measure(case: Case) -> Row:
     }
 
 
-def _chosen(answer: Answer) -> str:
+def _chosen(answer: Result) -> str:
     return next(one.name for one in answer.candidates if one.reason is None)
 
 

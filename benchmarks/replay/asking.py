@@ -57,9 +57,9 @@ def _solve(asked: Question, seed: int) -> tuple[dict[str, Any], Schedule | None]
         return {"status": "crash", "error": repr(error)}, None
     cost = found.cost if found.step is None else found.step
     valid = not verify_schedule(found.document)
-    status = found.status.value if valid else "invalid"
-    words = {"status": status, "cost": _rounded(cost), "proven": _rounded(found.lower_bound)}
-    return words | {"method": found.method, "bound": found.bound}, found.schedule
+    status, proven = found.status if valid else "invalid", _rounded(found.lower_bound or 0.0)
+    words = {"status": status, "cost": _rounded(cost), "proven": proven, "method": found.method}
+    return words | {"bound": found.schedule.known_report.bound}, found.schedule
 
 
 def bounds(problem: Problem) -> dict[str, float]:

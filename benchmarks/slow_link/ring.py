@@ -115,7 +115,7 @@ def measure(case: Case) -> Row:
             where="profile",
         )
         search = Search(SolveOptions(time_limit=SECONDS))
-        candidates = compare_schemes(profile, terms, search).usable
+        candidates = [r for r in compare_schemes(profile, terms, search) if not r.why_not]
         programs = [compile_schedule(each.schedule) for each in candidates]
         times = (asked.time, 2 * asked.time)
         train = partial(ranks.train, asked.model, times, programs)

@@ -201,15 +201,13 @@ def _doubts(pieces: Sequence[StageProfile], cluster: Profile) -> Iterator[str]:
 
 def _read(given: Document) -> tuple[dict[str, Any], str]:
     """The document of a profile. Raises InputError, with a hint if the name is a family's."""
-    try:
-        return read_document(given, "profile")
-    except InputError as error:
-        if str(given).partition(":")[0].lower() not in FAMILIES or "no such file" not in str(error):
-            raise
-    raise InputError(
-        f"PROFILE: expected a profile's file, got {given!r}, a schedule family: "
-        f"`pipeloom build {given} PROFILE` builds it"
-    )
+    family = isinstance(given, str) and given.partition(":")[0].lower() in FAMILIES
+    if family and not os.path.lexists(str(given)):
+        raise InputError(
+            f"PROFILE: expected a profile's file, got {given!r}, a schedule family: "
+            f"`pipeloom build {given} PROFILE` builds it"
+        )
+    return read_document(given, "profile")
 
 
 def _warn(event: Event) -> None:

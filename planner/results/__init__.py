@@ -1,1 +1,1 @@
-"""Results of searches: answers, their candidates, and schedules in tables."""
+"""Results of searches, with what they were compared with; tables; explanations and certificates."""

@@ -1,14 +1,17 @@
-"""The placements, or a system's schedules, with which an answer was compared; their table."""
+"""What a result was compared with: placements, a system's schedules, or schemes; their table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.ir.units import counted, duration
-from pipeloom.report.text_table import table
+from pipeloom.report.summaries import from_optimal
+from pipeloom.report.text_table import Cell, table
+from pipeloom.solver.core.schedule_cost import iteration_time
+
+COSTS_MORE = "costs more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,63 +19,58 @@ class Candidate:
     """A placement, a system's schedule or a scheme of passing that was compared.
 
     ``cost``: of its best schedule, in milliseconds: the objective's, or the step time if schemes
-    are compared. ``lower_bound``: of all its schedules. ``reason``: why it is not the answer; None
-    for the answer. ``seconds``: time of its search. Unknown values are None.
+    are compared. ``lower_bound``: of all its schedules. ``reason``: why it is not the result; None
+    for the result. ``seconds``: time of its search; ``cuts``: number of cuts searched. ``assumed``:
+    an assumption about its stages, in words. Unknown values are None.
     """
 
     name: str
     cost: float | None
     lower_bound: float | None
-    reason: str | None
+    reason: str | None = None
     seconds: float | None = None
+    assumed: str | None = None
+    cuts: int | None = None
+
+    @property
+    def searched(self) -> str | None:
+        """How long it was searched, or how many cuts, in words; None if neither is known."""
+        if self.seconds is not None:
+            return f"{self.seconds:.1f} s"
+        return counted(self.cuts, "cut") if self.cuts else None
+
+    @property
+    def notes(self) -> str:
+        """Why it is not the result, unless it just costs more, and what is assumed for it."""
+        reason = None if self.reason == COSTS_MORE else self.reason
+        return "; ".join(filter(None, [reason, self.assumed]))
 
 
 def least_bound(own: float | None, candidates: Sequence[Candidate]) -> float | None:
-    """The minimum of an answer's ``own`` bound and its candidates' bounds; None if none is
+    """The minimum of a result's ``own`` bound and its candidates' bounds; None if none is
     known."""
     bounds = [own, *(one.lower_bound for one in candidates)]
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
-def candidates_of(
-    what: str, entries: Sequence[dict[str, Any]], chosen: str
-) -> tuple[Candidate, ...]:
-    """The candidates in the ``--json`` output of an answer; key ``what`` holds their names. The one
-    named ``chosen`` has no reason."""
-    return tuple(
-        Candidate(
-            each[what],
-            each["cost"],
-            each["lower_bound"],
-            None if each[what] == chosen else each["reason"] or "costs more",
-            each.get("seconds"),
-        )
-        for each in entries
-    )
-
-
-def candidates_table(what: str, entries: Sequence[dict[str, Any]]) -> str:
-    """A table of the candidates in the ``--json`` output of an answer."""
-
-    searched = any(_searched(each) for each in entries)
-    rows = [
-        [
-            each[what],
-            each["cost"],
-            each["lower_bound"],
-            *([_searched(each) or "-"] if searched else []),
-            "; ".join(part for part in (each["reason"], each.get("assumed")) if part),
-        ]
-        for each in entries
+def candidates_table(what: str, candidates: Sequence[Candidate]) -> str:
+    """A table of candidates of the kind ``what``."""
+    searched = any(one.searched for one in candidates)
+    rows: list[list[Cell]] = [
+        [one.name, one.cost, one.lower_bound, *[one.searched] * searched, one.notes]
+        for one in candidates
     ]
-    return table([what, "found", "bound", *(["searched"] if searched else []), ""], rows)
+    return table([what, "found", "bound", *["searched"] * searched, ""], rows)
 
 
-def _searched(entry: dict[str, Any]) -> str | None:
-    """How long it was searched, or how many cuts; None if neither is known."""
-    if entry.get("seconds") is not None:
-        return f"{entry['seconds']:.1f} s"
-    return counted(entry["cuts"], "cut") if entry.get("cuts") else None
+def over_all(covers: str, schedule: Schedule, bound: float | None, note: str = "") -> str:
+    """A line on how far the schedule is from optimal among ``covers``, which have this lower
+    bound."""
+    if bound is None:
+        return ""
+    known = from_optimal(gap_between(iteration_time(schedule), bound))
+    least = f"as none takes less than {duration(bound)}{note}"
+    return f"over {covers}: {known}, {least}{beyond_bounds(schedule)}"
 
 
 def beyond_bounds(schedule: Schedule) -> str:

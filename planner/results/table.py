@@ -1,4 +1,4 @@
-"""Tables of evaluations: their columns, and what all tables of a profile's schedules share."""
+"""Tables of results: their columns, and what all tables of a profile's schedules share."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pipeloom.ir.units import memory_size
 from pipeloom.report.summaries import asked_by_profile, percent, transfer_note
 from pipeloom.report.text_table import Cell, table
 
-from .evaluation import Evaluation
+from .result import Result
 
 
 class Column(NamedTuple):
     heading: str
-    cell: Callable[[Evaluation], Cell]
+    cell: Callable[[Result], Cell]
 
 
-def _status(row: Evaluation) -> str:
+def _status(row: Result) -> str:
     gap = f", gap {percent(row.gap)}" if row.gap and row.status != "optimal" else ""
     note = transfer_note(row.schedule)
     return f"{row.status}{gap}" + (f"; {note}" if note else "")
@@ -40,7 +40,7 @@ PLACEMENT = Column("placement", lambda row: row.schedule.problem.placement.name)
 PERIOD = Column("period", lambda row: row.timing.period)
 MAKESPAN = Column("makespan", lambda row: row.timing.makespan)
 BUBBLE = Column("bubble", lambda row: percent(row.bubble_rate))
-ITERATION = Column("iteration", lambda row: row.iteration_time)
+ITERATION = Column("iteration", lambda row: row.cost)
 STEP = Column("step", lambda row: row.step_time)
 STEP_BUBBLE = Column("bubble", lambda row: percent(row.step_bubble_rate))
 PEAK_MEMORY = Column("peak memory", lambda row: memory_size(row.peak_memory))
@@ -55,10 +55,10 @@ BALANCE = Column(
 )
 
 
-def evaluations_table(rows: Sequence[Evaluation], columns: Sequence[Column]) -> str:
+def results_table(rows: Sequence[Result], columns: Sequence[Column]) -> str:
     """One line per row. If a row has no schedule: its name, and the reason in the last column."""
 
-    def cells(row: Evaluation) -> list[Cell]:
+    def cells(row: Result) -> list[Cell]:
         if row.planned is not None:
             return [column.cell(row) for column in columns]
         return [columns[0].cell(row), *["-"] * (len(columns) - 2), row.refusal]
@@ -75,16 +75,16 @@ def grouped(notes: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 @dataclass(frozen=True)
-class EvaluationTable:
+class ResultTable:
     """A table of schedules for the same profile."""
 
     profile: Profile
     microbatches: int
     objective: Objective
-    rows: tuple[Evaluation, ...]
+    rows: tuple[Result, ...]
 
     @property
-    def built(self) -> list[Evaluation]:
+    def built(self) -> list[Result]:
         """The rows that have a schedule."""
         return [row for row in self.rows if row.planned is not None]
 

@@ -36,29 +36,13 @@ from pipeloom.solver.partition.cuts import Cut, Cutter
 from pipeloom.solver.placement.search import room
 
 from ..inputs.problem_setup import Terms
+from ..results.result import Result
 
 MOST_LISTED = 2000
 """Maximum number of listed cuts that are timed."""
 OPS_A_CUT, OPS_A_MICROBATCH = 1e5, 3.0
 """Work equivalent of building a cut's problem, in simulated ops; number of ops of a microbatch on a
 stage."""
-
-
-@dataclass(frozen=True, slots=True)
-class FamilyPlan:
-    """The best schedule found for ``family``; None if there is none, with the reason ``why_not``.
-
-    ``bound``: lower bound on the family's cost over all cuts.
-    """
-
-    family: str
-    schedule: Schedule | None = None
-    bound: float | None = None
-    why_not: str | None = None
-
-    @property
-    def cost(self) -> float:
-        return math.inf if self.schedule is None else iteration_time(self.schedule)
 
 
 def best_family_cut(
@@ -70,8 +54,9 @@ def best_family_cut(
     stop: StoppingCriterion,
     work: WorkLimit,
     beat: float = math.inf,
-) -> FamilyPlan:
-    """The best cut into ``stages`` stages among those examined until ``stop``.
+) -> Result:
+    """The best cut into ``stages`` stages among those examined until ``stop``, with the lower bound
+    on the family's cost over all cuts.
 
     The search is skipped if the lower bound is not below ``beat``, or if the time is over. ``work``
     counts the simulated ops.
@@ -80,18 +65,18 @@ def best_family_cut(
     even = cutter.even()
     if even is None:
         pieces = counted(cutter.number, "layer")
-        return FamilyPlan(name, why_not=f"no cut of {pieces} into {counted(stages, 'stage')}")
+        return Result(name, why_not=f"no cut of {pieces} into {counted(stages, 'stage')}")
     limit, microbatches = layers.cluster.limit_from(terms.memory_limit), terms.microbatches
     try:
         problem = family.problem(layers.cut(even), microbatches, math.inf, terms.objective)
     except InputError as error:
-        return FamilyPlan(name, why_not=str(error).removeprefix(f"{name}: "))
+        return Result.refused(name, error)
     bounds = CutBounds(cutter, problem.placement, microbatches, limit, terms.objective)
     bound = bounds.bound()
     if bound == math.inf:
-        return FamilyPlan(name, why_not="no cut fits in memory")
+        return Result(name, why_not="no cut fits in memory")
     if (why_not := _why_not_searched(bound, beat, stop)) is not None:
-        return FamilyPlan(name, bound=bound, why_not=why_not)
+        return Result(name, lower_bound=bound, why_not=why_not)
     return _FamilyCuts(family.build(problem), bounds, stop, work).plan(name, bound)
 
 
@@ -111,15 +96,15 @@ class _FamilyCuts:
     work: WorkLimit
     _timed: dict[Cut, Schedule | None] = field(default_factory=dict)
 
-    def plan(self, name: str, bound: float) -> FamilyPlan:
+    def plan(self, name: str, bound: float) -> Result:
         """The best cut found; ``bound`` is the lower bound over all cuts."""
         best, complete = self.best()
         found, cost = self.timed(best), self.cost(best)
         if found is not None:
-            return FamilyPlan(name, found, cost if complete else min(cost, bound))
+            return Result(name, found, lower_bound=cost if complete else min(cost, bound))
         if complete:
-            return FamilyPlan(name, why_not="no cut fits in memory")
-        return FamilyPlan(name, bound=bound, why_not="no cut that was looked at fits in memory")
+            return Result(name, why_not="no cut fits in memory")
+        return Result(name, lower_bound=bound, why_not="no cut that was looked at fits in memory")
 
     def best(self) -> tuple[Cut, bool]:
         """The cheapest cut that was examined, and whether it is proven optimal."""

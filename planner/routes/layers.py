@@ -14,28 +14,25 @@ from pipeloom.ir.model.layers import LayerKind
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import StageProfile
-from pipeloom.ir.model.schedule import Schedule, gap_between
+from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import amount
-from pipeloom.report.summaries import from_optimal
 from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.core.options import Order
 from pipeloom.solver.partition.candidate_pool import Way
-from pipeloom.solver.partition.cut_bounds import CutBounds
-from pipeloom.solver.partition.cuts import Cutter
 from pipeloom.solver.partition.search import Partitioned, best_partition
 from pipeloom.solver.placement.search import placements
 
-from ..explain.answer import Answer, NothingFits
 from ..inputs.placement_spec import AUTO, BIDIRECTIONAL, PlacementSpec
 from ..inputs.problem_setup import Terms, check_microbatches
-from ..results.candidates import beyond_bounds, candidates_of, candidates_table
+from ..results.candidates import Candidate, candidates_table, over_all
+from ..results.result import OPTIMIZER, NothingFits, Result
 from ..solving.search import Search
-from .placements import placement_facts
+from .placements import tried_placements
 
 
 def best_of_cuts(
     profile: LayeredProfile, terms: Terms, search: Search, placement: PlacementSpec, way: Way
-) -> Answer:
+) -> Result:
     """The best cut, placement and schedule of the profile's layers.
 
     Raises NothingFits, and InputError if the layers cannot be cut for the placement.
@@ -55,28 +52,25 @@ def best_of_cuts(
         should_stop=asked.should_stop,
         **terms.limits,
     )
-    facts = _facts(found, way.value)
-    schedule = None if found.best is None else found.best.schedule
-    if schedule is None:
-        raise _refusal(found, placement, terms.where, facts)
-    took = monotonic() - begin
-    report = replace(schedule.known_report, solve_seconds=took, seed=asked.seed)
-    schedule = replace(schedule, report=report)
-    candidates = candidates_of("placement", facts["placements"], facts["placement"])
-    bound = next(one.lower_bound for one in candidates if one.reason is None) or 0.0
-    more = {"facts": {"partition": facts}, "words": _words(schedule, facts)}
-    return Answer.of(schedule, search, candidates, lower_bound=bound, **more)
-
-
-def other_bounds(profile: LayeredProfile, terms: Terms, own: Placement) -> dict[str, float]:
-    """Lower bounds over all cuts, for each placement that would be tried except ``own``."""
-    limit, bounds = profile.cluster.limit_from(terms.memory_limit), dict[str, float]()
-    for placement in _placements(PlacementSpec.of(AUTO), profile, terms):
-        cutter = Cutter(profile, len(placement.owners), terms.rules)
-        if placement.table != own.table and cutter.even() is not None:
-            cuts = CutBounds(cutter, placement, terms.microbatches, limit, terms.objective)
-            bounds[placement.name] = cuts.bound()
-    return bounds
+    best = None if found.best is None else found.best.schedule
+    facts = _facts(found, way.value, best)
+    candidates = tried_placements(
+        found.tried, best, [each.problem.placement.name for each in found.searched]
+    )
+    if best is None:
+        raise _refusal(found, placement, terms.where, candidates, facts)
+    report = replace(best.known_report, solve_seconds=monotonic() - begin, seed=asked.seed)
+    own = next(one.lower_bound for one in candidates if one.reason is None)
+    return Result(
+        OPTIMIZER,
+        replace(best, report=report),
+        lower_bound=own or 0.0,
+        bound="all cuts",
+        candidates=candidates,
+        facts=facts,
+        words=_words(best, candidates, found),
+        stopped=search.stopped,
+    )
 
 
 def _beginning(search: Search) -> Callable[[Problem, str, float, Order | None], Schedule]:
@@ -94,21 +88,23 @@ def _beginning(search: Search) -> Callable[[Problem, str, float, Order | None], 
 
 
 def _refusal(
-    found: Partitioned, placement: PlacementSpec, where: str, facts: dict[str, Any]
+    found: Partitioned,
+    placement: PlacementSpec,
+    where: str,
+    candidates: tuple[Candidate, ...],
+    facts: dict[str, Any],
 ) -> Exception:
     """The error if no cut fits in memory, or if the layers cannot be cut for any placement."""
     least, lines = found.smallest, [f"{name}: {why}" for name, why in found.why_not.items()]
     if least is not None:
         wants = {"smallest": least.limit, "rank": least.rank, "device": least.device}
-        return NothingFits("no cut fits", "\n".join(lines), {"partition": facts}, **wants)
+        return NothingFits("no cut fits", "\n".join(lines), candidates, facts=facts, **wants)
     if placement.name != AUTO:
         return UnsupportedError(*(f"{where}: layers: {line}" for line in lines))
     return UnsupportedError(*lines)
 
 
-def _facts(found: Partitioned, way: str) -> dict[str, Any]:
-    best = found.best
-    cost = None if best is None else best.cost
+def _facts(found: Partitioned, way: str, best: Schedule | None) -> dict[str, Any]:
     searched = [
         {
             "placement": each.problem.placement.name,
@@ -118,19 +114,14 @@ def _facts(found: Partitioned, way: str) -> dict[str, Any]:
         }
         for each in found.searched
     ]
-    cuts = [each["placement"] for each in searched]
+    parts = [] if best is None else stages_of(best.problem)
     return {
-        "way": way,
-        "placement": None if best is None else best.problem.placement.name,
-        "parts": [] if best is None else stages_of(best.problem),
-        "lower_bound": None if best is None else found.bound,
-        "gap": None if cost is None else gap_between(cost, found.bound),
-        "cuts_seen": found.seen,
-        "cuts_searched": searched,
-        "placements": [
-            placement_facts(each, cost) | {"cuts": cuts.count(each.name)} for each in found.tried
-        ],
-        "not_possible": found.why_not,
+        "partition": {
+            "way": way,
+            "parts": parts,
+            "cuts_seen": found.seen,
+            "cuts_searched": searched,
+        }
     }
 
 
@@ -167,15 +158,14 @@ def stages_of(problem: Problem) -> list[dict[str, Any]]:
     ]
 
 
-def _words(schedule: Schedule, facts: dict[str, Any]) -> str:
+def _words(best: Schedule, candidates: Sequence[Candidate], found: Partitioned) -> str:
     """The stages, the placements if there are several, and the gap over all cuts."""
-    tried, searched = facts["placements"], len(facts["cuts_searched"])
-    several = len(tried) > 1
-    parts = [stages_table(schedule)]
-    parts += ["", candidates_table("placement", tried)] if several else []
+    several = len(candidates) > 1
+    parts = [stages_table(best)]
+    parts += ["", candidates_table("placement", candidates)] if several else []
     which = "all cuts at these placements" if several else "all cuts"
-    seen = f"({facts['cuts_seen']} looked at, {searched} searched){beyond_bounds(schedule)}"
-    return "\n".join([*parts, f"over {which}: {from_optimal(facts['gap'])} {seen}"])
+    seen = f" ({found.seen} looked at, {len(found.searched)} searched)"
+    return "\n".join([*parts, over_all(which, best, found.bound, seen)])
 
 
 def stages_table(schedule: Schedule) -> str:

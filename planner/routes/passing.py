@@ -18,14 +18,13 @@ from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
-from ..explain.answer import Answer, NothingFits
 from ..inputs.problem_setup import Terms
 from ..results.candidates import Candidate
-from ..results.evaluation import Evaluation
+from ..results.result import OPTIMIZER, NothingFits, Result
 from ..solving.progress import Note
 from ..solving.search import Search
-from .placements import best_of_placements, with_cut
-from .reasons import SchemeChoice
+from .placements import assumed_cut, best_of_placements
+from .reasons import schemes_table, sentences
 from .schemes import Activations, Scheme, schemes
 
 SHARES = {"activations": 4.0, "weights": 3.0}
@@ -37,7 +36,7 @@ stages on each rank, unless that placement was chosen."""
 
 def best_of_schemes(
     profile: Profile, terms: Terms, search: Search, *, placed: bool, copies: int | None
-) -> Answer:
+) -> Result:
     """The schedule of the fastest scheme, and the reasons for it.
 
     ``placed``: also choose the placement of activations, with at most ``copies`` copies of the
@@ -48,13 +47,24 @@ def best_of_schemes(
             f"{terms.where}: {lacking[0]}: missing; expected it with --passing auto, which "
             "compares the times of messages"
         )
-    choice = compare_schemes(profile, terms, search, placed=placed, copies=copies)
-    facts, words, best = {"choice": choice.to_dict()}, str(choice), choice.best
+    rows = compare_schemes(profile, terms, search, placed=placed, copies=copies)
+    best = rows[0] if rows[0].why_not is None else None
+    reasons, candidates = sentences(rows, best), tuple(_candidate(row, best) for row in rows)
+    words = "\n".join([schemes_table(rows, best), "", *reasons])
+    schemes = [row.row(on_cluster=True) | {"why_not": row.why_not} for row in rows]
+    facts = {"choice": {"schemes": schemes, "reasons": reasons}}
     if best is None:
-        raise NothingFits("no scheme fits", words, facts)
-    candidates = [_candidate(row, best) for row in choice.rows]
-    more = {"facts": facts, "words": words, "step": best.step_time}
-    return with_cut(Answer.of(best.schedule, search, candidates, **more), profile)
+        raise NothingFits("no scheme fits", words, candidates, facts=facts)
+    return replace(
+        best,
+        name=OPTIMIZER,
+        candidates=candidates,
+        assumed=assumed_cut(profile, best.schedule),
+        facts=facts,
+        words=words,
+        step=best.step_time,
+        stopped=search.stopped,
+    )
 
 
 def missing_sizes(profile: Profile) -> list[str]:
@@ -79,11 +89,10 @@ def _assumed(profile: Profile) -> str:
     return "messages of unknown size count as empty, and the answer may be another with them"
 
 
-def _candidate(row: Evaluation, best: Evaluation) -> Candidate:
-    if row.planned is None:
-        return Candidate(row.scheme, None, None, row.why_not)
-    reason = None if row.scheme == best.scheme else row.why_not or "takes longer"
-    return Candidate(row.scheme, row.step_time, None, reason)
+def _candidate(row: Result, best: Result | None) -> Candidate:
+    is_best = best is not None and row.scheme == best.scheme
+    step = None if row.planned is None else row.step_time
+    return Candidate(row.scheme, step, None, None if is_best else row.why_not or "takes longer")
 
 
 def compare_schemes(
@@ -93,14 +102,15 @@ def compare_schemes(
     *,
     placed: bool = False,
     copies: int | None = None,
-) -> SchemeChoice:
-    """The schedule with the shortest step over all schemes, within memory limit and device memory.
+) -> list[Result]:
+    """The schedule with the shortest step of each scheme, within memory limit and device memory.
 
-    Steps are compared by :attr:`Evaluation.step_time`. For each scheme, its constructed schedules
-    are tried, then those of ``search``; if ``placed``, also the best placement of activations.
-    Once the search is stopped, one constructed schedule per scheme is tried.
+    They are sorted by :attr:`.Figures.step_time`; those that do not fit come last, each with the
+    reason. For each scheme, its constructed schedules are tried, then those of ``search``; if
+    ``placed``, also the best placement of activations. Once the search is stopped, one constructed
+    schedule per scheme is tried.
     """
-    posed, rows = schemes(profile, terms), list[Evaluation]()
+    posed, rows = schemes(profile, terms), list[Result]()
     whole = sum(SHARES.get(scheme.name, 0.0) for scheme in posed)
     built = [_evaluated(each.name, each.built(), search.options.should_stop) for each in posed]
     for scheme, found in zip(posed, built, strict=True):
@@ -115,11 +125,11 @@ def compare_schemes(
         rows.append(_row(scheme.name, found, refusal))
     if profile.num_stages < profile.ranks:
         few = f"{counted(profile.num_stages, 'stage')} cannot fill {counted(profile.ranks, 'rank')}"
-        rows.append(Evaluation("activations", why_not=few))
+        rows.append(Result("activations", why_not=few))
     rows.sort(key=_order)
-    best = rows[0] if rows[0].why_not is None else None
-    best = best and replace(best, planned=certified(best.schedule))
-    return SchemeChoice(best, tuple(rows))
+    if (best := rows[0]).why_not is None:
+        rows[0] = Result(best.name, certified(best.schedule), scheme=best.scheme)
+    return rows
 
 
 def certified(schedule: Schedule) -> Schedule:
@@ -136,12 +146,12 @@ def certified(schedule: Schedule) -> Schedule:
 
 def _evaluated(
     scheme: str, schedules: Iterable[Schedule], should_stop: StoppingCriterion = NEVER
-) -> list[Evaluation]:
+) -> list[Result]:
     """The evaluations of ``schedules`` until ``should_stop`` returns true; at least one."""
-    found: list[Evaluation] = []
+    found: list[Result] = []
     for schedule in schedules:
         name = schedule.report.family if schedule.report else scheme
-        found.append(Evaluation(name, schedule, scheme=scheme))
+        found.append(Result(name, schedule, scheme=scheme))
         if should_stop():
             break
     return found
@@ -156,14 +166,14 @@ def _placed(terms: Terms, copies: int | None, search: Search, problem: Problem) 
 
 def _searched(
     scheme: Scheme,
-    built: Sequence[Evaluation],
+    built: Sequence[Result],
     search: Search,
     place: Callable[[Search, Problem], Schedule] | None,
-) -> list[Evaluation]:
+) -> list[Result]:
     """Optimized schedules. With device memory, activations are limited to the room that is left by
     the constructed schedule which leaves the most. ``place`` also chooses the placement."""
     problem = scheme.problem
-    room, found = problem.memory_limit, list[Evaluation]()
+    room, found = problem.memory_limit, list[Result]()
     if built and problem.profile.device_memory is not None:
         room = max((one.room() for one in built), key=min)
     if place is not None and problem.stages % problem.ranks == 0:
@@ -186,7 +196,7 @@ def _searched(
         return found  # not enough device memory: the candidates report what is lacking
 
 
-def _row(scheme: str, candidates: Sequence[Evaluation], refusal: str | None) -> Evaluation:
+def _row(scheme: str, candidates: Sequence[Result], refusal: str | None) -> Result:
     """The fastest candidate that fits, or else the one that needs the least memory and the reason
     why it does not fit."""
     steps = [(_rounded(one), one) for one in candidates if one.excess() is None]
@@ -197,17 +207,17 @@ def _row(scheme: str, candidates: Sequence[Evaluation], refusal: str | None) -> 
         return min(level, key=lambda one: one.device_memory) if len(level) > 1 else level[0]
     nearest = min(candidates, key=lambda one: (one.fullness, one.step_time), default=None)
     if nearest is None:
-        return Evaluation(scheme, why_not=refusal or "no schedule")
+        return Result(scheme, why_not=refusal or "no schedule")
     return replace(nearest, why_not=nearest.excess() or refusal or "no schedule")
 
 
-def _order(row: Evaluation) -> tuple[bool, float, float]:
+def _order(row: Result) -> tuple[bool, float, float]:
     """Sort key: usable rows first, by step time, then by device memory."""
     if row.planned is None:
         return row.why_not is not None, float("inf"), 0.0
     return row.why_not is not None, _rounded(row), row.device_memory
 
 
-def _rounded(row: Evaluation) -> float:
+def _rounded(row: Result) -> float:
     """The step time to 9 digits, so that rounding errors do not decide."""
     return float(f"{row.step_time:.9g}")

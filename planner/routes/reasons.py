@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.schedule import OPTIMIZED
@@ -14,8 +11,8 @@ from pipeloom.ir.units import duration
 from pipeloom.report.summaries import percent
 
 from ..results import table as of
-from ..results.evaluation import Evaluation
-from ..results.table import Column, evaluations_table
+from ..results.result import Result
+from ..results.table import Column, results_table
 
 SIZES = [2.0**k for k in range(-6, 7)]
 """Microbatch sizes at which steps are compared, in multiples of the profile's."""
@@ -25,46 +22,19 @@ COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SchemeChoice:
-    """The comparison of the schemes. ``best``: the schedule to run; None if nothing fits. ``rows``:
-    one per scheme, sorted by step time.
+def schemes_table(rows: Sequence[Result], best: Result | None) -> str:
+    """A table of the schemes; ``best`` is chosen."""
 
-    A row is the scheme's fastest schedule that fits, or else the one that needs the least memory,
-    with the reason why it cannot be used.
-    """
+    def against(row: Result) -> str:
+        if best is None or row.scheme == best.scheme:
+            return "chosen"
+        return f"+{percent(row.step_time / best.step_time - 1)}" if best.step_time > 0 else ""
 
-    best: Evaluation | None
-    rows: tuple[Evaluation, ...]
-
-    @cached_property
-    def reasons(self) -> list[str]:
-        """Sentences on what decides the choice. Computing the sizes at which it changes takes some
-        time."""
-        return sentences(self)
-
-    @property
-    def usable(self) -> list[Evaluation]:
-        return [row for row in self.rows if row.why_not is None]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The table and the sentences: ``choice`` in the command's JSON output."""
-        fits = ({"fits": row.why_not is None, "why_not": row.why_not} for row in self.rows)
-        rows = [row.to_dict(on_cluster=True) for row in self.rows]
-        return {
-            "scheme": self.best.scheme if self.best else None,
-            "schemes": [row | fit for row, fit in zip(rows, fits, strict=True)],
-            "reasons": self.reasons,
-        }
-
-    def __str__(self) -> str:
-        """The table, then the sentences."""
-        chosen = ("", lambda row: "does not fit" if row.why_not else _against(row, self.best))
-        shown = [*COLUMNS, Column(*chosen), Column("schedule", _named)]
-        return "\n".join([evaluations_table(self.rows, shown), "", *self.reasons])
+    chosen = ("", lambda row: "does not fit" if row.why_not else against(row))
+    return results_table(rows, [*COLUMNS, Column(*chosen), Column("schedule", _named)])
 
 
-def _named(row: Evaluation) -> str:
+def _named(row: Result) -> str:
     """The family's name; for an optimized schedule, with its placement if that was chosen."""
     name = row.name.removeprefix(f"{row.scheme}, ")
     if row.name != OPTIMIZED or row.passing is Passing.WEIGHTS:
@@ -72,22 +42,16 @@ def _named(row: Evaluation) -> str:
     return f"{name}, {row.schedule.problem.placement.name}"
 
 
-def _against(row: Evaluation, best: Evaluation | None) -> str:
-    if best is None or row.scheme == best.scheme:
-        return "chosen"
-    return f"+{percent(row.step_time / best.step_time - 1)}" if best.step_time > 0 else ""
+def sentences(rows: Sequence[Result], best: Result | None) -> list[str]:
+    """The reasons for the ``best`` scheme and against the others, or why nothing fits."""
+    if best is None:
+        return [f"{row.scheme}: {row.why_not}" for row in rows]
+    others = [row for row in rows if row.scheme != best.scheme]
+    usable = [row for row in others if row.why_not is None]
+    return [_chosen(best, usable), *(_not_chosen(row, best) for row in others)]
 
 
-def sentences(choice: SchemeChoice) -> list[str]:
-    """The reasons for the best scheme and against the others, or why nothing fits."""
-    if choice.best is None:
-        return [f"{row.scheme}: {row.why_not}" for row in choice.rows]
-    lines = [_chosen(choice.best, choice.usable[1:])]
-    others = (row for row in choice.rows if row.scheme != choice.best.scheme)
-    return [*lines, *(_not_chosen(row, choice.best) for row in others)]
-
-
-def _chosen(best: Evaluation, others: list[Evaluation]) -> str:
+def _chosen(best: Result, others: list[Result]) -> str:
     line = f"{best.scheme}: {duration(best.step_time)} per step"
     if others and others[0].step_time > 0:
         less, other = percent(1 - best.step_time / others[0].step_time), others[0].scheme
@@ -96,7 +60,7 @@ def _chosen(best: Evaluation, others: list[Evaluation]) -> str:
     return f"{line}; {limits(best)}"
 
 
-def _not_chosen(row: Evaluation, best: Evaluation) -> str:
+def _not_chosen(row: Result, best: Result) -> str:
     if row.why_not is not None:
         return f"{row.scheme}: {row.why_not}"
     line = f"{row.scheme}: {duration(row.step_time)}; {limits(row)}"
@@ -104,7 +68,7 @@ def _not_chosen(row: Evaluation, best: Evaluation) -> str:
     return line if turn is None else f"{line}; it wins {turn}, if these fit"
 
 
-def limits(row: Evaluation) -> str:
+def limits(row: Result) -> str:
     """The shares of the step in which the busiest rank and the busiest wire are busy, in words, the
     larger first."""
     computing = max(float(took.sum()) for took in row.timing.took)
@@ -118,7 +82,7 @@ def limits(row: Evaluation) -> str:
     return ", ".join(words for _, words in sorted(parts, reverse=True))
 
 
-def turns(loser: Evaluation, winner: Evaluation) -> str | None:
+def turns(loser: Result, winner: Result) -> str | None:
     """From or up to which microbatch size ``loser`` is faster: the size nearest to the profile's.
 
     None if it is faster at no size that was tried, or if the profile has no links.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 from pipeloom.compiler.exporters.megatron_layout import check_layers
@@ -20,23 +20,21 @@ from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.layers import LayerKind
 from pipeloom.ir.model.placement import PlacementKind
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import gap_between
-from pipeloom.report.summaries import from_optimal
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.schedule_cost import iteration_time
-from pipeloom.solver.core.stopping import FirstOf, WorkLimit
+from pipeloom.solver.core.stopping import FirstOf
 from pipeloom.solver.families import build_family
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.placement.search import CUTS, cuts, overfull
 
-from ..explain.answer import Answer, NothingFits
 from ..inputs.placement_spec import AUTO, PlacementSpec
 from ..inputs.problem_setup import Terms
-from ..results.candidates import beyond_bounds, candidates_of, candidates_table
+from ..results.candidates import COSTS_MORE, Candidate, candidates_table, over_all
+from ..results.result import OPTIMIZER, NothingFits, Result
 from ..solving.search import Search
-from .family_cut import FamilyPlan, best_family_cut, bound_from
+from .family_cut import best_family_cut, bound_from
 from .layers import best_of_cuts, stages_of, stages_table
-from .placements import best_of_placements, one_placement, with_cut
+from .placements import assumed_cut, best_of_placements, one_placement
 
 OWN_SHARE = 0.1
 """Share of the time for a system's own schedules, if it also runs any other order."""
@@ -119,32 +117,18 @@ class System:
         terms: Terms,
         spec: PlacementSpec,
         options: SolveOptions,
-    ) -> list[FamilyPlan]:
+    ) -> list[Result]:
         """The best plan for each of its own schedules with the placement ``spec``. If the system
         runs any order, they get a share of the time."""
         budget = options.budget.share(OWN_SHARE if self.any_order else 1.0)
         names = self._names(given, terms.microbatches, spec)
-        found: list[FamilyPlan] = []
+        found: list[Result] = []
         for at, (name, chunks) in enumerate(names):
-            each, beat = budget.part(len(names) - at), min((p.cost for p in found), default=inf)
+            each, beat = budget.part(len(names) - at), min(map(_cost, found), default=inf)
             search = {"stop": FirstOf(each, options.should_stop), "work": each.work, "beat": beat}
             found.append(_plan(name, given, chunks, terms, search))
             budget.work.spend(each.work.used)
         return found
-
-    def other_bounds(
-        self, given: Profile | LayeredProfile, terms: Terms, spec: PlacementSpec, beat: float
-    ) -> dict[str, float]:
-        """The lower bounds on its own schedules with other placements than ``spec``; for a profile
-        by stages, their costs."""
-        at_once = {"stop": lambda: True, "work": WorkLimit(), "beat": beat}
-        own = self._names(given, terms.microbatches, spec)
-        plans = [
-            _plan(name, given, chunks, terms, at_once)
-            for name, chunks in self._names(given, terms.microbatches, PlacementSpec.of(AUTO))
-            if (name, chunks) not in own
-        ]
-        return {plan.family: plan.bound for plan in plans if plan.bound is not None}
 
     def _names(
         self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
@@ -159,7 +143,7 @@ class System:
 
     def unsearched(
         self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
-    ) -> list[FamilyPlan]:
+    ) -> list[Result]:
         """The bound for more stages per rank than are searched; empty if there are none. A profile
         by stages can be cut evenly into any number; one by layers only matters if the system runs
         any order."""
@@ -174,7 +158,7 @@ class System:
             return []
         what = f"any order, {PlacementKind.INTERLEAVED.value}" if self.any_order else INTERLEAVED
         bound = bound_from(given, more, microbatches)
-        return [FamilyPlan(f"{what}:{more} or more", bound=bound, why_not="not searched")]
+        return [Result(f"{what}:{more} or more", lower_bound=bound, why_not="not searched")]
 
 
 def _one_alone(profile: Profile) -> Profile:
@@ -211,18 +195,22 @@ def _most(layers: LayeredProfile) -> int:
 
 def _plan(
     name: str, given: Profile | LayeredProfile, chunks: int, terms: Terms, search: dict[str, Any]
-) -> FamilyPlan:
+) -> Result:
     if name.startswith(INTERLEAVED) and terms.microbatches % given.ranks:
-        return FamilyPlan(name, why_not=f"needs a multiple of {given.ranks} microbatches")
+        return Result(name, why_not=f"needs a multiple of {given.ranks} microbatches")
     if isinstance(given, LayeredProfile):
         return best_family_cut(name, given, chunks * given.ranks, terms, **search)
     try:
         schedule = build_family(name, given, terms.microbatches, **terms.limits)
     except (InputError, InfeasibleError) as error:
-        return FamilyPlan(name, why_not=str(error).removeprefix(f"{name}: "))
+        return Result.refused(name, error)
     if overfull(schedule):
-        return FamilyPlan(name, why_not="device_memory is too small")
-    return FamilyPlan(name, schedule, iteration_time(schedule))
+        return Result(name, why_not="device_memory is too small")
+    return Result(name, schedule, lower_bound=iteration_time(schedule))
+
+
+def _cost(plan: Result) -> float:
+    return inf if plan.planned is None else plan.cost
 
 
 def best_for(
@@ -231,7 +219,7 @@ def best_for(
     terms: Terms,
     search: Search,
     spec: PlacementSpec,
-) -> Answer:
+) -> Result:
     """The best of the system's own schedules; if the system runs any order, also the optimizer's
     for its placements. The bound also covers those that are not searched.
 
@@ -239,63 +227,70 @@ def best_for(
     """
     plans = system.plans(given, terms, spec, search.options)
     unsearched = system.unsearched(given, terms.microbatches, spec)
-    free = _any_order(given, terms, search, spec) if system.any_order else None
-    entries = [_entry(plan.family, plan.cost, plan.bound, plan.why_not) for plan in plans]
-    entries += [_entry(each.family, inf, each.bound, each.why_not) for each in unsearched]
-    best = min(plans, key=lambda plan: plan.cost, default=FamilyPlan(""))
-    chosen, schedule = best.family, best.schedule
-    # free's bound covers the placements of plans
-    bounded = [*(plans if free is None else ()), *unsearched]
-    bounds = [plan.bound for plan in bounded if plan.bound is not None]
-    if free is not None:
-        bounds.append(free.least_bound)
+    free, first = None, list[Result]()
+    if system.any_order:
+        free = _any_order(given, terms, search, spec)
         name = f"any order, best: {free.schedule.problem.placement.name}"
-        entries.insert(0, _entry(name, free.cost, free.least_bound))
-        if free.cost <= best.cost:
-            chosen, schedule = name, free.schedule
-    shown = candidates_table("schedule", entries)
-    if schedule is None:
-        facts = {"for": {"system": system.name, "schedules": entries}}
-        proven = all(entry["lower_bound"] is None for entry in entries)
-        which = f"that {system.name} runs" if proven else f"found that {system.name} runs and"
-        raise NothingFits(f"nothing {which} fits", shown, facts)
-    bound, layers = min(bounds), schedule.problem.profile.stages[0].layers
-    gap = gap_between(iteration_time(schedule), bound)
-    known = from_optimal(gap) + beyond_bounds(schedule)
-    line = f"over all schedules that {system.name} runs: {known}"
-    if gap > 0 and any(plan.bound == bound for plan in unsearched):
-        line += " (more stages per rank were not searched)"
-    if not (system.any_order or layers):
-        line += f"\nnote: a {system.name} layout needs a profile by layers (profile --layers)"
-    words, facts = f"{shown}\n{line}", dict[str, Any]()
-    if free is not None and schedule is free.schedule:
-        words, facts = "\n\n".join(filter(None, [free.words, words])), free.facts
-    elif layers:
-        words, parts = f"{stages_table(schedule)}\n\n{words}", stages_of(schedule.problem)
-        facts = {"partition": {"placement": schedule.problem.placement.name, "parts": parts}}
-    own = {"system": system.name, "lower_bound": bound, "gap": gap, "schedules": entries}
-    more = {"lower_bound": bound, "facts": facts | {"for": own}, "words": words}
-    answer = Answer.of(schedule, search, candidates_of("schedule", entries, chosen), **more)
-    if isinstance(given, LayeredProfile) or system.any_order:
-        return answer
-    return with_cut(answer, given)
+        first = [Result(name, free.schedule, lower_bound=free.least_bound)]
+    compared = [*first, *plans, *unsearched]
+    best = min(compared, key=_cost)
+    candidates = tuple(_candidate(one, best) for one in compared)
+    table = candidates_table("schedule", candidates)
+    if best.planned is None:
+        raise _nothing_fits(system, candidates, table)
+    bounded = [*(first or plans), *unsearched]  # the bound of any order covers plans
+    bound = min(one.lower_bound for one in bounded if one.lower_bound is not None)
+    covers = f"all schedules that {system.name} runs"
+    loose = best.cost > bound and any(one.lower_bound == bound for one in unsearched)
+    note = " (more stages per rank were not searched)" * loose
+    words = [f"{table}\n{over_all(covers, best.schedule, bound, note)}"]
+    facts: dict[str, Any] = {"for": system.name}
+    assumed = None
+    if free is not None and best is first[0]:
+        words, facts = [free.words, *words], free.facts | facts
+    elif isinstance(given, LayeredProfile):
+        words = [stages_table(best.schedule), *words]
+        facts |= {"partition": {"parts": stages_of(best.schedule.problem)}}
+    if isinstance(given, Profile):
+        assumed = assumed_cut(given, best.schedule)
+        if not system.any_order:
+            words.append(
+                f"note: a {system.name} layout needs a profile by layers (profile --layers)"
+            )
+    return replace(
+        best,
+        name=OPTIMIZER,
+        scheme=OPTIMIZER,
+        lower_bound=bound,
+        bound=covers,
+        candidates=candidates,
+        assumed=assumed,
+        facts=facts,
+        words="\n\n".join(filter(None, words)),
+        stopped=search.stopped,
+    )
+
+
+def _nothing_fits(system: System, candidates: Sequence[Candidate], table: str) -> NothingFits:
+    proven = all(one.lower_bound is None for one in candidates)
+    which = f"that {system.name} runs" if proven else f"found that {system.name} runs and"
+    return NothingFits(f"nothing {which} fits", table, candidates, facts={"for": system.name})
+
+
+def _candidate(one: Result, best: Result) -> Candidate:
+    if one.planned is None:
+        return Candidate(one.name, None, one.lower_bound, one.refusal)
+    return Candidate(one.name, one.cost, one.lower_bound, None if one is best else COSTS_MORE)
 
 
 def _any_order(
     given: Profile | LayeredProfile, terms: Terms, search: Search, spec: PlacementSpec
-) -> Answer:
+) -> Result:
     if isinstance(given, LayeredProfile):
         return best_of_cuts(given, terms, search, spec, Way.JOINT)
     if spec.name == AUTO:
         return best_of_placements(given, terms, search, 1)
     return one_placement(given, terms, search, spec)
-
-
-def _entry(
-    name: str, cost: float, bound: float | None, reason: str | None = None
-) -> dict[str, Any]:
-    known = cost if isfinite(cost) else None
-    return {"schedule": name, "cost": known, "lower_bound": bound, "reason": reason}
 
 
 ROUND = (PlacementKind.LINEAR, PlacementKind.INTERLEAVED)

@@ -1,4 +1,4 @@
-"""A cache of answers of ``optimize`` on disk, which are verified again before they are used.
+"""A cache of results of ``optimize`` on disk, which are verified again before they are used.
 
 An entry's name is the hash of everything that determines the answer: the profile and the other
 arguments of the request, and the version. Its content is not trusted: the digest, the match with
@@ -30,8 +30,8 @@ SAME = 1 - 1e-6
 """Lower bounds with a ratio above this count as equal."""
 
 
-class AnswerCache:
-    """A folder of answers. ``tell`` receives a note on each unusable entry."""
+class ResultCache:
+    """A folder of results. ``tell`` receives a note on each unusable entry."""
 
     def __init__(self, folder: str, tell: Listener) -> None:
         """Create the folder. Raises InputError if that fails."""

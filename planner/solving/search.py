@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pipeloom.ir.cost.memory_footprint import footprint
-from pipeloom.ir.units import memory_size
 from pipeloom.solver.core.options import Order, SolveOptions
-from pipeloom.solver.core.tolerances import ROUNDING
 from pipeloom.solver.optimize import optimize
 
 from .progress import Listener, Searching, unheard
@@ -74,18 +72,3 @@ class Search:
 def memory_held(schedule: Schedule) -> Sequence[float]:
     """Peak memory of each rank of the compiled schedule, with weights, in the profile's unit."""
     return footprint(schedule).total
-
-
-def too_full(schedule: Schedule) -> str | None:
-    """The rank that exceeds its ``device_memory`` by the most, in words; None if all fit."""
-    devices = schedule.problem.profile.device_memory
-    if devices is None:
-        return None
-    held = memory_held(schedule)
-    rank = max(range(len(held)), key=lambda at: held[at] - devices[at])
-    if held[rank] <= devices[rank] * (1 + ROUNDING):
-        return None
-    return (
-        f"device_memory: rank {rank} holds {memory_size(held[rank])} with the weights, gradients "
-        f"and optimizer state of its stages, more than {memory_size(devices[rank])}"
-    )

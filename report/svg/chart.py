@@ -1,17 +1,14 @@
-"""A chart with two linear axes: a grid, lines, marks with names, and a legend."""
+"""A chart with two linear axes: a grid, lines, marks, and a legend."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from .elements import FAINT, STYLE, document, element, label, line, ticks
 
 LEFT, TOP, BOTTOM, ENTRY = 92.0, 84.0, 70.0, 22.0
-CHARACTER, TALL = 6.6, 12.0
-"""The width of a character and the height of a line at 12 px, sufficient for common fonts."""
 Box: TypeAlias = tuple[float, float, float, float]
 """Left, top, right and bottom."""
 Point: TypeAlias = tuple[float, float]
@@ -22,7 +19,7 @@ class Chart:
     """A chart under construction.
 
     ``x_axis``, ``y_axis``: the least and the largest value of each axis. ``right``: the space right
-    of the plot. ``content``: the elements so far. ``taken``: the places that names must not cover.
+    of the plot. ``content``: the elements so far.
     """
 
     title: str
@@ -33,7 +30,6 @@ class Chart:
     height: float = 540.0
     right: float = 40.0
     content: list[str] = field(default_factory=list)
-    taken: list[Box] = field(default_factory=list)
     entries: float = 0.0
 
     @property
@@ -73,42 +69,6 @@ class Chart:
             self.content.append(label(words, x, bottom + 20, class_="muted", **middle))
         self.content.append(label(name, (left + right) / 2, bottom + 44, **middle))
 
-    def dot(self, at: Point, tip: str = "", **attributes: Any) -> None:
-        """Draw a circle at a position, which names do not cover."""
-        x, y = at
-        self.taken.append((x - 7, y - 7, x + 7, y + 7))
-        self.content.append(element("circle", tip, cx=x, cy=y, **attributes))
-
-    def keep_free(self, corners: Sequence[Point]) -> None:
-        """Keep names away from a line of horizontal and vertical pieces."""
-        for (a, b), (c, d) in pairwise(corners):
-            self.taken.append((min(a, c) - 2, min(b, d) - 2, max(a, c) + 2, max(b, d) + 2))
-
-    def name(self, text: str, at: Point, **attributes: Any) -> None:
-        """Write ``text`` beside a position, if there is room."""
-        box = self._free(CHARACTER * len(text), *at)
-        if box is not None:
-            self.taken.append(box)
-            middle = (box[0] + box[2]) / 2
-            self.content.append(label(text, middle, box[3] - 2, **attributes, class_="value"))
-
-    def _free(self, wide: float, x: float, y: float) -> Box | None:
-        """The free box of this width nearest to a position."""
-        for far in (8.0, 14.0, 22.0, 32.0):
-            above, below = y - far - TALL, y + far
-            for left, top in (
-                (x + far, above + 4),
-                (x - far - wide, below - 4),
-                (x - wide / 2, above),
-                (x - wide / 2, below),
-                (x + far, below - 4),
-                (x - far - wide, above + 4),
-            ):
-                box = (left, top, left + wide, top + TALL)
-                if _within(box, self.plot) and not any(_meet(box, each) for each in self.taken):
-                    return box
-        return None
-
     def entry(self, words: str, *marks: str) -> None:
         """A line of the legend: marks around the origin, and what they mean."""
         y = TOP + 8 + self.entries * ENTRY
@@ -124,13 +84,3 @@ class Chart:
         ]
         height = max(self.height, TOP + 8 + self.entries * ENTRY)
         return document(self.width, height, STYLE, [*head, *self.content], self.title)
-
-
-def _meet(one: Box, other: Box) -> bool:
-    across = one[0] < other[2] and other[0] < one[2]
-    return across and one[1] < other[3] and other[1] < one[3]
-
-
-def _within(box: Box, plot: Box) -> bool:
-    across = plot[0] <= box[0] and box[2] <= plot[2]
-    return across and plot[1] - 14 <= box[1] and box[3] <= plot[3]

@@ -11,9 +11,11 @@ from pipeloom.ir.units import memory_size, memory_unit
 
 from ..summaries import percent
 from .chart import Chart, Point
-from .elements import element, line, path, ticks, tooltip
+from .elements import element, label, line, path, ticks, tooltip
 
 LINE, BOUND = "#2f6cb3", "#8a97a6"
+CHARACTER = 6.6
+"""The width of a character at 12 px, sufficient for common fonts."""
 _SHAPES = (
     "M0-6.5l6.5 6.5l-6.5 6.5l-6.5-6.5Z",
     "M-5.5-5.5h11v11h-11Z",
@@ -149,7 +151,6 @@ def _draw_families(chart: Chart, families: Sequence[Mark], elsewhere: Collection
         words = f"{name}{where}: peak memory {memory_size(peak)}, bubble {percent(rate)}"
         place = f"translate({at[0]:.2f} {at[1]:.2f})"
         chart.content.append(element("path", tooltip(words), **looks[name], transform=place))
-        chart.taken.append((at[0] - 7.5, at[1] - 7.5, at[0] + 7.5, at[1] + 7.5))
     for name in sorted(names, key=elsewhere.__contains__):
         chart.entry(name, element("path", **looks[name]))
     if not set(names).isdisjoint(elsewhere):
@@ -168,15 +169,14 @@ def _draw_points(chart: Chart, points: Sequence[FrontierPoint]) -> None:
     places = [(chart.x(p.limit), chart.y(p.bubble_rate)) for p in points]
     right = chart.plot[2]
     _draw_steps(chart, places, "H", right, stroke=LINE, stroke_width=2)
-    corners = [(x, y) for p, (_, y) in enumerate(places) for x, _ in places[p : p + 2]]
-    chart.keep_free([*corners, *((right, y) for _, y in places[-1:])])
-    for point, place in zip(points, places, strict=True):
+    before, end = "", 0.0
+    for point, (x, y) in zip(points, places, strict=True):
         tip = f"limit {memory_size(point.limit)}: bubble {percent(point.bubble_rate)}"
         fill = LINE if point.optimal else "#fff"
-        chart.dot(place, tooltip(tip), r=5, fill=fill, stroke=LINE, stroke_width=2)
-    before = ""
-    for point, place in zip(points, places, strict=True):
+        look = {"fill": fill, "stroke": LINE, "stroke_width": 2}
+        chart.content.append(element("circle", tooltip(tip), cx=x, cy=y, r=5, **look))
         text = percent(point.bubble_rate) + ", no limit" * (point.limit == inf)
-        if text != before:
-            chart.name(text, place, fill=LINE)
-        before = text
+        half = CHARACTER * len(text) / 2
+        if text != before and x - half > end:
+            chart.content.append(label(text, x, y - 10, fill=LINE, class_="value"))
+            before, end = text, x + half

@@ -26,8 +26,6 @@ from .planner.compare import compare as compare
 from .planner.compile import compile as compile  # noqa: A004
 from .planner.exchange import export as export
 from .planner.exchange import import_ as import_
-from .planner.explain.answer import Answer as Answer
-from .planner.explain.explanation import explain as explain
 from .planner.measured.profile import profile_from as profile_from
 from .planner.models.arithmetic import Arithmetic as Arithmetic
 from .planner.models.arithmetic import arithmetic as arithmetic
@@ -41,7 +39,8 @@ from .planner.predict import Prediction as Prediction
 from .planner.predict import predict as predict
 from .planner.prediction.calibration import Calibration as Calibration
 from .planner.prediction.calibration import calibrate as calibrate
-from .planner.results.evaluation import Evaluation as Evaluation
+from .planner.results.explanation import explain as explain
+from .planner.results.result import Result as Result
 from .planner.scaling import Scaling as Scaling
 from .planner.scaling import scaling as scaling
 from .planner.show import show as show

@@ -31,11 +31,10 @@ from ...arguments import Quiet, WritingCommand
 from ...failures import say
 from ...inputs import searched
 from ...output import check_apart, check_output, finish
-from ...progress import interruptible
 
 if TYPE_CHECKING:
-    from pipeloom.planner.explain.answer import Answer
     from pipeloom.planner.inputs.problem_setup import ProfileSource
+    from pipeloom.planner.results.result import Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +42,7 @@ class OptimizeCommand(WritingCommand, Quiet, OptimizeRequest):
     """``pipeloom optimize``."""
 
     explain: bool = option(default=False)
-    """explain why no schedule is cheaper, where this one idles, and what more memory, faster links,
-    even stages or more microbatches would gain (takes up to about 20 s more)"""
+    """explain why no schedule is cheaper, and where this one idles"""
     certificate: str | None = option("FILE")
     """also write a certificate of the schedule's lower bound, which verify --certificate checks
     with code that shares nothing with the solver"""
@@ -59,8 +57,7 @@ class OptimizeCommand(WritingCommand, Quiet, OptimizeRequest):
             say(f"interrupted: {best if answer.step is None else 'not every scheme was optimized'}")
         facts, words = answer.to_dict(), str(answer)
         if self.explain:
-            with interruptible() as interrupt:
-                explained = answer.explain(should_stop=interrupt)
+            explained = answer.explain()
             facts, words = facts | {"explanation": explained.to_dict()}, f"{words}\n\n{explained}"
         certified = bool(self.certificate) and _certify(str(self.certificate), answer)
         if self.certificate:
@@ -81,19 +78,19 @@ class OptimizeCommand(WritingCommand, Quiet, OptimizeRequest):
         check_apart(self, "certificate", path)
         check_writable(path)
 
-    def _plan(self, profile: ProfileSource, **asked: Any) -> Answer:
-        from pipeloom.planner.explain.certificate import check_certifiable
+    def _plan(self, profile: ProfileSource, **asked: Any) -> Result:
         from pipeloom.planner.optimize import optimize
+        from pipeloom.planner.results.certificate import check_certifiable
 
         if self.certificate:
             check_certifiable(profile)
         return optimize(profile, **asked)
 
 
-def _certify(path: str, answer: Answer) -> bool:
+def _certify(path: str, answer: Result) -> bool:
     """Write the certificate; False, with a message, if there is none."""
     from pipeloom.ir.formats import write_json
-    from pipeloom.planner.explain.certificate import shortfall
+    from pipeloom.planner.results.certificate import shortfall
 
     try:
         certificate = answer.certificate()

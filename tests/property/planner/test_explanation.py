@@ -13,8 +13,6 @@ from pipeloom.ir import timed
 from pipeloom.solver import lower_bound, one_at_a_time
 from tests.property.small_exact.instances import problem_of
 
-NO_RELAXATIONS = ("the same work on every rank", "twice the microbatches")
-
 
 @pytest.mark.parametrize("kind", ["linear", "v", "several stages a rank", "magnitudes"])
 @settings(max_examples=8)
@@ -25,15 +23,12 @@ def test_every_problem_is_explained(kind: str, seed: int) -> None:
         bound = lower_bound(problem).value
     except InfeasibleError:
         assume(False)
-    found = explain(timed(Schedule(problem, one_at_a_time(problem))), seconds=0.0)
+    found = explain(timed(Schedule(problem, one_at_a_time(problem))))
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["bound"]["words"]
     assert str(found).startswith("why no schedule is below")
-    cost = found.now.cost
-    assert cost is not None
+    cost = found.cost
     assert found.reason.value == pytest.approx(bound)
     for loss in found.losses:
         parts = (loss.work, loss.head, loss.between, loss.tail, loss.spare)
         assert sum(parts) == pytest.approx(cost, rel=1e-9, abs=1e-9)
         assert min(parts) >= -1e-9 * cost
-    for change in found.changes:
-        assert change.bound <= bound * (1 + 1e-9) or change.what in NO_RELAXATIONS

@@ -134,7 +134,7 @@ def test_optimize_pairs_no_worse_than_dualpipev(solver: str, limit: float) -> No
     assert solver != "auto" or found.known_timing.period < built.known_timing.period
     assert verify_schedule(dump_schedule(found)) == []
     assert max(found.known_timing.peak_memory) <= limit
-    explained = explain(found, seconds=0.0)
+    explained = explain(found)
     assert "with pairs" in explained.reason.words[-1]
     assert sum(loss.work for loss in explained.losses) == pytest.approx(found.known_timing.work)
 

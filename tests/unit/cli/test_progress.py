@@ -52,7 +52,7 @@ def told(pipeloom: Command, profile: Path, monkeypatch: pytest.MonkeyPatch) -> C
     """``optimize`` with a search that emits these events."""
 
     def call(*events: object, words: tuple[str, ...] = ()) -> Done:
-        def search(*given: Any, progress: Any, **options: Any) -> library.Answer:
+        def search(*given: Any, progress: Any, **options: Any) -> library.Result:
             for event in events:
                 progress(event)
             return optimize(*given, **options)
@@ -137,14 +137,14 @@ def test_the_first_interrupt_keeps_the_best(
     assert signal.getsignal(number) is before
 
 
-def test_the_second_interrupt_ends_even_an_explanation(
+def test_an_interrupt_ends_even_an_explanation(
     pipeloom: Command, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def press(*_: object, **__: object) -> None:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(library.Answer, "explain", press)
+    monkeypatch.setattr(library.Result, "explain", press)
     out = tmp_path / "best.json"
     done = pipeloom("optimize", profile, "-m", 4, "--explain", "-q", "-o", out)
     assert (done.code, done.out) == (130, "")

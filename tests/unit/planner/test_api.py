@@ -23,9 +23,9 @@ def test_an_answer_is_taken_for_its_schedule() -> None:
     answer = pipeloom.optimize(Profile((FINE, FINE), 2), 3, memory_limit=1, **QUICK)
     assert pipeloom.verify(answer).ok
     assert dump_schedule(pipeloom.compile(answer).schedule) == dump_schedule(answer.schedule)
-    explained = answer.explain(seconds=0.0).to_dict()
-    assert pipeloom.explain(answer, seconds=0.0).to_dict() == explained
-    again = pipeloom.explain(dump_schedule(answer.schedule), seconds=0.0)
+    explained = answer.explain().to_dict()
+    assert pipeloom.explain(answer).to_dict() == explained
+    again = pipeloom.explain(dump_schedule(answer.schedule))
     assert again.to_dict()["bound"] == explained["bound"]
     assert str(pipeloom.show(pipeloom.compile(answer))).count("rank ") >= 2
 

@@ -13,7 +13,7 @@ import pytest
 import pipeloom
 from pipeloom import InfeasibleError, InputError, Profile, verify_schedule
 from pipeloom.ir import PlacementKind, Status
-from pipeloom.planner import Answer
+from pipeloom.planner import Result
 from tests.support.layered_profiles import equal_blocks, model
 
 RANKS, MICROBATCHES = 2, 4
@@ -23,11 +23,11 @@ ENOUGH = QUICK | {"work_limit": 100.0}
 """Enough work to time all cuts."""
 
 
-def asked(profile: Any, system: str, microbatches: int = MICROBATCHES, **more: Any) -> Answer:
+def asked(profile: Any, system: str, microbatches: int = MICROBATCHES, **more: Any) -> Result:
     return pipeloom.optimize(profile, microbatches, for_=system, **QUICK | more)
 
 
-def kind_of(answer: Answer) -> PlacementKind:
+def kind_of(answer: Result) -> PlacementKind:
     return answer.schedule.problem.placement.kind
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipeloom import Profile, StageProfile, dump_schedule, optimize
-from pipeloom.planner import Answer
+from pipeloom.planner import Result
 
 PROFILE = Profile((StageProfile(1.0, 1.1, 0.9, 1.0, 0.5), StageProfile(1.0, 1.0, 1.0)), 2, 0.1)
 ASKED: dict[str, Any] = {"placement": "linear", "memory_limit": 2.0, "work_limit": 1.0}
@@ -25,7 +25,7 @@ class Folder:
         self.path, self.said = path, list[str]()
         self.first = self.ask()
 
-    def ask(self, profile: Profile = PROFILE, microbatches: int = 3, **other: Any) -> Answer:
+    def ask(self, profile: Profile = PROFILE, microbatches: int = 3, **other: Any) -> Result:
         self.said.clear()
 
         def listen(event: object) -> None:

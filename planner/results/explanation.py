@@ -1,12 +1,11 @@
-"""``optimize --explain``: the argument of the lower bound, the schedule's losses, and their
-remedies.
+"""``optimize --explain``: the argument of the lower bound, and the schedule's losses.
 
 The arguments are those of the bounds (:class:`pipeloom.solver.core.bound.Bound`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
@@ -18,7 +17,6 @@ from pipeloom.ir.model.ops import KIND_MASK, FloatArray, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
-from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.bounds import lower_bounds, work_bound
 from pipeloom.solver.bounds.feasibility import check_feasible
@@ -26,13 +24,10 @@ from pipeloom.solver.bounds.milp_relaxation import remat_relaxation
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.relaxations import offloadable, recomputable
 from pipeloom.solver.core.schedule_cost import objective_cost
-from pipeloom.solver.core.stopping import NEVER, Budget, StoppingCriterion
-from pipeloom.solver.core.tolerances import CLOSED, ROUNDING
+from pipeloom.solver.core.stopping import Budget
+from pipeloom.solver.core.tolerances import ROUNDING
 
 from ..inputs.documents import Document, Planned, read_schedule
-from ..results.candidates import Candidate
-from ..solving.search import memory_held
-from .sensitivity import MOST_OPS, Change, changes
 
 SEARCHED: Mapping[str, str] = {
     "moments-tree": "a search over which of two stages on a rank begins or ends first",
@@ -44,11 +39,8 @@ SEARCHED: Mapping[str, str] = {
     "milp": "the MILP, which left no cheaper order",
 }
 """Lower bounds proven by search, which have no closed-form argument."""
-RELAXED: Mapping[str, Callable[[Problem, float, Budget], Bound | None]] = {
-    "remat-relaxation": remat_relaxation,
-}
-"""Lower bounds by a small MILP, whose solution identifies the binding rank."""
-RELAXING = 3.0  # seconds
+RELAXING = 3.0
+"""Seconds for the MILP of ``remat-relaxation``, whose solution identifies the binding rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +113,8 @@ def why(schedule: Schedule) -> BoundReason:
     if report is None or report.lower_bound is None:
         return reason
     name, value = str(report.bound), report.lower_bound
-    if name in RELAXED and value > reason.value:
-        cost = objective_cost(schedule)
-        found = RELAXED[name](problem, cost, Budget(RELAXING))
+    if name == "remat-relaxation" and value > reason.value:
+        found = remat_relaxation(problem, objective_cost(schedule), Budget(RELAXING))
         if found is not None:
             return _reason(problem, replace(found, name=name, value=value))
     if name not in SEARCHED or value <= reason.value:
@@ -154,8 +145,6 @@ def _reason(problem: Problem, bound: Bound) -> BoundReason:
     return BoundReason(bound.name, bound.value, bound.rank, words)
 
 
-EXPLAIN_SECONDS = 2.0
-"""The optimizer's time for each change of the problem, in seconds."""
 SHOWN = 16
 """Maximum number of ranks in the table of losses. With more, the first, the last and the worst of
 the others are shown."""
@@ -163,36 +152,27 @@ the others are shown."""
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The reasons for a schedule's cost; ``now`` is the schedule itself.
+    """The reasons for a schedule's ``cost``, in milliseconds, by its ``objective``.
 
     ``step``: if the schedule was chosen by step time, its step time and the lower bound of its
-    placement. ``recomputes``: in the schedule's own bubble rate recomputation counts as work; in
-    ``now`` and ``changes`` it counts as idle. ``placements``: the candidates from which it was
-    chosen; ``compared``: whether these are placements or a system's schedules.
+    placement.
     """
 
     objective: str
-    ops: int
+    cost: float
     reason: BoundReason
     losses: Sequence[Loss]
-    now: Change
-    changes: Sequence[Change]
     step: tuple[float, float] | None = None
-    recomputes: bool = False
-    placements: Sequence[Candidate] = ()
-    compared: str = "placement"
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "step": self.step and dict(zip(("value", "bound"), self.step, strict=True)),
-            "placements": [asdict(one) for one in self.placements],
             "bound": asdict(self.reason),
             "losses": [asdict(loss) for loss in self.losses],
-            "changes": [asdict(change) for change in self.changes],
         }
 
     def __str__(self) -> str:
-        parts = [self._chosen(), self._placed(), self._why(), self._where(), self._what_if()]
+        parts = [self._chosen(), self._why(), self._where()]
         return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
     def _chosen(self) -> list[str]:
@@ -202,17 +182,8 @@ class Explanation:
         return [
             f"chosen for its step of {step}; no step of this placement is below {least}, "
             "what the busiest rank computes",
-            f"what follows is about the {self.objective}, the changes at the end too",
+            f"what follows is about the {self.objective}",
         ]
-
-    def _placed(self) -> list[str]:
-        """Why no other placement is better, or how much better each may be."""
-        others = [one for one in self.placements if one.reason is not None]
-        if not others or self.step is not None:
-            return []
-        cost = self.now.cost or 0.0
-        lines = [f"  {one.name}: {_against(one, cost)}" for one in others]
-        return [f"why no other {self.compared}", *lines]
 
     def _why(self) -> list[str]:
         rank = "" if self.reason.rank is None else f", rank {self.reason.rank} binds"
@@ -220,7 +191,6 @@ class Explanation:
         return [head, *(f"  {words}" for words in self.reason.words)]
 
     def _where(self) -> list[str]:
-        cost = self.now.cost or 0.0
         header = ["rank", "computes", "before first B", "in between", "after last F", "spare", ""]
         rows: list[list[Cell]] = [
             [str(loss.rank), *astuple(loss)[1:], "binds" * (loss.rank == self.reason.rank)]
@@ -230,61 +200,25 @@ class Explanation:
             "period": "spare: what the rank spans less than the period",
             "makespan": "spare: before the rank's first op and after its last",
         }[self.objective]
-        lines = [f"where {_duration(cost)} of {self.objective} go on each rank ({spare})"]
+        lines = [f"where {_duration(self.cost)} of {self.objective} go on each rank ({spare})"]
         return lines + [f"  {line}" for line in table(header, rows).splitlines()]
 
-    def _what_if(self) -> list[str]:
-        if not self.changes and self.ops > MOST_OPS:
-            return [f"what would change it is left out: {self.ops} ops, more than {MOST_OPS}"]
-        idle = " (recomputation counted as idle)" if self.recomputes else ""
-        header = [f"what would change the bubble{idle}", "at least", "found"]
-        gains = [change for change in self.changes if change.gains(self.now)]
-        lines = table(header, [_row(change) for change in (self.now, *gains)]).splitlines()
-        if vain := [change.what for change in self.changes if change not in gains]:
-            lines.append(f"nothing better was found with {', nor with '.join(vain)}")
-        return lines
 
+def explain(schedule: Schedule | Planned | Document) -> Explanation:
+    """Explain why a schedule cannot be cheaper, and where it loses time.
 
-def explain(
-    schedule: Schedule | Planned | Document,
-    *,
-    seconds: float = EXPLAIN_SECONDS,
-    should_stop: StoppingCriterion = NEVER,
-) -> Explanation:
-    """Explain why a schedule cannot be cheaper, where it loses time, and what more memory, faster
-    links, equal stages or more microbatches would gain.
-
-    The schedule is an object, a JSON object, a file, or an answer, whose candidates are explained,
-    too. The optimizer gets ``seconds`` for each change of the problem, until ``should_stop``
-    returns true. Raises InputError if the file is invalid.
+    The schedule is an object, a JSON object, a file, or a result of ``optimize``. Raises InputError
+    if the file is invalid.
     """
     found = timed(read_schedule(schedule)[0])
-    problem, timing, reason = found.problem, found.known_timing, why(found)
-    now = Change.of("as it is", problem, reason.value, timing.cost(problem.objective))
-    step, facts = getattr(schedule, "step", None), getattr(schedule, "facts", {})
+    problem, step = found.problem, getattr(schedule, "step", None)
     return Explanation(
         problem.objective.value,
-        found.num_ops,
-        reason,
+        found.known_timing.cost(problem.objective),
+        why(found),
         losses(found),
-        now,
-        changes(found, seconds, should_stop, memory_held),
         None if step is None else (step, work_bound(problem).value),
-        any(bool((order & KIND_MASK == OpKind.R).any()) for order in found.order),
-        getattr(schedule, "candidates", ()),
-        "schedule" if "for" in facts else "placement",
     )
-
-
-def _against(other: Candidate, cost: float) -> str:
-    """Why a placement is not better than a schedule that costs ``cost``."""
-    if other.lower_bound is None:
-        return other.reason or "does not fit"
-    bound = f"none of its schedules is below {_duration(other.lower_bound)}"
-    if other.lower_bound >= cost * (1 - CLOSED):
-        return bound
-    found = "none was found" if other.cost is None else f"the best found is {_duration(other.cost)}"
-    return f"{found}, {bound}: up to {percent(1 - other.lower_bound / cost)} less is not excluded"
 
 
 def _shown(losses: Sequence[Loss]) -> list[Loss]:
@@ -294,11 +228,6 @@ def _shown(losses: Sequence[Loss]) -> list[Loss]:
     worst = sorted(losses, key=lambda loss: loss.spare)[: SHOWN - len(ends)]
     kept = ends | {loss.rank for loss in worst}
     return [loss for loss in losses if loss.rank in kept]
-
-
-def _row(change: Change) -> list[str]:
-    found = "-" if change.bubble is None else percent(max(0.0, change.bubble))
-    return [change.what, percent(max(0.0, change.bound_bubble)), found]
 
 
 def _duration(milliseconds: float) -> str:

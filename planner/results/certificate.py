@@ -14,7 +14,7 @@ from ..inputs.problem_setup import ProfileSource
 
 
 def certificate(schedule: Schedule) -> dict[str, Any]:
-    """See :meth:`.answer.Answer.certificate`."""
+    """See :meth:`.result.Result.certificate`."""
     found = certify(schedule)
     if found is None:
         raise InputError(

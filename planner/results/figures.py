@@ -1,9 +1,9 @@
-"""The evaluation of a schedule of any kind, as a row of every table of schedules."""
+"""Figures of a schedule: costs, traffic and memory."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from typing import Any
@@ -14,25 +14,16 @@ from pipeloom.ir.cost.memory_footprint import Footprint, footprint
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.cost.traffic import activation_traffic, over_wires, traffic
-from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule, Status, Timing
-from pipeloom.ir.units import amount, sufficient_size, unit_meant
-from pipeloom.report.summaries import gap, scope, transfer_note, uncosted
-from pipeloom.solver.core.schedule_cost import status_under
+from pipeloom.ir.model.schedule import Schedule, Timing
+from pipeloom.ir.units import amount
+from pipeloom.report.summaries import scope
 from pipeloom.solver.core.tolerances import ROUNDING
-
-from .candidates import Candidate, least_bound
 
 GROWING = ("t_f", "t_b", "t_w", "activation_bytes")
 """The fields of a stage that grow with the microbatch size."""
-FIGURES = (
-    "averaging", "iteration_time", "bubble_rate", "work_ratio", "peak_memory", "lower_bound_rate",
-    "gap", "scope", "link_bytes", "balance", "assumed",
-)  # fmt: skip
-ON_CLUSTER = ("step_bubble_rate", "wire_use")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,38 +37,19 @@ class Wire:
     time: float
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """A schedule and its costs, or the reason why there is none. Values are computed on demand.
+class Figures:
+    """Costs, traffic and memory of a schedule, computed on demand.
 
-    ``name``: the family, or the schedule's name. ``planned``: the schedule, or None. ``why_not``:
-    the reason why it cannot be used; None if it can. ``infeasible``: the memory that it would need.
-    ``scheme``: the scheme of which it is a candidate; by default ``name``. ``candidates``: the
-    placements from which its placement was chosen. ``assumed``: how stages were cut for it, in
-    words; None if they were not.
-
-    There are two times. :attr:`iteration_time` is the time of a single iteration: the objective's
-    cost plus the exposed averaging of gradients over replicas. :attr:`step_time` is the interval
-    between consecutive iterations without a barrier, with all messages waiting for their wires.
-    Only the latter compares schedules that send different kinds of tensors.
+    There are two times. :attr:`cost` is the time of a single iteration: the objective's value plus
+    the exposed averaging of gradients over replicas. :attr:`step_time` is the interval between
+    consecutive iterations without a barrier, with all messages waiting for their wires. Only the
+    latter compares schedules that send different kinds of tensors.
     """
-
-    name: str
-    planned: Schedule | None = None
-    why_not: str | None = None
-    infeasible: InfeasibleError | None = None
-    scheme: str = ""
-    candidates: tuple[Candidate, ...] = ()
-    assumed: str | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "scheme", self.scheme or self.name)
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule. :attr:`planned` must not be None."""
-        assert self.planned is not None, f"{self.name}: {self.why_not}"
-        return self.planned
+        """The schedule."""
+        raise NotImplementedError
 
     @property
     def profile(self) -> Profile:
@@ -95,8 +67,8 @@ class Evaluation:
         return self.schedule.timing or simulate(self.schedule)
 
     @property
-    def cost(self) -> float:
-        """The objective's value (period or makespan), in milliseconds."""
+    def objective_cost(self) -> float:
+        """The objective's value (period or makespan), in milliseconds, without averaging."""
         return self.timing.cost(self.objective)
 
     @property
@@ -105,9 +77,9 @@ class Evaluation:
         return self.timing.bubble_rate(self.objective)
 
     @property
-    def iteration_time(self) -> float:
-        """The time of a single iteration, including the averaging of gradients over replicas, in
-        milliseconds."""
+    def cost(self) -> float:
+        """Time of an iteration by the objective, in milliseconds, including the averaging of
+        gradients over replicas."""
         return self.timing.iteration_time(self.objective)
 
     @property
@@ -142,54 +114,6 @@ class Evaluation:
     def peak_memory(self) -> float:
         """Peak memory of activations on the fullest rank."""
         return max(self.timing.peak_memory)
-
-    @property
-    def lower_bound_rate(self) -> float | None:
-        """The bubble rate of a schedule whose cost is the lower bound; None without a bound."""
-        bound = self.schedule.report.lower_bound if self.schedule.report else None
-        return 1 - self.timing.work / (self.profile.ranks * bound) if bound else None
-
-    @property
-    def least_bound(self) -> float | None:
-        """The smallest lower bound over the placements from which its own was chosen."""
-        report = self.schedule.report
-        return least_bound(report.lower_bound if report else None, self.candidates)
-
-    @property
-    def least_status(self) -> Status:
-        """Optimal if no schedule with any of these placements costs less."""
-        least = self.least_bound
-        return Status.FEASIBLE if least is None else status_under(least, self.cost)
-
-    @property
-    def gap(self) -> float | None:
-        """(cost - lower bound) / cost; None without a lower bound."""
-        return gap(self.schedule)
-
-    @property
-    def status(self) -> str:
-        """``optimal``, ``feasible``, ``infeasible`` or ``unsupported``."""
-        if self.planned is None:
-            return "unsupported" if self.infeasible is None else "infeasible"
-        return (self.planned.report.status if self.planned.report else Status.FEASIBLE).value
-
-    @property
-    def refusal(self) -> str:
-        """Why there is no schedule, or why it cannot be used; empty if it can."""
-        if self.infeasible is None:
-            return self.why_not or ""
-        error = self.infeasible
-        if error.smallest is None:
-            return str(error)
-        of = " of device memory" if error.device else ""
-        size, given = sufficient_size(error.smallest), error.given
-        meant = unit_meant(given, error.smallest) if given else ""
-        return f"infeasible: needs {size}{of} on rank {error.rank}{meant}"
-
-    @property
-    def uncosted(self) -> str | None:
-        """Why its transfers of weights are not costed; None if they are, or if there are none."""
-        return None if self.planned is None else uncosted(self.planned)
 
     @property
     def scope(self) -> str:
@@ -307,37 +231,3 @@ class Evaluation:
         profile = replace(grown, t_comm=None)  # times by links only
         problem = replace(self.schedule.problem, profile=profile)
         return step_between_ops(replace(self.schedule, problem=problem, timing=None))
-
-    def to_dict(self, *, on_cluster: bool = False) -> dict[str, Any]:
-        """The values in ``--json`` output. ``on_cluster``: with step time, traffic and device
-        memory, for which the schedule is compiled."""
-        head = {"scheme": self.scheme, "schedule": self.name, "status": self.status}
-        if self.planned is not None:
-            return head | self._figures() | (self._on_cluster() if on_cluster else {})
-        return head | (self.infeasible.to_dict() if self.infeasible else {"reason": self.why_not})
-
-    def _figures(self) -> dict[str, Any]:
-        report, timing = self.schedule.report, self.timing
-        found = {key: getattr(timing, key) for key in ("period", "makespan")}
-        found |= {key: getattr(self, key) for key in FIGURES}
-        return found | {
-            "passing": self.passing.value,
-            "bubble_rate_period": timing.bubble_rate(Objective.PERIOD),
-            "bubble_rate_makespan": timing.bubble_rate(Objective.MAKESPAN),
-            "placement": self.schedule.problem.placement.name,
-            "lower_bound": report.lower_bound if report else None,
-            "least_bound": self.least_bound,
-            "method": report.method if report else None,
-            "bound": report.bound if report else None,
-            "solve_seconds": report.solve_seconds if report else None,
-            "note": transfer_note(self.schedule),
-        }
-
-    def _on_cluster(self) -> dict[str, Any]:
-        return {key: getattr(self, key) for key in ON_CLUSTER} | {
-            "step": self.step_time,
-            "traffic": self.traffic.tolist(),
-            "wire": None if self.wire is None else asdict(self.wire),
-            "memory": asdict(self.memory) | {"total": self.memory.total},
-            "over_device_memory": bool(self.over_device_memory),
-        }
