@@ -117,16 +117,16 @@ def _size_notes(given: int | None, measured: int | None) -> tuple[str, ...]:
 
 @takes(ImportRequest)
 def import_(request: ImportRequest) -> Schedule:
-    """Import the schedule in ``file``, in the format ``source``, with the times of ``profile``.
+    """Import the schedule in ``file``, in the format ``from_``, with the times of ``profile``.
 
     ``torch-csv``: an order of ops. ``partition`` chooses the cut of a profile by layers:
     ``balanced`` (the default), ``even``, or a schedule whose cut is used. ``megatron-layout``: a
     cut of a profile by layers, with the schedule that Megatron runs on it: 1F1B or interleaved 1F1B
     with ``microbatches`` microbatches. Raises InputError if the file or the profile is invalid.
     """
-    source, microbatches, where = request.source, request.microbatches, named(request.file)
+    source, microbatches, where = request.from_, request.microbatches, named(request.file)
     if source not in IMPORTED:
-        raise InputError(f"source: expected one of {', '.join(IMPORTED)}, got {source!r}")
+        raise InputError(f"from_: expected one of {', '.join(IMPORTED)}, got {source!r}")
     text = read_text(os.fspath(request.file), expected=source)
     if text.lstrip().startswith("{"):
         raise InputError(f"{where}: is JSON; expected a file of {source}")

@@ -80,8 +80,7 @@ def step_of(model: Model, cluster: Cluster, known: Evaluated) -> PredictedStep:
     family that has its placement."""
     own = known.configuration
     run = replace(own.run, schedule=known.schedule) if known.schedule in own.families else own.run
-    rates, options = rates_of(cluster), (own.remat, own.offload, own.passing)
-    return PredictedStep(Setup(model, run), rates, known.planned, *options)
+    return PredictedStep(Setup(model, run), rates_of(cluster), known.planned, own.passing)
 
 
 def evaluate(asked: Asked) -> Evaluated:
