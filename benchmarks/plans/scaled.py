@@ -69,7 +69,7 @@ def files(rows: Rows) -> dict[str, str]:
     found = {}
     for kind in ("weak", "strong"):
         points = tuple(
-            ScalePoint(row["gpus"], row["global_batch"], row["plan"], row["parts_ms"])
+            ScalePoint(row["gpus"], row["global_batch"], row["plan"])
             for row in of_part(rows, PART)
             if row["scaling"] == kind
         )

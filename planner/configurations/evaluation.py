@@ -22,7 +22,6 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.optimize import optimize
 
 from ..clusters.cluster import Cluster
@@ -31,6 +30,7 @@ from ..prediction.memory import fullest, rooms_of
 from ..prediction.rates import Rates
 from ..prediction.setup import Setup
 from ..prediction.step import PredictedStep
+from ..routes.passing import certified as with_bound
 from ..solving.search import memory_held
 from .configuration import Configuration
 
@@ -185,20 +185,8 @@ def certified(step: PredictedStep) -> Schedule:
     """The step's schedule with its devices' memory as limit, and a lower bound on its makespan in
     its report."""
     made, rooms = step.schedule, rooms_of(step)
-    problem = replace(
-        made.problem,
-        profile=replace(made.problem.profile, memory_limit=rooms),
-        memory_limit=rooms,
-        objective=Objective.MAKESPAN,
-    )
-    bound = lower_bound(problem)
-    made = timed(replace(made, problem=problem, timing=None))
-    cost = made.known_timing.makespan
-    report = replace(
-        made.known_report,
-        objective=Objective.MAKESPAN,
-        lower_bound=min(bound.value, cost),
-        bound=bound.name,
-        status=status_under(bound.value, cost),
-    )
-    return replace(made, report=report)
+    profile = replace(made.problem.profile, memory_limit=rooms)
+    problem = replace(made.problem, profile=profile, memory_limit=rooms)
+    problem = replace(problem, objective=Objective.MAKESPAN)
+    report = replace(made.known_report, objective=Objective.MAKESPAN)
+    return with_bound(timed(replace(made, problem=problem, report=report, timing=None)))

@@ -15,7 +15,7 @@ from typing import Any
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.formats import write_json
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.units import counted, duration
+from pipeloom.ir.units import duration
 from pipeloom.report.summaries import from_optimal
 from pipeloom.report.text_table import Cell, table
 
@@ -193,15 +193,12 @@ class Plan:
         write_json(known | {"notes": [*known["notes"], *notes]}, str(path / "plan.json"))
         return tuple(notes)
 
-    def _title(self) -> str:
-        return f"{self.space.model.name} on {_devices(self.space)}"
-
     def __str__(self) -> str:
         best, device = self.best, self.space.device_gib
         layers = self.best.found.configuration.run.layers_by_stage
         return "\n".join(
             [
-                f"{self._title()}: {best.name}, {best.found.schedule}",
+                f"{self.space}: {best.name}, {best.found.schedule}",
                 f"{duration(best.step_ms)} per step, likely {duration(best.step_ms_low)} to "
                 f"{duration(best.step_ms_high)}, {best.tokens_per_s_per_gpu:.5g} tokens/s/GPU, "
                 f"MFU {best.mfu * 100:.1f} %, {best.memory_gib:.1f} of {device:g} GiB "
@@ -262,10 +259,6 @@ class Plan:
             yield f"nearest plan that does not fit: {name} lacks at least {least}"
 
 
-def _devices(space: Space) -> str:
-    return f"{counted(space.base.gpus, 'GPU')} of {space.cluster.name}"
-
-
 def _alike(others: int) -> str:
     return f"{others} more with this step" if others else ""
 
@@ -301,4 +294,4 @@ def _nothing(space: Space, ranking: Ranking, *, interrupted: bool) -> str:
             f": memory: {name} needs at least {size:.1f} GiB on the fullest device, {lacks} of "
             f"{device.name}{' that headroom leaves' if space.headroom else ''}"
         )
-    return f"{space.model.name} on {_devices(space)}: {words}"
+    return f"{space}: {words}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -29,21 +29,22 @@ from .space import Space
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """The best plan on ``gpus`` GPUs, as in ``plan --json``, or the reason why there is none.
-
-    ``parts``: the step time in milliseconds, divided by what it is spent on.
-    """
+    """The best plan on ``gpus`` GPUs, as in ``plan --json``, or the reason why there is none."""
 
     gpus: int
     global_batch: int
     plan: dict[str, Any] | None = None
-    parts: dict[str, float] = field(default_factory=dict)
     why_not: str | None = None
 
     @property
     def tokens(self) -> float:
         """Tokens per second on each GPU; 0 without a plan."""
         return float(self.plan["tokens_per_s_per_gpu"]) if self.plan else 0.0
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The step time in milliseconds, divided by what it is spent on; empty without a plan."""
+        return self.plan["parts_ms"] if self.plan else {}
 
     def bar(self) -> ScaleBar:
         """The time per token, divided by what it is spent on, as a bar of the picture."""
@@ -177,4 +178,4 @@ def _point(job: PlanRequest, should_stop: StoppingCriterion = stop_asked) -> Sca
         found = best_plan(replace(job, should_stop=should_stop)).best
     except (InfeasibleError, InputError) as error:  # for this number of GPUs
         return ScalePoint(gpus, batch, why_not=str(error))
-    return ScalePoint(gpus, batch, found.to_dict(), found.parts)
+    return ScalePoint(gpus, batch, found.to_dict())

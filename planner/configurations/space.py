@@ -19,12 +19,12 @@ from typing import Any, Self, TypeAlias
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.units import counted
 
 from ..clusters.cluster import Cluster
 from ..inputs.words import memory_limit_of
 from ..models.model import Model
 from ..models.run import (
-    KEYS,
     Recompute,
     Sharding,
     TrainingRun,
@@ -91,7 +91,7 @@ class Space:
         """The space that is asked for. Raises InputError, with one line per fault, or if the space
         is empty."""
         refuse(PLAN, **vars(request))
-        words = words_of(usual(model) | request.given, KEYS)
+        words = words_of(usual(model) | request.given)
         lacking = [key for key in ("gpus", "global_batch") if not words.has(key)]
         words.faults += [f"{key}: missing; expected a whole number >= 1" for key in lacking]
         read = values_of(words, model)
@@ -109,6 +109,9 @@ class Space:
         space = cls(request, model, cluster, base, fixed, headroom)
         space._check()
         return space
+
+    def __str__(self) -> str:
+        return f"{self.model.name} on {counted(self.base.gpus, 'GPU')} of {self.cluster.name}"
 
     @property
     def family(self) -> str | None:

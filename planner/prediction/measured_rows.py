@@ -98,7 +98,8 @@ def _vtrain(document: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
 
 
 def _row(row: dict[str, Any], models: Mapping[str, Any], own: Cluster | None) -> MeasuredRow:
-    words = words_of(row, ("model", *KEYS, *ALSO, *_MEASURED, *_BESIDE))
+    words = words_of(row)
+    words.refuse_unknown({"model", "gpu", *KEYS, *ALSO, *_MEASURED, *_BESIDE})
     expected = f"a number > 0 and <= {MOST:g}"
     measured = {key: words.number(key, LEAST, MOST, expected) for key in _MEASURED}
     words.raise_faults()
