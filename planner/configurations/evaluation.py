@@ -188,5 +188,5 @@ def certified(step: PredictedStep) -> Schedule:
     profile = replace(made.problem.profile, memory_limit=rooms)
     problem = replace(made.problem, profile=profile, memory_limit=rooms)
     problem = replace(problem, objective=Objective.MAKESPAN)
-    report = replace(made.known_report, objective=Objective.MAKESPAN)
+    report = replace(made.known_report, objective=Objective.MAKESPAN, lower_bound=None)
     return with_bound(timed(replace(made, problem=problem, report=report, timing=None)))
