@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
-from typing import TypeAlias
 
 import numpy as np
 
@@ -66,9 +65,6 @@ class Evaluated:
         return ops * run.stages * run.microbatches * len(self.configuration.families)
 
 
-Asked: TypeAlias = tuple[Model, Cluster, Evaluated]
-
-
 @lru_cache(maxsize=8)
 def rates_of(cluster: Cluster) -> Rates:
     """The rates of a cluster, with times of layers that all evaluations in a process share."""
@@ -83,13 +79,12 @@ def step_of(model: Model, cluster: Cluster, known: Evaluated) -> PredictedStep:
     return PredictedStep(Setup(model, run), rates_of(cluster), known.planned, own.passing)
 
 
-def evaluate(asked: Asked) -> Evaluated:
+def evaluate(model: Model, cluster: Cluster, known: Evaluated) -> Evaluated:
     """The best of the configuration's families, and a lower bound that includes messages and
     memory.
 
     No family passes weights: for such configurations :func:`improve` finds the first schedule.
     """
-    model, cluster, known = asked
     step = step_of(model, cluster, known)
     known = replace(known, lower_bound=_bound(step, known))
     if known.lower_bound == inf:
@@ -126,14 +121,12 @@ def _with_ends(step: PredictedStep, makespan: float) -> float:
     return makespan + min(each.exposed for each in step.averaging) + step.stepping
 
 
-def improve(asked: tuple[Asked, SolveOptions]) -> Evaluated:
+def improve(model: Model, cluster: Cluster, asked: tuple[Evaluated, SolveOptions]) -> Evaluated:
     """The configuration with the optimizer's best schedule, and its lower bound."""
-    (model, cluster, known), options = asked
-    step, own = (
-        step_of(model, cluster, replace(known, schedule="", planned=None)),
-        known.configuration,
-    )
-    problem, weights = problem_of(step, own), own.passing is Passing.WEIGHTS
+    known, options = asked
+    own, weights = known.configuration, known.configuration.passing is Passing.WEIGHTS
+    step = step_of(model, cluster, replace(known, schedule="", planned=None))
+    problem = problem_of(step, own)
     if weights:
         options = replace(options, memory=memory_held)
     elif known.step_ms < inf:

@@ -45,6 +45,12 @@ PARTS = (
 )
 """The parts of a step; :attr:`..prediction.step.PredictedStep.parts` describes them."""
 
+RUN_KEYS = (
+    *("gpus", "tp", "pp", "vp", "dp", "cp", "ep", "etp", "micro_batch", "global_batch", "seq"),
+    *("precision", "recompute", "sharding", "sequence_parallel"),
+)
+"""The keys of the run in a plan's object."""
+
 
 @dataclass(frozen=True)
 class PlannedConfiguration(Prediction):
@@ -96,14 +102,9 @@ class PlannedConfiguration(Prediction):
     def to_dict(self) -> dict[str, Any]:
         """This plan's object in the output of ``plan --json``."""
         own = self.found.configuration
-        keys = ("gpus", "tp", "pp", "vp", "dp", "cp", "ep", "etp", "micro_batch", "global_batch")
         return {
             "name": self.name,
-            **{key: getattr(own.run, key) for key in (*keys, "seq")},
-            "precision": own.run.precision.value,
-            "recompute": own.run.recompute.value,
-            "sharding": own.run.sharding.value,
-            "sequence_parallel": own.run.sequence_parallel,
+            **{key: getattr(own.run, key) for key in RUN_KEYS},
             "layers_per_stage": list(own.run.layers_by_stage),
             "placement": own.placement.kind.value,
             "schedule": self.found.schedule,
