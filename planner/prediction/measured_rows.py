@@ -106,11 +106,11 @@ def _row(row: dict[str, Any], models: Mapping[str, Any], own: Cluster | None) ->
     name = row.get("model")
     if not isinstance(name, str) or ("gpu" not in row and own is None):
         raise InputError(f"model, gpu: expected both by name, got {show(row)}")
-    if own is None or row.get("gpu") not in {None, own.name, own.gpu.name}:
+    if own is not None and row.get("gpu") in (None, own.name, own.gpu.name):
+        cluster = own
+    else:
         with naming("gpu"):
             cluster = read_cluster(row["gpu"])
-    else:
-        cluster = own
     run = {key: value for key, value in row.items() if key in (*KEYS, *ALSO)}
     setup = Setup.of(read_model(models.get(name, name), "model"), run, cluster)
     size = measured["memory_gb"]
