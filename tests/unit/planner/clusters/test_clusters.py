@@ -33,6 +33,6 @@ def test_a_file_takes_presets_and_a_calibration_of_its_own(tmp_path: Path) -> No
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps(cluster(efficiency={"gemm": 0.5, "shapes": {"dense": 1.1}})))
     found, usual = read_cluster(path), preset("H100")
-    assert (found.gpu, found.inside) == (usual.gpu, usual.inside)
+    assert (found.gpu, found.inside.gigabytes_per_second) == (usual.gpu, 63)
     assert (found.efficiency.gemm, found.efficiency.shapes) == (0.5, {"dense": 1.1})
     assert found.efficiency.memory == usual.efficiency.memory
