@@ -4,6 +4,10 @@ from .clusters.cluster import preset as preset
 from .clusters.cluster import read_cluster as read_cluster
 from .clusters.efficiency import Efficiency as Efficiency
 from .configurations.configuration import Configuration as Configuration
+from .configurations.plans import Plan as Plan
+from .configurations.plans import PlannedConfiguration as PlannedConfiguration
+from .configurations.scaling import ScalePoint as ScalePoint
+from .configurations.scaling import Scaling as Scaling
 from .inputs.problem_setup import Terms as Terms
 from .models.arithmetic import Arithmetic as Arithmetic
 from .models.precision import Precision as Precision
@@ -13,16 +17,12 @@ from .models.run import TrainingRun as TrainingRun
 from .models.work import ModelWork as ModelWork
 from .packing.costs import Microbatches as Microbatches
 from .packing.costs import SequenceCosts as SequenceCosts
-from .plan import Plan as Plan
-from .plan import PlannedConfiguration as PlannedConfiguration
 from .prediction.calibration import Calibration as Calibration
 from .prediction.measured_rows import MeasuredRow as MeasuredRow
 from .prediction.measured_rows import read_rows as read_rows
 from .results.certificate import certificate as certificate
 from .results.result import Result as Result
 from .routes.passing import compare_schemes as compare_schemes
-from .scaling import ScalePoint as ScalePoint
-from .scaling import Scaling as Scaling
 from .solving.progress import Event as Event
 from .solving.progress import Note as Note
 from .solving.search import Search as Search

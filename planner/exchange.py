@@ -14,7 +14,6 @@ from pipeloom.ir.documents.json_reader import read_text
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.ir.units import counted
 from pipeloom.solver.families import build_family
 
 from .inputs.documents import named, naming, read_schedule
@@ -24,6 +23,10 @@ from .requests.fields import takes
 from .requests.files import ExportRequest, ImportRequest
 
 MEGATRON = "megatron-layout"
+ONE_SEQUENCE = (
+    "one sequence per microbatch is assumed, as the profile has no micro_batch: --micro-batch-size "
+    "sets it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +85,16 @@ def export(request: ExportRequest) -> Exported:
     exporter = EXPORTERS.get(to)
     if exporter is None:
         raise InputError(f"to: expected one of {', '.join(EXPORTERS)}, got {to!r}")
-    measured = found.problem.profile.micro_batch
-    size = (measured or 1) if given is None else given
-    if isinstance(size, bool) or not size >= 1:
+    size = given or found.problem.profile.micro_batch or 1
+    if given is not None and (isinstance(given, bool) or given < 1):
         raise InputError(f"micro_batch_size: expected a whole number from 1 on, got {given!r}")
     with naming(where):
         text = exporter.write(found)
         launch = exporter.launch(found, size)
-    notes = launch.notes
-    if launch != exporter.launch(found, size + 1):
-        notes += _size_notes(given, measured)
-    elif given is not None:
+    used, notes = launch != exporter.launch(found, size + 1), launch.notes
+    if used and given is None and found.problem.profile.micro_batch is None:
+        notes += (ONE_SEQUENCE,)
+    if not used and given is not None:
         raise InputError(
             f"micro_batch_size: expected none, as no flag that goes with this {to} has it, got "
             f"{size}"
@@ -100,33 +102,18 @@ def export(request: ExportRequest) -> Exported:
     return Exported(text, to, exporter.summary, launch.flags, notes)
 
 
-def _size_notes(given: int | None, measured: int | None) -> tuple[str, ...]:
-    """Notes if the microbatch size is assumed, or differs from the profile's."""
-    if given is None and measured is None:
-        return (
-            "one sequence per microbatch is assumed, as the profile has no micro_batch: "
-            "--micro-batch-size sets it",
-        )
-    if given is not None and measured is not None and given != measured:
-        return (
-            f"times and memory are of microbatches of {counted(measured, 'sequence')}, as the "
-            f"profile's micro_batch says, not {given}",
-        )
-    return ()
-
-
 @takes(ImportRequest)
 def import_(request: ImportRequest) -> Schedule:
-    """Import the schedule in ``file``, in the format ``source``, with the times of ``profile``.
+    """Import the schedule in ``file``, in the format ``from_``, with the times of ``profile``.
 
     ``torch-csv``: an order of ops. ``partition`` chooses the cut of a profile by layers:
     ``balanced`` (the default), ``even``, or a schedule whose cut is used. ``megatron-layout``: a
     cut of a profile by layers, with the schedule that Megatron runs on it: 1F1B or interleaved 1F1B
     with ``microbatches`` microbatches. Raises InputError if the file or the profile is invalid.
     """
-    source, microbatches, where = request.source, request.microbatches, named(request.file)
+    source, microbatches, where = request.from_, request.microbatches, named(request.file)
     if source not in IMPORTED:
-        raise InputError(f"source: expected one of {', '.join(IMPORTED)}, got {source!r}")
+        raise InputError(f"from_: expected one of {', '.join(IMPORTED)}, got {source!r}")
     text = read_text(os.fspath(request.file), expected=source)
     if text.lstrip().startswith("{"):
         raise InputError(f"{where}: is JSON; expected a file of {source}")

@@ -6,29 +6,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import exp
-from typing import Any, TypeAlias
+from typing import Any
 
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import OPTIMIZED, Schedule
-from pipeloom.ir.removed import telling_removed
 from pipeloom.ir.units import counted, duration
 from pipeloom.report.text_table import table
 
-from .clusters.cluster import Cluster, read_cluster
-from .inputs.documents import Document
+from .clusters.cluster import cluster_of
 from .models.model import Model
-from .models.reading import ModelLike
 from .models.run import AttentionKernel, Recompute, TrainingRun
 from .prediction.memory import GIB, KINDS, RankMemory, memory_of
 from .prediction.rates import Rates
 from .prediction.setup import Setup
 from .prediction.step import PredictedStep
+from .requests.fields import takes
+from .requests.plans import PredictRequest
 
 LIKELY = 1.2816
 """Half-width, in standard deviations, of the central 80 % interval of a normal distribution."""
-ClusterLike: TypeAlias = Cluster | Document
 NUMBERS = (
     *("step_ms", "step_ms_low", "step_ms_high", "tokens_per_s_per_gpu"),
     *("model_tflops_per_gpu", "mfu", "memory_gib"),
@@ -198,33 +195,16 @@ class Prediction:
         return table(["messages", "ms per step", "exposed ms"], rows)
 
 
-@telling_removed
-def predict(model: ModelLike, *, cluster: ClusterLike | None = None, **run: Any) -> Prediction:
-    """Predict time and memory of a training step of ``model`` in the configuration ``run``.
+@takes(PredictRequest)
+def predict(request: PredictRequest) -> Prediction:
+    """Predict time and memory of a training step of ``model`` in a configuration.
 
     ``model``: a preset's name, or a mapping or file with the keys of Hugging Face's
-    ``config.json``. ``run``: ``gpu``, ``gpus``, ``tp``, ``pp``, ``vp``, ``dp``, ``cp``, ``ep``,
-    ``micro_batch``, ``global_batch``, ``seq``, ``precision``, ``recompute``, ``sequence_parallel``,
-    ``sharding``, ``layers``, ``layers_per_stage``, ``schedule`` and more; docs/predict.md lists
-    their values and defaults. ``cluster``: a preset's name, a file or an object; None: the default
-    cluster of ``gpu``.
+    ``config.json``. ``cluster``: a preset's name, a file or an object; None: the default cluster of
+    ``gpu``. The other arguments are the keys of a run; docs/predict.md lists their values and
+    defaults.
 
     Raises InputError with one line per fault.
     """
-    where = cluster_of(cluster, run.get("gpu"))
-    return Prediction(PredictedStep(Setup.of(model, run, where), Rates(where)))
-
-
-def cluster_of(given: ClusterLike | None, gpu: Any) -> Cluster:
-    """The given cluster, or the default cluster of a GPU. Raises InputError if neither is given."""
-    if given is None and gpu is None:
-        raise InputError(
-            "gpu: expected a GPU's name, or a cluster, such as H100; pipeloom.arithmetic tells a "
-            "model's parameters, FLOPs and bytes without one"
-        )
-    key, name = ("gpu", gpu) if given is None else ("cluster", given)
-    try:
-        return read_cluster(name)
-    except InputError as error:
-        named = (f"{key}: {x}" if x.startswith("expected ") else x for x in error.errors)
-        raise InputError(*named) from None
+    where = cluster_of(request.cluster, request.gpu)
+    return Prediction(PredictedStep(Setup.of(request.model, request.given, where), Rates(where)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pipeloom import Scaling, scaling
+from pipeloom import Scaling, plan
 from pipeloom.planner import ScalePoint
 
 from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain
@@ -28,7 +28,7 @@ def cases(size: Size) -> Iterator[Case]:
 def measure(case: Case) -> Row:
     kind, gpus = case.given["kind"], case.given["gpus"]
     batch = WEAK * gpus if kind == "weak" else STRONG
-    found = scaling(MODEL, gpu=GPU, scale=[gpus], global_batch=batch, seq=SEQUENCE, work_limit=WORK)
+    found = plan(MODEL, gpu=GPU, scale=[gpus], global_batch=batch, seq=SEQUENCE, work_limit=WORK)
     (point,) = found.to_dict()["points"]
     settings = {"scaling": kind, "work": WORK, "seq": SEQUENCE}
     return settings | {key: value for key, value in point.items() if key != "efficiency"}
@@ -69,7 +69,7 @@ def files(rows: Rows) -> dict[str, str]:
     found = {}
     for kind in ("weak", "strong"):
         points = tuple(
-            ScalePoint(row["gpus"], row["global_batch"], row["plan"], row["parts_ms"])
+            ScalePoint(row["gpus"], row["global_batch"], row["plan"])
             for row in of_part(rows, PART)
             if row["scaling"] == kind
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -73,8 +73,7 @@ class Cluster(Document):
     """Nodes of ``gpus_per_node`` equal GPUs.
 
     ``inside``: the link between two GPUs of a node; ``between``: a GPU's share of the network.
-    ``efficiency``: the rates that kernels and messages reach. ``host``: the link of each GPU to its
-    host, None if it is unknown.
+    ``efficiency``: the rates that kernels and messages reach.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -86,7 +85,6 @@ class Cluster(Document):
     gpus_per_node: Annotated[int, Whole(1)]
     inside: Annotated[ClusterLink, _preset(PRESETS["links"])]
     between: Annotated[ClusterLink, _preset(PRESETS["links"])]
-    host: Annotated[ClusterLink | None, _preset(PRESETS["host links"])] = None
     efficiency: Efficiency = Field({}, validate_default=True)
     links: Annotated[None, _ALIKE] = None
     pairs: Annotated[None, _ALIKE] = None
@@ -114,6 +112,10 @@ class Cluster(Document):
     def to_dict(self) -> dict[str, Any]:
         """The object of a cluster file."""
         return self.model_dump(exclude_none=True)
+
+
+ClusterLike: TypeAlias = Cluster | Mapping[str, Any] | str | os.PathLike[str]
+"""A preset's name, a file, or an object."""
 
 
 def preset(name: str) -> Cluster:
@@ -144,7 +146,7 @@ def parse_cluster(data: Mapping[str, Any], where: str) -> Cluster:
     return found if found.name else found.model_copy(update={"name": found.gpu.name})
 
 
-def read_cluster(given: Cluster | Mapping[str, Any] | str | os.PathLike[str]) -> Cluster:
+def read_cluster(given: ClusterLike) -> Cluster:
     """The cluster given by name, by file (if the name has a dot or a slash), or as an object.
 
     Raises InputError.
@@ -159,3 +161,18 @@ def read_cluster(given: Cluster | Mapping[str, Any] | str | os.PathLike[str]) ->
     if name == "-" or "." in name or "/" in name:
         return parse_cluster(read_json(name), name)
     return preset(name)
+
+
+def cluster_of(given: ClusterLike | None, gpu: Any) -> Cluster:
+    """The given cluster, or the default cluster of a GPU. Raises InputError if neither is given."""
+    if given is None and gpu is None:
+        raise InputError(
+            "gpu: expected a GPU's name, or a cluster, such as H100; pipeloom.arithmetic tells a "
+            "model's parameters, FLOPs and bytes without one"
+        )
+    key, name = ("gpu", gpu) if given is None else ("cluster", given)
+    try:
+        return read_cluster(name)
+    except InputError as error:
+        named = (f"{key}: {x}" if x.startswith("expected ") else x for x in error.errors)
+        raise InputError(*named) from None

@@ -29,7 +29,7 @@ from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.model.placement import Passing
 
 from ..clusters.efficiency import Efficiency
-from ..models.run import Recompute, Sharding, TrainingRun
+from ..models.run import Sharding, TrainingRun
 from ..models.work import LayerWork, different, states_of, step_collectives
 from ..prediction.memory import GIB, beside, room_of
 from ..prediction.rates import OPS, Rates
@@ -187,7 +187,7 @@ class Bounds:
         """Times and sizes of layers.
 
         With FSDP these are values without sharding, which need less memory for the loss, unless
-        torch selects what is recomputed. Nothing is held if all may be recomputed or offloaded.
+        torch selects what is recomputed.
         """
         key = (*_groups(run), run.micro_batch, run.recompute, run.torch_selects)
         if key not in self._known:
@@ -199,11 +199,7 @@ class Bounds:
                 return f, r + b, w, work.m_b, work.m_w, beside(work)
 
             self._known[key] = _columns(own, self.space, figures)
-        found = LayerArrays(*self._known[key])
-        again = self.space.remat and run.recompute is Recompute.NONE
-        if run.pp > 1 and (self.space.offload or again):
-            return found._replace(held=0.0 * found.held, waiting=0.0 * found.waiting)
-        return found
+        return LayerArrays(*self._known[key])
 
     def _ends(self, run: TrainingRun) -> EndArrays:
         """States of layers and the end of the step; with FSDP, per microbatch."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import heapify, heappop, heappush, nsmallest
 from itertools import count, islice
 from math import inf
@@ -29,7 +30,7 @@ from ..solving.progress import Event, Listener, Note
 from ..solving.workers import Workers, in_order, stop_asked
 from .bounds import Bounds
 from .configuration import Configuration
-from .evaluation import Asked, Evaluated, evaluate, improve, rates_of
+from .evaluation import Evaluated, evaluate, improve, rates_of
 from .space import Space
 
 T = TypeVar("T")
@@ -90,6 +91,8 @@ class SpaceSearch:
         self.space, self.options, self.progress, self.workers = space, options, progress, workers
         self.bounds = Bounds(space, rates_of(space.cluster))
         self.device_gib = space.cluster.gpu.memory_gib
+        self._evaluated = partial(evaluate, space.model, space.cluster)
+        self._improved = partial(improve, space.model, space.cluster)
         self._budget = options.budget
         self._found: dict[Configuration, Evaluated] = {}
         self._searches = Counter[Configuration]()
@@ -136,14 +139,14 @@ class SpaceSearch:
             self._bound(entry[2])
         heapify(self._degrees)
         if self._questions and not self.options.should_stop():
-            self._take(evaluate(self._asked(heappop(self._questions)[2])))
+            self._take(self._evaluated(heappop(self._questions)[2]))
 
     def _evaluate(self, share: float) -> None:
         """Evaluate configurations until none can win, or until this share of the budget is used."""
         while asked := [*islice(self._next(share), TOGETHER)]:
             for each in asked:
                 self._budget.work.spend(EVALUATING + each.simulated_ops)
-            self._take_all(evaluate, [*map(self._asked, asked)])
+            self._take_all(self._evaluated, asked)
             for each in asked:
                 if each.configuration not in self._found:  # stopped early
                     self._ask(each)
@@ -173,9 +176,6 @@ class SpaceSearch:
     def _ask(self, question: Evaluated) -> None:
         heappush(self._questions, (question.lower_bound, next(self._number), question))
 
-    def _asked(self, known: Evaluated) -> Asked:
-        return self.space.model, self.space.cluster, known
-
     def _take(self, found: Evaluated) -> None:
         self._found[found.configuration] = found
         if found.step_ms < self._best:
@@ -190,15 +190,15 @@ class SpaceSearch:
             if not waiting:
                 return
             chosen = nsmallest(SEARCHED, waiting, self._promise)
-            self._take_all(improve, self._searches_of(chosen, share - self._spent))
+            self._take_all(self._improved, self._searches_of(chosen, share - self._spent))
 
     def _searches_of(
         self, chosen: list[Evaluated], left: float
-    ) -> list[tuple[Asked, SolveOptions]]:
+    ) -> list[tuple[Evaluated, SolveOptions]]:
         """The arguments of :func:`improve` for as many of ``chosen`` as the share ``left`` of the
         budget allows."""
         spread, work = self.workers.spread(len(chosen)), self._budget.work
-        asked: list[tuple[Asked, SolveOptions]] = []
+        asked: list[tuple[Evaluated, SolveOptions]] = []
         options = replace(self.options, should_stop=stop_asked) if spread else self.options
         for each in chosen:
             wanted = SHARES[self._searches[each.configuration]]
@@ -209,7 +209,7 @@ class SpaceSearch:
             self._searches[each.configuration] += 1
             if work.ops < inf:
                 work.spend(share * work.ops)
-            asked.append((self._asked(each), options.share(share)))
+            asked.append((each, options.share(share)))
         return asked
 
     def _take_all(self, solve: Callable[[T], Evaluated], asked: list[T]) -> None:

@@ -14,8 +14,6 @@ from pipeloom.solver.families import find_family
 from ..models.run import Recompute, Sharding, TrainingRun
 from ..prediction.families import placement_of, schedule_of, splits, usable_families
 
-AUTO = "auto"
-"""The word for recomputation that the schedule decides."""
 PLACEMENTS = (PlacementKind.LINEAR, PlacementKind.INTERLEAVED, PlacementKind.V)
 """The placements of stages to try."""
 MOST_STREAMED = 16_384
@@ -47,16 +45,12 @@ class Configuration:
 
     ``run``: its ``schedule`` determines the placement of stages. ``splits``: whether B and W are
     separate ops. ``families``: the schedules to try; if no schedule is given, the optimizer
-    searches for others. ``remat``, ``offload``: whether schedules may recompute whole stages, or
-    move their activations to the host and back, for some microbatches. ``passing``: the kind of
-    tensors that pipeline ranks send each other.
+    searches for others. ``passing``: the kind of tensors that pipeline ranks send each other.
     """
 
     run: TrainingRun
     splits: bool
     families: tuple[str, ...]
-    remat: bool = False
-    offload: bool = False
     passing: Passing = Passing.ACTIVATIONS
 
     @property
@@ -73,17 +67,12 @@ class Configuration:
         degrees = [(key, getattr(run, key)) for key in ("tp", "pp", "dp", "cp", "ep", "vp")]
         words = [f"{key}{count}" for key, count in degrees if count > 1]
         words += [f"etp{run.etp}"] * (run.etp != run.tp) + [f"b{run.micro_batch}"]
-        words += [self.recompute] * (self.recompute != Recompute.NONE)
-        words += ["offload"] * self.offload + ["weights"] * (self.passing is Passing.WEIGHTS)
+        words += [run.recompute.value] * (run.recompute is not Recompute.NONE)
+        words += ["weights"] * (self.passing is Passing.WEIGHTS)
         words += [run.sharding.value] if run.sharding is not Sharding.NONE else []
         words += ["cut"] * (run.layers_per_stage is not None)
         words += ["v"] * (self.placement.kind is PlacementKind.V)
         return " ".join(words + ["B/W"] * self.splits)
-
-    @property
-    def recompute(self) -> str:
-        """The word for the level of recomputation."""
-        return AUTO if self.remat else self.run.recompute.value
 
 
 def passes_weights(run: TrainingRun) -> bool:

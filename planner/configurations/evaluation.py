@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
-from typing import TypeAlias
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.core.schedule_cost import status_under
 from pipeloom.solver.optimize import optimize
 
 from ..clusters.cluster import Cluster
@@ -31,6 +29,7 @@ from ..prediction.memory import fullest, rooms_of
 from ..prediction.rates import Rates
 from ..prediction.setup import Setup
 from ..prediction.step import PredictedStep
+from ..routes.passing import certified as with_bound
 from ..solving.search import memory_held
 from .configuration import Configuration
 
@@ -66,9 +65,6 @@ class Evaluated:
         return ops * run.stages * run.microbatches * len(self.configuration.families)
 
 
-Asked: TypeAlias = tuple[Model, Cluster, Evaluated]
-
-
 @lru_cache(maxsize=8)
 def rates_of(cluster: Cluster) -> Rates:
     """The rates of a cluster, with times of layers that all evaluations in a process share."""
@@ -80,17 +76,15 @@ def step_of(model: Model, cluster: Cluster, known: Evaluated) -> PredictedStep:
     family that has its placement."""
     own = known.configuration
     run = replace(own.run, schedule=known.schedule) if known.schedule in own.families else own.run
-    rates, options = rates_of(cluster), (own.remat, own.offload, own.passing)
-    return PredictedStep(Setup(model, run), rates, known.planned, *options)
+    return PredictedStep(Setup(model, run), rates_of(cluster), known.planned, own.passing)
 
 
-def evaluate(asked: Asked) -> Evaluated:
+def evaluate(model: Model, cluster: Cluster, known: Evaluated) -> Evaluated:
     """The best of the configuration's families, and a lower bound that includes messages and
     memory.
 
     No family passes weights: for such configurations :func:`improve` finds the first schedule.
     """
-    model, cluster, known = asked
     step = step_of(model, cluster, known)
     known = replace(known, lower_bound=_bound(step, known))
     if known.lower_bound == inf:
@@ -127,14 +121,12 @@ def _with_ends(step: PredictedStep, makespan: float) -> float:
     return makespan + min(each.exposed for each in step.averaging) + step.stepping
 
 
-def improve(asked: tuple[Asked, SolveOptions]) -> Evaluated:
+def improve(model: Model, cluster: Cluster, asked: tuple[Evaluated, SolveOptions]) -> Evaluated:
     """The configuration with the optimizer's best schedule, and its lower bound."""
-    (model, cluster, known), options = asked
-    step, own = (
-        step_of(model, cluster, replace(known, schedule="", planned=None)),
-        known.configuration,
-    )
-    problem, weights = problem_of(step, own), own.passing is Passing.WEIGHTS
+    known, options = asked
+    own, weights = known.configuration, known.configuration.passing is Passing.WEIGHTS
+    step = step_of(model, cluster, replace(known, schedule="", planned=None))
+    problem = problem_of(step, own)
     if weights:
         options = replace(options, memory=memory_held)
     elif known.step_ms < inf:
@@ -186,20 +178,8 @@ def certified(step: PredictedStep) -> Schedule:
     """The step's schedule with its devices' memory as limit, and a lower bound on its makespan in
     its report."""
     made, rooms = step.schedule, rooms_of(step)
-    problem = replace(
-        made.problem,
-        profile=replace(made.problem.profile, memory_limit=rooms),
-        memory_limit=rooms,
-        objective=Objective.MAKESPAN,
-    )
-    bound = lower_bound(problem)
-    made = timed(replace(made, problem=problem, timing=None))
-    cost = made.known_timing.makespan
-    report = replace(
-        made.known_report,
-        objective=Objective.MAKESPAN,
-        lower_bound=min(bound.value, cost),
-        bound=bound.name,
-        status=status_under(bound.value, cost),
-    )
-    return replace(made, report=report)
+    profile = replace(made.problem.profile, memory_limit=rooms)
+    problem = replace(made.problem, profile=profile, memory_limit=rooms)
+    problem = replace(problem, objective=Objective.MAKESPAN)
+    report = replace(made.known_report, objective=Objective.MAKESPAN, lower_bound=None)
+    return with_bound(timed(replace(made, problem=problem, report=report, timing=None)))

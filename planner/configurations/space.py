@@ -19,12 +19,12 @@ from typing import Any, Self, TypeAlias
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.units import counted
 
 from ..clusters.cluster import Cluster
 from ..inputs.words import memory_limit_of
 from ..models.model import Model
 from ..models.run import (
-    KEYS,
     Recompute,
     Sharding,
     TrainingRun,
@@ -39,7 +39,6 @@ from ..prediction.setup import Setup, check_precision
 from ..requests.exclusions import PLAN, refuse
 from ..requests.plans import PlanRequest
 from .configuration import (
-    AUTO,
     MOST_STREAMED,
     PLACEMENTS,
     Configuration,
@@ -91,9 +90,8 @@ class Space:
     def of(cls, request: PlanRequest, model: Model, cluster: Cluster) -> Self:
         """The space that is asked for. Raises InputError, with one line per fault, or if the space
         is empty."""
-        refuse(PLAN, **vars(request), no_host=cluster.host is None)
-        given = {k: v for k, v in request.given.items() if (k, v) != ("recompute", AUTO)}
-        words = words_of(usual(model) | given, KEYS)
+        refuse(PLAN, **vars(request))
+        words = words_of(usual(model) | request.given)
         lacking = [key for key in ("gpus", "global_batch") if not words.has(key)]
         words.faults += [f"{key}: missing; expected a whole number >= 1" for key in lacking]
         read = values_of(words, model)
@@ -112,20 +110,13 @@ class Space:
         space._check()
         return space
 
+    def __str__(self) -> str:
+        return f"{self.model.name} on {counted(self.base.gpus, 'GPU')} of {self.cluster.name}"
+
     @property
     def family(self) -> str | None:
         """The given schedule, or None for any."""
         return None if self.request.schedule is None else self.request.schedule.lower()
-
-    @property
-    def remat(self) -> bool:
-        """Whether schedules of configurations without other recomputation may recompute stages."""
-        return self.request.recompute == AUTO
-
-    @property
-    def offload(self) -> bool:
-        """Whether schedules of pipelines may offload stages."""
-        return self.request.offload == AUTO
 
     @property
     def device_gib(self) -> float:
@@ -206,11 +197,6 @@ class Space:
                 if own.placement == made.placement:
                     yield replace(own, splits=Setup(self.model, own.run).splits)
             return
-        made = replace(
-            made,
-            remat=piped and self.remat and run.recompute is Recompute.NONE,
-            offload=piped and self.offload,
-        )
         families = families_of(run.vp)[made.placement.kind]
         for split in (False, True) if piped else (False,):
             yield replace(made, splits=split, families=families[split])

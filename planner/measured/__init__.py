@@ -1,2 +1,1 @@
-"""Profiles from others' measurements: traces and tables of timers, with a reader for each kind of
-file."""
+"""Profiles from others' measurements: traces, with a reader for each kind of file."""

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pipeloom.ir.documents.json_reader import parse_json, read_json, read_text
 from pipeloom.ir.errors import InputError
@@ -17,14 +16,13 @@ from pipeloom.ir.model.schedule import Schedule
 from ..inputs.documents import FilePath, named
 from .primus import is_iteration, read_primus
 from .samples import MeasuredOps, Sample, is_plan
-from .timers import EXPECTED, is_table, read_timers
 from .torch_trace import read_torch_trace
 
 WANTED = (
-    "a trace of torch's profiler (JSON with traceEvents), a measured schedule (run --trace), "
-    f"Primus's trace (fwd_start, ..) or {EXPECTED}"
+    "a trace of torch's profiler (JSON with traceEvents), a measured schedule (run --trace) or "
+    "Primus's trace (fwd_start, ..)"
 )
-SUFFIXES = (".json", ".json.gz", ".csv")
+SUFFIXES = (".json", ".json.gz")
 
 
 def read_recordings(files: Sequence[FilePath]) -> list[MeasuredOps]:
@@ -44,19 +42,9 @@ def read_recordings(files: Sequence[FilePath]) -> list[MeasuredOps]:
 def read_recording(path: FilePath) -> MeasuredOps:
     """The ops in one file. Raises InputError with what is expected."""
     where = named(path)
-    text = read_text(os.fspath(path), expected=WANTED)
-    if not text.lstrip().startswith(("{", "[")):
-        if not is_table(text):
-            first = text.lstrip().partition("\n")[0][:80]
-            raise InputError(f"{where}: expected {WANTED}, got {first!r}")
-        return read_timers(text, where)
-    document = parse_json(text, where, others=True)
+    document = parse_json(read_text(os.fspath(path), expected=WANTED), where, others=True)
     if isinstance(document, list):  # a bare list of events is also a trace
         document = {"traceEvents": document}
-    return _read_document(document, path, where)
-
-
-def _read_document(document: Any, path: FilePath, where: str) -> MeasuredOps:
     if not isinstance(document, dict):
         raise InputError(f"{where}: expected {WANTED}")
     if "traceEvents" in document:

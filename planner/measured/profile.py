@@ -59,13 +59,13 @@ def profile_from(request: ProfileFromRequest) -> Measurement:
     """Make a profile from ops that were measured elsewhere; needs no torch.
 
     ``files``: traces of torch's profiler, from runs of pipeloom or torch.distributed.pipelining,
-    one per rank, or their folder; a measured schedule; a CSV table of timers; Primus's traces
-    (``docs/profiling.md``). Times are medians over all microbatches of all steps except the first
-    ``warmup`` (by default 1 if there are several). ``split``: B's share of a BW, if they were
-    measured as one op. ``memory``: bytes of M_B, and of M_W if it differs. ``t_comm``: milliseconds
-    per message. ``like``: a profile of the same stages, or a schedule or program for one, from
-    which missing values are taken. ``ranks``: their number; by default that of ``like``, or of
-    files. ``progress`` receives notes on what was omitted or assumed.
+    one per rank, or their folder; a measured schedule; Primus's traces (``docs/profiling.md``).
+    Times are medians over all microbatches of all steps except the first ``warmup`` (by default 1
+    if there are several). ``split``: B's share of a BW, if they were measured as one op.
+    ``memory``: bytes of M_B, and of M_W if it differs. ``t_comm``: milliseconds per message.
+    ``like``: a profile of the same stages, or a schedule or program for one, from which missing
+    values are taken. ``ranks``: their number; by default that of ``like``, or of files.
+    ``progress`` receives notes on what was omitted or assumed.
 
     Raises InputError for other files, for missing ops, and for files that do not match each other.
     """

@@ -8,13 +8,14 @@ from functools import reduce
 from typing import Any
 
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.removed import telling_removed
 from pipeloom.ir.units import amount, counted
 from pipeloom.report.text_table import table
 
+from ..requests.fields import takes
+from ..requests.plans import PredictRequest
 from .layers import work_of
 from .model import Model
-from .reading import ModelLike, read_model
+from .reading import read_model
 from .run import TrainingRun, usual
 from .work import LayerWork, ModelWork, States, WorkKind, different, states_of
 
@@ -101,17 +102,17 @@ class Arithmetic:
         return "on one rank, for a microbatch\n" + table(header, rows)
 
 
-@telling_removed
-def arithmetic(model: ModelLike, **run: Any) -> Arithmetic:
+@takes(PredictRequest)
+def arithmetic(request: PredictRequest) -> Arithmetic:
     """Parameters, FLOPs, and bytes held and moved by a model in a run, by layer.
 
-    ``model``: a preset's name, a ``config.json``, its folder or its mapping. ``run``: keys of
-    :class:`.models.run.TrainingRun`; ``gradients`` is by default the run's precision. Raises
-    InputError with one line per fault.
+    ``model``: a preset's name, a ``config.json``, its folder or its mapping. The other arguments
+    are those of :func:`pipeloom.predict`; the cluster does not matter, and ``gradients`` is by
+    default the run's precision. Raises InputError with one line per fault.
     """
-    found = read_model(model)
-    checked = TrainingRun.of(usual(found) | dict(run), found)
-    if run.get("gradients") is None:
+    found, run = read_model(request.model), request.given
+    checked = TrainingRun.of(usual(found) | run, found)
+    if "gradients" not in run:
         checked = replace(checked, gradients=checked.precision)
     kept = {key: getattr(checked, key) for key in _KEPT}
     one = TrainingRun(**kept, global_batch=checked.micro_batch)

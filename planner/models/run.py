@@ -6,7 +6,7 @@ or ``not stated`` have the defaults that :class:`TrainingRun` documents.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
@@ -54,7 +54,7 @@ class AttentionKernel(StrEnum):
 class TrainingRun:
     """A validated run; use :meth:`of` to make one.
 
-    ``gpu``: the cluster's name, not validated here. ``gpus`` = tp x pp x dp x cp; ``dp`` follows
+    ``gpus`` = tp x pp x dp x cp; ``dp`` follows
     from the others by default. ``etp``: tensor parallel degree within an expert, by default tp.
     ``layers``: by default the model's; may be fewer. ``layers_per_stage``: one number per stage (pp
     x vp), not counting embedding and head; None: evenly divided. ``micro_batch``: 1.
@@ -66,7 +66,6 @@ class TrainingRun:
     whether a compiler fuses elementwise kernels, false; the work is counted the same.
     """
 
-    gpu: str | None = None
     gpus: int = 1
     tp: int = 1
     pp: int = 1
@@ -94,7 +93,7 @@ class TrainingRun:
     def of(cls, given: Mapping[str, Any], model: Model) -> TrainingRun:
         """The run that ``given`` describes for ``model``.
 
-        Raises InputError with one line per fault: an unknown key, an invalid value, or degrees that
+        Raises InputError with one line per fault: an invalid value, or degrees that
         do not divide each other, the GPUs, the model or the batch.
         """
         words = words_of(given)
@@ -155,13 +154,9 @@ ALSO = ("microbatches", "local_batch")
 """Alternative keys for the batch: number of microbatches, and of sequences, per replica."""
 
 
-def words_of(given: Mapping[str, Any], known: Iterable[str] = (*KEYS, *ALSO)) -> Words:
-    """The given keys without unknown values, and with a fault for each key that is not known."""
-    every = Words(given)
-    every.refuse_unknown(known := [*known], f"known: {', '.join(known)}")
-    words = Words({k: value for k, value in given.items() if k == "vp" or not _is_unknown(value)})
-    words.faults = every.faults
-    return words
+def words_of(given: Mapping[str, Any]) -> Words:
+    """The given keys without unknown values."""
+    return Words({k: value for k, value in given.items() if k == "vp" or not _is_unknown(value)})
 
 
 def _is_unknown(value: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -100,16 +100,12 @@ class Words:
         may be the cause."""
         return default if self.faults else self.wrong(keys, expected, default)
 
-    def refuse_unknown(
-        self, known: Iterable[str], otherwise: str = "nothing like it is known"
-    ) -> None:
-        """Record a fault for each unknown key, with a similar known one as a hint, or else
-        ``otherwise``."""
-        known = {*known}
+    def refuse_unknown(self, known: Collection[str]) -> None:
+        """Record a fault for each unknown key, with a similar known one as a hint."""
         hints = dict(misspelt(self._given, known))
         for key in self._given:
             if key not in known:
-                hint = f"did you mean {hints[key]}?" if key in hints else otherwise
+                hint = f"did you mean {hints[key]}?" if key in hints else "nothing like it is known"
                 self.faults.append(f"{key}: unknown key; {hint}")
 
     def raise_faults(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.units import counted
 
-from ..clusters.cluster import Cluster
+from ..clusters.cluster import Cluster, ClusterLike, cluster_of
 from ..inputs.documents import Document
 from .fit import fitted
 from .measured_rows import MeasuredRow, read_rows
@@ -70,23 +70,21 @@ class Calibration:
         ) + "".join(f"\nnote: {note}" for note in self.notes)
 
 
-def calibrate(measurements: Document, *, gpu: str | None = None) -> Calibration:
-    """Fit a cluster's efficiency to measured runs, regularized by priors.
+def calibrate(cluster: ClusterLike, runs: Document) -> Calibration:
+    """Fit the efficiency of ``cluster`` to measured runs on its GPUs, regularized by priors.
 
-    ``measurements``: an object or file whose ``runs`` have the keys of a run, ``model``, ``gpu``
-    and one of ``step_ms``, ``tokens_per_s_per_gpu`` and ``model_tflops_per_gpu``; optionally
-    ``memory_gib``, the memory of the fullest device. ``gpu``: the GPU whose runs are used; required
-    if there are several. Raises InputError.
+    ``cluster``: a preset's name, a file or an object. ``runs``: an object or file whose ``runs``
+    have the keys of a run, ``model``, and one of ``step_ms``, ``tokens_per_s_per_gpu`` and
+    ``model_tflops_per_gpu``; optionally ``memory_gib``, the memory of the fullest device. Runs
+    whose ``gpu`` is another one are not used. Raises InputError.
     """
-    rows = read_rows(measurements)
-    names = sorted({row.cluster.gpu.name for row in rows})
-    if gpu is not None:
-        rows = [row for row in rows if gpu in {row.cluster.gpu.name, row.cluster.name}]
-    if gpu is None and len(names) > 1:
-        raise InputError(f"gpu: which GPU's runs? expected {' or '.join(names)}")
-    if not rows:
-        raise InputError(f"gpu: expected {' or '.join(names)}, whose runs there are, got {gpu!r}")
-    return calibrated_on(rows)
+    where = cluster_of(cluster, None)
+    rows = read_rows(runs, where)
+    own = [row for row in rows if row.cluster.gpu.name == where.gpu.name]
+    if not own:
+        names = " or ".join(sorted({row.cluster.gpu.name for row in rows}))
+        raise InputError(f"cluster: expected {names}, whose runs there are, got {where.gpu.name}")
+    return calibrated_on(replace(row, cluster=where) for row in own)
 
 
 def calibrated_on(rows: Iterable[MeasuredRow], *, shapes: bool = True) -> Calibration:

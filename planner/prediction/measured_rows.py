@@ -67,8 +67,9 @@ class MeasuredRow:
         return self.source, self.model, run.layers, run.gpus, run.global_batch
 
 
-def read_rows(given: Document) -> list[MeasuredRow]:
-    """All rows of a file of measurements. Raises InputError, with the row, if one is invalid."""
+def read_rows(given: Document, own: Cluster | None = None) -> list[MeasuredRow]:
+    """All rows of a file of measurements. ``own``: the cluster of rows without ``gpu``, or with its
+    name or its GPU's. Raises InputError, with the row, if one is invalid."""
     document, where = read_document(given, "measurements")
     models, rows = document.get("models", {}), document.get("runs", [])
     if not isinstance(models, dict) or not all(isinstance(of, dict) for of in models.values()):
@@ -82,7 +83,7 @@ def read_rows(given: Document) -> list[MeasuredRow]:
     found = []
     for name, row in named:
         with naming(f"{where}: {name}"):
-            found.append(_row(row, models))
+            found.append(_row(row, models, own))
     return found
 
 
@@ -96,16 +97,20 @@ def _vtrain(document: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
         raise InputError(f"{where}: vtrain: {expected}, got {show(table)}") from None
 
 
-def _row(row: dict[str, Any], models: Mapping[str, Any]) -> MeasuredRow:
-    words = words_of(row, ("model", *KEYS, *ALSO, *_MEASURED, *_BESIDE))
+def _row(row: dict[str, Any], models: Mapping[str, Any], own: Cluster | None) -> MeasuredRow:
+    words = words_of(row)
+    words.refuse_unknown({"model", "gpu", *KEYS, *ALSO, *_MEASURED, *_BESIDE})
     expected = f"a number > 0 and <= {MOST:g}"
     measured = {key: words.number(key, LEAST, MOST, expected) for key in _MEASURED}
     words.raise_faults()
     name = row.get("model")
-    if not isinstance(name, str) or "gpu" not in row:
+    if not isinstance(name, str) or ("gpu" not in row and own is None):
         raise InputError(f"model, gpu: expected both by name, got {show(row)}")
-    with naming("gpu"):
-        cluster = read_cluster(row["gpu"])
+    if own is not None and row.get("gpu") in (None, own.name, own.gpu.name):
+        cluster = own
+    else:
+        with naming("gpu"):
+            cluster = read_cluster(row["gpu"])
     run = {key: value for key, value in row.items() if key in (*KEYS, *ALSO)}
     setup = Setup.of(read_model(models.get(name, name), "model"), run, cluster)
     size = measured["memory_gb"]

@@ -164,7 +164,7 @@ def layers_of(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
     differs only in keys that do not matter."""
     sharding = run.sharding if run.sharding is Sharding.FSDP else Sharding.NONE
     cut = min(run.pp, 2) if model.tied else 1
-    plain = replace(run, gpu=None, gpus=1, dp=1, vp=1, pp=cut, global_batch=1)
+    plain = replace(run, gpus=1, dp=1, vp=1, pp=cut, global_batch=1)
     return _layers(model, replace(plain, layers_per_stage=None, schedule="", sharding=sharding))
 
 

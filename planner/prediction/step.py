@@ -8,7 +8,7 @@ takes longer than the computation, if that is more. The optimizer is limited by 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,7 +17,7 @@ import numpy as np
 from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.links import Link, Links, Sharing
-from pipeloom.ir.model.ops import FloatArray, OpKind, fields_of
+from pipeloom.ir.model.ops import FloatArray, OpKind
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, TransferKind
@@ -28,7 +28,6 @@ from .families import splits
 from .rates import OPS, LayerTimes, Rates, Traffic
 from .setup import Setup
 
-TOKEN_BYTES = 8
 STEPPED = 38.0
 """Bytes per parameter that Adam in mixed precision moves: float32 gradients read for the norm, read
 and zeroed (12), master weights and two moments read and written (24), 16-bit weights written (2).
@@ -39,17 +38,13 @@ and zeroed (12), master weights and two moments read and written (24), 16-bit we
 class PredictedStep:
     """The times of a step of ``setup``, in milliseconds.
 
-    ``planned``: a schedule whose order of ops replaces the family's; ``remat``: whether it may
-    recompute whole stages, of which only input and output are kept; ``offload``: whether it may
-    move the stages' other activations to the host and back. ``passing``: with ``weights``,
+    ``planned``: a schedule whose order of ops replaces the family's; ``passing``: with ``weights``,
     microbatches are distributed round-robin over ranks, and each rank owns a stage.
     """
 
     setup: Setup
     rates: Rates
     planned: Schedule | None = None
-    remat: bool = False
-    offload: bool = False
     passing: Passing = Passing.ACTIVATIONS
 
     @property
@@ -98,18 +93,13 @@ class PredictedStep:
         The cost model requires M_W <= M_B, but recomputed inputs and output gradients that wait for
         W can exceed it. If B and W are separate, M_B is raised to M_W; otherwise nothing waits.
         """
-        stages = [self._stage(stage, split) for stage in range(self.setup.run.stages)]
-        host = self.cluster.host if self.offload else None
-        if self.remat or host:
-            stages = [*self._with_remat(stages, self.setup.run.tokens * TOKEN_BYTES)]
         memory = self.cluster.gpu.memory_gib * 2**30
         return Profile(
-            tuple(stages),
+            tuple(self._stage(stage, split) for stage in range(self.setup.run.stages)),
             self.setup.run.pp,
             links=self._links(),
             device_memory=(memory,) * self.setup.run.pp,
             name=f"{self.setup.model.name} on {self.cluster.name}",
-            host_link=replace(self.rates.reached(host), latency=host.latency) if host else None,
         )
 
     def _stage(self, stage: int, split: bool) -> StageProfile:
@@ -123,17 +113,6 @@ class PredictedStep:
             grad_bytes=states.gradients,
             optimizer_bytes=states.optimizer,
         )
-
-    def _with_remat(self, stages: list[StageProfile], size: float) -> Iterator[StageProfile]:
-        """Stages that may be recomputed or offloaded, except their inputs and outputs. ``size``:
-        bytes of the first stage's input."""
-        for stage in stages:
-            sent = (stage.activation_bytes or 0.0) if stage is not stages[-1] else 0.0
-            kept = min(stage.m_b, size + sent)
-            again = (stage.t_f, kept) if self.remat else (None, None)
-            out = kept if self.offload else None
-            yield replace(stage, t_r=again[0], m_r=again[1], m_o=out)
-            size = sent
 
     def _links(self) -> Links | None:
         """Links between pipeline ranks, some of which may share a node.
@@ -205,15 +184,8 @@ class PredictedStep:
 
     @property
     def work(self) -> FloatArray:
-        """Compute time of each rank, without the schedule's own recomputation, (P,)."""
+        """Compute time of each rank, (P,)."""
         return self._of_ranks(stage.t_f + stage.fused for stage in self.profile.stages)
-
-    @property
-    def again(self) -> FloatArray:
-        """Time of the schedule's own recomputation on each rank, (P,)."""
-        times = np.array([stage.t_r or 0.0 for stage in self.profile.stages])
-        fields = [fields_of(row)[:2] for row in self.schedule.order]
-        return np.array([times[stages[kinds == OpKind.R]].sum() for kinds, stages in fields])
 
     @cached_property
     def averaging(self) -> tuple[Traffic, ...]:
@@ -306,14 +278,14 @@ class PredictedStep:
         to messages between stages; ``dp``: exposed averaging of gradients; ``step``: the optimizer
         and the host's fixed overhead.
         """
-        work, again, sent = self.work, self.again, self.communication
-        rank = int((work + again).argmax())
+        work, sent = self.work, self.communication
+        rank = int(work.argmax())
         groups = (str(group) for group in (Group.TP, Group.CP, Group.EP, Group.ETP))
         inner = {kind: sent[kind].exposed for kind in groups if kind in sent}
         recomputed = [sum(n * t.kernels[OpKind.R] for t, n in own) for own in self.layers]
-        memory = float(again[rank] + self._of_ranks(recomputed)[rank])
-        uneven = float(work.max() - work.mean())
-        busiest = float(work[rank] + again[rank])
+        memory = float(self._of_ranks(recomputed)[rank])
+        busiest = float(work[rank])
+        uneven = busiest - float(work.mean())
         bubble = self.makespan - busiest
         links = max(0.0, min(sent["pp"].exposed, bubble)) if "pp" in sent else 0.0
         return {

@@ -29,8 +29,6 @@ CUT_FIRST = (
 IN_A_ROW = "auto or linear with --passing auto, got {placement!r}"
 START = "a profile by stages, one placement and one passing"
 ON_ONE_RANK = "each stage on one rank, got --passing {passing}"
-NOT_AUTO = (None, "none", "selective", "full")
-GIVEN = "with a schedule that is given, got "
 # cut: layers are cut into stages; placed: the placement is not auto
 OPTIMIZE: Sequence[Exclusion] = (
     ("passing", SENT, "for_", (), "none with --for, got {passing!r}"),
@@ -53,14 +51,8 @@ OPTIMIZE: Sequence[Exclusion] = (
     ("slow", NONE, "for_", (), "none with --for, got it with --for {for_}"),
     ("slow", NONE, "passing", ("weights", "auto"), ON_ONE_RANK),
 )
-# no_host: the cluster has no host link
 PLAN: Sequence[Exclusion] = (
-    ("recompute", NOT_AUTO, "schedule", (), "none, selective or full " + GIVEN + "{recompute}"),
-    ("offload", ("none",), "schedule", (), "none " + GIVEN + "{offload}"),
-    ("offload", ("none",), "no_host", (), "none where the cluster has no host link, got {offload}"),
-    ("passing", SENT, "recompute", ("auto",), "activations with recompute auto, got {passing}"),
-    ("passing", SENT, "offload", ("auto",), "activations with offload auto, got {passing}"),
-    ("passing", SENT, "schedule", (), "activations " + GIVEN + "{passing}"),
+    ("passing", SENT, "schedule", (), "activations with a schedule that is given, got {passing}"),
 )
 COMPARE: Sequence[Exclusion] = (
     ("placement", NONE, "no_optimizer", (), "none with --no-optimizer: each family has its own"),

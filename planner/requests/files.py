@@ -68,7 +68,7 @@ class ImportRequest(Request):
 
     file: FilePath = field(metadata=place("FILE"))
     """file to read, - for standard input"""
-    source: str = option(kind=typed(choice(*READ_BACK)), names=("--from",), required=True)
+    from_: str = option(kind=typed(choice(*READ_BACK)), required=True)
     """format of the input"""
     profile: ProfileLike | ProfileSource = option("PROFILE", required=True)
     """times and sizes of the stages"""

@@ -44,8 +44,8 @@ class ProfileFromRequest(MeasuredRequest):
     files: FilePath | Sequence[FilePath] = option(
         "FILE", default=(), names=("--from",), nargs="+", group=FROM
     )
-    """traces of torch's profiler, one per rank, or their folder; a schedule of run --trace; a CSV
-    table with the columns stage, microbatch, op, ms; Primus's traces"""
+    """traces of torch's profiler, one per rank, or their folder; a schedule of run --trace;
+    Primus's traces"""
     _: KW_ONLY
     split: float | None = option("X", NUMBER, group=FROM)
     """share of B in a BW that ran as one op, from 0 to 1; 0.5 by default"""

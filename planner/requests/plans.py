@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from argparse import BooleanOptionalAction
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pipeloom.ir.errors import InputError
-
 from ..inputs.words import size_in
 from .fields import Request, option, place
-from .kinds import AMOUNT, COUNT, SECONDS, Kind, choice
+from .kinds import AMOUNT, COUNT, SECONDS, Kind, choice, typed
 from .search import WORKERS, Limited
 
 if TYPE_CHECKING:
+    from ..clusters.cluster import ClusterLike
     from ..models.reading import ModelLike
-    from ..predict import ClusterLike
 
 RUN, SEARCH, SCALING = "the run", "the search", "scaling"
-count, word = partial(option, "N", COUNT, group=RUN), partial(option, "WORD", group=RUN)
+count = partial(option, "N", typed(COUNT), group=RUN)
+word = partial(option, "WORD", group=RUN)
 flag = partial(option, action=BooleanOptionalAction, group=RUN)
 
 
@@ -71,8 +69,8 @@ class RunWords(Request):
     """divide norms over tensor parallel ranks; the default with tp > 1"""
     fused_cross_entropy: bool | None = flag()
     """overwrite logits by their gradient instead of holding them in float32"""
-    compile: bool | None = None
-    """whether a compiler fuses elementwise kernels"""
+    compile: bool | None = flag()
+    """a compiler fuses elementwise kernels"""
 
     @property
     def given(self) -> dict[str, Any]:
@@ -96,25 +94,25 @@ class OnDevices(RunWords):
     """GPU such as H100, in its usual cluster"""
 
 
-def _pair(text: str) -> tuple[str, Any]:
-    """Parse ``sequence_parallel=false``; the value is JSON or else a word."""
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise InputError(f"expected KEY=VALUE, got {text!r}")
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
-
-
 @dataclass(frozen=True, kw_only=True)
 class PredictRequest(OnDevices):
-    """The arguments of :func:`pipeloom.predict`."""
+    """The arguments of :func:`pipeloom.predict`.
 
-    others: Sequence[tuple[str, Any]] = option(
-        "KEY=VALUE", Kind(_pair), default=(), names=("--run",), action="append"
-    )
-    """another key of a run, such as compile=true"""
+    Instead of ``global_batch``: ``microbatches``, or ``local_batch`` sequences, of one replica.
+    """
+
+    microbatches: int | None = None
+    local_batch: int | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        batch = {"microbatches": self.microbatches, "local_batch": self.local_batch}
+        return super().given | {key: size for key, size in batch.items() if size is not None}
+
+
+def _scale(text: str) -> list[int]:
+    """Parse ``8,16,32``."""
+    return [COUNT.read(word) for word in text.split(",")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,15 +129,11 @@ class PlanRequest(Limited, OnDevices):
     etp: int | None = count()
     """tensor parallel degree of an expert: 1 or tp"""
     recompute: str | None = word()
-    """none, selective or full; auto chooses among these and whole stages for some of the
-    microbatches"""
+    """none, selective or full"""
     sharding: str | None = word()
     """none, zero1, zero2 or fsdp; by default, zero1 or fsdp is chosen"""
     schedule: str | None = word()
     """a family such as zb-h1; any schedule by default"""
-    offload: str = option(kind=choice("auto", "none"), default="none", group=RUN)
-    """offload activations to the host over the cluster's host link, for the microbatches for which
-    it pays (auto), or none (the default)"""
     headroom: float | str | None = option("X", Kind(size_in))
     """memory to leave free on each device, such as 4GB; none by default"""
     passing: str = option(kind=choice("activations", "weights", "auto"), default="activations")
@@ -157,17 +151,6 @@ class PlanRequest(Limited, OnDevices):
     """instead of seconds: work in all, or for each number, in millions of simulated ops (about 100
     take a second); the answer is the same on every machine"""
     seed: int = 0
-
-
-def _scale(text: str) -> list[int]:
-    """Parse ``8,16,32``."""
-    return [COUNT.read(word) for word in text.split(",")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScaleRequest(PlanRequest):
-    """The arguments of :func:`pipeloom.scaling`."""
-
     scale: Sequence[int] = option(
         "N,N,...", Kind(_scale), default=(), action="merge", group=SCALING
     )

@@ -20,7 +20,7 @@ from ..placement.search import room
 from .candidate import CutCandidate, effort, quick_schedule
 from .cut_bounds import CutBounds
 from .cuts import Cut
-from .min_memory import MinMemory, of_cut, smallest
+from .min_memory import MinMemory, smallest
 
 MOST_LEFT = 400  # most cuts that are bounded one by one at the end
 LOOKED_AT = 100  # work of a cut's bounds, in simulated ops, times stages squared times microbatches
@@ -68,7 +68,8 @@ class CandidatePool:
                 break
         if self.candidates:
             return True
-        self.lacking = self._lacking(first[0] if way is not Way.JOINT else None)
+        only = None if way is Way.JOINT else first[0]
+        self.lacking = smallest(cutter, self.cut_bounds.placement, only)
         if way is Way.JOINT:
             self.look(self.lacking.cut, math.inf, spent)
         return bool(self.candidates) or (way is Way.JOINT and not self.ruled_out)
@@ -80,11 +81,6 @@ class CandidatePool:
             return True
         lacking, most = self.lacking, max(self.cut_bounds.limit) * (1 + ROUNDING)
         return lacking is not None and lacking.proven and (lacking.device or lacking.limit > most)
-
-    def _lacking(self, cut: Cut | None) -> MinMemory:
-        """The memory that ``cut`` needs; if it is None, the least that any cut needs."""
-        cutter, placement = self.cut_bounds.cutter, self.cut_bounds.placement
-        return smallest(cutter, placement) if cut is None else of_cut(cutter, placement, cut)
 
     @property
     def balanced(self) -> CutCandidate | None:

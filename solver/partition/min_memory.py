@@ -46,23 +46,15 @@ class MinMemory:
         return f"{cut} in {what}; {least}"
 
 
-def of_cut(cutter: Cutter, placement: Placement, cut: Cut) -> MinMemory:
-    """The smallest limit for this cut; the smallest device memory if no limit is small enough."""
-    for device in (False, True):
-        over, needed = _Needs(cutter, placement, device).of(cut)
-        if not over:
-            break
-    return MinMemory(float(needed.max()), int(needed.argmax()), cut, False, device, alone=True)
-
-
-def smallest(cutter: Cutter, placement: Placement) -> MinMemory:
-    """The smallest limit of all cuts; the smallest device memory if no cut fits on the devices.
+def smallest(cutter: Cutter, placement: Placement, cut: Cut | None = None) -> MinMemory:
+    """The smallest limit of all cuts, or of ``cut``; the smallest device memory if nothing fits on
+    the devices.
 
     With one stage per rank, dynamic programming finds an optimal cut. Otherwise local search moves
     layers.
     """
     for device in (False, True):
-        found = _Needs(cutter, placement, device).least()
+        found = _Needs(cutter, placement, device).least(cut)
         if found is not None:
             return found
     raise AssertionError("some device is large enough")
@@ -76,20 +68,22 @@ class _Needs:
     placement: Placement
     device: bool
 
-    def least(self) -> MinMemory | None:
-        """The least of all cuts; None if no cut was found that fits on the devices."""
-        start = self.cutter.best_path(self._price, np.maximum)
-        if start is None:
+    def least(self, given: Cut | None) -> MinMemory | None:
+        """The least of all cuts, or that of ``given``; None if no cut was found that fits on the
+        devices."""
+        cut = given or self.cutter.best_path(self._price, np.maximum)
+        if cut is None:
             return None
         alone = len(set(self.placement.owners)) == self.cutter.stages
-        cut = start if alone else self._descended([start, self.cutter.even() or start])
+        if given is None and not alone:
+            cut = self._descended([cut, self.cutter.even() or cut])
         over, needed = self.of(cut)
         if over:
             return None
-        bound = max(self.cutter.best_value(self._price, np.maximum), self._shared())
         limit = float(needed.max())
-        proven = alone or limit <= bound * (1 + ROUNDING)
-        return MinMemory(limit, int(needed.argmax()), cut, proven, self.device)
+        proven = given is None and (alone or limit <= self._bound() * (1 + ROUNDING))
+        rank = int(needed.argmax())
+        return MinMemory(limit, rank, cut, proven, self.device, alone=given is not None)
 
     def of(self, cut: Cut) -> tuple[float, FloatArray]:
         """How much the worst device lacks, and the needs of each rank, shape (P,)."""
@@ -123,13 +117,17 @@ class _Needs:
         """Weights, gradients and optimizer state of each run of layers; unknown ones count as 0."""
         return np.asarray(sum(self.cutter.runs(key) for key in KEPT))
 
-    def _shared(self) -> float:
-        """Lower bound on the need of the fullest rank; 0 with remat, as M_B need not be held."""
-        layers = self.cutter.profile.layers
+    def _bound(self) -> float:
+        """Lower bound on the need of the fullest rank; with remat M_B need not be held, so that
+        only the largest stage counts."""
+        layers, largest = (
+            self.cutter.profile.layers,
+            self.cutter.best_value(self._price, np.maximum),
+        )
         if any(layer.t_r is not None or layer.m_o is not None for layer in layers):
-            return 0.0
+            return largest
         held = sum(layer.m_b + (kept(layer) if self.device else 0.0) for layer in layers)
-        return held / self.cutter.profile.ranks
+        return max(largest, held / self.cutter.profile.ranks)
 
     def _descended(self, starts: Sequence[Cut]) -> Cut:
         """Local search from the best of ``starts`` over neighbours, until none is better.

@@ -24,6 +24,8 @@ from .ir.verify.schedule import verify_schedule as verify_schedule
 from .planner.build import build as build
 from .planner.compare import compare as compare
 from .planner.compile import compile as compile  # noqa: A004
+from .planner.configurations.plans import Plan as Plan
+from .planner.configurations.scaling import Scaling as Scaling
 from .planner.exchange import export as export
 from .planner.exchange import import_ as import_
 from .planner.measured.profile import profile_from as profile_from
@@ -33,7 +35,6 @@ from .planner.optimize import optimize as optimize
 from .planner.pack import Packing as Packing
 from .planner.pack import pack as pack
 from .planner.packing.costs import refit as refit
-from .planner.plan import Plan as Plan
 from .planner.plan import plan as plan
 from .planner.predict import Prediction as Prediction
 from .planner.predict import predict as predict
@@ -41,8 +42,6 @@ from .planner.prediction.calibration import Calibration as Calibration
 from .planner.prediction.calibration import calibrate as calibrate
 from .planner.results.explanation import explain as explain
 from .planner.results.result import Result as Result
-from .planner.scaling import Scaling as Scaling
-from .planner.scaling import scaling as scaling
 from .planner.show import show as show
 from .planner.sweep import sweep as sweep
 from .planner.verify import verify as verify

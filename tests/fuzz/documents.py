@@ -142,7 +142,6 @@ def sound() -> dict[str, list[Any]]:
         "program": list(map(dump_program, programs)),
         "csv": [export(schedules[0], "torch-csv").text],
         "layout": ["Etttt|ttL"],
-        "timers": ["stage,microbatch,op,ms\n0,0,F,1.0\n0,0,BW,2.5\n1,0,F,1.5\n1,0,BW,2\n"],
         "placement": [[0, 1]],
         "certificate": [certified, certified | {"claimed": certified["lower_bound"]}],
         "certified": [dump_schedule(_certified())],

@@ -11,64 +11,38 @@ example:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-from pipeloom.ir.errors import InputError
 from pipeloom.planner.requests.fields import option
-from pipeloom.planner.requests.plans import PlanRequest, ScaleRequest
+from pipeloom.planner.requests.plans import PlanRequest
 
 from ...arguments import Command, Quiet
-from ...failures import say
 from ...output import answer, check_folder
 from ...progress import interruptible, watched
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanCommand(Command, Quiet, ScaleRequest):
+class PlanCommand(Command, Quiet, PlanRequest):
     """``pipeloom plan``."""
 
     output: str | None = option("DIR", names=("-o", "--output"))
     """folder for the best plan's profile, schedule, program and other systems' flags"""
 
     def run(self) -> int:
-        if self.scale:
-            return self._scaling()
-        if self.scaling:
-            raise InputError("scaling: expected numbers of GPUs with it, --scale 8,16")
         from pipeloom.planner.plan import plan
+        from pipeloom.planner.solving.workers import processes_here
 
-        with self._searched("plan.json") as watching:
-            found = plan(**self.arguments(PlanRequest) | watching)
-            if watching["should_stop"]():
-                say("interrupted: this is the best plan so far")
+        with watched(self.quiet) as display, interruptible() as interrupt:
+            check_folder(self.output, "scaling.json" if self.scale else "plan.json")
+            asked = self.arguments(PlanRequest) | {"progress": display, "should_stop": interrupt}
+            if self.scale and not (self.workers or self.scheduler):
+                asked["workers"] = processes_here()
+            found = plan(**asked)
             notes = () if self.output is None else found.write(self.output)
         lines = [f"note: {note}" for note in notes]
         lines += [f"written to {self.output}"] if self.output else []
-        facts = found.to_dict() | {"output": self.output, "notes": list(notes)}
+        facts = found.to_dict() | {"output": self.output}
+        if notes:
+            facts["notes"] = [*facts["notes"], *notes]
         answer(self, facts, "\n".join([str(found), *lines]))
-        return 0
-
-    def _scaling(self) -> int:
-        from pipeloom.planner.scaling import scaling
-        from pipeloom.planner.solving.workers import processes_here
-
-        with self._searched("scaling.json") as watching:
-            if not (self.workers or self.scheduler):
-                watching["workers"] = processes_here()
-            found = scaling(**self.arguments(ScaleRequest) | watching)
-            if self.output is not None:
-                found.write(self.output)
-        words = f"{found}\nwritten to {self.output}" if self.output else str(found)
-        answer(self, found.to_dict() | {"output": self.output}, words)
-        return 0 if found.planned else 1
-
-    @contextmanager
-    def _searched(self, file: str) -> Iterator[dict[str, Any]]:
-        """Yield the listener and the stopping criterion; ``file`` will be written in the output
-        folder."""
-        with watched(self.quiet) as display, interruptible() as interrupt:
-            check_folder(self.output, file)
-            yield {"progress": display, "should_stop": interrupt}
+        return 1 if self.scale and not found.planned else 0

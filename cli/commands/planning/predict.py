@@ -12,12 +12,13 @@ example:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.planner.requests.fields import option
 from pipeloom.planner.requests.plans import PredictRequest
 
-from ...arguments import WritingCommand, renamed
+from ...arguments import WritingCommand
 from ...output import answer, check_output, finish
 
 
@@ -29,21 +30,13 @@ class PredictCommand(WritingCommand, PredictRequest):
     """where to write the pipeline profile; - is standard output; not written by default"""
 
     def run(self) -> int:
-        from pipeloom.planner.models.run import words_of
-
         check_output(self)
-        try:
-            words_of(dict(self.others)).raise_faults()
-            known = self.gpu is not None or self.cluster is not None
-            return self._predict() if known else self._arithmetic()
-        except InputError as error:
-            raise renamed(error, {key: f"--run: {key}" for key, _ in self.others}) from None
-
-    def _predict(self) -> int:
+        arguments = self.arguments(PredictRequest)
+        if self.gpu is None and self.cluster is None:
+            return self._arithmetic(arguments)
         from pipeloom.planner.predict import predict
 
-        asked = self.given | ({} if self.gpu is None else {"gpu": self.gpu}) | dict(self.others)
-        found = predict(self.model, cluster=self.cluster, **asked)
+        found = predict(**arguments)
         facts = found.to_dict()
         if self.output is None:
             answer(self, facts, found)
@@ -51,13 +44,13 @@ class PredictCommand(WritingCommand, PredictRequest):
             finish(self, facts["profile"], facts, str(found))
         return 0
 
-    def _arithmetic(self) -> int:
+    def _arithmetic(self, arguments: dict[str, Any]) -> int:
         """Print the model's parameters, FLOPs and bytes, which do not depend on a device."""
         from pipeloom.planner.models.arithmetic import arithmetic
 
         for name in ("output", "schedule"):
             if getattr(self, name) is not None:
                 raise InputError(f"{name}: expected --gpu or --cluster with it")
-        found = arithmetic(self.model, **self.given | dict(self.others))
+        found = arithmetic(**arguments)
         answer(self, found.to_dict(), found)
         return 0

@@ -6,14 +6,14 @@ in the current folder.
 
 --from makes the profile from ops that were measured elsewhere, and needs no torch. It reads traces
 of torch's profiler, of a pipeloom run or of torch.distributed.pipelining (one file per rank, or
-their folder), a schedule written by run --trace, a table of timers (CSV), and Primus's traces.
+their folder), a schedule written by run --trace, and Primus's traces.
 
 example:
   pipeloom profile --model examples.gpt:small --stages 4 -o profile.json
   pipeloom profile --model examples.gpt:small --stages 4 --ranks 2 --repeats 20 -o p.json
   pipeloom profile --model examples.gpt:small --layers --ranks 2 -o layers.json
   pipeloom profile --from traces/ --memory 1.2G,0.9G --t-comm 0.1 -o profile.json
-  pipeloom profile --from timers.csv --like profile.json --split 0.6 -o new.json
+  pipeloom profile --from measured.json --like profile.json --split 0.6 -o new.json
 """
 
 from __future__ import annotations

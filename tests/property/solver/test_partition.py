@@ -16,7 +16,7 @@ from pipeloom.solver import Cut, Cutter, Order, Rules, best_partition, iteration
 from pipeloom.solver.bounds.feasibility import needs
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cut_bounds import least_load
-from pipeloom.solver.partition.min_memory import of_cut, smallest
+from pipeloom.solver.partition.min_memory import smallest
 from pipeloom.solver.placement.search import room
 from tests.support.layered_profiles import layered, model, placement
 from tests.support.oracle import exhaustive_optimum
@@ -80,7 +80,7 @@ def test_the_smallest_limit_is_that_of_the_cut_that_needs_least(
     cuts = every_cut(profile, cutter.stages, rules)
     assume(cuts)
     found = smallest(cutter, where)
-    each = [of_cut(cutter, where, cut) for cut in cuts]
+    each = [smallest(cutter, where, cut) for cut in cuts]
     least = min(each, key=lambda other: (other.device, other.limit))
     assert (found.device, found.limit) >= (least.device, least.limit * (1 - 1e-12))
     if found.proven:

@@ -17,16 +17,10 @@ from pipeloom import (
     InfeasibleError,
     InputError,
     Plan,
-    compile_schedule,
-    dump_program,
-    dump_schedule,
     plan,
     predict,
     verify,
-    verify_program,
-    verify_schedule,
 )
-from pipeloom.ir import OpKind
 from pipeloom.planner import Configuration, TrainingRun
 from pipeloom.solver import FAMILIES
 
@@ -159,32 +153,6 @@ def test_a_search_that_is_stopped_keeps_the_best_and_a_bound_on_all() -> None:
     assert found.lower_bound <= whole.lower_bound <= whole.best.step_ms
     with pytest.raises(InfeasibleError, match="interrupted before a plan"):
         plan("llama-3-8b", "H100", **RUN, should_stop=lambda: True)
-
-
-@pytest.mark.parametrize(
-    ("gpu", "seq", "given", "op", "name"),
-    [
-        ("H100", 12288, {"recompute": "auto"}, OpKind.R, "auto"),
-        ("GH200", 14336, {"recompute": "none", "offload": "auto"}, OpKind.O, "offload"),
-    ],
-)
-def test_stages_are_recomputed_or_offloaded_for_the_microbatches_that_it_pays_for(
-    gpu: str, seq: int, given: dict[str, Any], op: OpKind, name: str
-) -> None:
-    run = {"gpus": 4, "pp": 4, "vp": 1, "tp": 1, "micro_batch": 1, "global_batch": 8, "seq": seq}
-    fixed: dict[str, Any] = {**run, "layers_per_stage": (8, 8, 8, 8)}
-    found = plan("llama-3-8b", gpu, **fixed | given, work_limit=20)
-    best = found.best
-    ops = [each.kind for rank in range(4) for each in best.schedule.ops(rank)]
-    assert 0 < ops.count(op) < ops.count(OpKind.F)
-    assert best.name.startswith(f"pp4 b1 {name}")
-    assert sum(best.parts.values()) == pytest.approx(best.step_ms)
-    assert bool(best.step.again.any()) is (op is OpKind.R)
-    assert not verify_schedule(dump_schedule(best.schedule))
-    assert not verify_program(dump_program(compile_schedule(best.schedule)))
-    assert best.memory_gib <= found.space.device_gib
-    all_again = plan("llama-3-8b", gpu, **fixed, recompute="full", work_limit=2).best
-    assert best.lower_bound * (1 - 1e-9) <= best.step_ms < all_again.step_ms
 
 
 MODEL = {

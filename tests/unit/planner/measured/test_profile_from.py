@@ -26,7 +26,6 @@ from pipeloom import (
 from pipeloom.ir import Link, Links, Measurement, parse_profile
 
 PRIMUS = Path(__file__).with_name("primus_pp8.json")
-TWO_STAGES = "stage,microbatch,F,BW\n0,0,1,8\n1,0,1,8\n"
 
 
 def event(name: str, start: float, end: float, cat: str = "user_annotation", tid: int = 1) -> Any:
@@ -38,6 +37,12 @@ def trace(path: Path, events: Sequence[Any], rank: int | None = None) -> Path:
     document = json.dumps({"traceEvents": list(events)} | about).encode()
     path.write_bytes(gzip.compress(document) if path.suffix == ".gz" else document)
     return path
+
+
+def two_stages(folder: Path) -> Path:
+    """A trace of two stages with an F of 1 ms and a BW of 8 ms each."""
+    names = {"0F0": 1_000, "0BW0": 8_000, "1F0": 1_000, "1BW0": 8_000}
+    return trace(folder / "a.json", [event(name, 0, took) for name, took in names.items()])
 
 
 def times(found: Measurement) -> list[tuple[float, float, float]]:
@@ -128,24 +133,8 @@ def test_primus_files_of_each_rank_may_have_chunks_and_weight_gradients(tmp_path
     assert found.profile.ranks == 2
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        "stage,microbatch,op,ms\n0,0,F,1\n0,0,B,2\n0,0,W,3\n1,0,F,4\n1,0,BW,6\n",
-        "step, stage, microbatch, F, B, W, BW, what\n3,0,0,1,2,3,,x\n3,1,0,4,,,6,x\n",
-    ],
-)
-def test_tables_of_timers_are_long_or_wide(tmp_path: Path, table: str) -> None:
-    path = tmp_path / "timers.csv"
-    path.write_text(table)
-    found, notes = told(path)
-    assert times(found) == [(1.0, 2.0, 3.0), (4.0, 3.0, 3.0)]
-    assert any("1 stage ran B and W as one op" in note for note in notes)
-
-
 def test_what_files_do_not_tell_is_taken_from_another_profile(tmp_path: Path) -> None:
-    path = tmp_path / "timers.csv"
-    path.write_text(TWO_STAGES)
+    path = two_stages(tmp_path)
     stage = StageProfile(5.0, 1.0, 3.0, 7e9, 6e9, 1e6, 2e9, 2e9, 4e9, t_r=5.0, m_r=1e6, t_fb=9.0)
     like = Profile((stage,) * 2, ranks=2, links=Links(Link(0.1, 25.0)), name="like")
     found, notes = told(path, like=like)
@@ -161,8 +150,7 @@ def test_what_files_do_not_tell_is_taken_from_another_profile(tmp_path: Path) ->
 
 
 def test_a_schedule_and_a_program_are_asked_by_their_profile(tmp_path: Path) -> None:
-    path = tmp_path / "timers.csv"
-    path.write_text(TWO_STAGES)
+    path = two_stages(tmp_path)
     profile = Profile((StageProfile(1.0, 1.0, 3.0, 7e9, 6e9),) * 2, ranks=2, t_comm=0.25)
     schedule = build_family("1f1b", profile, 2)
     for like in (schedule, dump_schedule(schedule), dump_program(compile_schedule(schedule))):

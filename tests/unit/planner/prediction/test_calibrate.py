@@ -35,7 +35,7 @@ RUNS: list[dict[str, Any]] = [
 
 
 def test_rates_behind_measurements_are_found() -> None:
-    found = pipeloom.calibrate({"runs": [*map(measured, RUNS[::2] + RUNS[1::4])]})
+    found = pipeloom.calibrate("H200", {"runs": [*map(measured, RUNS[::2] + RUNS[1::4])]})
     assert np.abs(found.residuals).max() < 0.05
     assert found.cluster.efficiency.gemm == pytest.approx(TRUE.gemm, rel=0.08)
     assert found.document["format"] == "pipeloom.cluster"
@@ -46,11 +46,11 @@ def test_rates_behind_measurements_are_found() -> None:
 
 
 def test_what_measurements_say_nothing_of_stays_usual() -> None:
-    found = pipeloom.calibrate({"runs": [*map(measured, RUNS[:2])]})
+    found = pipeloom.calibrate("H200", {"runs": [*map(measured, RUNS[:2])]})
     for rate in ("gemm_narrow", "attention_ring"):
         usual = getattr(Efficiency(), rate)
         assert getattr(found.cluster.efficiency, rate) == pytest.approx(usual)
     assert found.notes == ()
-    off = pipeloom.calibrate({"runs": [RUNS[0] | {"step_ms": 1e-3}]})
+    off = pipeloom.calibrate("H200", {"runs": [RUNS[0] | {"step_ms": 1e-3}]})
     assert "off by a factor of" in off.notes[0]
     assert "note: the fit is not to be trusted" in str(off)

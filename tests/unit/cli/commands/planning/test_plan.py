@@ -139,7 +139,8 @@ def scaled(**more: Any) -> Scaling:
     fixed: dict[str, Any] = {"gpu": "H100", "seq": 4096, "tp": 2, "pp": 2, "vp": 1, "cp": 1}
     fixed |= {"micro_batch": 1, "recompute": "selective", "sharding": "zero1", "schedule": "1f1b"}
     fixed |= {"sequence_parallel": True, "scale": [16, 8], "global_batch": 16, "time_limit": 20}
-    return library.scaling("llama-3-8b", **fixed | more)
+    found: Scaling = plan("llama-3-8b", **fixed | more)
+    return found
 
 
 def test_weak_scaling_has_the_batch_grow_and_strong_scaling_has_it_stay(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,35 +16,35 @@ from pipeloom.report.svg.scaling import ScaleBar, scaling_svg
 from pipeloom.report.text_table import Cell, table
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
-from .configurations.space import Space
-from .folders import made
-from .inputs.words import check_whole
-from .models.reading import read_model
-from .plan import PARTS, plan
-from .predict import cluster_of
-from .requests.fields import takes
-from .requests.plans import PlanRequest, ScaleRequest
-from .solving.progress import Note, unheard
-from .solving.workers import Workers, in_order, stop_asked
+from ..clusters.cluster import cluster_of
+from ..folders import made
+from ..inputs.words import check_whole
+from ..models.reading import read_model
+from ..requests.plans import PlanRequest
+from ..solving.progress import Note, unheard
+from ..solving.workers import Workers, in_order, stop_asked
+from .plans import PARTS, best_plan
+from .space import Space
 
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """The best plan on ``gpus`` GPUs, as in ``plan --json``, or the reason why there is none.
-
-    ``parts``: the step time in milliseconds, divided by what it is spent on.
-    """
+    """The best plan on ``gpus`` GPUs, as in ``plan --json``, or the reason why there is none."""
 
     gpus: int
     global_batch: int
     plan: dict[str, Any] | None = None
-    parts: dict[str, float] = field(default_factory=dict)
     why_not: str | None = None
 
     @property
     def tokens(self) -> float:
         """Tokens per second on each GPU; 0 without a plan."""
         return float(self.plan["tokens_per_s_per_gpu"]) if self.plan else 0.0
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The step time in milliseconds, divided by what it is spent on; empty without a plan."""
+        return self.plan["parts_ms"] if self.plan else {}
 
     def bar(self) -> ScaleBar:
         """The time per token, divided by what it is spent on, as a bar of the picture."""
@@ -94,11 +94,13 @@ class Scaling:
         title = f"{self.scaling} scaling of {self.model} on {self.cluster}"
         return scaling_svg(title, [point.bar() for point in self.points])
 
-    def write(self, folder: str | os.PathLike[str]) -> None:
-        """Write scaling.json and scaling.svg. Raises InputError if that fails."""
+    def write(self, folder: str | os.PathLike[str]) -> tuple[str, ...]:
+        """Write scaling.json and scaling.svg; returns no notes. Raises InputError if that
+        fails."""
         path = made(folder)
         write_json(self.to_dict(), str(path / "scaling.json"))
         write_text(self.picture(), str(path / "scaling.svg"))
+        return ()
 
     def __str__(self) -> str:
         found = {kind for point in self.planned for kind, part in point.parts.items() if part > 0}
@@ -124,16 +126,8 @@ class Scaling:
         return [*head, *step, *(f"{share * 100:.1f} %" for share in shares)]
 
 
-@takes(ScaleRequest)
-def scaling(request: ScaleRequest) -> Scaling:
-    """Find the best plan of ``model`` for each number of GPUs in ``scale``, and where its step time
-    goes.
-
-    ``scaling``: ``weak`` (the default): ``global_batch`` is for the smallest number of GPUs and
-    grows with them; ``strong``: it is the same for all. ``time_limit``: seconds for each number of
-    GPUs, 45 by default; ``work_limit``: instead, as in :func:`pipeloom.plan`. ``workers`` and
-    ``scheduler``: as in :func:`pipeloom.sweep`; the other arguments are those of
-    :func:`pipeloom.plan`. When ``should_stop`` returns true, the remaining numbers are omitted.
+def scaled(request: PlanRequest) -> Scaling:
+    """The best plan for each number of GPUs in ``request.scale``.
 
     Raises InputError for invalid input, and InfeasibleError if no number of GPUs has a plan.
     """
@@ -152,8 +146,7 @@ def scaling(request: ScaleRequest) -> Scaling:
     tell, stop = request.progress or unheard, request.should_stop or NEVER
     spread = Workers(request.workers or 1, request.scheduler)
     solve = _point if spread.spread(len(jobs)) else partial(_point, should_stop=stop)
-    results = spread.run(solve, jobs, tell=tell, should_stop=stop)
-    points = tuple(point for _, point in in_order(results))
+    points = tuple(p for _, p in in_order(spread.run(solve, jobs, tell=tell, should_stop=stop)))
     if len(points) < len(jobs):
         tell(Note(f"interrupted: {counted(len(jobs) - len(points), 'number of GPUs')} left out"))
     found = Scaling(known.name, where.name, kind, points)
@@ -165,8 +158,6 @@ def scaling(request: ScaleRequest) -> Scaling:
 def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
     """The global batch for each number of GPUs, in ascending order. Raises InputError."""
     numbers = sorted(set(gpus))
-    if not numbers:
-        raise InputError("scale: expected at least one number of GPUs, got none")
     for number in numbers:
         check_whole("scale", number, 1)
     if scaling == "strong":
@@ -180,11 +171,11 @@ def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
     return {number: batch * number // numbers[0] for number in numbers}
 
 
-def _point(job: ScaleRequest, should_stop: StoppingCriterion = stop_asked) -> ScalePoint:
+def _point(job: PlanRequest, should_stop: StoppingCriterion = stop_asked) -> ScalePoint:
     """The best plan for one number of GPUs."""
     gpus, batch = job.gpus or 0, job.global_batch or 0
     try:
-        found = plan(**job.arguments(PlanRequest) | {"should_stop": should_stop}).best
+        found = best_plan(replace(job, should_stop=should_stop)).best
     except (InfeasibleError, InputError) as error:  # for this number of GPUs
         return ScalePoint(gpus, batch, why_not=str(error))
-    return ScalePoint(gpus, batch, found.to_dict(), found.parts)
+    return ScalePoint(gpus, batch, found.to_dict())
