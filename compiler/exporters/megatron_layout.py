@@ -108,8 +108,7 @@ def _check_placement(schedule: Schedule) -> None:
     if list(owners) != [stage % ranks for stage in range(len(owners))] or len(owners) % ranks:
         raise InputError(
             "schedule: order: megatron-layout has stage s on rank s mod P (linear or "
-            "interleaved:K), "
-            f"got stages on ranks {list(owners)}"
+            f"interleaved:K), got stages on ranks {list(owners)}"
         )
 
 

@@ -28,7 +28,6 @@ def named_parts(schedule: Schedule, form: str) -> list[tuple[Layer, ...]]:
         if not stage.layers:
             raise InputError(
                 f"profile: stages[{number}]: layers: missing; expected the layers that it was cut "
-                "from, "
-                f"as optimize writes them for a profile by layers"
+                "from, as optimize writes them for a profile by layers"
             )
     return [stage.layers for stage in stages]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pipeloom.ir.cost.messages.placed_messages import SLACK, PlacedMessages, Post
+from pipeloom.ir.cost.messages.placed_messages import SLACK, Messages, PlacedMessages, Post
 from pipeloom.ir.model import program as ir
-from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.ops import Op, OpKind, unpack
+from pipeloom.ir.model.program import Program, Tensor, TensorKind
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.transfers import previous
 
-from .messages import taken_on, tensors
 from .segments import Row, joined, segments
 
 
@@ -57,8 +59,34 @@ def drain_sends(program: Program) -> Program:
             item
             for item in tail
             if isinstance(item, ir.WaitSend)
-            and (item.tensor.kind is not ir.TensorKind.WEIGHT or item.tensor in before)
+            and (item.tensor.kind is not TensorKind.WEIGHT or item.tensor in before)
         ]
         return (*row[: last + 1], *(item for item in tail if item not in late), *late)
 
     return replace(program, instructions=tuple(map(drained, program.instructions)))
+
+
+def carried(schedule: Schedule) -> list[Tensor]:
+    """The tensor of each transfer."""
+    return [Tensor(TensorKind[t.kind.name], t.stage, x) for x, t in enumerate(schedule.transfers)]
+
+
+def tensors(schedule: Schedule, messages: Messages) -> list[Tensor]:
+    """The tensor of each message of the schedule."""
+    return [*carried(schedule), *map(_needed, unpack(messages.used))]
+
+
+def _needed(op: Op) -> Tensor:
+    """The input that ``op`` needs from another op: x for an F, dy for a B or BW."""
+    kind = TensorKind.X if op.kind is OpKind.F else TensorKind.DY
+    return Tensor(kind, op.stage, op.microbatch)
+
+
+def taken_on(schedule: Schedule) -> dict[Tensor, Tensor]:
+    """For each transfer except the first of its item, the tensor of the previous transfer."""
+    names = carried(schedule)
+    return {
+        name: names[earlier]
+        for name, earlier in zip(names, previous(schedule.transfers), strict=True)
+        if earlier is not None
+    }

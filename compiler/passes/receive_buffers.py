@@ -9,7 +9,7 @@ from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.program import Program
 
-from .messages import taken_on
+from .place_messages import taken_on
 from .segments import Row, after_sends, inserted
 
 

@@ -72,7 +72,7 @@ class Costs:
             into_b[s - 1] = matrices[which, owner[s], owner[s - 1]]
         tables = [_tables(profile, j) for j in range(problem.microbatches if profile.unlike else 1)]
         durations, kept, m_b, m_w = (
-            np.ascontiguousarray(np.stack(each, axis=-1)) if profile.unlike else each[0]
+            np.ascontiguousarray(np.stack(each, axis=-1) if profile.unlike else each[0])
             for each in zip(*tables, strict=True)
         )
         limit = np.array(problem.memory_limit, dtype=np.float64)
@@ -86,19 +86,13 @@ class Costs:
 def _tables(profile: Profile, microbatch: int) -> tuple[FloatArray, ...]:
     """``durations``, ``kept``, ``m_b`` and ``m_w`` of one microbatch."""
     stages = [stage.at(microbatch) for stage in profile.stages]
-    columns = (
-        (s.t_f, s.t_b, s.t_w, s.fused, np.inf if s.t_r is None else s.t_r, s.m_b, s.m_w)
-        for s in stages
-    )
-    *times, m_b, m_w = (np.array(row, dtype=np.float64) for row in zip(*columns, strict=True))
-    move = _copy_times(profile, microbatch)
-    return np.stack([*times, move, move]), _kept(profile, stages), m_b, m_w
-
-
-def _copy_times(profile: Profile, microbatch: int) -> FloatArray:
-    """The duration of O, and of L, by stage; infinite if the stage cannot be offloaded."""
-    times = (profile.offload_time(s, microbatch) for s in range(profile.num_stages))
-    return np.array([np.inf if time is None else time for time in times], dtype=np.float64)
+    moves = [profile.offload_time(s, microbatch) for s in range(profile.num_stages)]
+    columns = [
+        (s.t_f, s.t_b, s.t_w, s.fused, s.t_r, move, move, s.m_b, s.m_w)
+        for s, move in zip(stages, moves, strict=True)
+    ]
+    *times, m_b, m_w = np.array(columns, dtype=np.float64).T  # nan for None
+    return np.nan_to_num(times, nan=np.inf, posinf=np.inf), _kept(profile, stages), m_b, m_w
 
 
 def _kept(profile: Profile, stages: Sequence[StageProfile]) -> FloatArray:
@@ -122,6 +116,4 @@ def _delays(profile: Profile) -> dict[float | None, FloatArray]:
     """The matrix of delays for each activation size that occurs in the profile."""
     every = (_microbatches(profile, s) for s in range(profile.num_stages))
     sizes = {one.activation_bytes for each in every for one in each}
-    if profile.t_comm is not None:
-        return dict.fromkeys(sizes, profile.delays(None))
     return {size: profile.delays(size) for size in sizes}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..model.profile import StageProfile
 from ..model.schedule import Schedule, TransferKind, versions
 from ..model.transfers import owned, size
 from .messages.passing_memory import passing_memory
@@ -53,10 +52,6 @@ def footprint(schedule: Schedule) -> Footprint:
         timing.peak_memory,
         summed(lambda s: kept[s] * size(profile, TransferKind.WEIGHT, s)),
         summed(lambda s: size(profile, TransferKind.GRADIENT, s)),
-        summed(lambda s: _optimizer(profile.stages[s])),
+        summed(lambda s: profile.stages[s].optimizer_bytes or 0.0),
         passing_memory(schedule, homes) if schedule.transfers else (0.0,) * len(homes),
     )
-
-
-def _optimizer(stage: StageProfile) -> float:
-    return stage.optimizer_bytes or 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -118,10 +118,7 @@ def _timing(document: ScheduleDocument) -> Timing:
 
 
 def _untimed(one: TimedTransfer) -> Transfer:
-    ends = one.source, one.target
-    return Transfer(
-        one.kind, one.stage, one.copy, *ends, one.after, one.before, one.room, one.blocks
-    )
+    return Transfer(*(getattr(one, field.name) for field in fields(Transfer)))
 
 
 def timing_of(schedule: Schedule) -> Timing:

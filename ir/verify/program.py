@@ -190,14 +190,8 @@ class _Replay:
         if kind in ("B", "W", "BW") and s < last:
             tensors.append(TensorName("dy", s, j))
         for tensor in tensors:
-            if tensor in self.facts.messages:
-                if not self._there(tensor):
-                    yield f"its input {tensor} is not there: {self._why(tensor)}"
-            elif not self.done & set(_makers(tensor)):
-                yield f"its input {tensor} has not been made on this rank"
-        before = {"F": None, "W": "B", "L": "O"}.get(kind, "F")
-        if before and (before, s, j) not in self.done:
-            yield f"runs before {s}{before}{j}"
+            if tensor in self.facts.messages and not self._there(tensor):
+                yield f"its input {tensor} is not there: {self._why(tensor)}"
         if kind not in ("W", "O", "L") and not self._has_weights(s):
             yield f"the weights of stage {s} are not there"
 
@@ -264,25 +258,6 @@ class _Replay:
             yield f"rank {self.rank} never waits for its send of {tensor}"
         for tensor in sorted(set(self.buffer_of) & self.arrived):
             yield f"rank {self.rank} never frees {tensor}"
-        yield from self._lost_gradients()
-
-    def _lost_gradients(self) -> Iterator[str]:
-        """A gradient for another rank's streamed stage must leave with a D."""
-        adds: dict[int, Line] = {}  # by stage: the last op that adds to the gradient
-        sends: dict[int, int] = {}  # by stage: the position of the last send of a D
-        for line in self.facts.lines[self.rank]:
-            if line.op[0] in ("W", "BW"):
-                adds[line.op[1]] = line
-            elif line.verb == "send" and line.tensor.kind == "dw":
-                sends[line.tensor.stage] = line.at
-        for stage, owners in self.facts.owners.items():
-            if self.rank in owners or stage not in adds:
-                continue
-            if sends.get(stage, -1) < adds[stage].at:
-                yield (
-                    f"{adds[stage]}: its gradient never leaves for rank {owners[0]}, which steps "
-                    f"stage {stage}"
-                )
 
 
 _FOLLOWING = {"reduce": 0, "average": 1, "step": 2}

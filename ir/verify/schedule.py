@@ -65,7 +65,7 @@ def _remat(facts: Facts) -> Iterator[str]:
     for kind, s, j in first:
         if kind == "R" and "R" not in facts.at(s, j).durations:
             yield f"{s}R{j} runs, but the profile has no t_r and m_r for stage {s}"
-        if kind == "O" and not facts.can_offload(s, j):
+        if kind == "O" and "O" not in facts.at(s, j).durations:
             yield f"{s}O{j} runs, but the profile has no host_link, or no m_o for stage {s}"
         if kind == "R" and ("O", s, j) in first:
             yield f"{s}R{j} runs beside {s}O{j}: what is recomputed cannot be offloaded"

@@ -92,9 +92,6 @@ class Facts:
             return row[run.at + 1]
         return row[run.at - 1] if run.at - 1 in places else None
 
-    def can_offload(self, stage: int, microbatch: int) -> bool:
-        return "O" in self.at(stage, microbatch).durations
-
     @property
     def runs(self) -> list[Run]:
         return [run for row in self.order for run in row]

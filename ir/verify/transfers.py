@@ -80,13 +80,9 @@ def _owner(
     ends = [(journey[-1], journey[-1].target) for journey in sums]
     owner = (starts or ends)[0][1]
     problems += [
-        f"{move}: sets out from rank {rank}, but stage {stage} is owned by rank {owner}"
-        for move, rank in starts
-        if rank != owner
-    ]
-    problems += [
-        f"{move}: ends on rank {rank}, but stage {stage} is owned by rank {owner}"
-        for move, rank in ends
+        f"{move}: {what} rank {rank}, but stage {stage} is owned by rank {owner}"
+        for what, homes in (("sets out from", starts), ("ends on", ends))
+        for move, rank in homes
         if rank != owner
     ]
     return owner

@@ -26,11 +26,8 @@ def passing_memory(schedule: Schedule, homes: Sequence[Sequence[int]]) -> tuple[
     larger of that stage's gradient and all gradient sums that wait for a D or for being sent.
     ``schedule`` is timed; ``homes``: the stages that each rank owns.
     """
-    profile, transfers, stages = (
-        schedule.problem.profile,
-        schedule.transfers,
-        range(schedule.problem.stages),
-    )
+    profile, transfers = schedule.problem.profile, schedule.transfers
+    stages = range(profile.num_stages)
     sizes = {kind: [size(profile, kind, s) for s in stages] for kind in TransferKind}
     earlier = previous(transfers)
     return tuple(
