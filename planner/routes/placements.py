@@ -22,7 +22,7 @@ from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.optimize import Solving
 from pipeloom.solver.placement.search import (
-    Chosen,
+    SuccessiveHalving,
     TriedPlacement,
     best_placement,
     bounded_placements,
@@ -96,7 +96,7 @@ def best_of_placements(
     return with_cut(Answer.of(best, search, candidates, facts=choice, words=words), profile)
 
 
-def _nothing_fits(chosen: Chosen, words: str, facts: dict[str, Any]) -> NothingFits:
+def _nothing_fits(chosen: SuccessiveHalving, words: str, facts: dict[str, Any]) -> NothingFits:
     """The error with the smallest sufficient memory limit, or each placement's reason."""
     lacking = [(each.lacks.smallest or 0.0, each) for each in chosen.tried if each.lacks]
     if not lacking:
