@@ -10,7 +10,6 @@ from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule
 
 from .bounds import lower_bounds
 from .bounds.low_memory.activation_slots import slots_limit_rate
@@ -111,24 +110,18 @@ def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
         problem = without_overlap(best.problem)
         incumbent = timed(replace(incumbent, problem=problem, pairs=()))
 
-    def take(found: Schedule) -> None:
-        best.offer(found.order, found.known_report.method or solver)
-
     def raise_to(bound: float) -> None:
         if bounds_all:
-            best.raise_bound(Bound(bound, solver, f"{solver} searched all orders"))
+            known = min(bound, best.cost)
+            best.raise_bound(Bound(known, solver, f"{solver} searched all orders"))
 
-    result = BACKENDS[solver](
-        incumbent.problem,
+    complete = BACKENDS[solver](
+        incumbent,
+        best.bound.value,
         SolveOptions(seed=seed).part(budget, best.interrupted),
-        incumbent=incumbent,
-        lower_bound=best.bound.value,
-        on_solution=take,
-        on_bound=raise_to,
+        lambda found: best.offer(found.order, solver),
+        raise_to,
     )
-    if result.schedule is not None:
-        take(result.schedule)
-    raise_to(result.lower_bound)
-    if not result.complete:
+    if not complete:
         best.work.spend(budget.work.ops)
-    return result.complete
+    return complete

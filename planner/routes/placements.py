@@ -15,7 +15,7 @@ from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.optimize import Solving
 from pipeloom.solver.placement.search import (
-    Chosen,
+    SuccessiveHalving,
     TriedPlacement,
     best_placement,
     bounded_placements,
@@ -96,7 +96,9 @@ def best_of_placements(
     )
 
 
-def _nothing_fits(chosen: Chosen, words: str, candidates: tuple[Candidate, ...]) -> NothingFits:
+def _nothing_fits(
+    chosen: SuccessiveHalving, words: str, candidates: tuple[Candidate, ...]
+) -> NothingFits:
     """The error with the smallest sufficient memory limit, or each placement's reason."""
     lacking = [(each.lacks, each) for each in chosen.tried if each.lacks]
     if not lacking:

@@ -24,14 +24,12 @@ from .general import critical_path, work
 from .low_memory.activation_slots import slot_spans, slots
 from .low_memory.crossings import crossings
 from .moments import moments
-from .remat import recomputed_or_held, recomputed_or_idle
+from .remat import recomputed_or_idle
 from .unlike import unlike_bounds
 from .weight_arrival import weight_arrivals
 
 GENERAL: tuple[Callable[[Problem], Bound], ...] = (work, critical_path, weight_arrivals)
 """Bounds for every problem."""
-REMAT: tuple[Callable[[Problem], Bound], ...] = (recomputed_or_idle, recomputed_or_held)
-"""Bounds for problems with recomputation or offload."""
 
 
 def lower_bound(problem: Problem) -> Bound:
@@ -43,9 +41,9 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
     """Yield all bounds that apply, in the order of the tables, the slow ones last.
 
     The first one takes almost no time. A problem with recomputation or offload is bounded by its
-    relaxations (:mod:`..core.relaxations`) and by :data:`REMAT`; one in which pairs save time by
-    its relaxation :func:`..core.overlap_relaxation.least_times`. Raises InfeasibleError if no
-    schedule is valid.
+    relaxations (:mod:`..core.relaxations`) and by :func:`.remat.recomputed_or_idle`; one in which
+    pairs save time by its relaxation :func:`..core.overlap_relaxation.least_times`. Raises
+    InfeasibleError if no schedule is valid.
     """
     check_feasible(problem)
     if problem.profile.unlike:
@@ -57,8 +55,7 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
     yield from plain_bounds(least_times(relaxed(problem)))
     if has_remat(problem):
         yield from plain_bounds(least_times(relaxed_at_backwards(problem)))
-        for bound in REMAT:
-            yield bound(least_times(unfused(problem)))
+        yield recomputed_or_idle(least_times(unfused(problem)))
 
 
 def _unlike(problem: Problem) -> Iterator[Bound]:

@@ -1,19 +1,18 @@
-"""Lower bounds if activations may be recomputed or offloaded, which takes time or copies.
+"""A lower bound if activations may be recomputed or offloaded, which takes time or copies.
 
 Notation as in :mod:`.several_stages.general_placement`: rank r begins at S_r, its span is at most
 the cost, and turn(s, s) is the least time from the start of F(s) to the start of B(s) of a
 microbatch. R's are work: they add to the busy time of a rank. t_o is the time of a copy in each
 direction. Each microbatch stays, is recomputed in t_r with m_r kept, or is offloaded with m_o kept.
-A bound holds for the best combination of these choices.
+The bound holds for the best combination of these choices.
 
-Each bound is the optimum of a small linear program, bounded from below by LP duality: any prices >=
+It is the optimum of a small linear program, bounded from below by LP duality: any prices >=
 0 of memory and of the copy channels give a valid bound. It is enough to try the prices at which two
 choices of some stage cost the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -26,7 +25,6 @@ from pipeloom.ir.model.problem import Problem
 
 from ..core.bound import Bound
 from ..core.tolerances import ROUNDING
-from .rank_model import span_that_holds
 from .several_stages.general_placement import GeneralPlacement
 from .several_stages.host_model import HostModel
 
@@ -37,32 +35,16 @@ MOST_COUNTED = 1000  # with more F's before the first B, the bound for several s
 class _Rank:
     """A rank's K stages: ``t_r``, ``m_r``, ``t_o``, ``m_o``, shape (K,).
 
-    Times are infinite for stages that cannot be recomputed or offloaded.
+    Times are infinite for stages that cannot be recomputed or offloaded. ``turn``: the least time
+    from the start of its first F to that of its first B.
     """
 
-    placed: GeneralPlacement
     host: HostModel
+    turn: float
     t_r: FloatArray
     m_r: FloatArray
     t_o: FloatArray
     m_o: FloatArray
-
-    @classmethod
-    def all(cls, problem: Problem) -> Iterator[_Rank]:
-        placed, costs = GeneralPlacement.of(problem), Costs.of(problem)
-        for host in placed.hosts:
-            own = list(host.stages)
-            t_r, t_o = costs.durations[OpKind.R, own], costs.durations[OpKind.O, own]
-            m_r, m_o = costs.kept[RECOMPUTED, own], costs.kept[OFFLOADED, own]
-            yield cls(placed, host, t_r, m_r, t_o, m_o)
-
-
-def _over_ranks(problem: Problem, span: Callable[[_Rank], float], name: str, words: str) -> Bound:
-    found = (
-        (span(rank) + rank.placed.lag(rank.host), rank.host.rank) for rank in _Rank.all(problem)
-    )
-    value, at = max(found)
-    return Bound(value, name, words, at)
 
 
 def recomputed_or_idle(problem: Problem) -> Bound:
@@ -88,12 +70,19 @@ def recomputed_or_idle(problem: Problem) -> Bound:
         "before its first B a rank idles, or makes room for F's by recomputing later or by copies, "
         "which take their time"
     )
-    return _over_ranks(problem, _head_span, "remat-head", words)
+    placed, costs, found = GeneralPlacement.of(problem), Costs.of(problem), []
+    for host in placed.hosts:
+        own, turn = list(host.stages), placed.turn(host.lowest, host.highest)
+        t_r, t_o = costs.durations[OpKind.R, own], costs.durations[OpKind.O, own]
+        m_r, m_o = costs.kept[RECOMPUTED, own], costs.kept[OFFLOADED, own]
+        span = _head_span(_Rank(host, turn, t_r, m_r, t_o, m_o))
+        found.append((span + placed.lag(host), host.rank))
+    value, at = max(found)
+    return Bound(value, "remat-head", words, at)
 
 
 def _head_span(rank: _Rank) -> float:
-    placed, host = rank.placed, rank.host
-    x, f = placed.turn(rank.host.lowest, rank.host.highest), host.f
+    host, x, f = rank.host, rank.turn, rank.host.f
     if not np.isfinite(host.limit):
         return host.work
     if len(f) == 1 and f[0] > 0 and host.m_b[0] > 0 and x / f[0] < MOST_COUNTED:
@@ -143,66 +132,6 @@ def _head_of_one(rank: _Rank, x: float) -> float:
         fits = room >= np.where(r > 0, m_r, 0.0)
         best = min(best, float(lost[fits & (a >= 1)].min(initial=np.inf)))
     return best
-
-
-def recomputed_or_held(problem: Problem) -> Bound:
-    """Memory-time that microbatches need must fit, or they are recomputed or copied.
-
-    On stage s a microbatch that stays holds M_B for at least turn(s, s) + b, and M_W for w. One
-    that is recomputed holds M_B for t_r + b, and m_r for the rest of that time. One that is
-    offloaded holds M_B for f + t_o and for t_o + b, and m_o for the rest. The span of a rank is at
-    least its work plus its R's. The memory-time in the span is at most :meth:`.RankModel.area`,
-    with remat too: R and L take no more memory than the F did. Each copy channel is unused until
-    the first F ends, and then carries one copy at a time. By duality, a span is too short if, for
-    some prices of the time of R's and of the channel, the cheapest choices of all microbatches cost
-    more than the span offers of memory-time and both.
-    """
-    words = (
-        "what microbatches hold, for as long as they hold it, fits in memory times span, or is "
-        "recomputed or copied"
-    )
-    return _over_ranks(problem, _held_span, "remat-throughput", words)
-
-
-def _held_span(rank: _Rank) -> float:
-    host = rank.host
-    if not np.isfinite(host.limit) or host.limit <= 0:
-        return host.work
-    memory, again, copies = _remat_ways(rank)
-    first, area = float(host.f.min()), host.area()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        stays, recomputed, out = memory
-        work_prices = _prices((stays - recomputed) / rank.t_r)
-        channel_prices = _prices((stays - out) / rank.t_o)
-        both = _prices((out - recomputed) / rank.t_r)
-    spans = [host.work]
-    for p, q in product({*work_prices, *both}, channel_prices):
-        cheapest = memory + _times(p, again) + _times(q, copies)
-        needed = host.count * float(cheapest.min(axis=0).sum())
-        needed += p * host.work + q * first
-        if needed <= 0:
-            continue
-
-        def room(half: float, p: float = p, q: float = q) -> float:
-            return area(half) + (p + q) * 2 * half
-
-        spans.append(span_that_holds(needed, host.room, host.work, room))
-    return max(spans)
-
-
-def _remat_ways(rank: _Rank) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Memory-time, work and copy time of each choice for a microbatch, by stage: (3, K) each."""
-    host, stays = rank.host, rank.host.turn
-    after = host.m_b * host.b + host.m_w * host.w
-    zero = np.zeros_like(stays)
-    again = np.where(np.isfinite(rank.t_r), rank.t_r, stays)
-    out = np.where(np.isfinite(rank.t_o), host.f + 2 * rank.t_o, stays)
-    memory = np.stack([
-        host.m_b * stays + after,
-        host.m_b * again + rank.m_r * np.maximum(0.0, stays - again) + after,
-        host.m_b * out + rank.m_o * np.maximum(0.0, stays - out) + after,
-    ])  # fmt: skip
-    return memory, np.stack([zero, rank.t_r, zero]), np.stack([zero, zero, rank.t_o])
 
 
 def _prices(of: FloatArray, most: float = np.inf) -> list[float]:

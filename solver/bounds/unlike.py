@@ -28,8 +28,6 @@ def unlike_bounds(problem: Problem) -> Iterator[Bound]:
     """The bounds of a problem that passes activations and has no recomputation or offload."""
     figures = Figures.of(problem)
     yield through_some(figures)
-    if problem.limited:
-        yield memory_time(figures)
     if len(set(figures.owner.tolist())) == len(figures.owner):
         yield heads_and_tails(figures)
 
@@ -169,22 +167,6 @@ def _waited(of: Figures) -> tuple[FloatArray, FloatArray]:
         for own, before, delay in rows
     )
     return f, b
-
-
-def memory_time(of: Figures) -> Bound:
-    """The memory-time of the microbatches on a rank is at most its limit times its span.
-
-    Proof: microbatch j holds M_B of stage i from the start of its F to the end of its B, at least
-    R_ij plus its B, and then M_W while its W runs. All of that is within the span of the stage's
-    rank, which never holds more than its limit.
-    """
-    areas = (of.m_b * (of.trip + of.b) + of.m_w * of.w).sum(axis=1)
-    of_ranks = np.bincount(of.owner, areas, len(of.limit))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        spans = np.where(of_ranks > 0, of_ranks / of.limit, 0.0)
-    rank, value = int(spans.argmax()), float(spans.max()) * (1 - ROUNDING)
-    words = "what microbatches hold, times how long, fits into memory times the span"
-    return Bound(value, "memory-time", words, rank)
 
 
 def heads_and_tails(of: Figures) -> Bound:

@@ -1,4 +1,4 @@
-"""The kinds of problems. Exactly one of the first five functions is true of each problem."""
+"""The kinds of problems: each is one of ``weights``, ``unlike``, ``remat`` and ``plain``."""
 
 from __future__ import annotations
 
@@ -31,18 +31,13 @@ def linear(problem: Problem) -> bool:
     return plain(problem) and each_alone(problem)
 
 
-def shared(problem: Problem) -> bool:
-    """Whether microbatches are alike, nothing is recomputed, and some rank has several stages."""
-    return plain(problem) and not each_alone(problem)
-
-
 def plain(problem: Problem) -> bool:
     return not (weights(problem) or unlike(problem) or remat(problem))
 
 
 def even(problem: Problem) -> bool:
     """Whether some rank has several stages, and each direction as many microbatches."""
-    return shared(problem) and as_many_each_way(problem)
+    return plain(problem) and not each_alone(problem) and as_many_each_way(problem)
 
 
 def two_copies(problem: Problem) -> bool:

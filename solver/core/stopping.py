@@ -70,8 +70,8 @@ class WorkLimit:
 class Interrupt:
     """A flag that any thread may set. Kernels read ``flag``, shape (1,)."""
 
-    def __init__(self, *, raised: bool = False) -> None:
-        self.flag: npt.NDArray[np.bool_] = np.array([raised])
+    def __init__(self) -> None:
+        self.flag: npt.NDArray[np.bool_] = np.array([False])
 
     def __call__(self) -> bool:
         return bool(self.flag[0])

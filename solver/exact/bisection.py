@@ -7,7 +7,7 @@ The models have no objective: a target is refuted, or any solution is a schedule
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -27,7 +27,7 @@ from ..core.relaxations import unfused
 from ..core.schedule_cost import objective_cost
 from ..core.stopping import OPS_A_SECOND, Budget
 from ..core.worker_threads import Pieces
-from .cp_sat_thread import CpSatThread
+from .cp_sat_thread import CpSatThread, Read
 from .first_starts import valid
 from .instance import B, F, Instance, Learned, OpClass, all_orders
 from .model import PARAMETERS, OrderModel
@@ -142,33 +142,52 @@ def ask(
     Returns whether it was decided: such a schedule was found, or there is none.
     """
     model = OrderModel(instance, best.bound.value, target)
-    search = find(best, model, budget, parameters)
+    search = find_order(best, model, budget, parameters)
     if search.refuted:
         best.raise_bound(Bound(model.above, "interleaving", _WORDS))
     return best.closed or search.refuted or search.status == cp_model.OPTIMAL
 
 
-def find(
+def find_order(
     best: Incumbent,
     model: OrderModel,
     budget: Budget,
     parameters: Parameters,
     method: Method = Method.CP_SAT,
 ) -> CpSatThread[Order]:
+    """:func:`run` that offers its schedules to ``best`` under the name ``method``."""
+
+    def offer(order: Order) -> None:
+        if (cost := _cost(best, order)) is not None:
+            best.offer(order, method, cost)
+
+    return run(best, model, budget, parameters, read=model.order, take=offer)
+
+
+def run(
+    best: Incumbent,
+    model: OrderModel,
+    budget: Budget,
+    parameters: Parameters,
+    *,
+    read: Callable[[cp_model.CpSolverSolutionCallback], Read],
+    take: Callable[[Read], object],
+) -> CpSatThread[Read]:
     """Run CP-SAT on ``model`` until it ends or ``budget`` is used up, and return the ended search.
 
-    Its schedules are offered to ``best`` under the name ``method``.
+    ``take`` receives what ``read`` makes of each solution. The search's work is in simulated ops.
     """
     limits = {
         "max_time_in_seconds": budget.time.left,
         "max_deterministic_time": budget.work.ops / OPS_A_SECOND / model.unit,
         "num_workers": 1,
     }
-    with CpSatThread(model.cp, model.order, **limits, **parameters) as search:
-        while (order := search.next(best.interrupted)) is not None:
-            if not isinstance(order, float) and (cost := _cost(best, order)) is not None:
-                best.offer(order, method, cost)
-    best.work.spend(search.work * model.unit * OPS_A_SECOND)
+    with CpSatThread(model.cp, read, **limits, **parameters) as search:
+        while (found := search.next(best.interrupted)) is not None:
+            if not isinstance(found, float):  # a bound
+                take(found)
+    search.work *= model.unit * OPS_A_SECOND
+    best.work.spend(search.work)
     return search
 
 

@@ -52,15 +52,14 @@ def run_cbc(
     options: Mapping[str, float | str],
     should_stop: StoppingCriterion,
 ) -> Outcome:
-    """Minimize ``lp`` for at most ``seconds``, from the solution ``start`` unless that is empty."""
+    """Minimize ``lp`` for at most ``seconds``, from the solution ``start``."""
     command = [pulp.PULP_CBC_CMD.pulp_cbc_path, "model.mps", "-timeMode", "elapsed"]
     if math.isfinite(seconds):
         command += ["-sec", f"{seconds:.2f}"]
     for name, value in options.items():
         command += [f"-{name}", str(value)]
-    if start:
-        command += ["-mips", "start.sol"]
-    command += ["-solve", "-printingOptions", "all", "-solution", "solution.sol"]
+    command += ["-mips", "start.sol", "-solve"]
+    command += ["-printingOptions", "all", "-solution", "solution.sol"]
     with _own_folder() as path:
         lp.writeMPS(str(path / "model.mps"))
         rows = [f"{i} {name} {value!r} 0" for i, (name, value) in enumerate(start.items())]

@@ -9,14 +9,11 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from pipeloom.ir.model.ops import FloatArray
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule
+from pipeloom.ir.model.schedule import Schedule
 
-from ..core.methods import Method
 from ..core.options import Order, SolveOptions
 from ..core.schedule_cost import objective_cost
 from ..core.stopping import OPS_A_SECOND, TimeLimit
-from . import ExactResult
 from .cp_sat_thread import CpSatThread
 from .first_starts import earliest, starts_of, to_schedule
 from .instance import Instance, all_positions
@@ -26,26 +23,21 @@ WORKERS = 2
 
 
 def solve(
-    problem: Problem,
-    options: SolveOptions,
-    *,
-    incumbent: Schedule | None,
+    incumbent: Schedule,
     lower_bound: float,
-    on_solution: Callable[[Schedule], None] | None = None,
-    on_bound: Callable[[float], None] | None = None,
-) -> ExactResult:
-    """See :class:`pipeloom.solver.exact.Backend`; if work is limited, one thread searches."""
-    time, instance, best = TimeLimit(options.time_limit), all_positions(problem), incumbent
-    model = exact_model(problem, instance, incumbent, lower_bound)
+    options: SolveOptions,
+    offer: Callable[[Schedule], object],
+    raise_to: Callable[[float], object],
+) -> bool:
+    """See :data:`pipeloom.solver.exact.Backend`; if work is limited, one thread searches."""
+    time, problem = TimeLimit(options.time_limit), incumbent.problem
+    instance = all_positions(problem)
+    model = exact_model(instance, incumbent, lower_bound)
     slack = 1e-9 if model.ticks.exact else 4 / model.ticks.per_unit
 
     def read(solution: cp_model.CpSolverSolutionCallback) -> tuple[Order, FloatArray]:
         start = np.array([solution.value(start) for start in model.starts], dtype=np.float64)
         return model.order(solution), start / model.ticks.per_unit
-
-    def proven(bound: float | None) -> float:
-        known = lower_bound if bound is None else max(lower_bound, model.proves(bound))
-        return min(known, math.inf if best is None else objective_cost(best))
 
     with CpSatThread(
         model.cp,
@@ -57,31 +49,23 @@ def solve(
     ) as search:
         while (news := search.next(options.should_stop)) is not None:
             if isinstance(news, float):
-                if on_bound:
-                    on_bound(proven(news))
+                raise_to(model.proves(news))
                 continue
             order, start = news
-            report = Report(problem.objective, OPTIMIZED, method=Method.CP_SAT)
-            positions = Schedule(problem, order, report=report)
-            found = to_schedule(positions, instance, start, slack)
-            if found is not None and (best is None or objective_cost(found) < objective_cost(best)):
-                best = found
-                if on_solution:
-                    on_solution(found)
-    complete = search.status in {cp_model.OPTIMAL, cp_model.INFEASIBLE}
-    none = search.refuted and best is None
-    return ExactResult(best, math.inf if none else proven(search.bound), complete)
+            found = to_schedule(Schedule(problem, order), instance, start, slack)
+            if found is not None:
+                offer(found)
+    if search.bound is not None:
+        raise_to(model.proves(search.bound))
+    return search.status in {cp_model.OPTIMAL, cp_model.INFEASIBLE}
 
 
-def exact_model(
-    problem: Problem, instance: Instance, incumbent: Schedule | None, lower_bound: float
-) -> OrderModel:
+def exact_model(instance: Instance, incumbent: Schedule, lower_bound: float) -> OrderModel:
     """The model of all orders, with the constraints on first starts (:mod:`.first_starts`)."""
-    most = instance.horizon if incumbent is None else objective_cost(incumbent)
-    hint = None if incumbent is None else starts_of(instance, incumbent)
+    most, hint = objective_cost(incumbent), starts_of(instance, incumbent)
     model = OrderModel(instance, lower_bound, most, minimize=True, hint=hint)
     cp, inexact = model.cp, not model.ticks.exact
-    for rule in earliest(problem, instance) if model.starts else ():
+    for rule in earliest(incumbent.problem, instance) if model.starts else ():
         start = model.starts[rule.op]
         if not rule.after:
             cp.add(start == 0)

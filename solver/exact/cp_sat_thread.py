@@ -12,10 +12,10 @@ from ortools.sat.python import cp_model
 from ..core.stopping import StoppingCriterion
 
 _POLL = 0.05  # seconds between two calls of should_stop
-_Read = TypeVar("_Read")
+Read = TypeVar("Read")
 
 
-class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[_Read]):
+class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[Read]):
     """Solves ``cp`` as long as its context lasts; ``parameters`` are those of CP-SAT.
 
     :meth:`next` returns solutions, converted by ``read``, and bounds. After the end of the thread,
@@ -26,12 +26,12 @@ class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[_Read]):
     def __init__(
         self,
         cp: cp_model.CpModel,
-        read: Callable[[cp_model.CpSolverSolutionCallback], _Read],
+        read: Callable[[cp_model.CpSolverSolutionCallback], Read],
         **parameters: object,
     ) -> None:
         super().__init__()
         self._cp, self._read = cp, read
-        self._news: queue.Queue[_Read | float | None] = queue.Queue()
+        self._news: queue.Queue[Read | float | None] = queue.Queue()
         self._solver = cp_model.CpSolver()
         self._solver.best_bound_callback = self._news.put
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -65,7 +65,7 @@ class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[_Read]):
     def on_solution_callback(self) -> None:
         self._news.put(self._read(self))
 
-    def next(self, should_stop: StoppingCriterion) -> _Read | float | None:
+    def next(self, should_stop: StoppingCriterion) -> Read | float | None:
         """The next solution, or a bound in ticks; None after the end of the search."""
         while True:
             try:
@@ -77,7 +77,7 @@ class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[_Read]):
                 if should_stop():
                     self._solver.stop_search()
 
-    def __enter__(self) -> CpSatThread[_Read]:
+    def __enter__(self) -> CpSatThread[Read]:
         self._thread.start()
         return self
 

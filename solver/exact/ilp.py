@@ -29,15 +29,13 @@ from itertools import permutations
 import numpy as np
 import pulp
 
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.schedule import OPTIMIZED, Report, Schedule
+from pipeloom.ir.model.problem import Objective
+from pipeloom.ir.model.schedule import Schedule
 
-from ..core.methods import Method
 from ..core.options import SolveOptions
 from ..core.schedule_cost import objective_cost
 from ..core.stopping import TimeLimit
 from ..core.tolerances import ROUNDING
-from . import ExactResult
 from .cbc import Outcome, run_cbc
 from .first_starts import earliest, starts_of, to_schedule
 from .instance import F, all_positions, undecided
@@ -52,17 +50,14 @@ _PRIMAL = 1e-8
 
 
 def solve(
-    problem: Problem,
-    options: SolveOptions,
-    *,
-    incumbent: Schedule | None,
+    incumbent: Schedule,
     lower_bound: float,
-    on_solution: Callable[[Schedule], None] | None = None,
-    on_bound: Callable[[float], None] | None = None,
-) -> ExactResult:
-    """See :class:`pipeloom.solver.exact.Backend`. Callbacks are only called at the end."""
-    time, best = TimeLimit(options.time_limit), incumbent
-    program = _Program(problem, incumbent, lower_bound)
+    options: SolveOptions,
+    offer: Callable[[Schedule], object],
+    raise_to: Callable[[float], object],
+) -> bool:
+    """See :data:`pipeloom.solver.exact.Backend`. Callbacks are only called at the end."""
+    time, program = TimeLimit(options.time_limit), _Program(incumbent, lower_bound)
     node = NODE * len(program.T) ** 2
     outcome = run_cbc(
         program.lp,
@@ -72,15 +67,10 @@ def solve(
         should_stop=options.should_stop,
     )
     found = program.schedule(outcome) if outcome.values else None
-    if found is not None and (best is None or objective_cost(found) < objective_cost(best)):
-        best = found
-        if on_solution:
-            on_solution(found)
-    if outcome.infeasible and best is None:
-        return ExactResult(None, math.inf, complete=True)
-    bound = max(lower_bound, program.proves(outcome))
-    bound = min(bound, math.inf if best is None else objective_cost(best))
-    return ExactResult(best, bound, outcome.complete)
+    if found is not None:
+        offer(found)
+    raise_to(program.proves(outcome))
+    return outcome.complete
 
 
 def _options(options: SolveOptions, node: float) -> dict[str, float | str]:
@@ -103,15 +93,14 @@ class _Program:
     Lists are by op (:mod:`.instance`). ``start``: the incumbent as values of the variables.
     """
 
-    def __init__(self, problem: Problem, incumbent: Schedule | None, known: float) -> None:
-        self.problem, self.instance = problem, all_positions(problem)
+    def __init__(self, incumbent: Schedule, known: float) -> None:
+        problem = self.problem = incumbent.problem
+        self.instance = all_positions(problem)
         self.waits, takes = sorted(self.instance.waits), self.instance.takes
         rank_ops = self.instance.rank_ops
-        horizon = cost = self.instance.horizon * (1 + _ABOVE)
-        if incumbent is not None:
-            cost = objective_cost(incumbent) * (1 + _ABOVE)
-            times = 2 if problem.objective is Objective.PERIOD else 1  # see :mod:`.model`
-            horizon = min(horizon, times * cost)
+        cost = objective_cost(incumbent) * (1 + _ABOVE)
+        times = 2 if problem.objective is Objective.PERIOD else 1  # see :mod:`.model`
+        horizon = min(self.instance.horizon * (1 + _ABOVE), times * cost)
         self.scale = scale = _COST / horizon if horizon > 0 else 1.0
         self.horizon, head, tail = horizon * scale, np.zeros(len(takes)), takes.copy()
         for i, k, gap in self.waits:
@@ -131,7 +120,7 @@ class _Program:
         lp += self.cost
         for constrain in CONSTRAINTS:
             constrain(self)
-        self.start = {} if incumbent is None else self._start(incumbent)
+        self.start = self._start(incumbent)
 
     def before(self, i: int, k: int) -> pulp.LpAffineExpression | int:
         """O(i, k), or its value if the order of the two ops of one rank is known."""
@@ -155,7 +144,7 @@ class _Program:
         return {"cost": objective_cost(incumbent) * self.scale, **times, **orders}
 
     def proves(self, outcome: Outcome) -> float:
-        """The lower bound on the cost; 0 if CBC reports none, or none is valid."""
+        """The lower bound on the cost; 0 if CBC reports none."""
         if outcome.infeasible or outcome.bound is None:  # because of a tolerance
             return 0.0
         slip = len(self.T) * (_INTEGER * self.horizon + _PRIMAL) + _PRINTED
@@ -173,9 +162,7 @@ class _Program:
         for (i, k), binary in self.O.items():
             before[k if value[binary.name] > 0.5 else i] += 1
         order = tuple(packed[sorted(ops, key=before.__getitem__)] for ops, _ in self.ranks)
-        report = Report(self.problem.objective, OPTIMIZED, method=Method.MILP)
-        positions = Schedule(self.problem, order, report=report)
-        return to_schedule(positions, self.instance, start, 1e-3 / self.scale)
+        return to_schedule(Schedule(self.problem, order), self.instance, start, 1e-3 / self.scale)
 
 
 def _waits(program: _Program) -> None:
@@ -235,8 +222,6 @@ def _memory(program: _Program) -> None:
                 held = others + amounts[k]
                 if not held.isNumericalConstant():
                     program.lp += held <= limit / unit
-                elif held.constant > limit / unit:
-                    program.lp += program.cost <= -1  # no schedule at all
 
 
 def _first_starts(program: _Program) -> None:

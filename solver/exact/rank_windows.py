@@ -36,7 +36,7 @@ from ..core.incumbent import Incumbent
 from ..core.relaxations import unfused
 from ..core.stopping import OPS_A_SECOND
 from ..core.worker_threads import Pieces
-from .cp_sat_thread import CpSatThread
+from .bisection import run
 from .instance import B, F, Instance, Learned, OpClass, all_orders
 from .model import PARAMETERS, OrderModel
 
@@ -117,28 +117,19 @@ class RankWindows:
         """
         window, best = self._window(m, most), self._best
         model, budget = OrderModel(window, 0.0, most), best.budget()
-        end = window.at(B, self.host.lowest, m)
-        parameters = {
-            "max_time_in_seconds": budget.time.left,
-            "max_deterministic_time": min(seconds, budget.work.ops / OPS_A_SECOND) / model.unit,
-            "num_workers": 1,
-            **PARAMETERS,
-        }
+        budget.work.ops = min(budget.work.ops, seconds * OPS_A_SECOND)
+        end, found = window.at(B, self.host.lowest, m), list[int]()
 
         def time(solution: cp_model.CpSolverSolutionCallback) -> int:
             return int(solution.value(model.starts[end])) + model.takes[end]
 
-        found: float | None = None
-        with CpSatThread(model.cp, time, **parameters) as search:
-            while (news := search.next(best.interrupted)) is not None:
-                found = news / model.ticks.per_unit if isinstance(news, int) else found
-        ops = search.work * model.unit * OPS_A_SECOND
-        self.spent += ops
-        best.work.spend(ops)
+        search = run(best, model, budget, PARAMETERS, read=time, take=found.append)
+        self.spent += search.work
         if search.refuted:
             self.least[m] = model.above
             best.raise_bound(self.bound)
-        return inf if search.refuted else found
+            return inf
+        return found[-1] / model.ticks.per_unit if found else None
 
     def grow(self, m: int) -> Pieces:
         """Ask about windows of ``m``; the first step is the F's and B's of one more microbatch."""

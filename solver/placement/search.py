@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.placement import Placement, PlacementKind
@@ -26,23 +26,11 @@ from ..core.tolerances import CLOSED, ROUNDING
 from .balanced import balanced
 from .replication import BIDIRECTIONAL, KEPT, assumed, why_one_way, why_unchecked
 
-
-class PausableSolve(Protocol):
-    """A solve that can be paused and continued (:class:`pipeloom.solver.optimize.Solving`)."""
-
-    @property
-    def done(self) -> bool: ...
-
-    def begin(self, seconds: float) -> Schedule: ...
-
-    def run(self, seconds: float) -> Schedule: ...
-
-    def beat(self, cost: float) -> None:
-        """Stop calls once no schedule can cost less than ``cost``."""
-        ...
+if TYPE_CHECKING:
+    from ..optimize import Solving
 
 
-StartSolve: TypeAlias = Callable[[Problem, str], PausableSolve]
+StartSolve: TypeAlias = "Callable[[Problem, str], Solving]"
 """Creates the solve of a problem, given the name of its placement as well."""
 
 HOPE = 1 / 3  # share of the gap that a search is assumed to close
@@ -71,7 +59,7 @@ class TriedPlacement:
     lacks: InfeasibleError | None = None
     problem: Problem | None = None
     seconds: float | None = None
-    search: PausableSolve | None = None
+    search: Solving | None = None
 
     @property
     def done(self) -> bool:
@@ -97,12 +85,14 @@ class TriedPlacement:
 
 
 class SuccessiveHalving:
-    """Successive halving: contenders share the time as long as they may win, ever fewer of them."""
+    """Successive halving: placements share the time as long as they may win, ever fewer of them.
 
-    def __init__(
-        self, contenders: Sequence[TriedPlacement], should_stop: StoppingCriterion
-    ) -> None:
-        self.contenders, self._should_stop, self._time = contenders, should_stop, TimeLimit()
+    ``tried``: all placements, of which those with a ``problem`` contend.
+    """
+
+    def __init__(self, tried: Sequence[TriedPlacement], should_stop: StoppingCriterion) -> None:
+        self._tried, self._should_stop, self._time = tried, should_stop, TimeLimit()
+        self.contenders = [each for each in tried if each.problem]
 
     @property
     def best(self) -> Schedule | None:
@@ -114,6 +104,20 @@ class SuccessiveHalving:
     def cost(self) -> float:
         return min((contender.cost for contender in self.contenders), default=inf)
 
+    @property
+    def bound(self) -> float | None:
+        """No schedule of any of the placements costs less."""
+        bounds = [each.bound for each in self._tried if each.bound is not None]
+        return min(bounds, default=None)
+
+    @property
+    def tried(self) -> list[TriedPlacement]:
+        """All placements, the best first."""
+        best = self.best
+        return sorted(
+            self._tried, key=lambda one: (one.schedule is not best, one.cost, one.bound or inf)
+        )
+
     def run(self, start: StartSolve, seconds: float) -> None:
         """Spend ``seconds`` in total; without a limit, run each that may win to its own end."""
         self._time = TimeLimit(seconds)
@@ -122,6 +126,8 @@ class SuccessiveHalving:
             self._explore(EXPLORING * self._time.left)
         while (going_on := self._going_on()) and not self._over:
             self._advance(going_on[0], max(self._time.left / 3, LEAST_SECONDS))
+        for each in self.contenders if seconds == inf else ():
+            each.seconds = None
 
     def _explore(self, seconds: float) -> None:
         """Let all run equally long, then the better half of them, and so on."""
@@ -168,22 +174,6 @@ class SuccessiveHalving:
 
 
 CUTS = (1, 2, 3, 4)  # stages per rank to try if the profile has one stage per rank
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """``best``: the cheapest schedule of all placements, or None. ``tried``: all, the best first.
-
-    No schedule of any of these placements costs less than ``bound``.
-    """
-
-    best: Schedule | None
-    tried: tuple[TriedPlacement, ...]
-
-    @property
-    def bound(self) -> float | None:
-        bounds = [each.bound for each in self.tried if each.bound is not None]
-        return min(bounds, default=None)
 
 
 def bounded_placements(
@@ -234,7 +224,7 @@ def best_placement(
     *,
     seconds: float = inf,
     should_stop: StoppingCriterion = NEVER,
-) -> Chosen:
+) -> SuccessiveHalving:
     """The best schedule of all placements, as returned by :func:`bounded_placements`.
 
     A placement is left out if its bound is no lower than the best cost found.
@@ -243,13 +233,9 @@ def best_placement(
     Within ``seconds`` in total, all placements get first schedules and explore; the more promising
     half continues; the most promising one gets the rest of the time.
     """
-    halving = SuccessiveHalving([each for each in entries if each.problem], should_stop)
+    halving = SuccessiveHalving(entries, should_stop)
     halving.run(start, seconds)
-    best = halving.best
-    for each in entries if seconds == inf else ():
-        each.seconds = None
-    order = sorted(entries, key=lambda one: (one.schedule is not best, one.cost, one.bound or inf))
-    return Chosen(best, tuple(order))
+    return halving
 
 
 def _entry(problem: Problem) -> TriedPlacement:

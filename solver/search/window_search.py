@@ -80,7 +80,7 @@ class WindowSearch:
             self._ask(best)
 
     def _ask(self, best: Incumbent) -> None:
-        from ..exact.bisection import find
+        from ..exact.bisection import find_order
         from ..exact.model import PARAMETERS, OrderModel
         from ..exact.schedule_window import ScheduleWindow
 
@@ -99,7 +99,7 @@ class WindowSearch:
         target = max(cost * (1 - self._step), best.bound.value)
         model = OrderModel(window.instance(target), 0.0, target, hint=window.hint)
         parameters = {"random_seed": int(self._rng.integers(1 << 31)), **PARAMETERS}
-        search = find(best, model, best.budget(SHARE, SECONDS), parameters, Method.WINDOW)
+        search = find_order(best, model, best.budget(SHARE, SECONDS), parameters, Method.WINDOW)
         if best.cost < cost:
             self._step = min(2 * self._step, LONGEST_STEP)
             return

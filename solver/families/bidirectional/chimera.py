@@ -17,17 +17,16 @@ if M = P.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from pipeloom.ir.model.ops import Op, OpKind, unpack
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from ..base import alternate, finished
+from ..greedy import greedy, input_of
 from .base import BidirectionalFamily
-
-_LENGTH = {OpKind.F: 1, OpKind.BW: 2}  # durations by which the two directions are merged
 
 
 @dataclass(frozen=True)
@@ -43,51 +42,19 @@ class Chimera(BidirectionalFamily):
 
 
 def _merged(ranks: int, microbatches: int, most: int | None) -> list[list[Op]]:
-    """Merge the 1F1B orders of both directions on each rank, the op that can start first first.
-
-    On ties the backward goes first.
-    """
-    queues = [
-        (rank, list(reversed(list(_direction(stage, ranks, microbatches, odd, most)))))
-        for rank in range(ranks)
-        for odd, stage in enumerate((rank, ranks - 1 - rank))
-    ]
-    clock, ends = [0] * ranks, dict[Op, int]()
-    order: list[list[Op]] = [[] for _ in range(ranks)]
-    while heads := [
-        one for one in queues if one[1] and _ready(one[1][-1], ranks, ends) is not None
-    ]:
-
-        def start(one: tuple[int, list[Op]]) -> tuple[int, bool, int, int]:
-            rank, queue = one
-            op = queue[-1]
-            at = max(clock[rank], _ready(op, ranks, ends) or 0)
-            return at, op.kind is OpKind.F, op.microbatch, rank
-
-        rank, queue = min(heads, key=start)
-        at = start((rank, queue))[0]
-        op = queue.pop()
-        clock[rank] = ends[op] = at + _LENGTH[op.kind]
-        order[rank].append(op)
-    return order
+    """Merge the 1F1B orders of both directions on each rank; backwards go first."""
+    waits, of = dict[Op, tuple[Op, ...]](), dict[Op, int]()
+    for rank in range(ranks):
+        for odd, stage in enumerate((rank, ranks - 1 - rank)):
+            row = _direction(stage, ranks, microbatches, odd, most)
+            of |= dict.fromkeys(row, rank)
+            waits |= {op: input_of(op, ranks) for op in row}
+            waits |= {op: (before, *waits[op]) for before, op in pairwise(row)}
+    return greedy(waits, of, lambda op: (op.kind is OpKind.F, op.microbatch))
 
 
-def _direction(
-    stage: int, ranks: int, microbatches: int, odd: int, most: int | None
-) -> Iterator[Op]:
+def _direction(stage: int, ranks: int, microbatches: int, odd: int, most: int | None) -> list[Op]:
     """1F1B on ``stage`` of one direction: the even microbatches (``odd`` = 0) or the odd ones."""
     count, ahead = (microbatches + 1 - odd) // 2, min(ranks - stage, most or ranks)
-    for op in unpack(alternate(stage, count, ahead=ahead, backward=OpKind.BW)):
-        yield Op(op.kind, op.stage, 2 * op.microbatch + odd)
-
-
-def _ready(op: Op, ranks: int, ends: dict[Op, int]) -> int | None:
-    """When the op's input is ready; None if that is not known yet."""
-    if op.kind is OpKind.F:
-        return 0 if op.stage == 0 else ends.get(Op(OpKind.F, op.stage - 1, op.microbatch))
-    last = op.stage == ranks - 1
-    return ends.get(
-        Op(OpKind.F, op.stage, op.microbatch)
-        if last
-        else Op(OpKind.BW, op.stage + 1, op.microbatch)
-    )
+    row = unpack(alternate(stage, count, ahead=ahead, backward=OpKind.BW))
+    return [Op(op.kind, op.stage, 2 * op.microbatch + odd) for op in row]

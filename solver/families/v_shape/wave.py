@@ -17,17 +17,13 @@ is appended after the ops it needs, so there is no deadlock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from heapq import heappop, heappush
-
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from ..base import ParametrizedFamily, finished
+from ..greedy import greedy, input_of
 from .base import VShapeFamily
-
-_SLOTS = {OpKind.F: 1, OpKind.BW: 2}
 
 
 class Wave(ParametrizedFamily, VShapeFamily):
@@ -43,38 +39,19 @@ class Wave(ParametrizedFamily, VShapeFamily):
         return self.number or stages // (2 * ranks) or 1
 
     def schedule(self, problem: Problem) -> Schedule:
-        order = _greedy(problem.placement.owners, problem.ranks, problem.microbatches)
+        stages, under_way = range(problem.stages), 2 * problem.ranks
+        every = [
+            Op(kind, stage, j)
+            for j in range(problem.microbatches)
+            for stage in stages
+            for kind in (OpKind.F, OpKind.BW)
+        ]
+        waits = {op: input_of(op, len(stages)) for op in every}
+        for j in range(under_way, problem.microbatches):
+            waits[Op(OpKind.F, 0, j)] = (Op(OpKind.BW, 0, j - under_way),)
+        ranks = {op: problem.placement.owners[op.stage] for op in every}
+        order = greedy(waits, ranks, _priority)
         return finished(problem, order, f"wave:{problem.stages // (2 * problem.ranks)}")
-
-
-def _greedy(owners: Sequence[int], ranks: int, microbatches: int) -> list[list[Op]]:
-    order: list[list[Op]] = [[] for _ in range(ranks)]
-    there: list[list[tuple[tuple[int, int, int], Op]]] = [[] for _ in range(ranks)]  # heaps
-    busy = [False] * ranks
-    ends: list[tuple[int, int, Op]] = []  # (slot, rank, op), a heap
-
-    def offer(op: Op) -> None:
-        heappush(there[owners[op.stage]], (_priority(op), op))
-
-    for j in range(min(2 * ranks, microbatches)):
-        offer(Op(OpKind.F, 0, j))
-    now = 0
-    while True:
-        for rank in range(ranks):
-            if there[rank] and not busy[rank]:
-                _, op = heappop(there[rank])
-                order[rank].append(op)
-                busy[rank] = True
-                heappush(ends, (now + _SLOTS[op.kind], rank, op))
-        if not ends:
-            return order
-        now = ends[0][0]
-        while ends and ends[0][0] == now:
-            _, rank, op = heappop(ends)
-            busy[rank] = False
-            following = _next_op(op, len(owners), 2 * ranks)
-            if following.microbatch < microbatches:
-                offer(following)
 
 
 def _priority(op: Op) -> tuple[int, int, int]:
@@ -82,13 +59,3 @@ def _priority(op: Op) -> tuple[int, int, int]:
     if op.kind is OpKind.BW:
         return 0, op.microbatch, -op.stage
     return 1, -op.stage, op.microbatch
-
-
-def _next_op(op: Op, stages: int, under_way: int) -> Op:
-    """The op that ``op`` makes ready: the microbatch's next, or the F of the next one to enter."""
-    if op.kind is OpKind.F:
-        last = op.stage + 1 == stages
-        return Op(OpKind.BW if last else OpKind.F, op.stage + (not last), op.microbatch)
-    if op.stage > 0:
-        return Op(OpKind.BW, op.stage - 1, op.microbatch)
-    return Op(OpKind.F, 0, op.microbatch + under_way)

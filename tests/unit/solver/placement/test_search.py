@@ -22,8 +22,8 @@ from pipeloom.solver import (
 from pipeloom.solver.placement import search as placement_search
 from pipeloom.solver.placement.balanced import balanced
 from pipeloom.solver.placement.search import (
-    Chosen,
     StartSolve,
+    SuccessiveHalving,
     TriedPlacement,
     bounded_placements,
     room,
@@ -46,7 +46,7 @@ def best_placement(
     start: StartSolve,
     should_stop: StoppingCriterion = NEVER,
     **given: Any,
-) -> Chosen:
+) -> SuccessiveHalving:
     entries = bounded_placements(profile, microbatches, **given)
     return placement_search.best_placement(entries, start, should_stop=should_stop)
 
@@ -132,7 +132,7 @@ def test_after_an_interrupt_all_that_may_win_get_their_first_schedules() -> None
 TWO_WAYS = Profile((STAGE,) * 2, 2, 0.1, device_memory=(8.5, 8.5))
 
 
-def entry(chosen: Chosen, name: str) -> TriedPlacement:
+def entry(chosen: SuccessiveHalving, name: str) -> TriedPlacement:
     (found,) = [tried for tried in chosen.tried if tried.name == name]
     return found
 

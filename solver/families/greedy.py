@@ -1,0 +1,56 @@
+"""A greedy list schedule of F's and BW's, with the times that figures use: F 1 slot, BW 2."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+from pipeloom.ir.model.ops import Op, OpKind
+
+_SLOTS = {OpKind.F: 1, OpKind.BW: 2}
+
+
+def greedy(
+    waits: Mapping[Op, Sequence[Op]], rank: Mapping[Op, int], priority: Callable[[Op], Any]
+) -> list[list[Op]]:
+    """The order of each rank if it always runs the ready op with the lowest ``priority``.
+
+    ``waits``: the ops after whose ends each op is ready; ``rank``: that of each op.
+    """
+    missing = {op: len(before) for op, before in waits.items()}
+    after: dict[Op, list[Op]] = defaultdict(list)
+    for op, before in waits.items():
+        for one in before:
+            after[one].append(op)
+    ready: list[list[tuple[Any, Op]]] = [[] for _ in range(max(rank.values()) + 1)]  # heaps
+    order: list[list[Op]] = [[] for _ in ready]
+    ends: list[tuple[int, int, Op]] = []  # (slot, rank, op), a heap
+    idle, now, found = set(range(len(ready))), 0, [op for op, count in missing.items() if not count]
+    while found or ends:
+        for op in found:
+            heappush(ready[rank[op]], (priority(op), op))
+        for here in [here for here in idle if ready[here]]:
+            op = heappop(ready[here])[1]
+            order[here].append(op)
+            heappush(ends, (now + _SLOTS[op.kind], here, op))
+            idle.remove(here)
+        now, found = ends[0][0], []
+        while ends and ends[0][0] == now:
+            _, here, ended = heappop(ends)
+            idle.add(here)
+            for op in after[ended]:
+                missing[op] -= 1
+                if not missing[op]:
+                    found.append(op)
+    return order
+
+
+def input_of(op: Op, stages: int) -> tuple[Op, ...]:
+    """The F or BW of the same microbatch whose output ``op`` needs; none for F's of stage 0."""
+    if op.kind is OpKind.F:
+        return (Op(OpKind.F, op.stage - 1, op.microbatch),) if op.stage else ()
+    if op.stage + 1 == stages:
+        return (Op(OpKind.F, op.stage, op.microbatch),)
+    return (Op(OpKind.BW, op.stage + 1, op.microbatch),)
