@@ -93,7 +93,7 @@ class Filling(NamedTuple):
     out, with the W's, (T,). ``source``: index of each op among the F's and B's; for a W, of the
     next one. ``kept_...``: of the last accepted order. ``queue``: the W's that wait, of each rank
     from ``oldest`` to ``newest``; ``at``: where its next op is written. ``nothing``: M_W's of 0, as
-    W's release it before the next F if needed.
+    W's release it before the next F if needed. ``begins``: as :attr:`Lists.offsets`, with W's.
     """
 
     patience: FloatArray
@@ -106,11 +106,16 @@ class Filling(NamedTuple):
     newest: IntArray
     at: IntArray
     nothing: FloatArray
+    begins: IntArray
 
     @classmethod
-    def of(cls, patience: FloatArray, runs: int, costs: CostArrays) -> Filling:
+    def of(cls, patience: FloatArray, offsets: IntArray, costs: CostArrays) -> Filling:
+        runs = int(offsets[-1])
         order, source, kept = np.zeros((3, 3 * runs // 2), np.int64)
         oldest, newest, at = np.zeros((3, len(patience)), np.int64)
         queue, nothing = np.empty(runs // 2, np.int64), np.zeros_like(costs.m_w)
         before = patience.copy()
-        return cls(patience, before, order, source, kept, queue, oldest, newest, at, nothing)
+        return cls(
+            patience, before, order, source, kept, queue, oldest, newest, at, nothing,
+            3 * offsets // 2,
+        )  # fmt: skip
