@@ -1,11 +1,13 @@
 """The timing of lists forward in time, for what the simulator's kernel cannot do.
 
-The rank with the earliest clock runs its next op, or waits for its input.
-
-- *Filling*: lists hold only F's and B's, and W's fill the time between them. A rank runs the W that
-  has waited longest if the next F lacks memory, or the next input is late enough.
+- *Filling*: lists hold only F's and B's, and W's fill the time between them. The rank with the
+  earliest clock runs its next op, or waits for its input. It runs the W that has waited longest if
+  the next F lacks memory, or the next input is late enough.
 - *Pairs*: an F that is followed by the B and the W of another microbatch or stage runs at once with
   them if that is faster.
+
+The loops read their arrays from the tuples once, and pass no tuples on: a call passes the arrays of
+a tuple one by one.
 """
 
 from __future__ import annotations
@@ -34,10 +36,6 @@ def play(lists: Lists, filling: Filling | None, pairs: PairTimes | None) -> bool
     if pairs is not None:
         return _run(lists, pairs)
     return False
-
-
-# The arrays of a tuple are passed one by one to a function; so these loops call none that takes a
-# tuple.
 
 
 @lean
@@ -91,42 +89,49 @@ def _fill(lists: Lists, filling: Filling) -> bool:
             oldest[r] += 1
         ends = now + of_kind(durations, kind, stage, microbatch)
         lists.start[at], lists.end[at] = now, ends
-        _finish(r, op, ends, f_end, b_end, owner, into_f, into_b, clock, free)
+        clock[r] = free[r] = ends
+        wakes, arrival = _finish(op, ends, f_end, b_end, owner, into_f, into_b)
+        if wakes >= 0 and wakes != r:
+            clock[wakes] = min(clock[wakes], max(arrival, free[wakes]))
         left -= 1
     return True
 
 
 @lean
 def _run(lists: Lists, pairs: PairTimes) -> bool:
-    """Run the ops and the pairs among them; False if some op can never start."""
+    """Run each rank as far as inputs allow, then those that waited for what it has computed."""
     order, offsets, f_end, b_end = lists.order, lists.offsets, lists.f_end, lists.b_end
-    clock, free, position = lists.clock, lists.free, lists.position
+    clock, free, position, ready = lists.clock, lists.free, lists.position, lists.ready
     durations, owner, into_f, into_b, _, _, _ = lists.costs
-    left = len(order)
-    while left > 0:
-        r = earliest(clock)
-        now, at, stop = clock[r], position[r], offsets[r + 1]
-        if now == np.inf:
-            return False
-        if at == stop:
-            clock[r] = np.inf
-            continue
-        count, came = 1, _arrival(order[at], f_end, b_end, into_f, into_b)
-        kind, stage, microbatch = fields(order[at])
-        takes = of_kind(durations, kind, stage, microbatch)
-        if kind == _F and is_pair(order, at, stop, durations, pairs):
-            _, other, _ = fields(order[at + 1])
-            came = max(came, _arrival(order[at + 1], f_end, b_end, into_f, into_b))
-            count, takes = 3, pairs[stage, other]
-        if came > now:
-            clock[r] = came
-            continue
-        position[r] += count
-        for k in range(at, at + count):
-            lists.start[k], lists.end[k] = now, now + takes
-            _finish(r, order[k], now + takes, f_end, b_end, owner, into_f, into_b, clock, free)
-        left -= count
-    return True
+    top, left = len(free), len(order)
+    for r in range(top):
+        ready[r] = r
+    while top > 0:
+        top -= 1
+        r = ready[top]
+        at, now = position[r], free[r]
+        while at < offsets[r + 1]:
+            count, came = 1, _arrival(order[at], f_end, b_end, into_f, into_b)
+            kind, stage, microbatch = fields(order[at])
+            takes = of_kind(durations, kind, stage, microbatch)
+            if kind == _F and is_pair(order, at, offsets[r + 1], durations, pairs):
+                _, other, _ = fields(order[at + 1])
+                came = max(came, _arrival(order[at + 1], f_end, b_end, into_f, into_b))
+                count, takes = 3, pairs[stage, other]
+            if came == np.inf:
+                break
+            start = max(now, came)
+            now = start + takes
+            for k in range(at, at + count):
+                lists.start[k], lists.end[k] = start, now
+                wakes, _ = _finish(order[k], now, f_end, b_end, owner, into_f, into_b)
+                if wakes >= 0 and clock[wakes] == np.inf:
+                    clock[wakes], ready[top] = 0.0, wakes
+                    top += 1
+            at += count
+        left -= at - position[r]
+        position[r], free[r], clock[r] = at, now, np.inf
+    return left == 0
 
 
 @lean
@@ -157,7 +162,6 @@ def _arrival(
 
 @inlined
 def _finish(  # noqa: PLR0917
-    r: int,
     op: int,
     end: float,
     f_end: FloatArray,
@@ -165,12 +169,9 @@ def _finish(  # noqa: PLR0917
     owner: IntArray,
     into_f: FloatArray,
     into_b: FloatArray,
-    clock: FloatArray,
-    free: FloatArray,
-) -> None:
-    """Record the end of an op, and wake the rank that waits for it."""
+) -> tuple[int, float]:
+    """Record the end of an op; the rank that takes its output, or -1, and when that arrives."""
     kind, stage, microbatch = fields(op)
-    clock[r] = free[r] = end
     wakes, arrival = -1, np.inf
     if kind == _F:
         f_end[stage, microbatch] = end
@@ -180,5 +181,4 @@ def _finish(  # noqa: PLR0917
         b_end[stage, microbatch] = end
         if stage > 0:
             wakes, arrival = owner[stage - 1, microbatch], end + into_b[stage - 1, microbatch]
-    if wakes >= 0 and wakes != r:
-        clock[wakes] = min(clock[wakes], max(arrival, free[wakes]))
+    return wakes, arrival

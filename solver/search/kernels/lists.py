@@ -33,12 +33,13 @@ class Lists(NamedTuple):
     start: FloatArray  # (T,) times of each op, and
     end: FloatArray
     peak: FloatArray  # (P,)
-    clock: FloatArray  # (P,) time at which each rank goes on,
+    clock: FloatArray  # (P,) time at which each rank goes on, or inf,
     free: FloatArray  # is free,
     held: FloatArray  # and its memory
     f_end: FloatArray  # (S, M) ends of F's and B's
     b_end: FloatArray
     position: IntArray  # (P,) the next op of each rank
+    ready: IntArray  # (P,) the ranks that go on next
     place: IntArray  # (2, S, M) positions of F's and B's among those timed
     blocks: IntArray  # (T, 2) first and last position of each block of the critical path
     known: IntArray  # (2,) the rank that decides the cost, and the number of blocks
@@ -60,7 +61,7 @@ class Lists(NamedTuple):
         return cls(
             order, offsets, costs, reach, state,
             order.copy(), np.zeros(reach + LONGEST, np.int64), np.zeros(shape, np.int8),
-            start, end, peak, clock, free, held, f_end, b_end, np.zeros(ranks, np.int64),
+            start, end, peak, clock, free, held, f_end, b_end, *np.zeros((2, ranks), np.int64),
             np.zeros((2, *shape), np.int64), np.zeros((timed, 2), np.int64), np.zeros(2, np.int64),
         )  # fmt: skip
 
