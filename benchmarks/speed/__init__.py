@@ -1,7 +1,7 @@
-"""The speed of the simulator, and the run time of commands, including the start of the process."""
+"""The speed of the simulator and of the search, and the run time of commands with their start."""
 
 from .. import parts
-from . import commands, simulator
+from . import commands, methods, simulator
 
-_ALL = parts(simulator, commands)
+_ALL = parts(simulator, methods, commands)
 cases, measure, judge, columns = _ALL.cases, _ALL.measure, _ALL.judge, _ALL.columns

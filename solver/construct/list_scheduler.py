@@ -25,8 +25,8 @@ The best parameters depend on the placement and on memory, so they are drawn at 
 optimized by simulated annealing: :func:`tune_list`.
 
 Branches on the number of axes of the table, and on whether an argument is None, are decided when a
-kernel is compiled. The kernels take their arrays out of their tuples and inline their parts: each
-read from a tuple counts references, which made the whole 4 to 7 times slower.
+kernel is compiled. The kernels take their arrays out of their tuples and inline their parts, which
+makes them twice as fast.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pipeloom.ir.cost.cost_tables import of_kind
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 
-from ..core.kernels import State, earliest, inlined, normal, packed, random
+from ..core.kernels import State, earliest, inlined, lean, normal, packed, random
 from ..core.options import Order
 from .list_parameters import (
     AGAIN,
@@ -124,7 +124,7 @@ class ListRun(NamedTuple):
         return tuple(self.order[at : at + n].copy() for at, n in parts)
 
 
-@kernel
+@lean
 def list_schedule(  # noqa: PLR0917
     stages: Stages,
     parameters: ListParameters,
@@ -142,7 +142,8 @@ def list_schedule(  # noqa: PLR0917
     arrivals[:], clock[:], first[:] = np.inf, np.inf, -1.0
     number[:], counts[:], free[:], held[:] = 0, 0, 0.0, 0.0
     arrivals[_F, ::depth, : 1 if in_turn else microbatches] = 0.0
-    clock[owner[::depth]] = 0.0
+    for s in range(0, len(owner), depth):
+        clock[owner[s]] = 0.0
     each, left = len(order) // len(owner), 3 * len(owner) * microbatches
     while left > 0:
         r = earliest(clock)
@@ -183,8 +184,11 @@ def list_schedule(  # noqa: PLR0917
             arrivals[row, there, place] = comes
             clock[to] = min(clock[to], max(now, comes, free[to]))
         left -= int(kind != _R)
-    spans[:] = free - np.maximum(first, 0.0)
-    return float(free.max() if makespan else spans.max())
+    cost = 0.0
+    for r in range(len(free)):
+        spans[r] = free[r] - max(first[r], 0.0)
+        cost = max(cost, free[r] if makespan else spans[r])
+    return cost
 
 
 @inlined
@@ -391,7 +395,7 @@ def tune_list(  # noqa: PLR0917
     return best_cost, current_cost
 
 
-@kernel
+@lean
 def _change_one(
     stages: Stages, parameters: ListParameters, keys: FloatArray | None, moves: Moves, state: State
 ) -> None:

@@ -23,8 +23,6 @@ FUSED = 3  # row of the choices that a stage may have
 class RematAnnealer(Annealer):
     """Simulated annealing of the best orders, and of the choice for each microbatch."""
 
-    op = 2
-
     def __init__(self, problem: Problem, rng: np.random.Generator, starts: AnnealingStarts) -> None:
         super().__init__(problem, rng)
         self._starts, self._left, every = starts, list[tuple[float, Order]](), starts.every

@@ -116,14 +116,15 @@ class FillingAnnealer(Annealer):
         runs = [row[row & KIND_MASK != OpKind.W] for row in rows]
         order = np.concatenate(runs)
         patience = self._rng.uniform(0.1, 1.1, len(runs))
-        filling = Filling.of(patience, len(order), self._costs)
-        self._anneal(best, order, offsets_of(runs), filling=filling)
+        offsets = offsets_of(runs)
+        filling = Filling.of(patience, offsets, self._costs)
+        self._anneal(best, order, offsets, filling=filling)
 
 
 class PairAnnealer(Annealer):
     """Simulated annealing from the best order, with moves that make pairs."""
 
-    method, op, slices = Method.PAIR, FORWARD_OP, 1.0
+    method = Method.PAIR
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
         super().__init__(problem, rng)
@@ -138,7 +139,9 @@ class PairAnnealer(Annealer):
         rows, pairs = [], []
         for first, stop in zip(offsets.tolist(), ends.tolist(), strict=False):
             places = range(first, stop)
-            begins = [at for at in places if is_pair(order, at, stop, self._costs, self._times)]
+            begins = [
+                at for at in places if is_pair(order, at, stop, self._costs.durations, self._times)
+            ]
             row, at = order[first:stop].copy(), np.array(begins, dtype=np.int64) - first
             row[at + 1] += OpKind.BW - OpKind.B
             pairs.append(tuple((at - np.arange(len(at))).tolist()))

@@ -18,11 +18,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from pipeloom.ir.cost.remat import Choice
 from pipeloom.ir.cost.simulator import RematArrays, run_kernel
-from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import IntArray, OpKind
 
-from ...core.kernels import kind_of, random
+from ...core.kernels import kind_of, lean, random
 from .forward import is_pair, play
 from .lists import Filling, Lists, PairTimes, Remat
 from .moves import (
@@ -49,7 +49,7 @@ JOIN = 0.35  # share of the moves that make a pair
 _W = int(OpKind.W)
 
 
-@kernel
+@lean
 def anneal(  # noqa: PLR0917
     lists: Lists,  # changed in place
     remat: Remat | None,
@@ -65,7 +65,7 @@ def anneal(  # noqa: PLR0917
 ) -> float:
     """Simulated annealing with ``moves`` moves; returns the cost of ``best``."""
     timed = lists.order if filling is None else filling.order
-    begins = lists.offsets if filling is None else 3 * lists.offsets // 2
+    begins = lists.offsets if filling is None else filling.begins
     stop = begins[1:] if remat is None else remat.stop
     cooling = (cold / hot) ** (1.0 / max(moves, 1))
     temperature, current = hot, np.inf
@@ -91,13 +91,13 @@ def anneal(  # noqa: PLR0917
                 best_cost = cost
                 copy_places(timed, 0, len(timed) - 1, best, 0)
                 if remat is not None:
-                    remat.best_stop[:] = remat.stop
+                    copy_places(remat.stop, 0, len(stop) - 1, remat.best_stop, 0)
         else:
             _restore(low, high, lists, remat, filling)
     return best_cost
 
 
-@kernel
+@lean
 def _moved(
     lists: Lists, remat: Remat | None, filling: Filling | None, pairs: PairTimes | None
 ) -> tuple[int, int]:
@@ -125,7 +125,7 @@ def _moved(
     return 0, -1
 
 
-@kernel
+@lean
 def _shifted(lists: Lists, remat: Remat | None, pairs: PairTimes | None) -> tuple[int, int, int]:
     """Move ops of one rank; the rank and the first and last position changed, or (0, 0, -1)."""
     offsets, reach, state = lists.offsets, lists.reach, lists.state
@@ -144,13 +144,13 @@ def _shifted(lists: Lists, remat: Remat | None, pairs: PairTimes | None) -> tupl
         if random(state) < JOIN:
             low, high = make_pair(lists.order, source, first, last, reach, state)
             return rank, low, high
-        if is_pair(lists.order, source, last, lists.costs, pairs):
+        if is_pair(lists.order, source, last, lists.costs.durations, pairs):
             together = 3
     low, high = move_run(lists.order, source, target, together, first, last, lists.saved)
     return rank, low, high
 
 
-@kernel
+@lean
 def _timed(
     lists: Lists, remat: Remat | None, filling: Filling | None, pairs: PairTimes | None
 ) -> bool:
@@ -162,7 +162,7 @@ def _timed(
     return _simulated(lists, remat.stop, remat.arrays)
 
 
-@kernel
+@lean
 def _simulated(lists: Lists, stop: IntArray, arrays: RematArrays | None) -> bool:
     durations, owner, into_f, into_b, m_b, m_w, _ = lists.costs
     return run_kernel(
@@ -171,7 +171,7 @@ def _simulated(lists: Lists, stop: IntArray, arrays: RematArrays | None) -> bool
     )  # fmt: skip
 
 
-@kernel
+@lean
 def _blocks(  # noqa: PLR0917
     timed: IntArray,
     begins: IntArray,
@@ -203,26 +203,31 @@ def _blocks(  # noqa: PLR0917
     return number
 
 
-@kernel
+@lean
 def _keep(low: int, high: int, lists: Lists, remat: Remat | None, filling: Filling | None) -> None:
     """Accept a move, which has changed positions low..high."""
     copy_places(lists.order, low, high, lists.kept, low)
     if remat is not None:
-        remat.kept_choice[:] = remat.arrays[0]
-        remat.kept_stop[:] = remat.stop
+        _copy_choices(remat.arrays[0], remat.stop, remat.kept_choice, remat.kept_stop)
     if filling is not None:
-        filling.kept_patience[:] = filling.patience
+        copy_places(filling.patience, 0, len(filling.patience) - 1, filling.kept_patience, 0)
         copy_places(filling.source, 0, len(filling.source) - 1, filling.kept_source, 0)
 
 
-@kernel
+@lean
 def _restore(
     low: int, high: int, lists: Lists, remat: Remat | None, filling: Filling | None
 ) -> None:
     """Undo a move, which has changed positions low..high."""
     copy_places(lists.kept, low, high, lists.order, low)
     if remat is not None:
-        remat.arrays[0][:] = remat.kept_choice
-        remat.stop[:] = remat.kept_stop
+        _copy_choices(remat.kept_choice, remat.kept_stop, remat.arrays[0], remat.stop)
     if filling is not None:
-        filling.patience[:] = filling.kept_patience
+        copy_places(filling.kept_patience, 0, len(filling.patience) - 1, filling.patience, 0)
+
+
+@lean
+def _copy_choices(choice: Choice, stop: IntArray, into: Choice, into_stop: IntArray) -> None:
+    for stage in range(len(choice)):
+        copy_places(choice[stage], 0, choice.shape[1] - 1, into[stage], 0)
+    copy_places(stop, 0, len(stop) - 1, into_stop, 0)

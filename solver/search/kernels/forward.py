@@ -1,11 +1,13 @@
 """The timing of lists forward in time, for what the simulator's kernel cannot do.
 
-The rank with the earliest clock runs its next op, or waits for its input.
-
-- *Filling*: lists hold only F's and B's, and W's fill the time between them. A rank runs the W that
-  has waited longest if the next F lacks memory, or the next input is late enough.
+- *Filling*: lists hold only F's and B's, and W's fill the time between them. The rank with the
+  earliest clock runs its next op, or waits for its input. It runs the W that has waited longest if
+  the next F lacks memory, or the next input is late enough.
 - *Pairs*: an F that is followed by the B and the W of another microbatch or stage runs at once with
   them if that is faster.
+
+The loops read their arrays from the tuples once, and pass no tuples on: a call passes the arrays of
+a tuple one by one.
 """
 
 from __future__ import annotations
@@ -13,103 +15,127 @@ from __future__ import annotations
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import of_kind, of_pair
-from pipeloom.ir.kernels import kernel
-from pipeloom.ir.model.ops import IntArray, OpKind
+from pipeloom.ir.model.ops import FloatArray, IntArray, OpKind
 
-from ...core.kernels import CostArrays, earliest, fields, kind_of
+from ...core.kernels import earliest, fields, inlined, kind_of, lean
 from .lists import Filling, Lists, PairTimes
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 
 
-@kernel
+@lean
 def play(lists: Lists, filling: Filling | None, pairs: PairTimes | None) -> bool:
     """Time all ops, and fill in W's; False if some op can never start."""
-    clock, offsets = lists.clock, lists.offsets
-    lists.f_end[:], lists.b_end[:] = np.inf, np.inf
+    clock, free, held = lists.clock, lists.free, lists.held
     for r in range(len(clock)):
-        clock[r], lists.free[r], lists.held[r] = 0.0, 0.0, 0.0
-        lists.position[r] = offsets[r]
-        if filling is not None:
-            filling.at[r] = 3 * offsets[r] // 2
-            filling.oldest[r] = filling.newest[r] = offsets[r] // 2
+        clock[r], free[r], held[r] = 0.0, 0.0, 0.0
+        lists.position[r] = lists.offsets[r]
+    lists.f_end[:], lists.b_end[:] = np.inf, np.inf
+    if filling is not None:
+        return _fill(lists, filling)
+    if pairs is not None:
+        return _run(lists, pairs)
+    return False
+
+
+@lean
+def _fill(lists: Lists, filling: Filling) -> bool:
+    """Run the ops, and W's between them; False if some op can never start."""
+    order, offsets, f_end, b_end = lists.order, lists.offsets, lists.f_end, lists.b_end
+    clock, free, held, position = lists.clock, lists.free, lists.held, lists.position
+    durations, owner, into_f, into_b, m_b, m_w, limit = lists.costs
+    places, oldest, newest, queue = filling.at, filling.oldest, filling.newest, filling.queue
+    for r in range(len(clock)):
+        places[r], oldest[r], newest[r] = filling.begins[r], offsets[r] // 2, offsets[r] // 2
     left = len(lists.start)
     while left > 0:
         r = earliest(clock)
-        if clock[r] == np.inf:
+        now = clock[r]
+        if now == np.inf:
             return False
-        ran = _run(r, lists, pairs) if filling is None else _fill(r, lists, filling)
-        if ran < 0:
-            return False
-        left -= ran
+        op, came, full = -1, np.inf, False
+        if position[r] < offsets[r + 1]:
+            op = order[position[r]]
+            kind, stage, microbatch = fields(op)
+            came = _arrival(op, f_end, b_end, into_f, into_b)
+            full = kind == _F and held[r] + of_pair(m_b, stage, microbatch) > limit[r]
+        if full or came > now:
+            op = -1
+            if oldest[r] < newest[r]:
+                op = queue[oldest[r]]
+                _, stage, microbatch = fields(op)
+                takes = of_kind(durations, _W, stage, microbatch)
+                if not full and came - now < filling.patience[r] * takes:
+                    op = -1
+            if op < 0:
+                if full:
+                    return False
+                clock[r] = came
+                continue
+        at = places[r]
+        places[r] += 1
+        filling.order[at], filling.source[at] = op, position[r]
+        kind, stage, microbatch = fields(op)
+        if kind == _F:
+            held[r] += of_pair(m_b, stage, microbatch)
+            position[r] += 1
+        elif kind == _B:
+            held[r] += of_pair(m_w, stage, microbatch) - of_pair(m_b, stage, microbatch)
+            position[r] += 1
+            queue[newest[r]] = op - _B + _W
+            newest[r] += 1
+        else:
+            held[r] -= of_pair(m_w, stage, microbatch)
+            oldest[r] += 1
+        ends = now + of_kind(durations, kind, stage, microbatch)
+        lists.start[at], lists.end[at] = now, ends
+        clock[r] = free[r] = ends
+        wakes, arrival = _finish(op, ends, f_end, b_end, owner, into_f, into_b)
+        if wakes >= 0 and wakes != r:
+            clock[wakes] = min(clock[wakes], max(arrival, free[wakes]))
+        left -= 1
     return True
 
 
-@kernel
-def _fill(r: int, lists: Lists, filling: Filling) -> int:
-    """Run the rank's next op or a W, or wait. Returns how many ops ran, -1 if none ever can."""
-    costs, now = lists.costs, lists.clock[r]
-    op, weight, full, came = -1, -1, False, np.inf
-    if filling.oldest[r] < filling.newest[r]:
-        weight = filling.queue[filling.oldest[r]]
-    if lists.position[r] < lists.offsets[r + 1]:
-        op = lists.order[lists.position[r]]
-        kind, stage, microbatch = fields(op)
-        came = _arrival(op, lists)
-        full = kind == _F and lists.held[r] + of_pair(costs.m_b, stage, microbatch) > costs.limit[r]
-    if full or came > now:
-        runs_w = weight >= 0
-        if runs_w and op >= 0 and not full:
-            _, stage, microbatch = fields(weight)
-            takes = of_kind(costs.durations, _W, stage, microbatch)
-            runs_w = came - now >= filling.patience[r] * takes
-        if not runs_w:
-            lists.clock[r] = came
-            return -1 if full else 0
-        op = weight
-    at = filling.at[r]
-    filling.at[r] += 1
-    filling.order[at], filling.source[at] = op, lists.position[r]
-    kind, stage, microbatch = fields(op)
-    if kind == _W:
-        filling.oldest[r] += 1
-    else:
-        lists.position[r] += 1
-    if kind == _B:
-        filling.queue[filling.newest[r]] = op - _B + _W
-        filling.newest[r] += 1
-    lists.start[at] = now
-    lists.end[at] = now + of_kind(costs.durations, kind, stage, microbatch)
-    _finish(r, op, lists.end[at], lists)
-    return 1
+@lean
+def _run(lists: Lists, pairs: PairTimes) -> bool:
+    """Run each rank as far as inputs allow, then those that waited for what it has computed."""
+    order, offsets, f_end, b_end = lists.order, lists.offsets, lists.f_end, lists.b_end
+    clock, free, position, ready = lists.clock, lists.free, lists.position, lists.ready
+    durations, owner, into_f, into_b, _, _, _ = lists.costs
+    top, left = len(free), len(order)
+    for r in range(top):
+        ready[r] = r
+    while top > 0:
+        top -= 1
+        r = ready[top]
+        at, now = position[r], free[r]
+        while at < offsets[r + 1]:
+            count, came = 1, _arrival(order[at], f_end, b_end, into_f, into_b)
+            kind, stage, microbatch = fields(order[at])
+            takes = of_kind(durations, kind, stage, microbatch)
+            if kind == _F and is_pair(order, at, offsets[r + 1], durations, pairs):
+                _, other, _ = fields(order[at + 1])
+                came = max(came, _arrival(order[at + 1], f_end, b_end, into_f, into_b))
+                count, takes = 3, pairs[stage, other]
+            if came == np.inf:
+                break
+            start = max(now, came)
+            now = start + takes
+            for k in range(at, at + count):
+                lists.start[k], lists.end[k] = start, now
+                wakes, _ = _finish(order[k], now, f_end, b_end, owner, into_f, into_b)
+                if wakes >= 0 and clock[wakes] == np.inf:
+                    clock[wakes], ready[top] = 0.0, wakes
+                    top += 1
+            at += count
+        left -= at - position[r]
+        position[r], free[r], clock[r] = at, now, np.inf
+    return left == 0
 
 
-@kernel
-def _run(r: int, lists: Lists, pairs: PairTimes | None) -> int:
-    """Run the rank's next op or pair, or wait. Returns how many ops ran."""
-    order, at, stop, now = lists.order, lists.position[r], lists.offsets[r + 1], lists.clock[r]
-    if at == stop:
-        lists.clock[r] = np.inf
-        return 0
-    came, count = _arrival(order[at], lists), 1
-    kind, stage, microbatch = fields(order[at])
-    takes = of_kind(lists.costs.durations, kind, stage, microbatch)
-    if pairs is not None and is_pair(order, at, stop, lists.costs, pairs):
-        _, other, _ = fields(order[at + 1])
-        came = max(came, _arrival(order[at + 1], lists))
-        count, takes = 3, pairs[stage, other]
-    if came > now:
-        lists.clock[r] = came
-        return 0
-    lists.position[r] += count
-    for k in range(at, at + count):
-        lists.start[k], lists.end[k] = now, now + takes
-        _finish(r, order[k], now + takes, lists)
-    return count
-
-
-@kernel
-def is_pair(order: IntArray, at: int, stop: int, costs: CostArrays, pairs: PairTimes) -> bool:
+@lean
+def is_pair(order: IntArray, at: int, stop: int, durations: FloatArray, pairs: PairTimes) -> bool:
     """Whether the F of a pair is at a position; the rank's ops end before ``stop``."""
     if at + 2 >= stop or kind_of(order[at]) != _F or kind_of(order[at + 1]) != _B:
         return False
@@ -117,44 +143,42 @@ def is_pair(order: IntArray, at: int, stop: int, costs: CostArrays, pairs: PairT
         return False
     _, f, _ = fields(order[at])
     _, b, _ = fields(order[at + 1])
-    times = costs.durations
-    return bool(pairs[f, b] < times[_F, f] + times[_B, b] + times[_W, b])
+    return bool(pairs[f, b] < durations[_F, f] + durations[_B, b] + durations[_W, b])
 
 
-@kernel
-def _arrival(op: int, lists: Lists) -> float:
+@inlined
+def _arrival(
+    op: int, f_end: FloatArray, b_end: FloatArray, into_f: FloatArray, into_b: FloatArray
+) -> float:
     """When the input of an op arrives; infinite if it has not been computed."""
-    costs = lists.costs
     kind, stage, microbatch = fields(op)
     came = 0.0
     if kind == _F and stage > 0:
-        came = lists.f_end[stage - 1, microbatch] + costs.into_f[stage, microbatch]
-    elif kind == _B and stage < len(costs.owner) - 1:
-        came = lists.b_end[stage + 1, microbatch] + costs.into_b[stage, microbatch]
+        came = f_end[stage - 1, microbatch] + into_f[stage, microbatch]
+    elif kind == _B and stage < len(f_end) - 1:
+        came = b_end[stage + 1, microbatch] + into_b[stage, microbatch]
     return came
 
 
-@kernel
-def _finish(r: int, op: int, end: float, lists: Lists) -> None:
-    """Record the end of an op, and wake the rank that waits for it."""
-    costs = lists.costs
+@inlined
+def _finish(  # noqa: PLR0917
+    op: int,
+    end: float,
+    f_end: FloatArray,
+    b_end: FloatArray,
+    owner: IntArray,
+    into_f: FloatArray,
+    into_b: FloatArray,
+) -> tuple[int, float]:
+    """Record the end of an op; the rank that takes its output, or -1, and when that arrives."""
     kind, stage, microbatch = fields(op)
-    lists.clock[r] = lists.free[r] = end
     wakes, arrival = -1, np.inf
     if kind == _F:
-        lists.f_end[stage, microbatch] = end
-        lists.held[r] += of_pair(costs.m_b, stage, microbatch)
-        if stage + 1 < len(costs.owner):
-            wakes = costs.owner[stage + 1, microbatch]
-            arrival = end + costs.into_f[stage + 1, microbatch]
+        f_end[stage, microbatch] = end
+        if stage + 1 < len(owner):
+            wakes, arrival = owner[stage + 1, microbatch], end + into_f[stage + 1, microbatch]
     elif kind == _B:
-        lists.b_end[stage, microbatch] = end
-        lists.held[r] += of_pair(costs.m_w, stage, microbatch)
-        lists.held[r] -= of_pair(costs.m_b, stage, microbatch)
+        b_end[stage, microbatch] = end
         if stage > 0:
-            wakes = costs.owner[stage - 1, microbatch]
-            arrival = end + costs.into_b[stage - 1, microbatch]
-    else:
-        lists.held[r] -= of_pair(costs.m_w, stage, microbatch)
-    if wakes >= 0 and wakes != r:
-        lists.clock[wakes] = min(lists.clock[wakes], max(arrival, lists.free[wakes]))
+            wakes, arrival = owner[stage - 1, microbatch], end + into_b[stage - 1, microbatch]
+    return wakes, arrival

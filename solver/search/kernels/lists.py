@@ -33,12 +33,13 @@ class Lists(NamedTuple):
     start: FloatArray  # (T,) times of each op, and
     end: FloatArray
     peak: FloatArray  # (P,)
-    clock: FloatArray  # (P,) time at which each rank goes on,
+    clock: FloatArray  # (P,) time at which each rank goes on, or inf,
     free: FloatArray  # is free,
     held: FloatArray  # and its memory
     f_end: FloatArray  # (S, M) ends of F's and B's
     b_end: FloatArray
     position: IntArray  # (P,) the next op of each rank
+    ready: IntArray  # (P,) the ranks that go on next
     place: IntArray  # (2, S, M) positions of F's and B's among those timed
     blocks: IntArray  # (T, 2) first and last position of each block of the critical path
     known: IntArray  # (2,) the rank that decides the cost, and the number of blocks
@@ -60,7 +61,7 @@ class Lists(NamedTuple):
         return cls(
             order, offsets, costs, reach, state,
             order.copy(), np.zeros(reach + LONGEST, np.int64), np.zeros(shape, np.int8),
-            start, end, peak, clock, free, held, f_end, b_end, np.zeros(ranks, np.int64),
+            start, end, peak, clock, free, held, f_end, b_end, *np.zeros((2, ranks), np.int64),
             np.zeros((2, *shape), np.int64), np.zeros((timed, 2), np.int64), np.zeros(2, np.int64),
         )  # fmt: skip
 
@@ -93,7 +94,7 @@ class Filling(NamedTuple):
     out, with the W's, (T,). ``source``: index of each op among the F's and B's; for a W, of the
     next one. ``kept_...``: of the last accepted order. ``queue``: the W's that wait, of each rank
     from ``oldest`` to ``newest``; ``at``: where its next op is written. ``nothing``: M_W's of 0, as
-    W's release it before the next F if needed.
+    W's release it before the next F if needed. ``begins``: as :attr:`Lists.offsets`, with W's.
     """
 
     patience: FloatArray
@@ -106,11 +107,16 @@ class Filling(NamedTuple):
     newest: IntArray
     at: IntArray
     nothing: FloatArray
+    begins: IntArray
 
     @classmethod
-    def of(cls, patience: FloatArray, runs: int, costs: CostArrays) -> Filling:
+    def of(cls, patience: FloatArray, offsets: IntArray, costs: CostArrays) -> Filling:
+        runs = int(offsets[-1])
         order, source, kept = np.zeros((3, 3 * runs // 2), np.int64)
         oldest, newest, at = np.zeros((3, len(patience)), np.int64)
         queue, nothing = np.empty(runs // 2, np.int64), np.zeros_like(costs.m_w)
         before = patience.copy()
-        return cls(patience, before, order, source, kept, queue, oldest, newest, at, nothing)
+        return cls(
+            patience, before, order, source, kept, queue, oldest, newest, at, nothing,
+            3 * offsets // 2,
+        )  # fmt: skip

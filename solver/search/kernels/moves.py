@@ -19,10 +19,9 @@ import numpy.typing as npt
 
 from pipeloom.ir.cost.cost_tables import of_kind, of_pair
 from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED
-from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import CLASS_MASK, FloatArray, IntArray, OpKind
 
-from ...core.kernels import State, fields, kind_of, packed, random
+from ...core.kernels import State, fields, kind_of, lean, packed, random
 from .lists import LONGEST, Filling, Lists, Remat
 
 EDGES = 0.5  # share of the moves that are made on the critical path
@@ -36,7 +35,7 @@ _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _O = int(OpKind.O)
 
 
-@kernel
+@lean
 def shift(order: IntArray, source: int, target: int) -> None:
     """Move an op from ``source`` to ``target``; its class keeps the sequence of microbatches."""
     step = 1 if target > source else -1
@@ -51,14 +50,14 @@ def shift(order: IntArray, source: int, target: int) -> None:
     order[target] = carried
 
 
-@kernel
+@lean
 def copy_places(order: IntArray, low: int, high: int, into: IntArray, at: int) -> None:
     """Copy positions low..high to ``into[at:]``; assigning a slice takes longer to compile."""
     for i in range(high - low + 1):
         into[at + i] = order[low + i]
 
 
-@kernel
+@lean
 def move_run(  # noqa: PLR0917
     order: IntArray,
     source: int,
@@ -85,7 +84,7 @@ def move_run(  # noqa: PLR0917
     return low, high
 
 
-@kernel
+@lean
 def several(state: State) -> int:
     """How many ops in a row to move."""
     together = 1
@@ -94,7 +93,7 @@ def several(state: State) -> int:
     return together
 
 
-@kernel
+@lean
 def move_along(lists: Lists, filling: Filling) -> bool:
     """Move consecutive ops of a random microbatch by the same distance; whether any was moved."""
     runs, offsets, costs, state = lists.order, lists.offsets, lists.costs, lists.state
@@ -124,7 +123,7 @@ def move_along(lists: Lists, filling: Filling) -> bool:
     return moved
 
 
-@kernel
+@lean
 def _find(runs: IntArray, op: int, near: int, first: int, stop: int) -> int:
     """The position of an op, which was ``near``, among first..stop - 1; -1 if it is far away."""
     for apart in range(FAR):
@@ -135,7 +134,7 @@ def _find(runs: IntArray, op: int, near: int, first: int, stop: int) -> int:
     return -1
 
 
-@kernel
+@lean
 def make_pair(  # noqa: PLR0917
     order: IntArray, source: int, first: int, stop: int, reach: int, state: State
 ) -> tuple[int, int]:
@@ -166,7 +165,7 @@ def make_pair(  # noqa: PLR0917
     return at, w
 
 
-@kernel
+@lean
 def keeps_rules(  # noqa: PLR0917
     order: IntArray,
     first: int,  # position of the rank's first op
@@ -225,7 +224,7 @@ def keeps_rules(  # noqa: PLR0917
     return keeps
 
 
-@kernel
+@lean
 def note(order: IntArray, low: int, high: int, place: IntArray) -> None:
     """Write the positions of the F's and B's among low..high to ``place``, (2, S, M)."""
     for at in range(low, high + 1):
@@ -234,7 +233,7 @@ def note(order: IntArray, low: int, high: int, place: IntArray) -> None:
             place[0 if kind == _F else 1, stage, microbatch] = at
 
 
-@kernel
+@lean
 def _follows_at_once(
     order: IntArray, start: FloatArray, end: FloatArray, at: int, first: int
 ) -> bool:
@@ -247,7 +246,7 @@ def _follows_at_once(
     return bool(before >= first and start[at] <= end[before])
 
 
-@kernel
+@lean
 def critical_blocks(  # noqa: PLR0917
     order: IntArray,
     offsets: IntArray,
@@ -289,7 +288,7 @@ def critical_blocks(  # noqa: PLR0917
             rank = owner[stage + 1, microbatch]
 
 
-@kernel
+@lean
 def at_an_edge(blocks: IntArray, number: int, reach: int, state: State) -> tuple[int, int]:
     """A move on the critical path: an op goes before its block's first or behind its last.
 
@@ -303,12 +302,12 @@ def at_an_edge(blocks: IntArray, number: int, reach: int, state: State) -> tuple
     return max(first, last - distance), last
 
 
-@kernel
+@lean
 def rank_of(offsets: IntArray, place: int) -> int:
     return int(np.searchsorted(offsets, place, side="right")) - 1
 
 
-@kernel
+@lean
 def anywhere(first: int, length: int, reach: int, state: State) -> tuple[int, int]:
     """A random op and its new position, short distances being likelier than long ones."""
     source = first + int(random(state) * length)
@@ -316,7 +315,7 @@ def anywhere(first: int, length: int, reach: int, state: State) -> tuple[int, in
     return source, source + distance if random(state) < 0.5 else source - distance
 
 
-@kernel
+@lean
 def cost_of(
     offsets: IntArray,  # (P + 1,) start of each rank's ops
     stop: IntArray,  # (P,) end of each rank's ops

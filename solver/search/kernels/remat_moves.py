@@ -8,10 +8,9 @@ little before its B, W right behind B; or it moves them back there.
 from __future__ import annotations
 
 from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, Choice
-from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import IntArray, OpKind
 
-from ...core.kernels import State, kind_of, packed, random
+from ...core.kernels import State, kind_of, lean, packed, random
 from .lists import Remat
 
 _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
@@ -23,7 +22,7 @@ NEAR = 6  # an O is inserted fewer positions than this behind its F, an L before
 FUSED = -2
 
 
-@kernel
+@lean
 def change_choices(
     order: IntArray, offsets: IntArray, owner: IntArray, remat: Remat, state: State
 ) -> tuple[int, int, int]:
@@ -45,7 +44,7 @@ def change_choices(
     return rank, low, high
 
 
-@kernel
+@lean
 def _change(  # noqa: PLR0917
     order: IntArray,  # changed, as are stop and choice
     first: int,  # position of the rank's first op
@@ -90,7 +89,7 @@ def _change(  # noqa: PLR0917
     return changed
 
 
-@kernel
+@lean
 def _fuse_or_split(  # noqa: PLR0917
     order: IntArray, first: int, stop: IntArray, rank: int, of: int, split: bool
 ) -> bool:
@@ -107,19 +106,19 @@ def _fuse_or_split(  # noqa: PLR0917
     return True
 
 
-@kernel
+@lean
 def _take_out(order: IntArray, first: int, stop: IntArray, rank: int, op: int) -> None:
     stop[rank] -= 1
     _carry(order, _find(order, first, op), stop[rank])
 
 
-@kernel
+@lean
 def _put_in(order: IntArray, stop: IntArray, rank: int, op: int, target: int) -> None:
     _carry(order, _find(order, stop[rank], op), target)
     stop[rank] += 1
 
 
-@kernel
+@lean
 def _find(order: IntArray, first: int, op: int) -> int:
     at = first
     while order[at] != op:
@@ -127,7 +126,7 @@ def _find(order: IntArray, first: int, op: int) -> int:
     return at
 
 
-@kernel
+@lean
 def _backward(order: IntArray, first: int, of: int) -> int:
     at = first
     while order[at] != of | _B and order[at] != of | _BW:
@@ -135,7 +134,7 @@ def _backward(order: IntArray, first: int, of: int) -> int:
     return at
 
 
-@kernel
+@lean
 def _carry(order: IntArray, source: int, target: int) -> None:
     """Move an op from ``source`` to ``target``; those between shift by one."""
     op = order[source]
