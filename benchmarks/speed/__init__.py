@@ -1,7 +1,7 @@
-"""The speed of the simulator and of the search, and the run time of commands with their start."""
+"""The speed of the simulator, and the run time of commands, including the start of the process."""
 
 from .. import parts
-from . import commands, methods, simulator
+from . import commands, simulator
 
-_ALL = parts(simulator, methods, commands)
+_ALL = parts(simulator, commands)
 cases, measure, judge, columns = _ALL.cases, _ALL.measure, _ALL.judge, _ALL.columns
