@@ -36,7 +36,8 @@ def kernel(
     creates arrays, also temporary ones. If not, it does not count references to arrays, which makes
     functions that pass on tuples of arrays several times faster.
     """
-    compiled: Any = numba.njit(nogil=True, inline=inline, _nrt=allocates)(function)
+    options: dict[str, Any] = {"_nrt": allocates}  # not among numba's annotations
+    compiled: Any = numba.njit(nogil=True, inline=inline, **options)(function)
     with suppress(RuntimeError):  # no folder can be written
         compiled.enable_caching()
         compiled._cache._cache_file.__class__ = _CheckedFile

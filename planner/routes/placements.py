@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -152,7 +152,7 @@ def _search_at(search: Search, problem: Problem, name: str) -> PlacementSearch:
 
 
 def tried_placements(
-    tried: tuple[TriedPlacement, ...], best: Schedule | None, cuts: list[str] | None = None
+    tried: Sequence[TriedPlacement], best: Schedule | None, cuts: list[str] | None = None
 ) -> tuple[Candidate, ...]:
     """The placements as candidates. ``best``: the result. ``cuts``: the placement of each cut that
     was searched."""

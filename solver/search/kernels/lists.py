@@ -58,10 +58,11 @@ class Lists(NamedTuple):
         start, end = np.zeros((2, timed))
         peak, clock, free, held = np.zeros((4, ranks))
         f_end, b_end = np.zeros((2, *shape))
+        position, ready = np.zeros((2, ranks), np.int64)
         return cls(
             order, offsets, costs, reach, state,
             order.copy(), np.zeros(reach + LONGEST, np.int64), np.zeros(shape, np.int8),
-            start, end, peak, clock, free, held, f_end, b_end, *np.zeros((2, ranks), np.int64),
+            start, end, peak, clock, free, held, f_end, b_end, position, ready,
             np.zeros((2, *shape), np.int64), np.zeros((timed, 2), np.int64), np.zeros(2, np.int64),
         )  # fmt: skip
 

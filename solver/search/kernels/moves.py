@@ -14,6 +14,8 @@ rank, are rejected before they are timed, as both depend only on the order.
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 
@@ -33,6 +35,7 @@ FAR = 40  # an op is searched at most this many positions from where it was
 _HERE, _BACK, _DONE, _AWAY = 1, 2, 3, 4
 _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _O = int(OpKind.O)
+AnyArray: TypeAlias = npt.NDArray[Any]
 
 
 @lean
@@ -51,8 +54,8 @@ def shift(order: IntArray, source: int, target: int) -> None:
 
 
 @lean
-def copy_places(order: IntArray, low: int, high: int, into: IntArray, at: int) -> None:
-    """Copy positions low..high to ``into[at:]``; assigning a slice takes longer to compile."""
+def copy_places(order: AnyArray, low: int, high: int, into: AnyArray, at: int) -> None:
+    """Copy positions low..high to ``into[at:]``; assigning a slice would allocate an array."""
     for i in range(high - low + 1):
         into[at + i] = order[low + i]
 
