@@ -37,7 +37,7 @@ def replanned(profile: Profile) -> Program:
     found: list[Any] = [None]
     if dist.get_rank() == 0:
         answer = pipeloom.optimize(profile, MICROBATCHES, objective="makespan", time_limit=2)
-        print(f"planned {answer.cost:.2f} ms ({answer.status.value})", flush=True)
+        print(f"planned {answer.cost:.2f} ms ({answer.status})", flush=True)
         found = [pipeloom.compile(answer.schedule)]
     dist.broadcast_object_list(found, src=0)
     program: Program = found[0]
