@@ -65,6 +65,18 @@ def test_of_many_faults_the_first_are_shown_and_json_has_all(
     assert last == "pipeloom: and 49980 more (--json lists all)"
 
 
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [(["--bogus"], "--bogus"), (["--seed", "x"], "--seed"), (["--solver", "z"], "--solver")],
+)
+def test_json_has_the_option_of_wrong_usage(
+    pipeloom: Command, profile: Path, words: list[str], key: str
+) -> None:
+    done = pipeloom("optimize", profile, *words, "--json")
+    assert (done.code, done.json["faults"]) == (2, [{"key": key}])
+    assert done.err.startswith(f"pipeloom: {key}: ")
+
+
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     ("raised", "code", "line"),

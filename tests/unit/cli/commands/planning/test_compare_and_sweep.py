@@ -7,6 +7,7 @@ import re
 from math import inf
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from xml.etree import ElementTree
 
 import pytest
@@ -106,6 +107,9 @@ def test_sweep_leaves_a_schedule_a_limit_and_a_picture(
     assert len({result["file"] for result in results[1:]}) == 4
     ElementTree.parse(folder / "frontier.svg")
     assert pipeloom(*words, "--memory-limits", "0.1").code == 1
+    with patch("pipeloom.planner.sweep.families", side_effect=OSError(5, "no luck")):
+        assert pipeloom(*words, "--memory-limits", "2").code == 1
+    assert not (folder / "results.json").exists()  # those of the sweep before
 
 
 def solved(folder: Path) -> dict[str, Any]:
