@@ -74,14 +74,14 @@ def _described(program: Program) -> Iterator[str]:
 
 
 def _difference(rows: Sequence[Sequence[str]]) -> str:
-    """Returns a message with the first line in which another rank's differ from rank 0's."""
-    rank, other = next((r, row) for r, row in enumerate(rows) if row != rows[0])
-    pairs = zip_longest(rows[0], other, fillvalue="nothing more")
-    first, second = next((a, b) for a, b in pairs if a != b)
-    return (
-        f"program: expected one on all ranks, got {first!r} on rank 0, {second!r} on rank {rank} "
-        "where they differ first"
-    )
+    """Returns a message with the first line that differs between ranks."""
+    pairs = zip_longest(*rows, fillvalue="nothing more")
+    first = next(lines for lines in pairs if len(set(lines)) > 1)
+    having: dict[str, list[str]] = {}
+    for rank, line in enumerate(first):
+        having.setdefault(line, []).append(str(rank))
+    parts = [f"{line!r} on rank{'s' * (len(r) > 1)} {', '.join(r)}" for line, r in having.items()]
+    return f"program: expected one on all ranks, got {', '.join(parts)}"
 
 
 def same(one: Program, other: Program) -> bool:
