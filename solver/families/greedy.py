@@ -28,7 +28,7 @@ def greedy(
     order: list[list[Op]] = [[] for _ in ready]
     ends: list[tuple[int, int, Op]] = []  # (slot, rank, op), a heap
     idle, now, found = set(range(len(ready))), 0, [op for op, count in missing.items() if not count]
-    while found or ends:
+    while True:
         for op in found:
             heappush(ready[rank[op]], (priority(op), op))
         for here in [here for here in idle if ready[here]]:
@@ -36,6 +36,8 @@ def greedy(
             order[here].append(op)
             heappush(ends, (now + _SLOTS[op.kind], here, op))
             idle.remove(here)
+        if not ends:
+            return order
         now, found = ends[0][0], []
         while ends and ends[0][0] == now:
             _, here, ended = heappop(ends)
@@ -44,7 +46,6 @@ def greedy(
                 missing[op] -= 1
                 if not missing[op]:
                     found.append(op)
-    return order
 
 
 def input_of(op: Op, stages: int) -> tuple[Op, ...]:
