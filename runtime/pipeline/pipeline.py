@@ -11,7 +11,7 @@ from torch import Tensor
 from pipeloom.ir.model.program import Program
 
 from ..tensors.microbatches import Batch
-from ..transport import ending_together
+from ..transport import end_all
 from .rank_pipeline import RankPipeline
 from .step_inputs import Result, StepData, hand_out, taken
 from .steps.prepared import Prepared
@@ -145,8 +145,10 @@ class Pipeline(RankPipeline):
         if program is not None or not self._first.over:
             ran = self._of_step(program, update=update)
         self._ran = ran
-        with ending_together(ran.context.transport):
+        try:  # a context manager would be one more file that each step runs
             results = self._run(ran, data, keep=return_outputs, updates=update)
+        except Exception as error:
+            end_all(ran.context.transport, error)
         return hand_out(results, losses)
 
     def _run(self, ran: Prepared, data: StepData, *, keep: bool, updates: bool) -> list[Result]:

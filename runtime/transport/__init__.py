@@ -9,6 +9,7 @@ from .connect import whereabouts as whereabouts
 from .faults import Faults as Faults
 from .faults import RankFault as RankFault
 from .faults import agreed as agreed
+from .faults import end_all as end_all
 from .faults import ending_together as ending_together
 from .faults import gathered as gathered
 from .faults import wait_for as wait_for

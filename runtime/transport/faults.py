@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import torch.distributed as dist
 
@@ -158,28 +158,27 @@ class Faults:
 
 @contextmanager
 def ending_together(transport: Transport) -> Iterator[None]:
-    """A context in which an exception ends all ranks, see :func:`ended`."""
+    """A context in which an exception ends all ranks, see :func:`end_all`."""
     try:
         yield
     except Exception as error:
-        raised = ended(transport, error)
-        if raised is error:
-            raise
-        raise raised from error
+        end_all(transport, error)
 
 
-def ended(transport: Transport, error: Exception) -> Exception:
+def end_all(transport: Transport, error: Exception) -> NoReturn:
     """Ends all ranks, including those of replicas, because of an error on this one.
 
-    Does nothing if all have agreed on the error (:func:`agreed`). Returns the exception to raise:
-    that of the first rank that failed, with its number; on that rank itself, ``error``.
+    Does nothing if all have agreed on the error (:func:`agreed`). Raises the error of the first
+    rank that failed, with its number; on that rank itself, ``error``.
     """
     scope = getattr(error, "agreed", None)
     if scope == EVERYWHERE or (scope and not transport.replicated):
-        return error
+        raise error
     own = RankFault.of(transport.rank, error)
     first = transport.fail(own, asks=may_be_anothers(error))
-    return error if first == own else first.raised()
+    if first == own:
+        raise error
+    raise first.raised() from error
 
 
 def agreed(error: PipeloomError, *, everywhere: bool = False) -> PipeloomError:
