@@ -25,7 +25,7 @@ from pipeloom.solver.bounds import lower_bound
 from ..folders import made
 from .progress import Listener, Note
 
-FORMAT = "pipeloom.cache"
+FORMAT, VERSION = "pipeloom.cache", 3
 SAME = 1 - 1e-6
 """Lower bounds with a ratio above this count as equal."""
 
@@ -59,7 +59,7 @@ class ResultCache:
         """Store a schedule's document and the facts; if they cannot be written, a note reports
         it."""
         content = {"key": key, "schedule": schedule, "facts": facts}
-        entry = {"format": FORMAT, "version": 2, "digest": digest(content), **content}
+        entry = {"format": FORMAT, "version": VERSION, "digest": digest(content), **content}
         try:
             write_json(entry, str(self.path(key)))
         except InputError as error:
@@ -75,8 +75,8 @@ def _checked(entry: dict[str, Any], key: str) -> tuple[Schedule, dict[str, Any]]
     """The schedule and the facts of ``entry``. Raises InputError with the first fault."""
     content = {name: entry.get(name) for name in ("key", "schedule", "facts")}
     document, facts = content["schedule"], content["facts"]
-    if entry.get("format") != FORMAT or entry.get("version") != 2:
-        raise InputError(f"expected a version 2 of {FORMAT}")
+    if entry.get("format") != FORMAT or entry.get("version") != VERSION:
+        raise InputError(f"expected version {VERSION} of {FORMAT}")
     if not (isinstance(document, dict) and isinstance(facts, dict)):
         raise InputError("expected a schedule and facts in it")
     if entry.get("digest") != digest(content):
