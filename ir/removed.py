@@ -63,7 +63,6 @@ REMOVED: dict[str, str] = {
     "--max-tokens": "pipeloom.pack takes max_tokens, in Python",
     "--run": "each key of a run has an option, such as --compile",
     "pipeloom.scaling": "pipeloom.plan(model, scale=[8, 16], ...) does the same",
-    "--offload": "optimize offloads with the profile's host_link and m_o",
     "key host": "optimize offloads with the profile's host_link and m_o, plan does not",
     "--schedule optimal": "pipeloom plan with the same degrees finds the best schedule",
     "key packing": "a profile has no sequences: pipeloom.pack returns them beside its schedules",

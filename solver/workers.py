@@ -34,6 +34,7 @@ FIRST_OPS = 2_000_000  # total ops of the schedules that are built before worker
 LEFT = 0.9  # share of the time or work left at which the first periodic search ends
 UNROLLED = 0.6  # share of the time left after which all methods run, not only unrolling
 CLOSE = 0.003  # the same, of the gap to the bound
+VAIN_ROUNDS = 8  # the same, of rounds without success in a row
 AHEAD = 2  # with several stages a rank, each worker begins so many methods after the previous one
 MOVED = {FALLBACK, Method.START, Method.LIST, Method.ANNEAL, Method.FILL, Method.PAIR}
 """If one of these found the best schedule, no family and no repeated pattern was as good."""
@@ -150,10 +151,13 @@ class WorkerSearch:
         """Search with fewer microbatches, for a share of the time, unless the gap is small."""
         best = self._best
         for unroller in self._context.unrollers[1:]:
-            while unroller.able and best.share_left > UNROLLED:
+            vain = 0
+            while unroller.able and best.share_left > UNROLLED and vain < VAIN_ROUNDS:
                 if best.cost <= (1 + CLOSE) * best.bound.value:
                     break
+                before = unroller.small.cost
                 unroller.round(best)
+                vain = 0 if unroller.small.cost < before else vain + 1
                 yield
 
     def pieces(self) -> Pieces:

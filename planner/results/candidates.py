@@ -1,4 +1,4 @@
-"""What a result was compared with: placements, a system's schedules, or schemes; their table."""
+"""The candidates of a result: placements, schedules of a system, or schemes; and their table."""
 
 from __future__ import annotations
 

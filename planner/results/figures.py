@@ -37,7 +37,7 @@ class Wire:
     time: float
 
 
-class Figures:
+class ScheduleFigures:
     """Costs, traffic and memory of a schedule, computed on demand.
 
     There are two times. :attr:`cost` is the time of a single iteration: the objective's value plus

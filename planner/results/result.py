@@ -16,7 +16,7 @@ from pipeloom.report.summaries import describe, facts, proven, transfer_note, un
 from pipeloom.solver.core.schedule_cost import status_under
 
 from .candidates import Candidate, least_bound
-from .figures import Figures
+from .figures import ScheduleFigures
 
 if TYPE_CHECKING:
     from .explanation import Explanation
@@ -33,7 +33,7 @@ ON_CLUSTER = ("step_bubble_rate", "wire_use")
 
 
 @dataclass(frozen=True, eq=False)
-class Result(Figures):
+class Result(ScheduleFigures):
     """A schedule with its lower bound and what it was compared with, or why there is none.
 
     ``name``: ``optimize``, a family, or in a sweep the memory limit. ``planned``: the schedule, or

@@ -105,7 +105,7 @@ def compare_schemes(
 ) -> list[Result]:
     """The schedule with the shortest step of each scheme, within memory limit and device memory.
 
-    They are sorted by :attr:`.Figures.step_time`; those that do not fit come last, each with the
+    They are sorted by their step times; those that do not fit come last, each with the
     reason. For each scheme, its constructed schedules are tried, then those of ``search``; if
     ``placed``, also the best placement of activations. Once the search is stopped, one constructed
     schedule per scheme is tried.
