@@ -137,12 +137,12 @@ def test_the_first_interrupt_keeps_the_best(
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_ends_even_an_explanation(
     pipeloom: Command, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def press(*_: object, **__: object) -> None:
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(library.Result, "explain", press)
     out = tmp_path / "best.json"
