@@ -1,11 +1,12 @@
-"""Clusters: nodes of equal GPUs, with a link within nodes and one between them; presets by name.
+"""Clusters: nodes of equal GPUs, with one kind of link within nodes and one between nodes; and
+presets by name.
 
-The bandwidth of a GPU's link is for one direction: half of the bidirectional value that is
-published for NVLink. Latencies are for a message between two GPUs, including software.
+The bandwidth of a GPU's link is that of one direction: half of the bidirectional value that is
+published for NVLink. Latencies are those of a message between two GPUs, including software.
 
 Cluster files have ``"format": "pipeloom.cluster"``; ``docs/formats.md`` describes all keys. The GPU
-and links may be names of presets. Missing keys of the efficiency are taken from the recorded
-calibration of the GPU, or else are priors.
+and the links may be names of presets. Missing keys of the efficiency are taken from the recorded
+calibration of the GPU, or, if there is none, from the priors.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _ALSO = {bare(name): gpu for name, gpu in PRESETS["also"].items()}
 
 
 def _preset(known: Mapping[str, Any]) -> BeforeValidator:
-    """Annotates a field whose value may be the name of a preset instead of an object."""
+    """Return a validator for a field whose value may be the name of one of the presets ``known``
+    instead of an object."""
 
     def named(value: Any) -> Any:
         if not isinstance(value, str):
@@ -55,7 +57,8 @@ def _preset(known: Mapping[str, Any]) -> BeforeValidator:
 
 
 def _meant(name: str) -> str:
-    """The GPU's own name for an alias; any other name unchanged."""
+    """Return the name of the GPU for which ``name`` is an alias, or ``name`` itself if it is no
+    alias."""
     return str(_ALSO.get(bare(name), name))
 
 
@@ -72,8 +75,8 @@ class ClusterLink(Document):
 class Cluster(Document):
     """Nodes of ``gpus_per_node`` equal GPUs.
 
-    ``inside``: the link between two GPUs of a node; ``between``: a GPU's share of the network.
-    ``efficiency``: the rates that kernels and messages reach.
+    ``inside``: the link between two GPUs of a node; ``between``: the share of the network that each
+    GPU has. ``efficiency``: the rates that kernels and messages reach.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -89,12 +92,13 @@ class Cluster(Document):
     links: Annotated[None, _ALIKE] = None
     pairs: Annotated[None, _ALIKE] = None
     shared: Annotated[None, _ALIKE] = None
-    """Keys of a profile, whose links may differ between pairs; they are invalid here."""
+    """``links``, ``pairs`` and ``shared`` are keys of a profile, whose links may differ between
+    pairs of ranks; in a cluster they are invalid."""
 
     @field_validator("efficiency", mode="before")
     @classmethod
     def _calibrated(cls, given: Any, info: ValidationInfo) -> Any:
-        """Fill in the rates that are not given from the GPU's calibration."""
+        """Return the given rates, with missing ones filled in from the GPU's calibration."""
         if not isinstance(given, dict) or "gpu" not in info.data:
             return given
         return calibrated(info.data["gpu"].name).model_dump() | given
@@ -104,25 +108,26 @@ class Cluster(Document):
 
     @property
     def network(self) -> str:
-        """``300 GB/s within a node of 8 GPUs, 25 GB/s for each GPU between nodes``."""
+        """The links in words, such as ``300 GB/s within a node of 8 GPUs, 25 GB/s per GPU between
+        nodes``."""
         inside, between = self.inside.gigabytes_per_second, self.between.gigabytes_per_second
         node = counted(self.gpus_per_node, "GPU")
         return f"{inside:g} GB/s within a node of {node}, {between:g} GB/s per GPU between nodes"
 
     def to_dict(self) -> dict[str, Any]:
-        """The object of a cluster file."""
+        """Return the object of a cluster file."""
         return self.model_dump(exclude_none=True)
 
 
 ClusterLike: TypeAlias = Cluster | Mapping[str, Any] | str | os.PathLike[str]
-"""A preset's name, a file, or an object."""
+"""A cluster, a preset's name, a file, or an object."""
 
 
 def preset(name: str) -> Cluster:
-    """The cluster with this name (ignoring case, hyphens and spaces), or the default cluster of a
-    GPU.
+    """Return the cluster with this name (ignoring case, hyphens and spaces), or, for the name of a
+    GPU, its default cluster.
 
-    Raises InputError.
+    Raises InputError if there is neither.
     """
     wanted = find_name(_meant(name), (*CLUSTERS, *GPUS))
     for cluster, words in CLUSTERS.items():
@@ -135,8 +140,11 @@ def preset(name: str) -> Cluster:
 
 
 def parse_cluster(data: Mapping[str, Any], where: str) -> Cluster:
-    """The cluster that a document describes. Raises InputError with one line per fault; an unknown
-    key that is similar to a known one is a fault."""
+    """Return the cluster that a document describes.
+
+    ``where``: the document's name in messages. Raises InputError with one line per fault. An
+    unknown key is a fault if it is similar to a known one, or part of the efficiency.
+    """
     found = validated(Cluster, dict(data), where)
     if unsure := keys_in_doubt(Cluster, data, where):
         raise InputError(*(str(fault).replace(", not used", "") for fault in unsure.values()))
@@ -147,9 +155,10 @@ def parse_cluster(data: Mapping[str, Any], where: str) -> Cluster:
 
 
 def read_cluster(given: ClusterLike) -> Cluster:
-    """The cluster given by name, by file (if the name has a dot or a slash), or as an object.
+    """Return the cluster given by a preset's name, a file (if the name has a dot or a slash), or an
+    object.
 
-    Raises InputError.
+    Raises InputError if it is invalid.
     """
     if isinstance(given, Cluster):
         return given
@@ -164,7 +173,8 @@ def read_cluster(given: ClusterLike) -> Cluster:
 
 
 def cluster_of(given: ClusterLike | None, gpu: Any) -> Cluster:
-    """The given cluster, or the default cluster of a GPU. Raises InputError if neither is given."""
+    """Return the given cluster, or the default cluster of a GPU. Raises InputError if neither is
+    given, or if it is invalid."""
     if given is None and gpu is None:
         raise InputError(
             "gpu: expected a GPU's name, or a cluster, such as H100; pipeloom.arithmetic tells a "

@@ -1,7 +1,7 @@
-"""The share of the published peaks that kernels and messages reach: curves with few parameters.
+"""The shares of the published peaks that kernels and messages reach: curves with few parameters.
 
-Each parameter has a physical meaning and a prior: the median of other measurements, and its
-variation between GPUs and software. ``calibrate`` fits them to measurements
+Each parameter has a physical meaning and a prior distribution, whose median and variation are those
+of measurements on other GPUs and software. ``calibrate`` fits the parameters to measurements
 (:mod:`..prediction.fit`).
 """
 
@@ -21,13 +21,17 @@ from pipeloom.ir.documents.validation import Document
 from ..packaged import packaged
 
 PRESETS: dict[str, dict[str, Any]] = packaged(__package__, "presets.json")
-"""Links and clusters by name, aliases of GPUs, and GPUs that have the same chip as another."""
+"""Presets: links and clusters by name, aliases of GPUs, and GPUs that have the same chip as another
+one."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Annotates a number > 0: its maximum, and the standard deviation of its logarithm in the prior
-    (None: it is not fitted)."""
+    """Annotation of a number > 0.
+
+    ``most``: its maximum. ``spread``: the standard deviation of its logarithm in the prior; None if
+    it is not fitted.
+    """
 
     most: float = inf
     spread: float | None = None
@@ -39,22 +43,27 @@ class Rate:
 
 
 class Efficiency(Document):
-    """Rates that kernels and messages reach on one kind of GPU. The defaults are the priors'
-    medians.
+    """Rates that kernels and messages reach on one kind of GPU. The defaults are the medians of the
+    priors.
 
-    ``gemm``: share of the peak for a deep product that fills all multiprocessors, in 16 bits or
-    more; ``gemm_narrow``: in 8 or 4 bits. ``gemm_depth``: the inner dimension k at which half of it
-    is reached (k / (k + depth)). ``attention``: share of the peak for the forward of fused
-    attention; ``attention_backward``: the backward's rate relative to the forward's;
-    ``attention_ring``: factor on both in a ring, over which the causal half cannot be divided
-    evenly. ``memory``: share of the bandwidth. ``kernel_ms``: minimum time of a kernel, due to its
-    launch. ``link``: share of a link's bandwidth; ``collective_ms``: minimum time of a message.
+    ``gemm``: share of the peak that a matrix product in 16 bits or more reaches, if its inner
+    dimension is large and it fills all multiprocessors; ``gemm_narrow``: the same in 8 or 4 bits.
+    ``gemm_depth``: the inner dimension k at which half of this share is reached; it is multiplied
+    by k / (k + ``gemm_depth``).
+
+    ``attention``: share of the peak for the forward of fused attention; ``attention_backward``: the
+    backward's rate relative to the forward's; ``attention_ring``: factor on both rates in a ring of
+    context parallel ranks, over which the causal half cannot be divided evenly. ``memory``: share
+    of the memory bandwidth. ``kernel_ms``: minimum time of a kernel, due to its launch.
+
+    ``link``: share of a link's bandwidth; ``collective_ms``: minimum time of a message.
     ``exposed``: share of the averaging of gradients that does not overlap with computation.
-    ``step_ms``: time per step besides kernels. ``fragmentation``: memory overhead of the allocator,
-    as a share of the tensors; ``context_gib``: memory of libraries. ``spread``: standard deviation
-    of the logarithm of measured over predicted step times, if the layers' shapes are in ``shapes``,
-    the ratios of measured to calculated time of measured layers; ``spread_elsewhere``: if they are
-    not.
+    ``step_ms``: time per step in addition to kernels. ``fragmentation``: memory overhead of the
+    allocator, as a share of the tensors; ``context_gib``: memory of libraries.
+
+    ``shapes``: ratio of measured to calculated time for each measured shape of layer. ``spread``:
+    standard deviation of the logarithm of measured over predicted step times, if the shapes of all
+    layers are in ``shapes``; ``spread_elsewhere``: the same if they are not.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -79,12 +88,16 @@ class Efficiency(Document):
 
 
 MEMORY_RATES = ("fragmentation", "context_gib")
-"""The parameters of :class:`Efficiency` that affect only memory."""
+"""The parameters of :class:`Efficiency` that affect memory, not time."""
 
 
 def priors(*, memory: bool) -> dict[str, tuple[float, float, float]]:
-    """The prior median, spread and maximum of each parameter that is fitted to times, or to
-    ``memory``."""
+    """Return the prior of each parameter that is fitted: its median, the standard deviation of its
+    logarithm, and its maximum.
+
+    ``memory``: whether to return the parameters that are fitted to memory, or those that are fitted
+    to times.
+    """
     return {
         name: (field.default, rate.spread, rate.most)
         for name, field in Efficiency.model_fields.items()
@@ -100,8 +113,8 @@ def _records() -> dict[str, dict[str, Any]]:
 
 
 def calibrated(gpu: str) -> Efficiency:
-    """The recorded calibration of a GPU, or of one with the same chip; the priors if there is
-    none."""
+    """Return the recorded calibration of a GPU, else that of a GPU with the same chip, else the
+    medians of the priors."""
     if gpu in _records():
         return Efficiency(**_records()[gpu])
     found = Efficiency(**_records().get(PRESETS["calibrated like"].get(gpu, ""), {}))

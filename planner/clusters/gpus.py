@@ -1,7 +1,7 @@
 """GPUs by name, with published peaks.
 
-Rates are dense, for consumer cards with accumulation in float32; memory is what a process can
-allocate. A gigabyte is 10^9 bytes, a GiB 2^30.
+Peak rates are those without sparsity, and for consumer cards those with accumulation in float32.
+Memory is what a process can allocate. A gigabyte is 10^9 bytes, a GiB 2^30.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from .efficiency import Rate
 WIDER = {"fp4": "fp8", "fp8": "bf16", "fp32": "bf16", "bf16": "fp16", "fp16": "bf16"}
 """For each precision, the one whose rate is used if the GPU has no units for it."""
 GPUS = {words["name"]: words for words in packaged(__package__, "gpus.json")}
-"""Presets by name, with the keys of a cluster file."""
+"""Presets by name: the keys that a GPU has in a cluster file, with their values."""
 
 
 class Gpu(Document):
-    """A device. ``teraflops``: dense peak by precision (``fp32``, ``bf16``, ``fp8``, ``fp4``;
-    ``fp16`` defaults to bf16); ``memory_gib``: what a process can allocate;
-    ``gigabytes_per_second``: of its memory; ``multiprocessors``: their number. ``source``: where
-    this is published."""
+    """A GPU.
+
+    ``teraflops``: peak without sparsity by precision (``fp32``, ``bf16``, ``fp16``, ``fp8``,
+    ``fp4``; ``bf16`` and ``fp16`` each default to the other). ``memory_gib``: memory that a process
+    can allocate. ``gigabytes_per_second``: bandwidth of its memory. ``multiprocessors``: their
+    number. ``source``: where these values are published.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -45,11 +48,11 @@ class Gpu(Document):
         return rates
 
     def peak(self, precision: str) -> float:
-        """The dense peak in TFLOP/s; without units for the precision, that of the next wider
-        one."""
+        """Return the peak in TFLOP/s without sparsity. If the GPU has no units for ``precision``,
+        it is that of the next wider precision."""
         found = self.teraflops.get(precision)
         return self.peak(WIDER[precision]) if found is None else found
 
     def has(self, precision: str) -> bool:
-        """Whether it has units for a precision. A GPU with bf16 also has fp16."""
+        """Return whether the GPU has units for ``precision``. A GPU with bf16 also has fp16."""
         return precision in self.teraflops or (precision == "fp16" and "bf16" in self.teraflops)

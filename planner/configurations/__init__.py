@@ -1,1 +1,2 @@
-"""The configurations of a model on a cluster: their space, bounds, evaluation and choice."""
+"""The search over a model's configurations on a cluster: their space, lower bounds, evaluation and
+choice."""

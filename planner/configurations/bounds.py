@@ -1,18 +1,21 @@
-"""Lower bounds on the step time and memory of a configuration, from sums over its layers.
+"""Lower bounds on the step time and memory of a configuration, computed from sums over its layers.
 
 Nothing is simulated, so that thousands of configurations are bounded in seconds. In the cost model
 of ``predict``, every schedule satisfies:
 
-* A rank's first op is an F of its first stage s, after the F's of all stages before s. The rank
-  then runs all of its work, and waits for its exposed averaging.
-* A rank's last op other than W is a B of s. After it, one microbatch returns to the first stage,
-  whose W ends the step at the earliest.
-* When the last stage has a microbatch, each rank holds the activations of it that its stages keep.
-* A stage keeps a microbatch at least while it passes all later stages and comes back. Hence, for
-  each rank, memory x span >= sum of the memory-time of its stages; M_W is held while W runs.
+* A rank's first op is an F of its first stage s, which follows the F's of all stages before s. The
+  rank then runs all of its work, and waits for the exposed part of its gradient averaging.
+* A rank's last op other than W is a B of s. Afterwards, the same microbatch still runs B on all
+  stages before s, and the step ends no earlier than with a W of the first stage.
+* When the last stage has a microbatch, every rank holds the activations that its stages keep of
+  this microbatch.
+* A stage keeps the activations of a microbatch at least while the microbatch passes all later
+  stages and comes back. Hence, for each rank, (memory for activations) x (span of its ops) >= the
+  sum of bytes x time over its stages and microbatches; M_W is also held while W runs.
 
-If B and W are one op, the way back takes the time of both. If weights are passed, only this holds:
-the busiest rank runs all stages of its microbatches, and holds one microbatch of all of them.
+If B and W are one op, every B on the way back takes the time of both. If weights are passed, only
+this is used: the busiest rank runs all stages of its microbatches, and holds all stages'
+activations of one microbatch.
 """
 
 from __future__ import annotations
@@ -44,11 +47,11 @@ GiB."""
 
 
 class LayerArrays(NamedTuple):
-    """Values of a layer, stage or rank: milliseconds for one microbatch, and bytes held per
+    """Values of layers, of stages or of ranks: milliseconds for one microbatch, and bytes held per
     microbatch. Arrays over layers have the shape (L,).
 
-    ``back``: B including the recomputation before it. ``beside``: additional bytes while the layer
-    runs.
+    ``forward``: F. ``back``: B, and the recomputation before it. ``weight``: W. ``held``,
+    ``waiting``: M_B and M_W. ``beside``: additional bytes while the layer runs.
     """
 
     forward: FloatArray
@@ -64,8 +67,9 @@ class LayerArrays(NamedTuple):
 
 
 class EndArrays(NamedTuple):
-    """Values of a layer, stage or rank: bytes of states that are ``kept`` and ``gathered``, and
-    milliseconds of one ``averaging`` and of the ``optimizer``."""
+    """Values of layers, of stages or of ranks: bytes of states that are ``kept`` all the time and
+    bytes of weights that are ``gathered`` for use, and milliseconds of one ``averaging`` of
+    gradients and of the ``optimizer``."""
 
     kept: FloatArray
     gathered: FloatArray
@@ -75,7 +79,8 @@ class EndArrays(NamedTuple):
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds for the configurations of a space."""
+    """Lower bounds for the configurations of a space. ``rates``: the times of kernels on its
+    cluster."""
 
     space: Space
     rates: Rates
@@ -86,8 +91,11 @@ class Bounds:
         return self.space.cluster.efficiency
 
     def of_degrees(self, run: TrainingRun, shardings: Iterable[Sharding]) -> Bound:
-        """Lower bounds for all configurations with these degrees: means over ranks, and for each
-        value the best of ``shardings``."""
+        """Return lower bounds for all configurations with the degrees of ``run``, from averages
+        over ranks.
+
+        Each of the two is the minimum over ``shardings``.
+        """
         found = [self._of_sharding(replace(run, sharding=sharding)) for sharding in shardings]
         steps, sizes = zip(*found, strict=True)
         return min(steps), min(sizes)
@@ -109,7 +117,8 @@ class Bounds:
         return float(step + self.reached.step_ms), self._gib(kept + times.held.sum() / run.pp)
 
     def cut(self, run: TrainingRun) -> tuple[int, ...]:
-        """Decoder layers of each stage, such that ranks have about equal work."""
+        """Return the number of decoder layers of each stage, chosen such that ranks have about
+        equal work."""
         work = self._times(run).work
         each = float(work[1:-1].mean())
         after = float(work[run.layers + 1 :].sum())
@@ -117,7 +126,7 @@ class Bounds:
         return balanced_cut(run.layers, float(work[0]) / each, after / each, owners)
 
     def of(self, configuration: Configuration) -> Bound:
-        """Lower bounds for all schedules of the configuration."""
+        """Return lower bounds for all schedules of the configuration."""
         run = configuration.run
         cuts = np.cumsum((0, *run.layers_by_stage))[:-1] + 1
         cuts[0] = 0
@@ -143,8 +152,10 @@ class Bounds:
     def _step_ms(
         self, configuration: Configuration, stages: LayerArrays, ends: EndArrays, kept: FloatArray
     ) -> float:
-        """Lower bound on the step time, from values of stages. ``kept``: bytes besides activations
-        of each rank."""
+        """Return a lower bound on the step time, in milliseconds, from the values of stages.
+
+        ``kept``: bytes of each rank that are not activations, (P,).
+        """
         run, owners = configuration.run, np.array(configuration.placement.owners)
         f, b, w, held, waiting, _ = stages
 
@@ -166,8 +177,12 @@ class Bounds:
     def _passing_weights(
         self, run: TrainingRun, of_stage: LayerArrays, ends: EndArrays, running: float
     ) -> Bound:
-        """The bounds if each rank runs all stages of its microbatches, and also holds its own
-        states."""
+        """Return the bounds for passed weights: each rank runs all stages for its own microbatches,
+        and keeps the states of its own stage.
+
+        ``running``: bytes, in addition to activations, of the layer that needs the most while it
+        runs.
+        """
         count = np.array([len(range(rank, run.microbatches, run.pp)) for rank in range(run.pp)])
         work = count * float(of_stage.work.sum())
         step = (work + self._exposed(run, ends.averaging, work)).max() + ends.optimizer.max()
@@ -179,15 +194,16 @@ class Bounds:
         return np.maximum(self.reached.exposed * total, total - work)
 
     def _gib(self, size: float) -> float:
-        """GiB of device memory for ``size`` bytes of tensors, including the overhead of allocator
-        and libraries."""
+        """Return the GiB of device memory for ``size`` bytes of tensors, with the overhead of the
+        allocator and of libraries."""
         return float(size * (1 + self.reached.fragmentation) / GIB + self.reached.context_gib)
 
     def _times(self, run: TrainingRun) -> LayerArrays:
-        """Times and sizes of layers.
+        """Return the times and sizes of layers, (L,).
 
-        With FSDP these are values without sharding, which need less memory for the loss, unless
-        torch selects what is recomputed.
+        For FSDP, the values without sharding are used: they need less memory for the loss, so that
+        the bound remains valid. An exception is FSDP with selective recomputation, where torchtitan
+        selects the ops.
         """
         key = (*_groups(run), run.micro_batch, run.recompute, run.torch_selects)
         if key not in self._known:
@@ -202,7 +218,8 @@ class Bounds:
         return LayerArrays(*self._known[key])
 
     def _ends(self, run: TrainingRun) -> EndArrays:
-        """States of layers and the end of the step; with FSDP, per microbatch."""
+        """Return the states of layers, and the times at the end of the step, (L,). With FSDP, the
+        time of averaging is that of one microbatch."""
         key = (*_groups(run), run.dp, run.sharding)
         if key not in self._known:
 
@@ -219,7 +236,7 @@ class Bounds:
 def _columns(
     run: TrainingRun, space: Space, figures: Callable[[LayerWork], tuple[float, ...]]
 ) -> FloatArray:
-    """The values that ``figures`` returns for each layer, (values, L)."""
+    """Return the values that ``figures`` returns for each layer, (values, L)."""
     works = layers_of(space.model, run)
     known = {id(work): figures(work) for work, _ in different(works)}
     return np.array([known[id(work)] for work in works]).T.copy()
@@ -230,14 +247,15 @@ def _groups(run: TrainingRun) -> tuple[int, ...]:
 
 
 def _most(stages: FloatArray, owners: IntArray) -> FloatArray:
-    """The maximum over each rank's stages, (P,)."""
+    """Return the maximum of ``stages``, (S,), over the stages of each rank, (P,). ``owners``: the
+    rank of each stage."""
     found = np.zeros(owners.max() + 1)
     np.maximum.at(found, owners, stages)
     return found
 
 
 def _from_here(times: FloatArray) -> FloatArray:
-    """Suffix sums: from each layer or stage to the last."""
+    """Return suffix sums: for each layer or stage, the sum from there to the last."""
     return np.cumsum(times[::-1])[::-1]
 
 
@@ -245,11 +263,14 @@ def _from_here(times: FloatArray) -> FloatArray:
 def balanced_cut(
     layers: int, before: float, after: float, owners: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Decoder layers of each stage, at least one.
+    """Return the number of decoder layers of each stage, at least one.
 
-    The other layers are assigned one by one to the rank with the least work, on its stage with the
-    fewest layers; ties go to the last stage, which holds microbatches for the shortest time.
-    ``before``, ``after``: other work on the first and last stage, in units of a decoder layer.
+    After one layer per stage, the remaining layers are assigned one by one: to the rank with the
+    least work, and among its stages to the one with the fewest layers. If several of them have the
+    fewest, the last is taken, which holds microbatches for the shortest time.
+
+    ``before``, ``after``: other work on the first and on the last stage, in units of a decoder
+    layer. ``owners``: the rank of each stage.
     """
     ranks = max(owners) + 1
     loads = [0.0] * ranks

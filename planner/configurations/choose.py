@@ -1,12 +1,14 @@
-"""The best configurations of a space: bounded first, then evaluated while they can still win.
+"""The search for the best configurations of a space: configurations are bounded first, then
+simulated as long as they can still be the best.
 
-There are three queues, each ordered by lower bound: degrees whose configurations are to be bounded,
-configurations whose families are to be simulated, and configurations for which the optimizer is to
-search a better schedule. The least of all these bounds is the bound of the space. Entries whose
-bound is not below the best step found are never processed.
+There are three kinds of entries: sets of degrees whose configurations are not bounded yet, and
+configurations whose families of schedules are not simulated yet, both processed in ascending order
+of lower bound; and simulated configurations for which the optimizer can search better schedules,
+the most promising first. The minimum of all their bounds, and of the best step time, is the lower
+bound of the space. Entries whose bound is not below the best step time found are never processed.
 
-Schedules are searched for several configurations in parallel. The number of processes does not
-change the result.
+Several configurations are evaluated in parallel. The number of processes does not change the
+result.
 """
 
 from __future__ import annotations
@@ -37,34 +39,37 @@ T = TypeVar("T")
 Queue: TypeAlias = list[tuple[float, int, T]]
 """A heap of (lower bound, number that breaks ties, entry)."""
 TOGETHER = 8
-"""Number of configurations that are evaluated in parallel."""
+"""Number of configurations whose families are simulated in parallel."""
 SEARCHED = 4
-"""Number of configurations whose schedules are searched in parallel."""
+"""Number of configurations for which the optimizer searches schedules in parallel."""
 ROUNDS = ((0.7, 0.9), (0.95, 1.0))
-"""For each round, the shares of the budget at which evaluation and then the search of schedules
-end."""
+"""For each round, two shares of the budget: the simulation of families ends when the first is used
+up, and the optimizer's search of schedules when the second is."""
 SHARES = (1 / 64, 1 / 16, 1 / 4)
-"""Shares of the budget for the first, second and third search of a configuration's schedules."""
+"""Shares of the budget for the first, second and third search of the same configuration's
+schedules."""
 LEAST_SHARE = 0.01
 HOPE = 0.6
-"""Estimate of the share of the gap to its bound that a search closes; halved after each search."""
+"""Share of the gap between step time and lower bound that a search is expected to close; halved
+after each search of the configuration."""
 UNKNOWN = 1 / 3
-"""Estimate, relative to its bound, by which the first schedule of a configuration exceeds it;
-halved after each search."""
+"""Relative amount by which a configuration's first schedule is expected to exceed the lower bound;
+halved after each search that finds none."""
 BOUNDING, EVALUATING = 2e4, 1e6
-"""Work equivalents, in simulated ops, of bounding a configuration, and of bounding its
-schedules."""
+"""Work, converted to simulated ops, of bounding a configuration (``BOUNDING``), and of bounding the
+schedules of a configuration (``EVALUATING``)."""
 
 
 @dataclass
 class Ranking:
-    """The configurations of a space and the results on them.
+    """The result of a search: the evaluated configurations of a space, and a bound on all others.
 
-    ``evaluated``: sorted by step time; those without a schedule last. ``lower_bound``: bound on the
-    step time of all plans in the space, in milliseconds. ``spreads``: number of sets of degrees,
-    microbatch and level whose configurations were bounded; ``bounded``: number of these
-    configurations. ``too_large``: the configurations nearest to fitting, with the GiB that they
-    need at least. ``stopped``: whether the search ended early.
+    ``evaluated``: sorted by step time; configurations without a schedule come last.
+    ``lower_bound``: bound on the step time of all plans in the space, in milliseconds. ``spreads``:
+    number of combinations of degrees, microbatch size and recomputation that were considered;
+    ``bounded``: number of single configurations that were bounded. ``too_large``: the
+    configurations that exceed the memory by the least, each as a pair of the minimum memory that it
+    needs, in GiB, and its name. ``stopped``: whether the search ended before it was complete.
     """
 
     evaluated: list[Evaluated] = field(default_factory=list)
@@ -75,7 +80,7 @@ class Ranking:
     stopped: bool = False
 
     def __str__(self) -> str:
-        """How much of the space was examined."""
+        """Return a phrase with the numbers of configurations that were bounded and simulated."""
         return (
             f"{counted(self.spreads, 'set')} of degrees bounded, {self.bounded} of their "
             f"configurations bounded, {len(self.evaluated)} simulated"
@@ -83,7 +88,12 @@ class Ranking:
 
 
 class SpaceSearch:
-    """A search of ``space`` within the time or work limit of ``options``."""
+    """A search for the best configurations of ``space``, within the time or work limit of
+    ``options``.
+
+    ``progress`` receives notes on new best configurations; ``workers`` runs simulations and
+    searches.
+    """
 
     def __init__(
         self, space: Space, options: SolveOptions, progress: Listener, workers: Workers
@@ -102,7 +112,8 @@ class SpaceSearch:
         self._questions: Queue[Evaluated] = []
 
     def choose(self) -> Ranking:
-        """The best configurations found, and the lower bound over all."""
+        """Run the search, and return the configurations found and the lower bound on the whole
+        space."""
         self._degrees = sorted(self._spreads(), key=lambda each: each[:2])
         self._evaluate_alone()
         for evaluated, searched in ROUNDS:
@@ -131,7 +142,10 @@ class SpaceSearch:
                 full.add(smallest)
 
     def _evaluate_alone(self) -> None:
-        """Evaluate the best configuration without a pipeline; its bound is its step time."""
+        """Evaluate the configuration without a pipeline that has the lowest bound.
+
+        No other one without a pipeline is faster, since their bounds are their step times.
+        """
         for entry in [entry for entry in self._degrees if entry[2].pp == 1]:
             if self._questions and self._questions[0][0] <= entry[0]:
                 break
@@ -142,7 +156,8 @@ class SpaceSearch:
             self._take(self._evaluated(heappop(self._questions)[2]))
 
     def _evaluate(self, share: float) -> None:
-        """Evaluate configurations until none can win, or until this share of the budget is used."""
+        """Evaluate configurations until none can become the best, or until ``share`` of the budget
+        is used."""
         while asked := [*islice(self._next(share), TOGETHER)]:
             for each in asked:
                 self._budget.work.spend(EVALUATING + each.simulated_ops)
@@ -152,8 +167,12 @@ class SpaceSearch:
                     self._ask(each)
 
     def _next(self, share: float) -> Iterator[Evaluated]:
-        """Yield configurations that may win by their bounds. Degrees are bounded when theirs is the
-        least."""
+        """Yield the configurations that can still become the best, in ascending order of lower
+        bound, until ``share`` of the budget is used.
+
+        If a set of degrees has the lowest bound of all entries, its configurations are bounded
+        first.
+        """
         while not self._over(share):
             first = self._questions[0][0] if self._questions else inf
             if self._degrees and self._degrees[0][0] < min(first, self._limit):
@@ -184,7 +203,8 @@ class SpaceSearch:
             self.progress(Note(f"{name}, {found.schedule}: {self._best:.1f} ms", routine=True))
 
     def _improve(self, share: float) -> None:
-        """Search schedules for configurations that may still win, the most promising first."""
+        """Search schedules for the configurations that can still become the best, the most
+        promising first, until ``share`` of the budget is used."""
         while not self._over(share):
             waiting = [each for each in self._found.values() if self._may_improve(each)]
             if not waiting:
@@ -195,8 +215,8 @@ class SpaceSearch:
     def _searches_of(
         self, chosen: list[Evaluated], left: float
     ) -> list[tuple[Evaluated, SolveOptions]]:
-        """The arguments of :func:`improve` for as many of ``chosen`` as the share ``left`` of the
-        budget allows."""
+        """Return the arguments of :func:`improve` for the first of ``chosen``: for as many as
+        ``left``, a share of the budget, allows, but at least one."""
         spread, work = self.workers.spread(len(chosen)), self._budget.work
         asked: list[tuple[Evaluated, SolveOptions]] = []
         options = replace(self.options, should_stop=stop_asked) if spread else self.options
@@ -213,8 +233,11 @@ class SpaceSearch:
         return asked
 
     def _take_all(self, solve: Callable[[T], Evaluated], asked: list[T]) -> None:
-        """Run ``solve`` for each and record the results in order; stops when the caller does, or
-        when time is up."""
+        """Call ``solve`` with each item of ``asked`` and record the results in the order of
+        ``asked``.
+
+        Stops early if the caller has asked to stop, or when the time limit is reached.
+        """
         stop = FirstOf(self.options.should_stop, self._budget.time)
         for _, found in in_order(self.workers.run(solve, asked, tell=self._note, should_stop=stop)):
             self._take(found)
@@ -236,15 +259,17 @@ class SpaceSearch:
 
     @property
     def _limit(self) -> float:
-        """An entry can win only if its bound is below this."""
+        """The step time, in milliseconds, that an entry's lower bound must be below for it to
+        win."""
         return self._best * (1 - CLOSED)
 
     def _over(self, share: float) -> bool:
-        """Whether this share of the budget is used, or the caller has stopped."""
+        """Return whether ``share`` of the budget is used, or the caller has asked to stop."""
         return self.options.should_stop() or self._spent >= share
 
     @property
     def _spent(self) -> float:
-        """The used share of the budget."""
+        """The share of the budget that is used: of the work limit if there is one, else of the time
+        limit."""
         time, work = self._budget.time, self._budget.work
         return work.used / work.ops if work.ops < inf else 1 - time.share_left

@@ -1,4 +1,5 @@
-"""A configuration of a model on a number of GPUs, and the schedules that are tried for it."""
+"""One configuration of a model on a number of GPUs, and the families of schedules that are tried
+for it."""
 
 from __future__ import annotations
 
@@ -15,17 +16,18 @@ from ..models.run import Recompute, Sharding, TrainingRun
 from ..prediction.families import placement_of, schedule_of, splits, usable_families
 
 PLACEMENTS = (PlacementKind.LINEAR, PlacementKind.INTERLEAVED, PlacementKind.V)
-"""The placements of stages to try."""
+"""The kinds of placements of stages to try."""
 MOST_STREAMED = 16_384
-"""Maximum number of pairs of stage and microbatch for passing weights."""
+"""Maximum number of pairs of stage and microbatch for which passing weights is tried."""
 
 
 @cache
 def families_of(chunks: int) -> Mapping[PlacementKind, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The families to try for each placement of ``chunks`` stages per rank: those with B and W as
-    one op, and those that split them.
+    """Return the families to try for each placement of ``chunks`` stages per rank, as a pair: names
+    of families with B and W as one op, and names of those with separate B and W.
 
-    Families whose order depends on times are slow to build; the optimizer finds such orders.
+    Families whose order of ops depends on times are left out: they are slow to build, and the
+    optimizer finds such orders.
     """
     found: dict[PlacementKind, tuple[list[str], list[str]]] = {}
     for name in usable_families():
@@ -43,9 +45,10 @@ def families_of(chunks: int) -> Mapping[PlacementKind, tuple[tuple[str, ...], tu
 class Configuration:
     """A point of the space.
 
-    ``run``: its ``schedule`` determines the placement of stages. ``splits``: whether B and W are
-    separate ops. ``families``: the schedules to try; if no schedule is given, the optimizer
-    searches for others. ``passing``: the kind of tensors that pipeline ranks send each other.
+    ``run``: the keys of the run; its ``schedule`` determines the placement of stages. ``splits``:
+    whether B and W are separate ops. ``families``: names of the families to simulate; unless the
+    user gave the schedule, the optimizer also searches for other orders of ops. ``passing``: the
+    kind of tensors that pipeline ranks send each other.
     """
 
     run: TrainingRun
@@ -55,14 +58,15 @@ class Configuration:
 
     @property
     def placement(self) -> Placement:
-        """The placement of stages; if weights are passed, that of microbatches."""
+        """The placement of stages on ranks; if weights are passed, that of microbatches."""
         if self.passing is Passing.WEIGHTS:
             return Placement.round_robin(self.run.pp)
         return placement_of(self.run.schedule, self.run.pp, self.run.vp)
 
     @property
     def name(self) -> str:
-        """``tp8 pp4 dp2 vp2 b1 full zero1``; degrees of 1 and options ``none`` are omitted."""
+        """The configuration in words, such as ``tp8 pp4 dp2 vp2 b1 full zero1``. Degrees of 1, and
+        options that are ``none``, are omitted."""
         run = self.run
         degrees = [(key, getattr(run, key)) for key in ("tp", "pp", "dp", "cp", "ep", "vp")]
         words = [f"{key}{count}" for key, count in degrees if count > 1]
@@ -76,7 +80,7 @@ class Configuration:
 
 
 def passes_weights(run: TrainingRun) -> bool:
-    """Whether ranks may pass weights: each rank has a microbatch, replicas hold whole stages, and a
-    schedule with all its transfers can be built within seconds."""
+    """Return whether a run can pass weights: each rank has a microbatch, replicas hold whole stages
+    (no FSDP), and a schedule with all its transfers can be built within seconds."""
     few = run.pp * run.microbatches <= MOST_STREAMED
     return few and 1 < run.pp <= run.microbatches and run.sharding is not Sharding.FSDP

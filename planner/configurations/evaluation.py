@@ -1,6 +1,7 @@
-"""The evaluation of one configuration: simulated schedules, lower bound, and a better schedule.
+"""The evaluation of one configuration: its families are simulated, its step time is bounded, and
+the optimizer searches a better schedule.
 
-:func:`evaluate` and :func:`improve` take and return values that can be sent to another process.
+The arguments and results of :func:`evaluate` and :func:`improve` can be sent to another process.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ from .configuration import Configuration
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """A configuration with the results on it.
+    """A configuration with what is known about it.
 
-    ``lower_bound``: bound on the step time of all its schedules, in milliseconds; infinite if none
-    can fit. ``step_ms``: infinite if no schedule that fits was found. ``memory_gib``: of the
-    fullest device. ``schedule``: a family's name, or ``optimized``; then ``planned`` is the
-    schedule. ``tightest_gib``: the least memory of the schedules that were tried.
+    ``lower_bound``: lower bound on the step time of all its schedules, in milliseconds; infinite if
+    none can fit in memory. ``step_ms``: the shortest step time found; infinite if no schedule that
+    fits was found. ``memory_gib``: memory of the fullest device with that schedule. ``schedule``:
+    the name of the family that has this step time, or ``optimized`` for a schedule of the
+    optimizer, which is then ``planned``. ``tightest_gib``: the minimum, over all schedules that
+    were tried, of the memory on the fullest device.
     """
 
     configuration: Configuration
@@ -54,12 +57,12 @@ class Evaluated:
 
     @property
     def rank(self) -> tuple[float, float, float]:
-        """The sort key: step time to nine digits, then memory, then lower bound."""
+        """The sort key: step time rounded to nine digits, then memory, then lower bound."""
         return float(f"{self.step_ms:.9g}"), self.memory_gib, self.lower_bound
 
     @property
     def simulated_ops(self) -> int:
-        """The number of ops that :func:`evaluate` simulates."""
+        """The number of ops that :func:`evaluate` simulates for the configuration."""
         run = self.configuration.run
         ops = 3 if self.configuration.splits else 2
         return ops * run.stages * run.microbatches * len(self.configuration.families)
@@ -67,23 +70,27 @@ class Evaluated:
 
 @lru_cache(maxsize=8)
 def rates_of(cluster: Cluster) -> Rates:
-    """The rates of a cluster, with times of layers that all evaluations in a process share."""
+    """Return the rates of a cluster. They cache the times of layers, and the same object is
+    returned again for an equal cluster."""
     return Rates(cluster)
 
 
 def step_of(model: Model, cluster: Cluster, known: Evaluated) -> PredictedStep:
-    """The times of the configuration's step, with the schedule that was found, if any; else with a
-    family that has its placement."""
+    """Return the predicted step of a configuration with the best schedule that is known.
+
+    If no schedule is known, a family with the configuration's placement is used.
+    """
     own = known.configuration
     run = replace(own.run, schedule=known.schedule) if known.schedule in own.families else own.run
     return PredictedStep(Setup(model, run), rates_of(cluster), known.planned, own.passing)
 
 
 def evaluate(model: Model, cluster: Cluster, known: Evaluated) -> Evaluated:
-    """The best of the configuration's families, and a lower bound that includes messages and
-    memory.
+    """Return ``known`` with the fastest of the configuration's families that fits in memory, and
+    with a lower bound that includes messages and memory.
 
-    No family passes weights: for such configurations :func:`improve` finds the first schedule.
+    No family of the configuration passes weights: for configurations that do, :func:`improve` finds
+    the first schedule.
     """
     step = step_of(model, cluster, known)
     known = replace(known, lower_bound=_bound(step, known))
@@ -99,7 +106,8 @@ def evaluate(model: Model, cluster: Cluster, known: Evaluated) -> Evaluated:
 
 
 def _tried(step: PredictedStep, configuration: Configuration) -> Iterator[tuple[float, float, str]]:
-    """Step time in milliseconds, memory of the fullest device in GiB, and name for each family."""
+    """Yield for each family: step time in milliseconds, memory of the fullest device in GiB, and
+    the family's name. Families that need more microbatches are left out."""
     for family in configuration.families:
         own = step.scheduled(family)
         with suppress(InputError):  # the family needs more microbatches
@@ -117,12 +125,18 @@ def _bound(step: PredictedStep, known: Evaluated) -> float:
 
 
 def _with_ends(step: PredictedStep, makespan: float) -> float:
-    """Lower bound on the step time, in milliseconds, from a lower bound ``makespan`` on its ops."""
+    """Return a lower bound on the step time, in milliseconds, given ``makespan``, a lower bound on
+    the time of the step's ops."""
     return makespan + min(each.exposed for each in step.averaging) + step.stepping
 
 
 def improve(model: Model, cluster: Cluster, asked: tuple[Evaluated, SolveOptions]) -> Evaluated:
-    """The configuration with the optimizer's best schedule, and its lower bound."""
+    """Search schedules with the optimizer, and return the configuration with the best schedule
+    known and a lower bound that is at least the former one.
+
+    ``asked``: the configuration with what is known about it, and the options of the search, as one
+    argument for :meth:`.Workers.run`.
+    """
     known, options = asked
     own, weights = known.configuration, known.configuration.passing is Passing.WEIGHTS
     step = step_of(model, cluster, replace(known, schedule="", planned=None))
@@ -152,7 +166,7 @@ def improve(model: Model, cluster: Cluster, asked: tuple[Evaluated, SolveOptions
 
 
 def _joined(order: IntArray) -> IntArray:
-    """The order with each B and its W merged into a BW."""
+    """Return the order of ops with each B and the W of the same microbatch merged into a BW."""
     kinds, _, _ = fields_of(order)
     backward = np.where(kinds == OpKind.B, order - OpKind.B + OpKind.BW, order)
     joined: IntArray = backward[kinds != OpKind.W]
@@ -160,8 +174,11 @@ def _joined(order: IntArray) -> IntArray:
 
 
 def problem_of(step: PredictedStep, configuration: Configuration) -> Problem:
-    """The problem for the optimizer. If B and W are one op, B takes the time of both and W none. If
-    weights are passed, schedules may do either."""
+    """Return the problem that the optimizer solves for a configuration.
+
+    If B and W are one op, B takes the time of both and W takes none. If weights are passed,
+    schedules may have B and W as one op or as two.
+    """
     rooms = rooms_of(step)
     profile = step.profile_for(configuration.splits)
     if configuration.passing is Passing.WEIGHTS:
@@ -175,8 +192,8 @@ def problem_of(step: PredictedStep, configuration: Configuration) -> Problem:
 
 
 def certified(step: PredictedStep) -> Schedule:
-    """The step's schedule with its devices' memory as limit, and a lower bound on its makespan in
-    its report."""
+    """Return the schedule of a step, with the room for activations on its devices as memory limits,
+    and with a lower bound on its makespan in its report."""
     made, rooms = step.schedule, rooms_of(step)
     profile = replace(made.problem.profile, memory_limit=rooms)
     problem = replace(made.problem, profile=profile, memory_limit=rooms)

@@ -1,4 +1,5 @@
-"""Files that run a plan: profile, schedule and program, and other systems' flags and layouts."""
+"""The files that ``plan`` writes to run a plan: profile, schedule and program, and the flags and
+layouts of other systems."""
 
 from __future__ import annotations
 
@@ -30,19 +31,23 @@ _ENDS = {
     ),
     WorkKind.HEAD: Layer("head", LayerKind.HEAD, ("model.norm", "lm_head")),
 }
-"""Module names of ``transformers`` in Llama and similar models, which ``run`` expects."""
+"""Embedding and head, with the module names that Llama and similar models have in ``transformers``;
+``run`` expects them."""
 SYSTEMS: dict[str, list[list[str]]] = packaged(__package__, "systems.json")
-"""Flags of other systems, and notes on what flags cannot express, each with properties of a run,
-one of which must hold."""
+"""Flags of other systems, and notes on what flags cannot express. Each comes with names of
+properties of a run, separated by spaces, and is used if the run has one of the properties
+(:func:`_lines`)."""
 TO_MEGATRON = "--schedule 1f1b or --schedule interleaved-1f1b plans for what Megatron runs"
 
 
 def write_files(folder: Path, step: PredictedStep, schedule: Schedule) -> list[str]:
-    """Write ``profile.json``, ``schedule.json`` and ``program.json``, and input files for
-    torchtitan and Megatron, each with its flags, into the existing ``folder``.
+    """Write the files that run a schedule into ``folder``, which must exist: ``profile.json``,
+    ``schedule.json`` and ``program.json``, and input files for torchtitan and Megatron, each with a
+    file of its flags.
 
-    The program averages gradients over replicas. Returns notes: what flags cannot express, and each
-    file that cannot express the schedule. Raises OSError.
+    The program averages gradients over replicas. Returns notes on what flags cannot express, and on
+    systems whose input file cannot express the schedule and is hence not written. Raises OSError if
+    a file cannot be written.
     """
     run = step.setup.run
     named = timed(_with_layers(step, schedule))
@@ -74,7 +79,8 @@ def write_files(folder: Path, step: PredictedStep, schedule: Schedule) -> list[s
 
 
 def _with_layers(step: PredictedStep, schedule: Schedule) -> Schedule:
-    """The schedule with the layers of each stage, tied weights and replicas in its profile."""
+    """Return the schedule with a profile that also has the layers of each stage, tied weights and
+    replicas."""
     numbers, setup = count(), step.setup
     layers = tuple(tuple(_layer(work, numbers) for work in works) for works in setup.work.stages)
     profile = schedule.problem.profile
@@ -88,8 +94,11 @@ def _with_layers(step: PredictedStep, schedule: Schedule) -> Schedule:
 
 
 def _with_replicas(step: PredictedStep, schedule: Schedule) -> Schedule:
-    """The schedule with its replicas. The exposed share of averaging is chosen such that an
-    iteration takes the time of the predicted step without the optimizer."""
+    """Return the schedule with replicas in its profile; unchanged if there is a single one.
+
+    The exposed share of averaging is chosen such that an iteration takes as long as the predicted
+    step without the optimizer.
+    """
     if step.setup.run.dp == 1:
         return schedule
     replicas = DataParallel(step.setup.run.dp, step.replica_link)
@@ -112,8 +121,8 @@ def _layer(work: LayerWork, numbers: Iterator[int]) -> Layer:
 
 
 def _lines(table: str, run: TrainingRun) -> list[str]:
-    """The lines of a table in ``systems.json`` for which one of the properties holds for the
-    run."""
+    """Return the lines of ``table`` in ``systems.json`` that apply to ``run``: those for which the
+    run has one of the properties that the line names."""
     fsdp, sharded = run.sharding is Sharding.FSDP, run.sharding is not Sharding.NONE
     again, divided = run.recompute, sharded or run.ep > 1
     inner = [f"{key} {getattr(run, key)}" for key in ("tp", "cp", "ep") if getattr(run, key) > 1]

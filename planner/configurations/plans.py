@@ -1,4 +1,5 @@
-"""The best configurations of a model on a number of GPUs, with a bound over all."""
+"""The result of ``plan``: the best configurations of a model on a number of GPUs, with a lower
+bound on all configurations."""
 
 from __future__ import annotations
 
@@ -34,30 +35,32 @@ from .space import Space
 TIME_LIMIT = 45.0
 """Default time limit, in seconds."""
 WIDTH = 100
-"""Width, in characters, of the lines below the table."""
+"""Width, in characters, to which the explanations below the table are wrapped."""
 SHOWN = 8
-"""Number of plans in the table."""
+"""Maximum number of plans in the table."""
 UNSURE = 0.01
 """Relative error of predicted memory, as a share of a device's memory (docs/predict.md)."""
 PARTS = (
     *("compute", "memory", "uneven", "tp", "cp", "ep", "etp"),
     *("bubble", "links", "dp", "step"),
 )
-"""The parts of a step; :attr:`..prediction.step.PredictedStep.parts` describes them."""
+"""Names of the parts of a step time; :attr:`..prediction.step.PredictedStep.parts` describes
+them."""
 
 RUN_KEYS = (
     *("gpus", "tp", "pp", "vp", "dp", "cp", "ep", "etp", "micro_batch", "global_batch", "seq"),
     *("precision", "recompute", "sharding", "sequence_parallel"),
 )
-"""The keys of the run in a plan's object."""
+"""The keys of the run that a plan has in the output of ``plan --json``."""
 
 
 @dataclass(frozen=True)
 class PlannedConfiguration(Prediction):
-    """A configuration with its schedule, and the prediction of its step.
+    """A configuration with its best schedule, and the prediction of its step.
 
-    ``device_gib``: memory of a device. ``same_step``: number of configurations with exactly the
-    same step time that the table omits.
+    ``found``: the result of its evaluation. ``device_gib``: memory of a device, in GiB.
+    ``same_step``: number of other configurations with exactly the same step time, which the table
+    omits.
     """
 
     found: Evaluated
@@ -75,8 +78,8 @@ class PlannedConfiguration(Prediction):
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule, within the memory of its devices; its report holds the lower bound on the
-        makespan."""
+        """The best schedule. Its memory limits are what the devices have left for activations; its
+        report has a lower bound on the makespan."""
         return certified(self.step)
 
     @property
@@ -86,12 +89,12 @@ class PlannedConfiguration(Prediction):
 
     @property
     def parts(self) -> dict[str, float]:
-        """The step time in milliseconds, divided by what it is spent on."""
+        """The parts of the step time, in milliseconds, by name (:data:`PARTS`)."""
         return self.step.parts
 
     def slower_than(self, best: PlannedConfiguration) -> str | None:
-        """The part of the step that exceeds the best plan's by the most, in words; None if it is
-        the best plan."""
+        """Return, in words, the part of the step that exceeds the best plan's by the most; None if
+        this is the best plan."""
         if self is best:
             return None
         more = {key: self.parts.get(key, 0.0) - best.parts.get(key, 0.0) for key in PARTS}
@@ -100,7 +103,7 @@ class PlannedConfiguration(Prediction):
         return f"{key} {more[key]:+.0f} ms" + f", all else {others:+.0f} ms" * (abs(others) >= 0.5)
 
     def to_dict(self) -> dict[str, Any]:
-        """This plan's object in the output of ``plan --json``."""
+        """Return this plan's object in the output of ``plan --json``."""
         own = self.found.configuration
         return {
             "name": self.name,
@@ -126,8 +129,11 @@ class Plan:
 
     @cached_property
     def plans(self) -> tuple[PlannedConfiguration, ...]:
-        """The best configuration of each set of parallel degrees that was simulated, sorted by step
-        time; of those with equal step times, only the first."""
+        """The best plans, sorted by step time, at most :data:`SHOWN`.
+
+        Of all simulated configurations with the same parallel degrees, only the best is listed; of
+        listed ones with equal step times, only the first.
+        """
         seen = dict[tuple[object, ...], Evaluated]()
         for each in self.ranking.evaluated:
             own = each.configuration
@@ -144,27 +150,28 @@ class Plan:
 
     @property
     def best(self) -> PlannedConfiguration:
-        """The configuration with the shortest step."""
+        """The plan with the shortest step."""
         return self.plans[0]
 
     @property
     def lower_bound(self) -> float:
-        """Lower bound on the step time of every configuration in the space, by ``predict``'s model,
-        in milliseconds."""
+        """Lower bound on the step time of every configuration in the space, in milliseconds, by the
+        model of ``predict``."""
         return self.ranking.lower_bound
 
     @property
     def gap(self) -> float:
-        """(step - lower bound) / step."""
+        """The relative distance of the best step time from the lower bound: (step - lower bound) /
+        step."""
         return max(0.0, 1 - self.lower_bound / self.best.step_ms)
 
     @property
     def stopped(self) -> bool:
-        """Whether a limit, or the caller, ended the search before it was complete."""
+        """Whether the search ended, by its limit or by the caller, before it was complete."""
         return self.ranking.stopped
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``plan --json`` prints."""
+        """Return the object that ``plan --json`` prints."""
         chosen = self.ranking
         return {
             "model": self.space.model.name,
@@ -183,7 +190,7 @@ class Plan:
         }
 
     def write(self, folder: str | os.PathLike[str]) -> tuple[str, ...]:
-        """Write ``plan.json`` and the files that run the best plan into ``folder``.
+        """Write ``plan.json``, and the files that are needed to run the best plan, into ``folder``.
 
         Returns notes on what other systems do differently or cannot run. Raises InputError if the
         files cannot be written.
@@ -252,7 +259,8 @@ class Plan:
         return "\n".join([table(header, rows), *shown])
 
     def _short(self) -> Iterator[str]:
-        """A line on the configuration that exceeds the memory by the least."""
+        """Yield a line on the configuration that exceeds the memory by the least; nothing if there
+        is none."""
         if self.ranking.too_large:
             size, name = self.ranking.too_large[0]
             short = size - self.space.cluster.gpu.memory_gib
@@ -265,7 +273,11 @@ def _alike(others: int) -> str:
 
 
 def best_plan(request: PlanRequest) -> Plan:
-    """The best configurations on ``request.gpus`` GPUs, as :func:`pipeloom.plan` returns them."""
+    """Return the best configurations on ``request.gpus`` GPUs: the result of :func:`pipeloom.plan`
+    without ``scale``.
+
+    Raises InputError for invalid input, and InfeasibleError if no plan was found.
+    """
     options, tell = request.search(TIME_LIMIT).options, request.progress or unheard
     cluster = cluster_of(request.cluster, request.gpu)
     space = Space.of(request, read_model(request.model), cluster)
@@ -281,7 +293,8 @@ def best_plan(request: PlanRequest) -> Plan:
 
 
 def _nothing(space: Space, ranking: Ranking, *, interrupted: bool) -> str:
-    """The message if no plan was found, with the configuration that needs the least memory."""
+    """Return the error message if no plan was found; it names the configuration that needs the
+    least memory."""
     device, words = space.cluster.gpu, "nothing fits"
     if interrupted:
         words = "interrupted before a plan that fits was found"

@@ -1,5 +1,5 @@
-"""``plan --scale``: the best plan for each of several numbers of GPUs, and where its step time
-goes."""
+"""``plan --scale``: the best plan for each of several numbers of GPUs, and what its step time is
+spent on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ from .space import Space
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """The best plan on ``gpus`` GPUs, as in ``plan --json``, or the reason why there is none."""
+    """The best plan on ``gpus`` GPUs.
+
+    ``plan``: its object in the output of ``plan --json``; None if there is no plan. ``why_not``:
+    the reason why there is none.
+    """
 
     gpus: int
     global_batch: int
@@ -38,16 +42,17 @@ class ScalePoint:
 
     @property
     def tokens(self) -> float:
-        """Tokens per second on each GPU; 0 without a plan."""
+        """Tokens per second on each GPU; 0 if there is no plan."""
         return float(self.plan["tokens_per_s_per_gpu"]) if self.plan else 0.0
 
     @property
     def parts(self) -> dict[str, float]:
-        """The step time in milliseconds, divided by what it is spent on; empty without a plan."""
+        """The parts of the step time, in milliseconds, by name (:data:`.plans.PARTS`); empty if
+        there is no plan."""
         return self.plan["parts_ms"] if self.plan else {}
 
     def bar(self) -> ScaleBar:
-        """The time per token, divided by what it is spent on, as a bar of the picture."""
+        """Return the bar of the picture: the time per token, divided by what it is spent on."""
         total = sum(self.parts.values())
         shares = {key: 1e6 / self.tokens * part / total for key, part in self.parts.items()}
         return ScaleBar(self.gpus, self.tokens, shares)
@@ -55,8 +60,11 @@ class ScalePoint:
 
 @dataclass(frozen=True)
 class Scaling:
-    """A scaling study: weak (the batch grows with the number of GPUs) or strong (the batch is
-    constant)."""
+    """The result of a scaling study.
+
+    ``scaling``: ``weak`` if the global batch grows with the number of GPUs, ``strong`` if it is
+    constant. ``points``: one per number of GPUs, in ascending order.
+    """
 
     model: str
     cluster: str
@@ -69,11 +77,12 @@ class Scaling:
         return [point for point in self.points if point.plan is not None]
 
     def efficiency(self, point: ScalePoint) -> float | None:
-        """Tokens per second and GPU, relative to the smallest number of GPUs that has a plan."""
+        """Return the tokens per second and GPU of ``point``, divided by those of the smallest
+        number of GPUs that has a plan; None if ``point`` has no plan."""
         return point.tokens / self.planned[0].tokens if point.plan else None
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``plan --scale --json`` prints."""
+        """Return the object that ``plan --scale --json`` prints."""
         rows = [
             {
                 "gpus": point.gpus,
@@ -89,14 +98,17 @@ class Scaling:
         return head | {"points": rows}
 
     def picture(self) -> str:
-        """An SVG with one bar per number of GPUs: the time per token, divided by what it is spent
-        on."""
+        """Return an SVG with one bar per number of GPUs: the time per token, divided by what it is
+        spent on."""
         title = f"{self.scaling} scaling of {self.model} on {self.cluster}"
         return scaling_svg(title, [point.bar() for point in self.points])
 
     def write(self, folder: str | os.PathLike[str]) -> tuple[str, ...]:
-        """Write scaling.json and scaling.svg; returns no notes. Raises InputError if that
-        fails."""
+        """Write ``scaling.json`` and ``scaling.svg`` into ``folder``. Raises InputError if that
+        fails.
+
+        Returns an empty tuple of notes, for uniformity with :meth:`.plans.Plan.write`.
+        """
         path = made(folder)
         write_json(self.to_dict(), str(path / "scaling.json"))
         write_text(self.picture(), str(path / "scaling.svg"))
@@ -127,9 +139,10 @@ class Scaling:
 
 
 def scaled(request: PlanRequest) -> Scaling:
-    """The best plan for each number of GPUs in ``request.scale``.
+    """Return the best plan for each number of GPUs in ``request.scale``.
 
-    Raises InputError for invalid input, and InfeasibleError if no number of GPUs has a plan.
+    If the caller stops the search, the numbers of GPUs without a result are left out. Raises
+    InputError for invalid input, and InfeasibleError if no number of GPUs has a plan.
     """
     if request.gpus is not None:
         raise InputError("gpus: expected none with scale, which has several")
@@ -156,7 +169,11 @@ def scaled(request: PlanRequest) -> Scaling:
 
 
 def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
-    """The global batch for each number of GPUs, in ascending order. Raises InputError."""
+    """Return the global batch for each number of GPUs, in ascending order of GPUs.
+
+    ``batch``: the global batch on the smallest number of GPUs. ``scaling``: ``weak`` or ``strong``.
+    Raises InputError if a number of GPUs is invalid, or if a batch would not be a whole number.
+    """
     numbers = sorted(set(gpus))
     for number in numbers:
         check_whole("scale", number, 1)
@@ -172,7 +189,7 @@ def _batches(gpus: Iterable[int], batch: int, scaling: str) -> dict[int, int]:
 
 
 def _point(job: PlanRequest, should_stop: StoppingCriterion = stop_asked) -> ScalePoint:
-    """The best plan for one number of GPUs."""
+    """Return the best plan for one number of GPUs, or the reason why there is none."""
     gpus, batch = job.gpus or 0, job.global_batch or 0
     try:
         found = best_plan(replace(job, should_stop=should_stop)).best

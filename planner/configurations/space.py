@@ -1,10 +1,13 @@
-"""The configurations of a model on a number of GPUs: what is chosen, and what is fixed.
+"""The space of configurations of a model on a number of GPUs: which keys of a run are chosen, and
+which are fixed.
 
-Chosen are the keys of :data:`AXES`, the sharding of states, the stages per rank and their
-placement, the cut, and whether B and W are one op. Keys of the run that are given are fixed.
-Omitted are options that cannot win by ``predict``'s model: no sharding, as ``zero1`` sends and
-holds no more; and more stages per rank than needed for the same number of layers in the largest
-stage. ``zero2`` is omitted too, as predictions do not charge for its reduce-scatter after each
+Chosen are the keys of :data:`AXES`, the sharding of states, the number of stages per rank and their
+placement, the cut of layers into stages, and whether B and W are one op. Keys that the user gives
+are fixed.
+
+Options that cannot win by the model of ``predict`` are omitted: no sharding, as ``zero1`` sends and
+holds no more; and more stages per rank than are needed for the same number of layers in the largest
+stage. ``zero2`` is omitted too, as predictions do not include its reduce-scatter after each
 microbatch.
 """
 
@@ -49,12 +52,12 @@ from .configuration import (
 
 @lru_cache(maxsize=1024)
 def divisors(number: int) -> tuple[int, ...]:
-    """The divisors of ``number`` in ascending order."""
+    """Return the divisors of ``number`` in ascending order."""
     return tuple(each for each in range(1, number + 1) if number % each == 0)
 
 
 Cut: TypeAlias = Callable[[TrainingRun], tuple[int, ...]]
-"""Returns the decoder layers of each stage of a run."""
+"""Returns the number of decoder layers of each stage of a run."""
 AXES: Mapping[str, Callable[[Model, TrainingRun], Collection[Any]]] = {
     "tp": lambda _, run: divisors(run.gpus),
     "sequence_parallel": lambda _, run: (run.sequence_parallel and run.tp > 1,),
@@ -66,17 +69,20 @@ AXES: Mapping[str, Callable[[Model, TrainingRun], Collection[Any]]] = {
     "micro_batch": lambda _, run: divisors(max(1, run.global_batch // run.dp)),
     "recompute": lambda *_: tuple(Recompute),
 }
-"""Values to try for each key, given a run with the keys before it."""
+"""For each key that is chosen, a function that returns the values to try, given the model and a run
+in which the keys before it in this table are set."""
 FIXED = (*(key for key in AXES if key != "sequence_parallel"), "vp", "sharding", "layers_per_stage")
-"""Keys that are chosen if they are not given."""
+"""The keys that are chosen unless the user gives them, which fixes them."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """The configurations of the run ``base``, with all combinations of the keys that are not fixed.
+    """The configurations that result from ``base``, a run, by all combinations of values for the
+    keys that are not fixed.
 
-    ``request``: what is asked for. ``fixed``: the given keys, validated. ``headroom``: GiB that
-    plans leave free on each device, already subtracted from ``cluster``'s memory.
+    ``request``: the arguments of ``plan``. ``fixed``: the keys that the user gave, with validated
+    values. ``headroom``: GiB that plans leave free on each device, already subtracted from
+    ``cluster``'s memory.
     """
 
     request: PlanRequest
@@ -88,8 +94,8 @@ class Space:
 
     @classmethod
     def of(cls, request: PlanRequest, model: Model, cluster: Cluster) -> Self:
-        """The space that is asked for. Raises InputError, with one line per fault, or if the space
-        is empty."""
+        """Return the space for a request. Raises InputError, with one line per fault, if the
+        request is invalid or its space is empty."""
         refuse(PLAN, **vars(request))
         words = words_of(usual(model) | request.given)
         lacking = [key for key in ("gpus", "global_batch") if not words.has(key)]
@@ -115,7 +121,7 @@ class Space:
 
     @property
     def family(self) -> str | None:
-        """The given schedule, or None for any."""
+        """The family of schedules that the user gave, or None if any schedule may be chosen."""
         return None if self.request.schedule is None else self.request.schedule.lower()
 
     @property
@@ -125,23 +131,26 @@ class Space:
 
     @property
     def activations(self) -> bool:
-        """Whether configurations may pass activations, or have no pipeline."""
+        """Whether configurations may send activations between stages, or have no pipeline."""
         return self.request.passing != Passing.WEIGHTS.value
 
     @property
     def weights(self) -> bool:
-        """Whether pipelines may pass weights."""
+        """Whether pipelines may pass weights instead of activations."""
         return self.request.passing != Passing.ACTIVATIONS.value
 
     def degrees(self) -> Iterator[TrainingRun]:
-        """Runs with all valid combinations of the keys of :data:`AXES`, with one stage per rank and
-        without sharding. If activations are not passed, only those that can pass weights."""
+        """Yield the valid runs with all combinations of the keys of :data:`AXES`, each with one
+        stage per rank and without sharding.
+
+        If only weights may be passed, runs for which this is impossible are left out.
+        """
         for run in self._along(tuple(AXES), self.base):
             if self._valid(run) and (self.activations or passes_weights(run)):
                 yield run
 
     def _along(self, keys: tuple[str, ...], run: TrainingRun) -> Iterator[TrainingRun]:
-        """The run with all combinations of values of these keys, recursively."""
+        """Yield ``run`` with all combinations of values for ``keys``."""
         if not keys:
             yield run
             return
@@ -155,8 +164,11 @@ class Space:
         return next(faults_of(run, self.model), None) is None
 
     def configurations(self, run: TrainingRun, cut: Cut) -> Iterator[Configuration]:
-        """The configurations of a run of :meth:`degrees`; ``cut`` returns a cut for unequal
-        layers."""
+        """Yield the configurations for ``run``, one of the runs of :meth:`degrees`.
+
+        ``cut``: called for each placement; returns a cut into stages of about equal work, which is
+        tried in addition to the one with equal numbers of layers.
+        """
         for sharding in self.shardings(run):
             own = replace(run, sharding=sharding)
             if self.activations:
@@ -166,14 +178,18 @@ class Space:
                 yield from self._passing_weights(own)
 
     def shardings(self, run: TrainingRun) -> tuple[Sharding, ...]:
-        """How replicas may shard the states of a run; with a single replica, not at all."""
+        """Return the ways to try in which replicas share the states of a run; only ``none`` if
+        there is a single replica."""
         if run.dense_replicas == 1:
             return (Sharding.NONE,)
         return tuple(self._options("sharding", (Sharding.ZERO1, Sharding.FSDP)))
 
     def _cuts(self, given: TrainingRun, cut: Cut) -> Iterator[TrainingRun]:
-        """The run with each number of stages per rank and placement; with the equal cut, and one
-        that compensates for embedding and head."""
+        """Yield ``given`` with each number of stages per rank, each placement and each cut.
+
+        The cuts are: equal numbers of layers, and what ``cut`` returns, which compensates for the
+        work of embedding and head. A cut that the user gave replaces both.
+        """
         for vp in self._options("vp", chunks(given.layers, given.pp)):
             placed = families_of(vp)
             for kind in PLACEMENTS:
@@ -189,7 +205,12 @@ class Space:
                 yield from filter(self._valid, own)
 
     def _scheduled(self, run: TrainingRun) -> Iterator[Configuration]:
-        """The run with B and W as one op, and as separate ops; only with a given family, if any."""
+        """Yield the configuration of ``run`` with B and W as one op, and the one with B and W as
+        separate ops.
+
+        If the user gave a family, yields only its configuration, and nothing if the family has
+        another placement.
+        """
         piped, made = run.pp > 1, Configuration(run, False, ())
         if self.family is not None:
             own = replace(made, run=replace(run, schedule=self.family), families=(self.family,))
@@ -202,16 +223,22 @@ class Space:
             yield replace(made, splits=split, families=families[split])
 
     def _passing_weights(self, run: TrainingRun) -> Iterator[Configuration]:
-        """Configurations with one stage per rank and larger stages last, since the step begins and
-        ends with the first."""
+        """Yield the configuration of ``run`` that passes weights, if it is valid.
+
+        It has one stage per rank. If layers do not divide evenly, the last stages are larger, since
+        a step begins and ends with the first.
+        """
         counts = self.fixed.get("layers_per_stage", run.layers_by_stage[::-1])
         own = replace(run, layers_per_stage=None if counts == run.layers_by_stage else counts)
         if self._valid(own):
             yield Configuration(own, False, (), passing=Passing.WEIGHTS)
 
     def _check(self) -> None:
-        """Raises InputError if the space is empty: the faults that each combination has, or else
-        all that is fixed."""
+        """Raise InputError if the space is empty.
+
+        The message has the faults that all combinations of keys share, or, if there is none, the
+        keys that the user fixed.
+        """
         even: Cut = lambda run: run.layers_by_stage  # noqa: E731
         if any(next(self.configurations(run, even), None) for run in self.degrees()):
             return
@@ -234,13 +261,15 @@ class Space:
 
 
 def in_words(value: Any) -> str:
-    """A value of a run's key in command-line syntax, such as ``12,14``."""
+    """Return a value of a run's key in command-line syntax, such as ``12,14`` for a tuple."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _headroom(given: float | str | None, cluster: Cluster) -> float:
-    """GiB that plans leave free. Raises InputError if it is not a size, or at least a device's
-    memory."""
+    """Return the memory that plans leave free on each device, in GiB.
+
+    Raises InputError if ``given`` is not a size, or not less than the memory of a device.
+    """
     size = (memory_limit_of(given, name="headroom") or 0.0) / GIB
     if size == inf:  # the word "none"
         return 0.0
@@ -253,8 +282,10 @@ def _headroom(given: float | str | None, cluster: Cluster) -> float:
 
 
 def chunks(layers: int, ranks: int) -> tuple[int, ...]:
-    """The numbers of stages per rank to try: for each number of layers in the largest stage, the
-    fewest."""
+    """Return the numbers of stages per rank to try, in ascending order.
+
+    Of the numbers with equally many layers in the largest stage, only the smallest is tried.
+    """
     if ranks == 1:
         return (1,)
     largest = {-(-layers // (ranks * vp)): vp for vp in range(layers // ranks, 0, -1)}

@@ -1,1 +1,1 @@
-"""From a model's arithmetic and a cluster to the time and memory of a step."""
+"""The prediction of a step's time and memory, from a model's arithmetic and a cluster's rates."""

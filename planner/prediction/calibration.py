@@ -18,7 +18,8 @@ from .fit import fitted
 from .measured_rows import MeasuredRow, read_rows
 
 FAR = 2.0
-"""Median factor between predicted and measured times above which a fit is reported as unusable."""
+"""A note warns that a fit is unusable if predicted and measured times differ by at least this
+factor in the median."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Calibration:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A note if predictions are far from half of the runs that were fitted."""
+        """A warning, if at least half of the predictions for the fitted runs are wrong by the
+        factor :data:`FAR` or more; else empty."""
         off = float(np.median(np.abs(self.residuals)))
         if off < np.log(FAR):
             return ()
@@ -43,11 +45,13 @@ class Calibration:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The cluster file, an argument ``cluster`` of ``predict`` and ``plan``."""
+        """The content of the cluster file, which ``predict`` and ``plan`` take as their argument
+        ``cluster``."""
         return self.cluster.to_dict()
 
     def to_dict(self) -> dict[str, Any]:
-        """The errors of the fit in percent, and its rates."""
+        """Return the fitted rates, and how far predictions with them are from the measured step
+        times, in percent."""
         off = np.abs(np.expm1(self.residuals)) * 100
         return {
             "gpu": self.cluster.gpu.name,
@@ -73,10 +77,11 @@ class Calibration:
 def calibrate(cluster: ClusterLike, runs: Document) -> Calibration:
     """Fit the efficiency of ``cluster`` to measured runs on its GPUs, regularized by priors.
 
-    ``cluster``: a preset's name, a file or an object. ``runs``: an object or file whose ``runs``
-    have the keys of a run, ``model``, and one of ``step_ms``, ``tokens_per_s_per_gpu`` and
-    ``model_tflops_per_gpu``; optionally ``memory_gib``, the memory of the fullest device. Runs
-    whose ``gpu`` is another one are not used. Raises InputError.
+    ``cluster``: a preset's name, a file or an object. ``runs``: an object, or a file with one,
+    whose ``runs`` is a list of objects with the keys of a run, ``model``, and one of ``step_ms``,
+    ``tokens_per_s_per_gpu`` and ``model_tflops_per_gpu``; optionally ``memory_gib``, the memory of
+    the fullest device. Runs on another GPU (their key ``gpu``) are not used. Raises InputError for
+    invalid input, and if no run is usable.
     """
     where = cluster_of(cluster, None)
     rows = read_rows(runs, where)
@@ -88,7 +93,11 @@ def calibrate(cluster: ClusterLike, runs: Document) -> Calibration:
 
 
 def calibrated_on(rows: Iterable[MeasuredRow], *, shapes: bool = True) -> Calibration:
-    """The calibration for rows that are all of one GPU. Raises InputError if no row is usable."""
+    """Return the calibration that is fitted to ``rows``, which are all of one GPU.
+
+    ``shapes``: whether shapes of layers that occur in several rows get a factor of their own.
+    Raises InputError if no row is usable.
+    """
     given = [row for row in rows if row.calibrates]
     if not given:
         raise InputError("runs: expected one without experts and with a known precision")

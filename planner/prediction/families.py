@@ -1,5 +1,5 @@
-"""Families of schedules that a run can have: each stage on one rank, weights updated once per
-step."""
+"""The families of schedules that a run can have: those that send activations, and that update
+weights once per step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EQUAL = StageProfile(1.0, 1.0, 1.0, 1.0, 0.0)
 
 @cache
 def usable_families() -> tuple[str, ...]:
-    """The names of these families."""
+    """Return the names of the families that a run can have."""
     profile = Profile((_EQUAL,) * 4, 4)
     placed = {name: family.placed(profile)[1] for name, family in FAMILIES.items()}
     stays = {name for name, each in placed.items() if each.passing is Passing.ACTIVATIONS}
@@ -29,7 +29,8 @@ def usable_families() -> tuple[str, ...]:
 
 
 def check_family(name: Any) -> None:
-    """Raises InputError if it is not the name of such a family, which may have a parameter."""
+    """Raise InputError unless ``name`` is the name of a family that a run can have, with or without
+    a parameter, as in ``interleaved-1f1b:2``."""
     base = name.lower().partition(":")[0] if isinstance(name, str) else ""
     if (line := replaced(f"--schedule {base}")) is not None:
         raise InputError(f"schedule: {base} {line}")
@@ -41,13 +42,18 @@ def check_family(name: Any) -> None:
 
 @lru_cache(maxsize=256)
 def placement_of(family: str, ranks: int, chunks: int) -> Placement:
-    """The placement of ``chunks`` stages per rank by a family. Raises InputError."""
+    """Return the placement of stages by a family, with ``chunks`` stages per rank. Raises
+    InputError if the family does not exist or cannot have this placement."""
     return find_family(family).placed(Profile((_EQUAL,) * (ranks * chunks), ranks))[1]
 
 
 @lru_cache(maxsize=256)
 def schedule_of(family: str, ranks: int, chunks: int, microbatches: int) -> Schedule:
-    """The schedule of a family for equal stages. Raises InputError."""
+    """Return the schedule of a family for stages that all take equally long.
+
+    ``chunks``: stages per rank. Raises InputError if the family cannot be built, or has another
+    number of stages per rank.
+    """
     try:
         found = build_family(family, Profile((_EQUAL,) * (ranks * chunks), ranks), microbatches)
     except InputError as error:
@@ -59,6 +65,6 @@ def schedule_of(family: str, ranks: int, chunks: int, microbatches: int) -> Sche
 
 
 def splits(schedule: Schedule) -> bool:
-    """Whether B and W are separate ops for some microbatch."""
+    """Return whether the schedule has B and W as separate ops for some microbatch."""
     kinds, _, _ = fields_of(np.concatenate(schedule.order))
     return bool((kinds == OpKind.W).any())

@@ -1,13 +1,14 @@
-"""Calibration: the curves' parameters by regularized least squares on logarithms.
+"""Calibration: the parameters of the efficiency curves, by regularized least squares on logarithms.
 
-The objective is the sum of squares of log(predicted / measured) divided by its noise, plus that of
-each parameter's logarithm divided by its prior's spread. It is minimized by Gauss-Newton with
-numerical derivatives; outliers count linearly (Huber, 1964). A parameter that the measurements do
-not determine keeps its prior.
+The objective has two terms: the sum of squares of log(predicted / measured) divided by its noise,
+and the sum of squares of the logarithm of each parameter relative to its prior's median, divided by
+the prior's spread. It is minimized by Gauss-Newton iterations with numerical derivatives; outliers
+count linearly instead of squared (Huber, 1964). A parameter that the measurements do not determine
+keeps the median of its prior.
 
-If at least :data:`ROWS` rows share the shape of a layer (its widths, the microbatch, the sequence,
-tensor parallelism ...), the ratio of measured to calculated time of that shape is another
-parameter: such layers are measured indirectly, and smooth curves cannot capture how libraries
+If at least :data:`ROWS` rows have a layer of the same shape (its widths, the microbatch, the
+sequence, tensor parallelism ...), the ratio of measured to calculated time of this shape is another
+parameter: the rows measure such layers indirectly, and smooth curves cannot capture how libraries
 handle a particular shape.
 """
 
@@ -29,16 +30,18 @@ from .rates import Rates
 from .step import PredictedStep
 
 ROWS = 3
-"""Minimum number of rows with a layer's shape for a factor of its own."""
+"""Minimum number of rows with the same shape of layer for which this shape gets a factor of its
+own."""
 SHAPE_SPREAD = {WorkKind.HEAD: 0.4}
 LAYER_SPREAD = 0.15
-"""Prior standard deviation of the log of a shape's factor. For a head, whose kernels differ more
-between libraries: :data:`SHAPE_SPREAD`."""
+"""Prior standard deviation of the logarithm of a shape's factor. Heads, whose kernels differ more
+between libraries, have the one in :data:`SHAPE_SPREAD`."""
 NOISE, UNSHAPED, HUBER = 0.02, 0.06, 2.0
-"""Relative noise of a predicted time if all shapes have a factor, and if one has none. Residuals
-above HUBER times the noise count linearly."""
+"""Relative noise of a predicted step time: ``NOISE`` if a shape of the row has a factor of its own,
+``UNSHAPED`` if none has. Residuals above ``HUBER`` times the noise count linearly."""
 FORMER, USUAL_SPREAD = 2, 0.15
-"""Prior for the spread of residuals: this number of pseudo-rows with this standard deviation."""
+"""Prior of the spread of residuals: as if this number of further rows had residuals with this
+standard deviation."""
 MEMORY_NOISE = 0.03
 """Relative noise of a measured memory peak."""
 STEP, CLOSE, ROUNDS = 1e-3, 1e-2, 12
@@ -47,7 +50,8 @@ maximum number of iterations."""
 
 
 def predicted(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> FloatArray:
-    """The predicted step times of rows, which are all of one GPU, in milliseconds, (N,)."""
+    """Return the predicted step times of ``rows``, which are all of one GPU, in milliseconds,
+    (N,)."""
     rates: dict[str, Rates] = {}
     return np.array([PredictedStep(row.setup, _rates(row, efficiency, rates)).time for row in rows])
 
@@ -59,18 +63,19 @@ def _rates(row: MeasuredRow, efficiency: Efficiency, known: dict[str, Rates]) ->
 
 
 def peak_gib(row: MeasuredRow, efficiency: Efficiency) -> float:
-    """Memory of the fullest device, in GiB."""
+    """Return the predicted memory of the fullest device, in GiB."""
     return fullest(PredictedStep(row.setup, Rates(row.reaching(efficiency))))
 
 
 @dataclass(frozen=True)
 class LeastSquares:
-    """Fits unknowns x, (X,), to measurements, (N,); all are logarithms.
+    """A least-squares fit of unknowns x, (X,), to measurements, (N,); all values are logarithms.
 
-    ``model(x, rows)``: the predictions for the rows with these indices. ``noise``: of each row.
-    ``prior``, ``spread``, ``most``: mean, standard deviation and maximum of each unknown.
-    ``touched``: the rows that depend on each unknown. ``close``: the relative decrease of the loss
-    below which iterations stop.
+    ``model(x, rows)``: returns the predictions for the rows with the indices ``rows``.
+    ``measured``: the measurements. ``noise``: standard deviation of each measurement. ``prior``,
+    ``spread``, ``most``: mean, standard deviation and maximum of each unknown. ``touched``: for
+    each unknown, the indices of the rows that depend on it. ``close``: the relative decrease of the
+    loss below which the iterations stop.
     """
 
     model: Callable[[FloatArray, Sequence[int]], FloatArray]
@@ -83,7 +88,7 @@ class LeastSquares:
     close: float = CLOSE
 
     def run(self) -> tuple[FloatArray, FloatArray]:
-        """The unknowns, and the residuals: predicted minus measured."""
+        """Return the fitted unknowns, (X,), and the residuals (predicted minus measured), (N,)."""
         every, last = range(len(self.measured)), np.inf
         x: FloatArray = self.prior.copy()
         residuals = self._residuals(x, every)
@@ -101,13 +106,15 @@ class LeastSquares:
         return found
 
     def _loss(self, x: FloatArray, residuals: FloatArray) -> float:
-        """The loss: Huber's over rows, plus the priors'."""
+        """Return the loss: Huber's loss over rows, plus the squared distances of unknowns from
+        their priors."""
         off = np.abs(residuals) / self.noise
         rows = np.where(off < HUBER, off**2, 2 * HUBER * off - HUBER**2)
         return float(rows.sum() + (((x - self.prior) / self.spread) ** 2).sum())
 
     def _move(self, x: FloatArray, residuals: FloatArray) -> FloatArray:
-        """The Gauss-Newton step, of at most 0.7 in each unknown."""
+        """Return the Gauss-Newton step, (X,), scaled down such that no unknown changes by more than
+        0.7."""
         jacobian = self._jacobian(x, residuals)
         weight = 1 / (self.noise * np.maximum(self.noise, np.abs(residuals) / HUBER))
         matrix = (jacobian.T * weight) @ jacobian + np.diag(1 / self.spread**2)
@@ -125,9 +132,10 @@ class LeastSquares:
 
 
 def fitted(rows: Sequence[MeasuredRow], *, shapes: bool) -> tuple[Efficiency, FloatArray]:
-    """The efficiency fitted to rows that are all of one GPU, and log(predicted / measured) of each.
+    """Return the efficiency fitted to ``rows``, which are all of one GPU, and log(predicted /
+    measured) of each row's step time, (N,).
 
-    ``shapes``: whether shapes of layers have factors.
+    ``shapes``: whether shapes of layers that occur in several rows get a factor of their own.
     """
     every, curves = range(len(rows)), priors(memory=False)
     usual, spread, most = np.array([*curves.values()]).T
@@ -162,7 +170,8 @@ def fitted(rows: Sequence[MeasuredRow], *, shapes: bool) -> tuple[Efficiency, Fl
 
 
 def _shapes(rows: Sequence[MeasuredRow]) -> dict[str, list[int]]:
-    """The indices of the rows of each shape that at least :data:`ROWS` rows share."""
+    """Return the indices of the rows that have a layer of each shape, for shapes in at least
+    :data:`ROWS` rows."""
     found: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         for shape in row.setup.shapes:
@@ -171,7 +180,8 @@ def _shapes(rows: Sequence[MeasuredRow]) -> dict[str, list[int]]:
 
 
 def with_memory(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> Efficiency:
-    """The efficiency with memory overhead fitted to the rows whose memory was measured."""
+    """Return ``efficiency`` with the memory overhead fitted to the rows whose memory was
+    measured."""
     known = [(row, row.memory_gib) for row in rows if row.memory_gib is not None]
     bare, found = _with(efficiency, fragmentation=0.0, context_gib=0.0), priors(memory=True)
     usual, spread, most = np.array([*found.values()]).T
@@ -204,8 +214,8 @@ def _shape_spread(shape: str) -> float:
 
 
 def _spread(residuals: FloatArray) -> float:
-    """The 68 % quantile of absolute residuals, combined with :data:`FORMER` pseudo-rows of the
-    prior."""
+    """Return the spread of residuals: the 68% quantile of their absolute values, combined with the
+    prior of :data:`FORMER` further rows."""
     count = len(residuals)
     middle = max(NOISE, float(np.quantile(np.abs(residuals), 0.68))) if count else 0.0
     return float(np.sqrt((FORMER * USUAL_SPREAD**2 + count * middle**2) / (FORMER + count)))

@@ -1,9 +1,10 @@
-"""Measured runs as rows: a model, the keys of a run, and the measured values.
+"""Measured runs: for each a model, the keys of a run, and the measured values.
 
 A file has the format of the published measurements: an object with ``runs``, a list of objects with
 the keys of a run, ``model`` (a preset's name, or one of the file's ``models``), and a measured
-``step_ms``, ``tokens_per_s_per_gpu`` or ``model_tflops_per_gpu``. ``vtrain`` has rows as lists,
-with their keys in ``columns``.
+``step_ms``, ``tokens_per_s_per_gpu`` or ``model_tflops_per_gpu``. The file may also have
+``vtrain``, a table whose ``rows`` are lists of values, with the keys of these values in
+``columns``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ VTRAIN = {
     **{"source": "vtrain", "gpu": "A100-80GB", "seq": 1024},
     **{"precision": "fp16", "recompute": "full"},
 }
-"""Common values of all rows of vTrain's measurements (Bang et al., 2023)."""
+"""Values that all rows of vTrain's measurements (Bang et al., 2023) have in common."""
 LEAST, MOST = 1e-6, 1e12
 """The range of valid measured values."""
 AGREE = 1.05  # most that a time and a throughput of one run can differ
@@ -34,12 +35,17 @@ _BESIDE = (
     "source", "case", "release", "note", "seq_stated", "weights_optimizer_gib", "activation_gib",
     "activation_none_gib",
 )  # fmt: skip
-"""Keys on a row's origin, and on other measurements; they are not used by the fit."""
+"""Keys for the origin of a row and for other measurements, which the fit does not use."""
 
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """A measured run. ``memory_gib``: None if it was not measured."""
+    """A measured run.
+
+    ``source``: the name of the publication. ``cluster``: the cluster on which the run was measured.
+    ``step_ms``: step time in milliseconds. ``memory_gib``: memory of the fullest device, None if it
+    was not measured. ``precision_known``: whether the source states the precision.
+    """
 
     source: str
     model: str
@@ -51,25 +57,28 @@ class MeasuredRow:
 
     @property
     def calibrates(self) -> bool:
-        """Whether the curves are fitted to it. Excluded are experts, whose loads are uneven, and
-        unknown precisions."""
+        """Whether calibration uses the row. Runs with experts, whose loads are uneven, and runs of
+        unknown precision are left out."""
         return self.precision_known and self.setup.model.experts is None
 
     def reaching(self, efficiency: Efficiency) -> Cluster:
-        """The cluster on which it was measured, with this efficiency."""
+        """Return the row's cluster with another ``efficiency``."""
         return self.cluster.model_copy(update={"efficiency": efficiency})
 
     @property
     def group(self) -> tuple[str, str, int, int, int]:
-        """The key of rows that differ only in how the same model and batch are distributed over the
-        same number of GPUs."""
+        """A key that is equal for rows that differ only in how the same model and batch are
+        distributed over the same number of GPUs."""
         run = self.setup.run
         return self.source, self.model, run.layers, run.gpus, run.global_batch
 
 
 def read_rows(given: Document, own: Cluster | None = None) -> list[MeasuredRow]:
-    """All rows of a file of measurements. ``own``: the cluster of rows without ``gpu``, or with its
-    name or its GPU's. Raises InputError, with the row, if one is invalid."""
+    """Return all rows of a file or object of measurements.
+
+    ``own``: the cluster of rows that do not name a GPU, or that name this cluster or its GPU.
+    Raises InputError, with the name of the row, if a row is invalid.
+    """
     document, where = read_document(given, "measurements")
     models, rows = document.get("models", {}), document.get("runs", [])
     if not isinstance(models, dict) or not all(isinstance(of, dict) for of in models.values()):
@@ -126,7 +135,8 @@ def _row(row: dict[str, Any], models: Mapping[str, Any], own: Cluster | None) ->
 
 
 def _step_ms(measured: Mapping[str, float | None], setup: Setup) -> float:
-    """The step time: measured, or from the measured throughput, in milliseconds."""
+    """Return the step time in milliseconds: as measured, or calculated from the measured
+    throughput."""
     run, (step_ms, tokens, teraflops) = setup.run, [measured[key] for key in _MEASURED[:3]]
     by_tokens = None if tokens is None else run.global_batch * run.seq / (tokens * run.gpus) * 1e3
     if step_ms is not None:
@@ -143,7 +153,8 @@ def _step_ms(measured: Mapping[str, float | None], setup: Setup) -> float:
 
 
 def _counted_flops(setup: Setup) -> float:
-    """FLOPs of a step with full recomputation (Narayanan et al., 2021, equation 3)."""
+    """Return the FLOPs of a step, counted with full recomputation (Narayanan et al., 2021, equation
+    3)."""
     model, run = setup.model, setup.run
     h, layers = model.hidden, run.layers
     parts = 1 + run.seq / (6 * h) + model.vocab / (16 * layers * h)

@@ -1,11 +1,11 @@
 """Memory of each rank: persistent states, activations of microbatches, and temporary buffers.
 
-Activations are the peak of the simulated schedule by the rules of the cost model: M_B from F's
-start to B's end. To this is added the largest temporary memory of a layer while it runs: recomputed
-activations, gradients of its products' outputs, and the workspace of its kernels. With FSDP, these
-include its gathered weights, and those of the next layer, which are prefetched; if weights are
-passed, buffers for transfers. ``reserve`` is the overhead of the allocator and libraries, by the
-cluster's calibration.
+Activations are the peak of the simulated schedule by the rules of the cost model: M_B is held from
+the start of F to the end of B. To this is added the largest temporary memory of any layer while it
+runs: recomputed activations, gradients with respect to the outputs of matrix products, and the
+workspace of kernels. With FSDP, gathered weights are added: those of a layer, and of the next one,
+which are prefetched. If weights are passed, buffers for transfers are added. ``reserve`` is the
+overhead of the allocator and of libraries, by the calibration of the cluster's GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ KINDS = ("weights", "gradients", "optimizer", "activations", "gathered", "worksp
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """Bytes on one device by kind, one of :data:`KINDS`; ``stages``: the stages that it runs."""
+    """Memory on a device of one pipeline rank. ``stages``: the stages whose weights the rank keeps.
+    ``bytes``: the bytes of each kind in :data:`KINDS`."""
 
     stages: tuple[int, ...]
     bytes: Mapping[str, float]
@@ -37,13 +38,13 @@ class RankMemory:
         return sum(self.bytes.values())
 
     def to_dict(self) -> dict[str, object]:
-        """The memory by kind, in GiB."""
+        """Return the stages, and the memory of each kind and in total, in GiB."""
         by_kind = {kind: size / GIB for kind, size in self.bytes.items()}
         return {"stages": list(self.stages), **by_kind, "total": self.total / GIB}
 
 
 def memory_of(step: PredictedStep) -> tuple[RankMemory, ...]:
-    """The memory of each pipeline rank."""
+    """Return the memory of each pipeline rank."""
     reached, found = step.cluster.efficiency, []
     for rank, held, buffers in zip(_kept(step), step.activation_bytes, step.buffers, strict=True):
         gathered = rank.bytes["gathered"] + buffers
@@ -54,25 +55,29 @@ def memory_of(step: PredictedStep) -> tuple[RankMemory, ...]:
 
 
 def fullest(step: PredictedStep) -> float:
-    """Memory of the fullest device, in GiB."""
+    """Return the memory of the fullest device, in GiB."""
     return max(rank.total for rank in memory_of(step)) / GIB
 
 
 def rooms_of(step: PredictedStep) -> tuple[float, ...]:
-    """Bytes available for activations on each rank: the device's memory without all else and the
-    allocator's share. Buffers for passed weights are not subtracted."""
+    """Return the bytes that each rank has for activations: the device's memory without everything
+    else that the rank holds, and without the overhead of the allocator and of libraries.
+
+    Buffers for passed weights are not subtracted.
+    """
     tensors = room_of(step.cluster)
     return tuple(max(0.0, tensors - each.total) for each in _kept(step))
 
 
 def room_of(cluster: Cluster) -> float:
-    """Bytes of tensors that fit on a device."""
+    """Return the bytes of tensors that fit on a device, given the overhead of the allocator and of
+    libraries."""
     whole = cluster.gpu.memory_gib - cluster.efficiency.context_gib
     return whole * GIB / (1 + cluster.efficiency.fragmentation)
 
 
 def _kept(step: PredictedStep) -> Iterator[RankMemory]:
-    """The memory of each rank without activations, transfer buffers and reserve."""
+    """Yield the memory of each rank without activations, transfer buffers and reserve."""
     setup, fetched = step.setup, 2 if step.setup.run.sharding is Sharding.FSDP else 1
     for rank, (run, _) in enumerate(step.shares):
         stages = step.owned(rank)
@@ -89,5 +94,5 @@ def _kept(step: PredictedStep) -> Iterator[RankMemory]:
 
 
 def beside(work: LayerWork) -> float:
-    """Additional bytes, on top of M_B, while the layer runs."""
+    """Return the bytes that are held in addition to M_B while the layer runs."""
     return work.m_r + work.workspace + sum(t.bytes for t in work.held if t.made is OpKind.B)

@@ -1,25 +1,26 @@
-"""Times of kernels, messages and layers on one rank, by a cluster's peaks and the rates it reaches.
+"""Times of kernels, messages and layers on one rank, from a cluster's peaks and the rates that it
+reaches.
 
-The time of a kernel on a GPU is a roofline with a share of the peaks:
+The time of a kernel on a GPU follows a roofline model, with a share of the peaks:
 
 * A matrix product reaches the share ``gemm`` of the peak. A short inner dimension k reduces this by
-  k / (k + ``gemm_depth``), and a small result leaves multiprocessors idle: it is distributed in
-  tiles of 128 x 128 (NVIDIA, "Matrix multiplication background", 2023).
+  the factor k / (k + ``gemm_depth``), and a small result leaves multiprocessors idle: it is
+  distributed in tiles of 128 x 128 (NVIDIA, "Matrix multiplication background", 2023).
 * Fused attention reaches the share ``attention`` of the peak; a multiprocessor takes 128 queries of
   a head at a time (Dao, 2023, section 3.2). In a ring, each round is a separate kernel.
-* All else, and products with a short inner dimension, are limited by the share ``memory`` of the
-  bandwidth.
+* All other kernels, and products with a short inner dimension, are limited by the share ``memory``
+  of the memory bandwidth.
 * No kernel takes less than the launch time on the host, ``kernel_ms``.
 
 The time of a collective is latency plus size over bandwidth. Ranks are laid out as in Megatron:
-tensor parallel ones adjacent, then context parallel, data parallel, and stages outermost; experts
-are distributed over the first three. A ring over several nodes leaves each node once for each of
-its members there, so that their network links add up (NCCL's rings). A ring takes ``size`` - 1
-steps, twice that for an all-reduce, for which NCCL uses a tree if it is shorter; an all-to-all
-sends everything at once.
+tensor parallel ranks are adjacent, then follow context parallel ranks, data parallel ranks, and
+pipeline ranks outermost; experts are distributed over the first three. A ring over several nodes
+leaves each node once for each of its members on this node, so that their network links add up
+(NCCL's rings). A ring takes ``size`` - 1 steps, and twice as many for an all-reduce, for which NCCL
+uses a tree if that takes fewer steps; an all-to-all sends everything at once.
 
 Messages of tensor and expert parallelism are exposed: the next kernel waits for them. Context
-parallel messages in a ring (sends) overlap with the attention of the same op, except in its last
+parallel messages in a ring (sends) overlap with the attention of the same op, except in the last
 round. Averaging of gradients is part of the end of a step (:mod:`.step`).
 """
 
@@ -40,41 +41,46 @@ TILE = 128
 
 
 class Traffic(NamedTuple):
-    """Times of messages, in milliseconds: of all, and of the exposed part."""
+    """Time of messages, in milliseconds: in total, and of the exposed part, which does not overlap
+    with computation."""
 
     total: float = 0.0
     exposed: float = 0.0
 
     def plus(self, other: Traffic, times: float = 1.0) -> Traffic:
-        """The sum of this and ``times`` the other."""
+        """Return the sum of this traffic and ``times`` times ``other``."""
         return Traffic(self.total + times * other.total, self.exposed + times * other.exposed)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """Times of a layer for one microbatch, in milliseconds: of the kernels and of the exposed
-    messages of each op, and of the messages of each group, summed over ops."""
+    """Times of a layer for one microbatch, in milliseconds.
+
+    ``kernels``: time of the kernels of each op. ``exposed``: time of the exposed messages of each
+    op. ``traffic``: time of the messages in each group of ranks, over all ops.
+    """
 
     kernels: Mapping[OpKind, float]
     exposed: Mapping[OpKind, float]
     traffic: Mapping[Group, Traffic]
 
     def of(self, op: OpKind) -> float:
-        """The time from the op's start to its end."""
+        """Return the time from the op's start to its end."""
         return self.kernels[op] + self.exposed[op]
 
 
 @dataclass(frozen=True, eq=False)
 class Rates:
-    """Times on ``cluster``, in milliseconds."""
+    """Times of kernels, messages and layers on ``cluster``, in milliseconds."""
 
     cluster: Cluster
     _known: dict[tuple[int, float], LayerTimes] = field(default_factory=dict)
 
     def layer(self, work: LayerWork, factor: float) -> LayerTimes:
-        """The times of a layer. ``factor``: ratio of measured to calculated time of such a layer.
+        """Return the times of a layer, which are cached by the identity of the object ``work``.
 
-        Times are stored by the identity of ``work``.
+        ``factor``: the ratio of measured to calculated time, by which all times of the layer are
+        multiplied.
         """
         key = id(work), factor
         if key not in self._known:
@@ -97,8 +103,8 @@ class Rates:
         return LayerTimes(times, exposed, traffic)
 
     def of(self, kernel: Kernel) -> float:
-        """The time of one kernel, of the several passes that it represents, or of a collective
-        without contention."""
+        """Return the time of a kernel, or of all kernels that the object represents. For a
+        collective, it is the time without contention."""
         reached = self.cluster.efficiency
         if isinstance(kernel, Collective):
             latency = kernel.steps * self.link(kernel.apart, kernel.size).latency
@@ -112,18 +118,19 @@ class Rates:
         return kernel.kernels * max(self.moving(kernel.bytes / kernel.kernels), reached.kernel_ms)
 
     def moving(self, size: float) -> float:
-        """The time to read or write this number of bytes of device memory."""
+        """Return the time to read or write ``size`` bytes of device memory."""
         return size / (self.cluster.gpu.gigabytes_per_second * self.cluster.efficiency.memory * 1e6)
 
     def sending(self, collective: Collective) -> float:
-        """The time of one of many collectives, whose latencies overlap."""
+        """Return the time of a collective without its latency, as for one of many collectives whose
+        latencies overlap."""
         link = self.link(collective.apart, collective.size)
         reached = self.cluster.efficiency.link
         return collective.wire_bytes / (link.gigabytes_per_second * reached * 1e6)
 
     def link(self, apart: int, size: int) -> Link | ClusterLink:
-        """The link from a rank to the others of its group: ``size`` ranks, each ``apart`` from the
-        next."""
+        """Return the link from a rank to the other ranks of its group: ``size`` ranks, whose
+        numbers are ``apart`` from each other."""
         node, inside, between = (
             self.cluster.gpus_per_node,
             self.cluster.inside,
@@ -136,13 +143,17 @@ class Rates:
         return Link(between.latency, max(rate, between.gigabytes_per_second))
 
     def reached(self, link: Link | ClusterLink) -> Link:
-        """The link as messages reach it, with their minimum time as latency."""
+        """Return the link with the bandwidth that messages reach, and with the minimum time of a
+        message added to its latency."""
         rates = self.cluster.efficiency
         return Link(link.latency + rates.collective_ms, link.gigabytes_per_second * rates.link)
 
     def _gemm(self, gemm: Gemm) -> float:
-        """Partial last waves are not modelled: without them, predictions are closer to published
-        times."""
+        """Return the time of a matrix product by its FLOPs.
+
+        Partial last waves of tiles are not modeled: predictions without them are closer to
+        published times.
+        """
         gpu, reached = self.cluster.gpu, self.cluster.efficiency
         share = reached.gemm_narrow if gemm.precision.is_narrow else reached.gemm
         filled = min(1.0, gemm.m * gemm.n * gemm.count / TILE**2 / gpu.multiprocessors)

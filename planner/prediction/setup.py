@@ -1,4 +1,5 @@
-"""The part of a prediction that does not depend on speeds: work, states, order of ops, shapes."""
+"""The part of a prediction that does not depend on the speed of hardware: work, states, order of
+ops, and shapes of layers."""
 
 from __future__ import annotations
 
@@ -34,21 +35,22 @@ from ..models.work import (
 from .families import check_family, placement_of, schedule_of, splits
 
 Counted: TypeAlias = list[tuple[LayerWork, int]]
-"""Distinct layers, and the number of each."""
+"""Distinct layers, each with the number of times that it occurs."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A model and a run."""
+    """A model, and the run for which its step is predicted."""
 
     model: Model
     run: TrainingRun
 
     @classmethod
     def of(cls, model: ModelLike, given: Mapping[str, Any], cluster: Cluster) -> Setup:
-        """The setup for a model, given by name or document, and the keys of a run on a cluster.
+        """Return the setup for a model (a preset's name, a file or an object) and the keys of a run
+        on a cluster.
 
-        Raises InputError if the run does not match the model or the cluster.
+        Raises InputError if the keys do not match the model or the cluster.
         """
         known = read_model(model)
         run = TrainingRun.of(usual(known) | dict(given), known)
@@ -64,24 +66,26 @@ class Setup:
 
     @cached_property
     def work(self) -> ModelWork:
-        """The work of all layers on one rank. Equal layers are one object, also across setups."""
+        """The work of all layers on one rank. Equal layers are the same object, also in other
+        setups."""
         return ModelWork(layers_of(self.model, self.run), self.run.layers_by_stage)
 
     @cached_property
     def stages(self) -> tuple[Counted, ...]:
-        """The distinct layers of each stage, and the number of each."""
+        """The distinct layers of each stage, each with the number of times that it occurs."""
         return tuple(map(different, self.work.stages))
 
     @property
     def model_flops(self) -> float:
         """FLOPs of a step on all GPUs: three times those of the forward pass, without causal
-        masking or recomputation (Korthikanti et al., 2022, appendix A)."""
+        masking and without recomputation (Korthikanti et al., 2022, appendix A)."""
         run, forward = self.run, sum(work.model_flops for work in self.work.layers)
         return 3 * forward * run.microbatches * run.tp * run.cp * run.dp
 
     @cached_property
     def states(self) -> tuple[States, ...]:
-        """The states of each stage: weights, gradients and optimizer states."""
+        """The bytes of weights, gradients and optimizer states of each stage, on one rank of its
+        group."""
         return tuple(map(self._states, self.stages))
 
     def _states(self, layers: Counted) -> States:
@@ -92,7 +96,8 @@ class Setup:
 
     @cached_property
     def exchanges(self) -> tuple[list[tuple[Collective, int]], ...]:
-        """The collectives of each stage with its replicas, and the number of each per step."""
+        """For each stage, the collectives between replicas, each with the number of times that it
+        runs per step."""
         run, rounds = self.run, rounds_of(self.run)
         return tuple(
             [(c, n * rounds) for work, n in layers for c in step_collectives(work.parameters, run)]
@@ -101,17 +106,18 @@ class Setup:
 
     @cached_property
     def owners(self) -> tuple[int, ...]:
-        """The rank of each stage."""
+        """The rank of each stage, (S,)."""
         return placement_of(self.run.schedule, self.run.pp, self.run.vp).owners
 
     @cached_property
     def shapes(self) -> frozenset[str]:
-        """The names of the shapes of decoder layers and head."""
+        """The names (:meth:`shape`) of the shapes of all decoder layers and of the head."""
         works = (work for work, _ in different(self.work.layers))
         return frozenset(self.shape(work) for work in works if work.kind is not WorkKind.EMBEDDING)
 
     def shape(self, work: LayerWork) -> str:
-        """A name for everything that determines the time of ``work``, except 16-bit formats."""
+        """Return a name that encodes everything that determines the time of ``work``, except which
+        16-bit format is used."""
         model, run = self.model, self.run
         words = [str(work.kind), f"h{model.hidden}"]
         if work.kind in {WorkKind.EMBEDDING, WorkKind.HEAD}:
@@ -128,29 +134,31 @@ class Setup:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The schedule of the run's family for equal stages."""
+        """The schedule of the run's family for stages that all take equally long."""
         run = self.run
         return schedule_of(run.schedule, run.pp, run.vp, run.microbatches)
 
     @cached_property
     def splits(self) -> bool:
-        """Whether the family has B and W as separate ops."""
+        """Whether the run's family has B and W as separate ops."""
         return splits(self.schedule)
 
     def schedule_for(self, profile: Profile) -> Schedule:
-        """The schedule of the run's family for the stages of ``profile``."""
+        """Return the schedule of the run's family, ordered by the times of ``profile`` if the
+        family's order depends on times."""
         if not find_family(self.run.schedule).by_times:
             return self.schedule
         return build_family(self.run.schedule, profile, self.run.microbatches, memory_limit=inf)
 
 
 def rounds_of(run: TrainingRun) -> int:
-    """The number of times per step that weights and gradients are exchanged with replicas."""
+    """Return how often per step weights and gradients are exchanged with replicas: once per
+    microbatch with FSDP, else once."""
     return run.microbatches if run.sharding is Sharding.FSDP else 1
 
 
 def check_precision(precision: Precision, cluster: Cluster) -> None:
-    """Raises InputError if the cluster's GPU has no units for it."""
+    """Raise InputError if the cluster's GPU has no units for ``precision``."""
     gpu = cluster.gpu
     if not gpu.has(precision.units):
         known = ", ".join(each for each in Precision if gpu.has(each.units))
@@ -160,8 +168,8 @@ def check_precision(precision: Precision, cluster: Cluster) -> None:
 
 
 def layers_of(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
-    """The work of all layers on one rank. Equal layers are one object, also in another run that
-    differs only in keys that do not matter."""
+    """Return the work of all layers on one rank. Equal layers are the same object, also for another
+    run that differs only in keys that do not change the work of a layer."""
     sharding = run.sharding if run.sharding is Sharding.FSDP else Sharding.NONE
     cut = min(run.pp, 2) if model.tied else 1
     plain = replace(run, gpus=1, dp=1, vp=1, pp=cut, global_batch=1)
@@ -170,5 +178,6 @@ def layers_of(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
 
 @cache
 def _layers(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
-    """The layers of a run whose irrelevant keys have been removed."""
+    """Return the layers of a run in which the keys that do not change a layer's work have neutral
+    values, so that the result is cached for all such runs."""
     return work_of(model, run).layers

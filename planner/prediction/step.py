@@ -1,9 +1,11 @@
-"""A step: stages' times from their layers, the simulated schedule, and the end of the step.
+"""The predicted step of a run: times of stages from their layers, the simulated schedule, and the
+end of the step.
 
-After the last backward, gradients are averaged and the optimizer steps. The share ``exposed`` of
-the averaging, and of FSDP's gathering and scattering in each microbatch, is exposed; or all that
-takes longer than the computation, if that is more. The optimizer is limited by memory bandwidth:
-:data:`STEPPED` bytes per parameter whose state the rank keeps.
+After the last backward, gradients are averaged over replicas and the optimizer steps. Of the
+averaging (and of FSDP's gathering and scattering in each microbatch), the share ``exposed`` adds to
+the step time, or the part by which it takes longer than the computation, if that is more. The
+optimizer is limited by memory bandwidth: it moves :data:`STEPPED` bytes per parameter whose state
+the rank keeps.
 """
 
 from __future__ import annotations
@@ -29,17 +31,19 @@ from .rates import OPS, LayerTimes, Rates, Traffic
 from .setup import Setup
 
 STEPPED = 38.0
-"""Bytes per parameter that Adam in mixed precision moves: float32 gradients read for the norm, read
-and zeroed (12), master weights and two moments read and written (24), 16-bit weights written (2).
-"""
+"""Bytes that Adam in mixed precision moves per parameter: float32 gradients read for the norm, read
+and zeroed (12), master weights and two moments read and written (24), 16-bit weights written
+(2)."""
 
 
 @dataclass(frozen=True)
 class PredictedStep:
-    """The times of a step of ``setup``, in milliseconds.
+    """The predicted step of ``setup`` at the given ``rates``, with all times in milliseconds.
 
-    ``planned``: a schedule whose order of ops replaces the family's; ``passing``: with ``weights``,
-    microbatches are distributed round-robin over ranks, and each rank owns a stage.
+    ``planned``: a schedule whose order of ops is used instead of that of the run's family; None to
+    use the family's. ``passing``: what pipeline ranks send each other; with ``weights``,
+    microbatches are distributed round-robin over ranks, and each rank owns the weights of one
+    stage.
     """
 
     setup: Setup
@@ -52,19 +56,21 @@ class PredictedStep:
         return self.rates.cluster
 
     def scheduled(self, family: str) -> PredictedStep:
-        """The same step with the order of ops, and the placement, of another family."""
+        """Return the same step with the order of ops and the placement of another family."""
         run = replace(self.setup.run, schedule=family)
         return replace(self, setup=replace(self.setup, run=run))
 
     def layer(self, work: LayerWork) -> LayerTimes:
-        """The times of a layer, including the calibrated factor of its shape."""
+        """Return the times of a layer for one microbatch, including the calibrated factor of its
+        shape."""
         factors = self.cluster.efficiency.shapes
         factor = factors.get(self.setup.shape(work), 1.0) if factors else 1.0
         return self.rates.layer(work, factor)
 
     @cached_property
     def layers(self) -> tuple[list[tuple[LayerTimes, int]], ...]:
-        """The times of the distinct layers of each stage, and the number of each."""
+        """For each stage, its distinct layers as pairs: times of the layer, and the number of such
+        layers."""
         known: dict[int, LayerTimes] = {}
         for work in (work for layers in self.setup.stages for work, _ in layers):
             known[id(work)] = known.get(id(work)) or self.layer(work)
@@ -72,26 +78,29 @@ class PredictedStep:
 
     @cached_property
     def profile(self) -> Profile:
-        """The pipeline profile: one entry per stage, and links between the ranks of one replica."""
+        """The profile of the simulated schedule: one entry per stage, and the links between the
+        pipeline ranks of one replica."""
         planned = self.planned
         return self.profile_for(self.setup.splits if planned is None else splits(planned))
 
     @cached_property
     def safe_profile(self) -> Profile:
-        """The same with M_B >= M_W, so that its memory is valid for every schedule."""
+        """The profile with M_B >= M_W on every stage, so that its memory is valid for every
+        schedule."""
         return self.profile_for(True)
 
     @cached_property
     def raised(self) -> tuple[int, ...]:
-        """The stages whose M_B is raised in :attr:`safe_profile`."""
+        """The stages whose M_B is higher in :attr:`safe_profile` than in a profile for BW ops."""
         pairs = zip(self.safe_profile.stages, self.profile_for(False).stages, strict=True)
         return tuple(s for s, (safe, own) in enumerate(pairs) if safe.m_b > own.m_b)
 
     def profile_for(self, split: bool) -> Profile:
-        """The profile for a schedule with B and W as separate ops (``split``) or as one op.
+        """Return the profile for a schedule with B and W as separate ops (``split``) or as one op.
 
-        The cost model requires M_W <= M_B, but recomputed inputs and output gradients that wait for
-        W can exceed it. If B and W are separate, M_B is raised to M_W; otherwise nothing waits.
+        The cost model requires M_W <= M_B, but what waits for W (recomputed inputs and output
+        gradients) can exceed M_B. If B and W are separate, M_B is hence raised to M_W; if they are
+        one op, nothing waits for W, and M_W is reduced to M_B.
         """
         memory = self.cluster.gpu.memory_gib * 2**30
         return Profile(
@@ -115,10 +124,11 @@ class PredictedStep:
         )
 
     def _links(self) -> Links | None:
-        """Links between pipeline ranks, some of which may share a node.
+        """Return the links between pipeline ranks, of which some may be on the same node; None for
+        a single rank.
 
-        All messages that leave a rank share its port, as do all that reach it: passed weights go
-        from an owner to many ranks.
+        All messages that leave a rank share one port, and so do all messages that reach it: passed
+        weights go from their owner to many ranks.
         """
         run, node = self.setup.run, self.cluster.gpus_per_node
         if run.pp == 1:
@@ -133,29 +143,32 @@ class PredictedStep:
 
     @property
     def replica_link(self) -> Link:
-        """The link between neighbouring replicas of a rank, over all network cards that their rings
-        use."""
+        """The link between neighbors in the group of ranks that average a rank's gradients. Its
+        bandwidth is that of all network cards that the rings of a node use together."""
         run = self.setup.run
         return self.rates.reached(self.rates.link(Group.DP.apart(run), Group.DP.size(run)))
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The simulated schedule."""
+        """The simulated schedule: ``planned``, or else the family's, with the times of
+        :attr:`profile`."""
         return _simulated(self.planned or self.setup.schedule_for(self.profile), self.profile)
 
     @property
     def activation_bytes(self) -> tuple[float, ...]:
-        """The peak memory of each rank's activations, (P,)."""
+        """The peak memory of each rank's activations, in bytes, (P,)."""
         return self.schedule.known_timing.peak_memory
 
     @cached_property
     def ends(self) -> FloatArray:
-        """When each rank has run its ops and received all gradients of its stages, (P,)."""
+        """The time at which each rank has run its ops and has received all gradients of its stages,
+        (P,)."""
         return _ends(self.schedule)
 
     @property
     def makespan(self) -> float:
-        """The end of the last op of all ranks."""
+        """The time at which the last rank has run its ops and has received all gradients of its
+        stages."""
         return float(self.ends.max())
 
     @cached_property
@@ -166,7 +179,8 @@ class PredictedStep:
 
     @cached_property
     def shares(self) -> tuple[tuple[tuple[int, ...], int], ...]:
-        """The stages that each rank runs, and for how many microbatches."""
+        """For each rank, the stages that it runs, and the number of microbatches for which it runs
+        them."""
         run = self.setup.run
         if self.passing is Passing.WEIGHTS:
             counts = (len(range(rank, run.microbatches, run.pp)) for rank in range(run.pp))
@@ -174,22 +188,24 @@ class PredictedStep:
         return tuple((self.owned(rank), run.microbatches) for rank in range(run.pp))
 
     def owned(self, rank: int) -> tuple[int, ...]:
-        """The stages whose weights a rank has."""
+        """Return the stages whose weights ``rank`` keeps."""
         return tuple(s for s, owner in enumerate(self.setup.owners) if owner == rank)
 
     def _of_ranks(self, of_stage: Iterable[float]) -> FloatArray:
-        """The sum over the stages and microbatches that each rank runs, (P,)."""
+        """Return, for each rank, the sum of ``of_stage`` (one value per stage, for one microbatch)
+        over the stages and microbatches that the rank runs, (P,)."""
         values = [*of_stage]
         return np.array([n * sum(values[s] for s in stages) for stages, n in self.shares])
 
     @property
     def work(self) -> FloatArray:
-        """Compute time of each rank, (P,)."""
+        """Compute time of each rank in a step, (P,)."""
         return self._of_ranks(stage.t_f + stage.fused for stage in self.profile.stages)
 
     @cached_property
     def averaging(self) -> tuple[Traffic, ...]:
-        """The exchange of gradients and, with FSDP, weights of each rank with its replicas."""
+        """For each rank, the time per step in which it exchanges gradients (and weights, with FSDP)
+        with its replicas: in total, and the exposed part."""
         stages = [sum(n * self.rates.sending(c) for c, n in own) for own in self.setup.exchanges]
         found, share = [], self.cluster.efficiency.exposed
         for rank, work in enumerate(self.work.tolist()):
@@ -199,7 +215,7 @@ class PredictedStep:
 
     @cached_property
     def optimizer(self) -> float:
-        """The time of the longest optimizer step of a rank."""
+        """The time of the optimizer step on the rank on which it takes longest."""
         updated = [state.updated for state in self.setup.states]
         ranks = range(self.setup.run.pp)
         return self.rates.moving(
@@ -208,29 +224,33 @@ class PredictedStep:
 
     @property
     def stepping(self) -> float:
-        """The time of the optimizer's step, and of the host's fixed overhead per step."""
+        """The time of the optimizer step, plus the host's fixed overhead per step."""
         return self.optimizer + self.cluster.efficiency.step_ms
 
     @cached_property
     def averaged(self) -> float:
-        """The time until all ops and the exposed averaging have ended."""
+        """The time at which all ranks have run their ops and finished the exposed averaging of
+        gradients."""
         return float(max(self.ends + [each.exposed for each in self.averaging]))
 
     @cached_property
     def time(self) -> float:
-        """The step time."""
+        """The step time: until gradients are averaged, plus the optimizer step and the host's
+        overhead."""
         return self.averaged + self.stepping
 
     @property
     def spread(self) -> float:
-        """Standard deviation of the logarithm of :attr:`time`, by the cluster's calibration."""
+        """Standard deviation of the logarithm of measured over predicted step time, by the
+        calibration of the cluster's GPU."""
         reached = self.cluster.efficiency
         known = self.setup.shapes <= reached.shapes.keys()
         return reached.spread if known else reached.spread_elsewhere
 
     @cached_property
     def communication(self) -> dict[str, Traffic]:
-        """Message times by kind, each for the rank on which it takes longest."""
+        """Time of messages per step by kind (``tp``, ``cp``, ``ep``, ``etp``, ``dp``, ``pp``), each
+        for the rank on which it takes longest. Kinds that are not used are left out."""
         ranks = [self._sent(*share) for share in self.shares]
         seen = [group for group in Group if any(group in each for each in ranks)]
         found = {str(g): _longest(each[g] for each in ranks if g in each) for g in seen}
@@ -242,7 +262,11 @@ class PredictedStep:
         return found
 
     def _sent(self, stages: tuple[int, ...], microbatches: int) -> dict[Group, Traffic]:
-        """Message times of one rank within its groups, per step."""
+        """Return the times per step of one rank's messages within its tensor, context and expert
+        parallel groups.
+
+        ``stages``: the stages that the rank runs, for ``microbatches`` microbatches each.
+        """
         found: dict[Group, Traffic] = {}
         for times, count in (each for s in stages for each in self.layers[s]):
             for group, sent in times.traffic.items():
@@ -250,8 +274,13 @@ class PredictedStep:
         return found
 
     def _sends(self) -> Traffic:
-        """Message times of both directions over the boundary between stages, or of all weights and
-        gradients that leave a rank. The exposed part is the increase of the makespan."""
+        """Return the time per step of messages between pipeline ranks.
+
+        The total is, for activations, that of both directions over the boundaries behind a rank's
+        stages, on the rank where it takes longest; for passed weights, that of all messages that
+        leave a rank. The exposed part is the increase of the makespan in comparison with messages
+        that take no time.
+        """
         run, profile, timing = self.setup.run, self.profile, self.schedule.known_timing
         free = _ends(_simulated(self.schedule, replace(profile, links=None))).max()
         exposed = max(0.0, float(self.makespan - free))
@@ -269,14 +298,15 @@ class PredictedStep:
 
     @cached_property
     def parts(self) -> dict[str, float]:
-        """The parts of the step time; they sum to it.
+        """The parts of the step time by name; they sum to it.
 
-        ``compute``: kernels, on average over the ranks; ``memory``: recomputation that saves
-        memory, on the busiest rank; ``uneven``: the busiest rank's excess over the average compute
-        time; ``tp``, ``cp``, ``ep``, ``etp``: its exposed messages; ``bubble``: its idle time until
-        all ranks' ops have ended and passed gradients have arrived; ``links``: the part of that due
-        to messages between stages; ``dp``: exposed averaging of gradients; ``step``: the optimizer
-        and the host's fixed overhead.
+        ``compute``: time of kernels, averaged over the ranks. ``memory``: recomputation that saves
+        memory, on the busiest rank. ``uneven``: compute time of the busiest rank in excess of the
+        average. ``tp``, ``cp``, ``ep``, ``etp``: exposed messages of the busiest rank in these
+        groups. ``bubble``: idle time of the busiest rank until all ranks have run their ops and
+        have received passed gradients, without ``links``. ``links``: the part of this idle time
+        that messages between stages cause. ``dp``: exposed averaging of gradients. ``step``: the
+        optimizer step and the host's fixed overhead.
         """
         work, sent = self.work, self.communication
         rank = int(work.argmax())
@@ -305,12 +335,13 @@ def _longest(traffic: Iterable[Traffic]) -> Traffic:
 
 
 def _simulated(like: Schedule, profile: Profile) -> Schedule:
-    """The schedule with the times of ``profile``."""
+    """Return the schedule ``like`` with the profile ``profile``, and its simulated times."""
     return timed(replace(like, problem=replace(like.problem, profile=profile)))
 
 
 def _ends(schedule: Schedule) -> FloatArray:
-    """When each rank has run its ops and received all gradients of its stages, (P,)."""
+    """Return the time at which each rank has run its ops and has received all gradients of its
+    stages, (P,)."""
     timing = schedule.known_timing
     ends = np.array([row[-1] if len(row) else 0.0 for row in timing.end])
     for transfer, (_, end) in zip(schedule.transfers, timing.transfers, strict=True):
