@@ -1,2 +1,2 @@
-"""User input: profiles, schedules and programs, as files or objects, and the problems they
-define."""
+"""User input: profiles, schedules and programs, given as files or objects, and the problems that
+they define."""

@@ -1,4 +1,5 @@
-"""Files and objects that the library's functions accept, and their names in messages."""
+"""Reading of files and objects that the library's functions accept, and the names by which messages
+refer to them."""
 
 from __future__ import annotations
 
@@ -16,19 +17,20 @@ if TYPE_CHECKING:
 __all__ = ["Document", "FilePath", "named"]
 
 PICTURES = {".svg": "svg", ".html": "html", ".png": "png", ".trace.json": "trace", ".txt": "text"}
-"""The kind of picture by the ending of the file's name."""
+"""The kind of picture for each ending of a file's name."""
 
 
 @runtime_checkable
 class Planned(Protocol):
-    """An object that has a schedule: a program, or an answer of ``optimize``."""
+    """An object that has a schedule: a program, or a result of ``optimize``."""
 
     @property
     def schedule(self) -> Schedule: ...
 
 
 def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
-    """The JSON object, and its name in messages: its file, or ``name`` if it was not read from one.
+    """Return the JSON object, and its name in messages: the name of its file, or ``name`` if it was
+    not read from a file.
 
     Raises InputError if the file cannot be read.
     """
@@ -40,10 +42,11 @@ def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
 def read_schedule(
     given: Schedule | Planned | Document, *, compiled: bool = False, where: str = "schedule"
 ) -> tuple[Schedule, str]:
-    """The schedule, and its name in messages; ``where`` is the name of an object.
+    """Return the schedule, and its name in messages: the name of its file, or ``where`` for a JSON
+    object.
 
-    With ``compiled``, a program is accepted for its schedule. Raises InputError if the input is
-    invalid.
+    ``compiled``: also accept a program, whose schedule is returned. Raises InputError if the input
+    is invalid.
     """
     from pipeloom.ir.formats import PROGRAM, parse_program, parse_schedule
     from pipeloom.ir.model.program import Program
@@ -60,7 +63,8 @@ def read_schedule(
 
 
 def read_program(given: Program | Document) -> tuple[Program, str]:
-    """The program, and its name in messages. Raises InputError if the file is invalid."""
+    """Return the program, and its name in messages. Raises InputError if the file or object is
+    invalid."""
     from pipeloom.ir.formats import parse_program
     from pipeloom.ir.model.program import Program
 
@@ -72,8 +76,10 @@ def read_program(given: Program | Document) -> tuple[Program, str]:
 
 @contextmanager
 def naming(where: str, *options: str) -> Iterator[None]:
-    """Put ``where``, the name of the input, before each fault raised in the block, except faults
-    that begin with the name of one of ``options`` or with ``--``."""
+    """Put ``where``, the name of the input, before the message of each fault that the block raises.
+
+    Faults that begin with one of the names ``options``, or with ``--``, remain unchanged.
+    """
     try:
         yield
     except InputError as error:

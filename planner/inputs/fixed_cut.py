@@ -1,4 +1,5 @@
-"""A profile by layers for a request with a fixed number of stages: the cut of the layers."""
+"""The cut of a profile's layers into a number of stages that is known before the search, as for a
+single family."""
 
 from __future__ import annotations
 
@@ -23,13 +24,17 @@ from .problem_setup import ProfileSource, check_microbatches, layers_of, stages_
 
 BALANCED, EVEN = "balanced", "even"
 CutLike: TypeAlias = Schedule | Program | Document
-"""``balanced``, ``even``, or a schedule whose cut is used."""
+"""How layers are cut: ``balanced``, ``even``, or a schedule whose cut is used."""
 Profiles: TypeAlias = Callable[[str], Profile]
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Layers, and how to cut them: balanced, even, or as in a schedule."""
+    """The layers of a profile, and how they are cut into stages.
+
+    ``where``: the profile's name in messages. ``way``: ``balanced``, ``even``, or a schedule with
+    stages of the same layers, whose cut is used.
+    """
 
     layers: LayeredProfile
     where: str
@@ -37,10 +42,11 @@ class Cuts:
 
     @classmethod
     def of(cls, source: ProfileSource, way: CutLike | None, **others: Any) -> Cuts | None:
-        """How the layers of the profile are cut, balanced by default; None if it has stages and
-        neither ``way`` nor one of the optimizer's options ``others`` asks for a cut.
+        """Return how the layers of a profile are cut, by default balanced; None if the profile has
+        stages and no option asks for a cut.
 
-        Raises InputError if the profile or ``partition`` is invalid.
+        ``way``: the option ``partition``. ``others``: other options that ask for a cut if they are
+        not None. Raises InputError if the profile or ``partition`` is invalid.
         """
         if not source.is_cut(partition=way, **others):
             return None
@@ -54,7 +60,8 @@ class Cuts:
         return cls(layers_of(source), source.where, how)
 
     def into(self, stages: int) -> Profile:
-        """The profile with this number of stages. Raises InputError if there is no such cut."""
+        """Return the profile with its layers cut into this number of stages. Raises InputError if
+        this is impossible."""
         cutter = Cutter(self.layers, stages)
         cut = cutter.even()
         if cut is None:
@@ -70,7 +77,8 @@ class Cuts:
         return self.layers.cut(cut)
 
     def for_family(self, name: str, microbatches: int) -> Profile:
-        """The profile with the number of stages that the family runs. Raises InputError."""
+        """Return the profile with its layers cut into as many stages as the family ``name`` has.
+        Raises InputError if this is impossible, or if the family does not exist."""
         # the number of stages depends only on the ranks, not on the cut
         one_each = replace(self, way=EVEN).into(self.layers.ranks)
         problem = find_family(name).problem(one_each, microbatches, None, Objective.PERIOD)
@@ -91,8 +99,15 @@ class Cuts:
 def profiles_of(
     source: ProfileSource, microbatches: int, partition: CutLike | None = None, **others: Any
 ) -> tuple[Profile, Profiles, Cuts | None]:
-    """The profile (with its layers as stages), a function from a family's name to its profile, and
-    how layers are cut, or None."""
+    """Return what is needed to build families for a profile by stages or by layers.
+
+    The result has three items: the profile (if it is by layers, each layer is a stage); a function
+    that returns the profile for a family, given its name; and how the layers are cut, or None if
+    there are stages that are not to be cut.
+
+    ``partition``: as ``way`` of :meth:`Cuts.of`, like ``others``. Raises InputError if the profile,
+    the number of microbatches or an option is invalid.
+    """
     cuts = Cuts.of(source, partition, **others)
     if cuts is None:
         profile = stages_of(source, microbatches)

@@ -1,4 +1,5 @@
-"""Requested placements: by name, by the rank of each stage, or by a file with the ranks."""
+"""Placements as the user requests them: by name, by a list with the rank of each stage, or by a
+file with such a list."""
 
 from __future__ import annotations
 
@@ -20,21 +21,25 @@ WORDS = (
     "a slash)"
 )
 AUTO = "auto"
-"""Name for a placement chosen by the optimizer."""
+"""Name that lets the optimizer choose the placement."""
 MOST_CHUNKS = 64
 """Maximum number of stages per rank."""
 BIDIRECTIONAL = "bidirectional"
 """Name of the placement in which each stage is on two ranks."""
 ONE_EACH = ("linear", BIDIRECTIONAL)
-"""Placements with as many stages as ranks."""
+"""Names of placements for which the profile has as many stages as ranks."""
 PlacementLike: TypeAlias = "str | os.PathLike[str] | Sequence[int] | PlacementSpec"
-"""A name, a file, or the rank of each stage."""
+"""A placement's name, a file with the rank of each stage, or a list of these ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementSpec:
-    """A requested placement. ``chunks``: stages per rank; None for ``auto``, and if ``owners`` or
-    the file ``name`` has the rank of each stage."""
+    """A requested placement.
+
+    ``name``: its name, or that of the file with the rank of each stage. ``chunks``: stages per
+    rank; None for ``auto``, and if the rank of each stage is given. ``owners``: the rank of each
+    stage, if a list was given.
+    """
 
     name: str
     chunks: int | None
@@ -42,10 +47,10 @@ class PlacementSpec:
 
     @classmethod
     def of(cls, given: PlacementLike) -> PlacementSpec:
-        """Parse ``linear``, ``interleaved:2``, ``v``, ``wave:2``, ``owners.json`` or ``[0, 1, 1,
-        0]``.
+        """Parse ``linear``, ``interleaved:2``, ``v``, ``wave:2``, ``bidirectional``, ``auto``, a
+        file such as ``owners.json``, or a list of ranks such as ``[0, 1, 1, 0]``.
 
-        Raises InputError for other values.
+        Raises InputError for other values. A file is not read yet.
         """
         if isinstance(given, PlacementSpec):
             return given
@@ -69,10 +74,10 @@ class PlacementSpec:
         )
 
     def place(self, profile: Profile, where: str) -> tuple[Profile, Placement]:
-        """The profile, cut into chunks if it has one stage per rank, and the placement of its
-        stages.
+        """Return the profile, and the placement of its stages. A profile with one stage per rank
+        has each stage cut into as many equal chunks as the placement needs.
 
-        Raises InputError, with ``where`` as the profile's name, if profile and placement do not
+        ``where``: the profile's name in messages. Raises InputError if profile and placement do not
         match.
         """
         if self.name == AUTO:
@@ -116,7 +121,8 @@ class PlacementSpec:
         return profile, Placement.of_stages(owners, ranks=profile.ranks)
 
     def owners_on(self, ranks: int) -> tuple[int, ...]:
-        """The rank of each stage; ``ranks``: the number of ranks. Raises InputError."""
+        """Return the rank of each stage, from the given list or file. Raises InputError if it is
+        not a list of ranks below ``ranks``."""
         from pipeloom.ir.documents.json_reader import parse_json, read_text
 
         given: Any = self.owners
@@ -126,7 +132,8 @@ class PlacementSpec:
 
 
 def _owners(document: Any, where: str, ranks: int) -> Sequence[int]:
-    """The rank of each stage, from a list. Raises InputError."""
+    """Return ``document``, a list with the rank of each stage. Raises InputError if it is not a
+    list of ranks below ``ranks``."""
     from pipeloom.ir.errors import show
 
     if not isinstance(document, list | tuple) or not document:

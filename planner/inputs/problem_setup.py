@@ -1,5 +1,5 @@
-"""From a profile and options to the problem, possibly with slow ranks (``--slow``) or with an
-earlier schedule's order to start from."""
+"""The problem that a profile and options define, with slow ranks (``--slow``) if there are any, and
+the initial order of ops from an earlier schedule."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ from .placement_spec import PlacementSpec
 from .words import bytes_beside, check_whole, memory_limit_of
 
 Slow: TypeAlias = Mapping[int, float] | None
-"""Factor by which each slow rank's times are multiplied."""
+"""For each slow rank, the factor by which its times are multiplied; None if no rank is slow."""
 
 
 class ProfileSource:
-    """A profile as it was given: an object, a JSON object or a file, which is read once.
+    """A profile as the user gave it: an object, a JSON object, or a file, which is read once.
 
-    ``where``: its name in messages. Possibly misspelt keys are reported as notes, or as warnings
-    without a listener. Objects must satisfy the rules for files.
+    ``where``: the profile's name in messages. Keys that may be misspelled are reported to
+    ``progress`` as notes, or as Python warnings if there is no listener. Objects must satisfy the
+    same rules as files.
     """
 
     def __init__(self, given: ProfileLike, progress: Listener | None = None) -> None:
-        """Raises InputError if a file cannot be read, and TypeError if ``given`` is not a
+        """Raise InputError if a file cannot be read, and TypeError if ``given`` is not a
         profile."""
         self._object: Profile | LayeredProfile | None = None
         self._document: dict[str, Any] = {}
@@ -57,7 +58,8 @@ class ProfileSource:
             raise TypeError(f"profile: expected a profile or its file, got {given!r}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the listener, as other processes report nothing."""
+        """Return the state for another process: without the listener, as other processes report
+        nothing."""
         return self.__dict__ | {"_tell": unheard}
 
     @classmethod
@@ -73,8 +75,11 @@ class ProfileSource:
         return "stages" in self._document or not self.has_layers
 
     def is_cut(self, **options: Any) -> bool:
-        """Whether layers are to be cut into stages: if there are no stages, or if an option that
-        cuts them is not None. Raises InputError if there are no layers to cut."""
+        """Return whether layers are to be cut into stages: if the profile has no stages, or if one
+        of ``options``, which ask for a cut, is not None.
+
+        Raises InputError if an option asks for a cut and there are no layers.
+        """
         asked = next((name for name, value in options.items() if value is not None), None)
         if asked is not None and not self.has_layers:
             raise InputError(
@@ -115,12 +120,14 @@ class ProfileSource:
         return profile
 
     def check(self) -> None:
-        """Reads the stages, or layers without stages. Raises InputError with every fault."""
+        """Read the stages, or the layers if there are no stages. Raises InputError with every
+        fault."""
         _ = self.pieces
 
     @property
     def cluster(self) -> Profile:
-        """The profile by stages; if there are only layers, the profile without stages."""
+        """The profile with its ranks, links and limits: by stages, or without stages if there are
+        only layers."""
         return self.stages if self.has_stages else self.layers.cluster
 
     @property
@@ -135,14 +142,16 @@ class ProfileSource:
 
     @property
     def in_place(self) -> Schedule | None:
-        """The schedule (or a program's) that was given instead of a profile; None for a profile."""
+        """The schedule that was given, itself or in a program, instead of a profile; None if a
+        profile was given."""
         kind = self._document.get("format")
         if kind not in ("pipeloom.schedule", "pipeloom.program"):
             return None
         return read_schedule(self._document, compiled=True, where=self.where)[0]
 
     def number(self, microbatches: int | None) -> int:
-        """The number of microbatches: the given one, or the length of the profile's lists.
+        """Return the number of microbatches: the given one, or else the length of the lists in the
+        profile, which have one number per microbatch.
 
         Raises InputError if neither is known, or if they differ.
         """
@@ -160,8 +169,11 @@ class ProfileSource:
         return (found or 0) if microbatches is None else microbatches
 
     def _check_pieces(self, pieces: Sequence[StageProfile], cluster: Profile) -> None:
-        """Report unused parts of stages or layers as notes. Raises InputError if all times are 0,
-        or if memory is given in two units."""
+        """Report parts of the profile that are not used, and doubtful values, as notes.
+
+        ``pieces``: its stages or layers; ``cluster``: the profile with its ranks and limits. Raises
+        InputError if all times are 0, or if memory is given in two units.
+        """
         from pipeloom.ir.formats import doubtful_keys
 
         if not any(one.t_f + one.t_b + one.t_w + one.fused > 0 for one in pieces):
@@ -181,7 +193,7 @@ class ProfileSource:
 
 
 def _doubts(pieces: Sequence[StageProfile], cluster: Profile) -> Iterator[str]:
-    """Yield a line for each doubt about the times of messages."""
+    """Yield a line of text for each doubt about the times and sizes of messages."""
     if cluster.t_comm is None:
         sizes = [piece.activation_bytes for piece in pieces[:-1]]
         if cluster.links is not None and cluster.ranks > 1 and None in sizes:
@@ -200,7 +212,10 @@ def _doubts(pieces: Sequence[StageProfile], cluster: Profile) -> Iterator[str]:
 
 
 def _read(given: Document) -> tuple[dict[str, Any], str]:
-    """The document of a profile. Raises InputError, with a hint if the name is a family's."""
+    """Return the JSON object of a profile, and its name in messages.
+
+    Raises InputError if it cannot be read, with a hint if ``given`` is the name of a family.
+    """
     family = isinstance(given, str) and given.partition(":")[0].lower() in FAMILIES
     if family and not os.path.lexists(str(given)):
         raise InputError(
@@ -218,7 +233,7 @@ ProfileLike: TypeAlias = Profile | LayeredProfile | Document
 
 
 def check_microbatches(microbatches: int, stages: int) -> None:
-    """Raises InputError unless ``microbatches`` is an integer >= 1 with at most MOST_PAIRS pairs of
+    """Raise InputError unless ``microbatches`` is an integer >= 1 with at most MOST_PAIRS pairs of
     stage and microbatch."""
     check_whole("microbatches", microbatches)
     most = max(1, MOST_PAIRS // max(1, stages))
@@ -230,7 +245,8 @@ def check_microbatches(microbatches: int, stages: int) -> None:
 
 
 def with_remat(profile: Profile, recompute: str, offload: str, missing: str) -> Profile:
-    """``profile``, without costs of recomputation or offload if the option is ``none``.
+    """Return ``profile``, without the possibility of recomputation or of offload if the respective
+    option is ``none``.
 
     Raises InputError with the prefix ``missing`` if ``recompute`` is ``all`` and no stage can be
     recomputed.
@@ -245,8 +261,8 @@ def with_remat(profile: Profile, recompute: str, offload: str, missing: str) -> 
 
 
 def check_alike(profile: Profile, where: str, what: str) -> None:
-    """Raises InputError with the first list if microbatches differ, which ``what`` does not
-    support."""
+    """Raise InputError, naming the first list, if the values of a stage differ between
+    microbatches. ``what``: the function or option, in words, that does not support such lists."""
     for s, stage in enumerate(profile.stages):
         for key in EACH:
             if len({getattr(one, key) for one in stage.each}) > 1:
@@ -256,8 +272,8 @@ def check_alike(profile: Profile, where: str, what: str) -> None:
 def stages_of(
     source: ProfileSource, microbatches: int, recompute: str = "auto", offload: str = "auto"
 ) -> Profile:
-    """The profile by stages for this number of microbatches. Raises InputError if that is too
-    large."""
+    """Return the profile by stages. Raises InputError if the number of microbatches is too large
+    for it, or if an option does not match the profile."""
     profile = source.stages
     check_microbatches(microbatches, profile.num_stages)
     return with_remat(profile, recompute, offload, f"{source.where}: stages")
@@ -266,7 +282,7 @@ def stages_of(
 def layers_of(
     source: ProfileSource, recompute: str = "auto", offload: str = "auto"
 ) -> LayeredProfile:
-    """The profile by layers."""
+    """Return the profile by layers. Raises InputError if an option does not match the profile."""
     profile = source.layers
     cluster = with_remat(profile.as_stages, recompute, offload, f"{source.where}: layers")
     return replace(profile, layers=cluster.stages, cluster=replace(cluster, stages=()))
@@ -274,11 +290,11 @@ def layers_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """The terms of a problem other than its stages (or layers) and their placement.
+    """Everything that defines a problem, except its stages (or layers) and their placement.
 
-    ``memory_limit``: None for the profile's own. ``where``: the profile's name in messages.
-    ``slow``: factor on the times of each slow rank. ``rules``: which cuts of layers are allowed.
-    ``kinds``: the kinds of placements to try.
+    ``memory_limit``: None for the profile's own limit. ``where``: the profile's name in messages.
+    ``slow``: for each slow rank, the factor by which its times are multiplied. ``rules``: which
+    cuts of layers are allowed. ``kinds``: the kinds of placements to try.
     """
 
     microbatches: int
@@ -291,7 +307,8 @@ class Terms:
 
     @classmethod
     def of(cls, request: Any, source: ProfileSource, **more: Any) -> Terms:
-        """The terms of a request for the profile. Raises InputError."""
+        """Return the terms of a request for the profile ``source``; ``more``: further fields.
+        Raises InputError if the number of microbatches or the memory limit is invalid."""
         return cls(
             microbatches=source.number(request.microbatches),
             memory_limit=memory_limit_of(getattr(request, "memory_limit", None), source),
@@ -302,17 +319,18 @@ class Terms:
 
     @property
     def limits(self) -> dict[str, Any]:
-        """Memory limit and objective, as keyword arguments of the functions that build and
-        solve."""
+        """Memory limit and objective, as keyword arguments of functions that build or solve."""
         return {"memory_limit": self.memory_limit, "objective": self.objective}
 
 
 def make_problem(
     profile: Profile, terms: Terms, spec: PlacementSpec, passing: str = "activations"
 ) -> Problem:
-    """The problem for the optimizer.
+    """Return the problem for the optimizer.
 
-    Raises InputError if the profile, or the number of microbatches, does not match the placement.
+    ``passing``: ``weights`` distributes microbatches round-robin over the ranks instead of placing
+    stages. Raises InputError if the profile, or the number of microbatches, does not match the
+    placement.
     """
     if passing == "weights":
         placed = _round_robin(profile, spec)
@@ -328,7 +346,8 @@ def make_problem(
 
 
 def _round_robin(profile: Profile, spec: PlacementSpec) -> Placement:
-    """The placement with microbatch j on rank j mod P, for all its stages."""
+    """Return the placement in which rank j mod P runs all stages of microbatch j. Raises InputError
+    if another placement than ``linear``, the default, was requested."""
     if spec.name != "linear":
         raise InputError(
             "placement: expected none with --passing weights, where every rank runs all stages, "
@@ -338,10 +357,10 @@ def _round_robin(profile: Profile, spec: PlacementSpec) -> Placement:
 
 
 def order_of(start: Schedule | Planned | Document, problem: Problem) -> Order:
-    """The order of ops of ``start``, an object or a file.
+    """Return the order of ops of ``start``, an object or a file with a schedule.
 
-    Raises InputError with the prefix ``start`` if its stages, ranks or number of microbatches
-    differ from ``problem``'s, if it sends weights, or if it has fused pairs.
+    Raises InputError with the prefix ``start`` if its stages, their ranks or its number of
+    microbatches differ from those of ``problem``, if it passes weights, or if it has fused pairs.
     """
     given, where = read_schedule(start)
     if Passing.ACTIVATIONS is not given.problem.placement.passing or any(given.pairs):
@@ -355,7 +374,8 @@ def order_of(start: Schedule | Planned | Document, problem: Problem) -> Order:
 
 
 def placement_of(start: Schedule | Planned | Document) -> PlacementSpec:
-    """The placement of ``start``. Raises InputError if it cannot be read."""
+    """Return the placement of ``start``, an object or a file with a schedule. Raises InputError if
+    it cannot be read."""
     placement = read_schedule(start)[0].problem.placement
     if placement.kind is PlacementKind.CUSTOM:
         return PlacementSpec.of(placement.owners)
@@ -372,8 +392,8 @@ _TIMES = ("t_f", "t_b", "t_w", "t_bw", "t_fb", "t_r")
 
 
 def slowed(problem: Problem, slow: Slow) -> Problem:
-    """The problem with the times of slow ranks in its profile, and these ranks in the profile's
-    name.
+    """Return the problem with the times of slow ranks multiplied by their factors, and with these
+    ranks in the profile's name.
 
     Raises InputError for an invalid factor or rank, or if a stage runs on several ranks.
     """

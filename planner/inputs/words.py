@@ -1,6 +1,6 @@
-"""Arguments as text, as on the command line: memory sizes, slow ranks.
+"""Arguments given as text, as on the command line: memory sizes, and slow ranks with their factors.
 
-Imports nothing heavy, since the command line parses its options with it.
+This module imports nothing heavy, since the command line parses its options with it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ UNITS = {
     **{"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15},
     **{"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "PiB": 2.0**50},
 }
-"""Units of memory; kB, MB and so on equal k, M and so on."""
+"""Units of memory, in bytes. A unit without ``i`` may be followed by B: kB equals k, MB equals
+M."""
 LEAST_BYTES = 1000.0
-"""A profile whose microbatches hold less memory than this counts in a larger unit than bytes."""
+"""If microbatches hold less memory than this in the profile's unit, this unit cannot be bytes."""
 
 
 class MemorySize(float):
-    """A memory size, with the text from which it was parsed."""
+    """A memory size, which also has the text from which it was parsed."""
 
     words: str
 
     @property
     def in_bytes(self) -> bool:
-        """Whether the text has a unit."""
+        """Whether the text has a unit, so that the size is in bytes."""
         return self.words[-1].isalpha() and math.isfinite(self)
 
 
 def number_in(text: str) -> float | None:
-    """The finite number in ``text``; None if it is not one."""
+    """Return the finite number in ``text``; None if it is not one."""
     try:
         value = float(text)
     except ValueError:
@@ -46,7 +47,8 @@ def number_in(text: str) -> float | None:
 
 
 def size_in(text: str) -> MemorySize:
-    """Parse ``8``, ``20e9``, ``20G``, ``19.5 GiB`` or ``none``. Raises InputError."""
+    """Parse a memory size such as ``8``, ``20e9``, ``20G``, ``19.5 GiB`` or ``none``, which is
+    infinite. Raises InputError for other text."""
     words = "".join(text.split())
     value = _size(words)
     if value is None:
@@ -60,13 +62,14 @@ def size_in(text: str) -> MemorySize:
 
 
 def sizes_in(text: str) -> list[MemorySize]:
-    """Parse sizes separated by commas or spaces; returns them in ascending order without
-    duplicates."""
+    """Parse memory sizes that are separated by commas or spaces. Returns them in ascending order
+    without duplicates."""
     return sorted(set(map(size_in, re.split(r"(?:,\s*|\s+)(?=[0-9n])", text.strip(", ")))))
 
 
 def _unit_meant(words: str) -> str:
-    """A hint such as ``18GB`` for ``18Gb``, which would be gigabits."""
+    """Return a hint such as ``; did you mean 18GB?`` for ``18Gb``, which would be gigabits; empty
+    if no unit is similar."""
     number = words.rstrip(ascii_letters)
     unit = words[len(number) :].removesuffix("s").lower()
     meant = (u if u.endswith("B") else f"{u}B" for u in UNITS)
@@ -92,21 +95,22 @@ def _size(words: str) -> float | None:
 
 
 def check_choice(name: str, value: object, *choices: object) -> None:
-    """Raises InputError with the option's name if its value is not one of ``choices``."""
+    """Raise InputError with the option's ``name`` if its value is not one of ``choices``."""
     if value not in choices:
         *others, last = map(str, choices)
         raise InputError(f"{name}: expected {', '.join(others)} or {last}, got {value!r}")
 
 
 def check_whole(name: str, value: object, least: int = 0) -> None:
-    """Raises InputError with the option's name if its value is not an integer >= ``least``."""
+    """Raise InputError with the option's ``name`` if its value is not an integer >= ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         bound = f" >= {least}" if least else ""
         raise InputError(f"{name}: expected a whole number{bound}, got {value!r}")
 
 
 def slow_in(text: str) -> dict[int, float]:
-    """Parse ``3:1.2,5:1.1``, the factors of slow ranks. Raises InputError."""
+    """Parse the factors of slow ranks, such as ``3:1.2,5:1.1``, into a dict by rank. Raises
+    InputError for other text."""
     found: dict[int, float] = {}
     for part in text.split(","):
         first, _, rest = part.partition(":")
@@ -121,7 +125,8 @@ def slow_in(text: str) -> dict[int, float]:
 
 
 def slow_of(given: Mapping[int, float] | str | None) -> Mapping[int, float] | None:
-    """The factors of slow ranks, from an argument ``slow``. Raises InputError."""
+    """Return the factors of slow ranks by rank, from an argument ``slow``, which may be text; None
+    if it is None. Raises InputError for invalid text."""
     try:
         return slow_in(given) if isinstance(given, str) else given
     except InputError as error:
@@ -129,16 +134,16 @@ def slow_of(given: Mapping[int, float] | str | None) -> Mapping[int, float] | No
 
 
 MOST_HELD = 1e9
-"""A limit with room for more microbatches than this is taken to be in bytes."""
+"""A limit is taken to be in bytes if it has room for more microbatches than this."""
 
 
 def memory_limit_of(
     given: float | str | None, source: ProfileSource | None = None, name: str = "memory_limit"
 ) -> float | None:
-    """The limit on each rank's activations, from an argument ``name``.
+    """Return the memory limit that the user gave as a number or text; None if none was given.
 
-    Raises InputError for an invalid limit, and for bytes if the profile ``source`` counts in a
-    larger unit.
+    ``name``: the argument's name in messages. Raises InputError for an invalid limit, and for a
+    limit in bytes if the profile ``source`` has its memory in a larger unit.
     """
     from pipeloom.ir.model.profile import check_limit
 
@@ -156,7 +161,7 @@ def memory_limit_of(
 
 
 def _check_unit(given: float, source: ProfileSource, name: str) -> None:
-    """Raises InputError for a limit in bytes if the profile counts in another unit."""
+    """Raise InputError if the limit is in bytes, but the profile has its memory in another unit."""
     most = max(stage.m_b for stage in source.pieces)
     if bytes_beside(most, given):
         raise InputError(
@@ -166,7 +171,10 @@ def _check_unit(given: float, source: ProfileSource, name: str) -> None:
 
 
 def bytes_beside(most: float, size: float) -> bool:
-    """Whether ``size`` is in bytes, judging by its unit or value, while microbatches, which hold at
-    most ``most``, are counted in a larger unit."""
+    """Return whether ``size`` is in bytes, judging by its unit or value, although the profile's
+    unit of memory is larger than a byte.
+
+    ``most``: the largest memory of a microbatch on a stage or layer, in the profile's unit.
+    """
     in_bytes = isinstance(size, MemorySize) and size.in_bytes
     return 0 < most < LEAST_BYTES and (in_bytes or MOST_HELD * most < size < math.inf)

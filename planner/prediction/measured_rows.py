@@ -42,9 +42,9 @@ _BESIDE = (
 class MeasuredRow:
     """A measured run.
 
-    ``source``: the name of the publication. ``cluster``: the cluster on which the run was measured.
-    ``step_ms``: step time in milliseconds. ``memory_gib``: memory of the fullest device, None if it
-    was not measured. ``precision_known``: whether the source states the precision.
+    ``source``: where it was published, in a word. ``cluster``: the cluster on which it was
+    measured. ``step_ms``: step time in milliseconds. ``memory_gib``: memory of the fullest device,
+    None if it was not measured. ``precision_known``: whether the source states the precision.
     """
 
     source: str

@@ -1,1 +1,1 @@
-"""How a problem is searched: options, cache and progress."""
+"""How a problem is searched: common options, worker processes, a cache of results, and progress."""

@@ -1,9 +1,10 @@
-"""A cache of results of ``optimize`` on disk, which are verified again before they are used.
+"""A cache of results of ``optimize`` on disk. Every entry is verified again before it is used.
 
-An entry's name is the hash of everything that determines the answer: the profile and the other
-arguments of the request, and the version. Its content is not trusted: the digest, the match with
-the question, and the schedule (by the verifier) are checked. Only its lower bound cannot be proven
-again quickly; an entry whose bound is below the closed-form bound is rejected.
+An entry's name is the hash of everything that determines the result: the profile and the other
+arguments of the request, and the version of pipeloom. Its content is not trusted: the digest of the
+content, the match with the request, and the schedule (by the verifier) are checked. Only the lower
+bound cannot be proven again quickly; an entry is rejected if its lower bound is below the
+closed-form bound.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from .progress import Listener, Note
 
 FORMAT, VERSION = "pipeloom.cache", 3
 SAME = 1 - 1e-6
-"""Lower bounds with a ratio above this count as equal."""
+"""Two lower bounds count as equal if the ratio of the smaller to the larger is at least this."""
 
 
 class ResultCache:
-    """A folder of results. ``tell`` receives a note on each unusable entry."""
+    """A folder with one file per result. ``tell`` receives a note on each unusable entry."""
 
     def __init__(self, folder: str, tell: Listener) -> None:
-        """Create the folder. Raises InputError if that fails."""
+        """Create the folder if it does not exist. Raises InputError if that fails."""
         self._folder, self._tell = made(folder, "cache"), tell
 
     def path(self, key: str) -> Path:
         return self._folder / f"{key}.json"
 
     def find(self, key: str) -> tuple[Schedule, dict[str, Any]] | None:
-        """The cached schedule and the facts stored with it; None if they are absent or not
-        valid."""
+        """Return the cached schedule and the facts stored with it; None if there is no entry, or if
+        it is not valid."""
         path = self.path(key)
         if not path.exists():
             return None
@@ -56,8 +57,8 @@ class ResultCache:
         return found
 
     def keep(self, key: str, schedule: dict[str, Any], facts: dict[str, Any]) -> None:
-        """Store a schedule's document and the facts; if they cannot be written, a note reports
-        it."""
+        """Store a schedule's JSON object and facts about it under ``key``. If they cannot be
+        written, a note reports this."""
         content = {"key": key, "schedule": schedule, "facts": facts}
         entry = {"format": FORMAT, "version": VERSION, "digest": digest(content), **content}
         try:
@@ -67,12 +68,14 @@ class ResultCache:
 
 
 def key_of(question: Mapping[str, Any]) -> str:
-    """The hash of a question. Questions with the same key have the same answer."""
+    """Return the hash of a question: of everything that determines a result. Equal keys have equal
+    answers."""
     return digest({**question, "pipeloom": __version__})
 
 
 def _checked(entry: dict[str, Any], key: str) -> tuple[Schedule, dict[str, Any]]:
-    """The schedule and the facts of ``entry``. Raises InputError with the first fault."""
+    """Return the schedule and the facts of ``entry``. Raises InputError with the first fault
+    found."""
     content = {name: entry.get(name) for name in ("key", "schedule", "facts")}
     document, facts = content["schedule"], content["facts"]
     if entry.get("format") != FORMAT or entry.get("version") != VERSION:
@@ -94,5 +97,5 @@ def _checked(entry: dict[str, Any], key: str) -> tuple[Schedule, dict[str, Any]]
 
 
 def digest(words: dict[str, Any]) -> str:
-    """The hash of a JSON object."""
+    """Return the hash of a JSON object, as hexadecimal digits."""
     return sha256(json.dumps(words, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -1,4 +1,5 @@
-"""Progress of planning: notes, and the progress of each search."""
+"""Events that planning functions report to a listener: notes, the progress of a search, and the
+number of finished solves."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ if TYPE_CHECKING:
 
 
 PROVEN = 1e-6
-"""A gap that counts as closed."""
+"""Maximum gap at which a schedule counts as optimal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line for the user; ``routine``: it is omitted by ``--quiet``."""
+    """A line of text for the user. ``routine``: whether ``--quiet`` suppresses it."""
 
     text: str
     routine: bool = False
@@ -29,10 +30,12 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Searching:
-    """The progress of a search. ``name``: what is searched; empty if there is only one search.
+    """The progress of a search.
 
-    ``by_step``: schedules are compared by step time in steady state instead of the objective.
-    ``ending``: why the search has ended, or ``optimal``; empty as long as it goes on.
+    ``name``: what is searched; empty if there is only one search. ``now``: the best schedule's
+    cost, the lower bound and the time so far. ``by_step``: whether schedules are compared by step
+    time in steady state instead of the objective. ``ending``: why the search has ended, or
+    ``optimal``; empty while it goes on.
     """
 
     name: str
@@ -44,7 +47,11 @@ class Searching:
     def ended(
         cls, name: str, schedule: Schedule, ending: str, last: Progress | None = None
     ) -> Searching:
-        """The end of a search. ``last``: its last progress, if schedules were compared by step."""
+        """Return the event at the end of a search.
+
+        ``schedule``: its result. ``ending``: why it has ended, used unless the result is proven
+        optimal. ``last``: its last progress, if schedules were compared by step time; else None.
+        """
         from pipeloom.ir.model.schedule import Status, gap_between
         from pipeloom.solver.core.progress import Progress
 
@@ -72,7 +79,7 @@ class Searching:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The number of finished solves out of ``of``, after ``seconds``."""
+    """``done`` out of ``of`` solves have finished within ``seconds``."""
 
     done: int
     of: int
@@ -80,7 +87,8 @@ class Finished:
 
     @property
     def seconds_left(self) -> float:
-        """An estimate: the remaining solves take as long on average as the finished ones."""
+        """Estimate of the remaining seconds, if the remaining solves take as long on average as the
+        finished ones."""
         return self.seconds * (self.of / self.done - 1)
 
     def __str__(self) -> str:
@@ -90,16 +98,17 @@ class Finished:
 
 
 Event: TypeAlias = Note | Searching | Finished
-"""An event; ``str(event)`` is a line of text."""
+"""An event; ``str(event)`` is a line of text for the user."""
 Listener: TypeAlias = Callable[[Event], None]
 
 
 def unheard(event: Event) -> None:
-    """A listener that ignores all events."""
+    """Ignore an event: the listener that is used if the caller gives none."""
 
 
 def labelled(label: str, listener: Listener) -> Listener:
-    """``listener``, with ``label`` put before the names of searches."""
+    """Return a listener that passes events on to ``listener``, with ``label`` before the texts of
+    notes and the names of searches."""
 
     def listen(event: Event) -> None:
         if isinstance(event, Finished):

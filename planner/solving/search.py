@@ -1,4 +1,5 @@
-"""How each problem of a plan is solved: with common options and a listener."""
+"""The search for a schedule of each problem that a planning function poses, with common options and
+one listener."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The optimizer with options for one problem, or shared by several.
+    """The optimizer with options that apply to one problem, or that several problems share.
 
-    ``progress`` is called with the progress of each search.
+    ``progress`` receives the progress of each search.
     """
 
     options: SolveOptions
@@ -30,21 +31,22 @@ class Search:
 
     @property
     def stopped(self) -> bool:
-        """Whether the caller has stopped it."""
+        """Whether the caller has asked to stop."""
         return self.options.should_stop()
 
     def share(self, share: float) -> Search:
-        """The same search with a share of the time or work limit."""
+        """Return the same search with ``share`` (a fraction) of its time or work limit."""
         return replace(self, options=self.options.share(share))
 
     def run(
         self, problem: Problem, name: str = "", *, by_step: bool = False, start: Order | None = None
     ) -> Schedule:
-        """The best schedule found, starting from the order ``start`` if it is given.
+        """Return the best schedule found for ``problem``.
 
-        ``name``: the search's name in progress events. ``by_step``: schedules that pass weights are
-        compared by step time. If the caller has already stopped, nothing is reported to the
-        listener. Raises the optimizer's errors.
+        ``name``: the search's name in progress events. ``by_step``: compare schedules that pass
+        weights by step time instead of the objective. ``start``: the initial order of ops. If the
+        caller has already asked to stop, no progress is reported. Raises the optimizer's errors,
+        such as InfeasibleError.
         """
         tell = unheard if self.stopped else self.progress
         last: list[Progress] = []
@@ -59,7 +61,7 @@ class Search:
         return schedule
 
     def _ending(self, schedule: Schedule) -> str:
-        """Why a search that proved nothing ended."""
+        """Return, in words, why a search without a proof of optimality has ended."""
         if self.stopped:
             return "stopped"
         if self.options.work_limit is not None:
@@ -70,5 +72,6 @@ class Search:
 
 
 def memory_held(schedule: Schedule) -> Sequence[float]:
-    """Peak memory of each rank of the compiled schedule, with weights, in the profile's unit."""
+    """Return the peak memory of each rank in the compiled schedule, including weights, in the
+    profile's unit, (P,)."""
     return footprint(schedule).total

@@ -1,9 +1,9 @@
-"""Solves distributed over worker processes on this machine, or over the workers of a Dask cluster.
+"""Worker processes that run solves: on this machine, or on the workers of a Dask cluster.
 
-Both are a ``concurrent.futures.Executor``. The task of a lost worker is run again: here by a new
-pool, on a cluster by its scheduler. Worker processes end with the process that started them,
-however it ends. A result depends only on its task, so that with a work limit it is the same
-everywhere.
+Both kinds are used through ``concurrent.futures.Executor``. If a worker is lost, its task is run
+again: on this machine by a new pool of processes, on a cluster by the scheduler. Worker processes
+end with the process that started them, however that process ends. A result depends only on its
+task, so that with a work limit results are the same on every machine.
 """
 
 from __future__ import annotations
@@ -36,39 +36,41 @@ from .progress import Finished, Listener, Note, unheard
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Stop = Callable[[], None]
-"""Asks all workers to stop."""
+"""A function that asks all workers to stop."""
 
 POLL, CONNECT_SECONDS = 0.1, 5
 MOST_LOSSES = 3
-"""Maximum number of consecutive process pools that may break without a result."""
+"""Maximum number of consecutive process pools that may break without having returned a result."""
 GO_ON, STOP, LEAVE = range(3)
-"""Values of the workers' flag. At ``STOP``, a solve returns the best result so far; at ``LEAVE``,
-its result is no longer wanted."""
+"""Values of the flag that worker processes share with their parent. At ``STOP``, a solve returns
+its best result so far; at ``LEAVE``, its result is no longer needed and the process exits."""
 _FLAG: list[Any] = []
-"""In a worker process: the flag that it shares with its parent."""
+"""In a worker process, the flag that it shares with its parent; empty in all other processes."""
 
 
 class _NotBegunError(Exception):
-    """A worker process had received the task, but not begun it when it was told to stop."""
+    """A worker process received a task, but was asked to stop before it had begun the task."""
 
 
 class LostWorkersError(PipeloomError):
-    """Workers are lost repeatedly, or the scheduler is lost."""
+    """Worker processes are lost repeatedly, or the connection to the scheduler is lost."""
 
     exit_code = 1
 
 
 def processes_here() -> int:
-    """The number of processes that fill the cores of this machine, each with the minimum number of
-    threads of a solve."""
+    """Return the number of worker processes that occupy all cores of this machine, if each solve
+    has the minimum number of threads."""
     return max(1, cores() // LEAST_WORKERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """``processes`` on this machine, or the workers of the Dask scheduler at an address.
+    """A number of ``processes`` on this machine, or the workers of the Dask scheduler at the
+    address ``scheduler``.
 
-    Raises InputError for a number below 1, and in :meth:`run` if the scheduler cannot be reached.
+    Raises InputError if ``processes`` is below 1, and in :meth:`run` if the scheduler cannot be
+    reached.
     """
 
     processes: int = 1
@@ -79,7 +81,8 @@ class Workers:
             raise InputError(f"workers: expected a whole number from 1 on, got {self.processes!r}")
 
     def spread(self, tasks: int) -> bool:
-        """Whether this number of tasks is run in other processes."""
+        """Return whether this number of tasks is run in other processes, and not one by one in this
+        process."""
         return self.scheduler is not None or min(self.processes, tasks) > 1
 
     def run(
@@ -90,12 +93,12 @@ class Workers:
         tell: Listener = unheard,
         should_stop: StoppingCriterion = NEVER,
     ) -> Iterator[tuple[int, Result]]:
-        """Yield the number and result of each task, in order of completion.
+        """Yield the index in ``tasks`` and the result of each task, in order of completion.
 
-        ``function`` must be a module-level function and may call :func:`stop_asked`. When
-        ``should_stop`` returns true, no further task is begun; tasks in processes here are
-        finished, those on a cluster are cancelled. Raises the function's errors and
-        LostWorkersError.
+        ``function`` must be a module-level function and may call :func:`stop_asked`. ``tell``
+        receives the number of finished tasks and notes on lost workers. When ``should_stop``
+        returns true, no further task is begun; running tasks are finished on this machine, and
+        cancelled on a cluster. Raises the errors of ``function``, and LostWorkersError.
         """
         begin, waiting = monotonic(), dict(enumerate(tasks))
         for number, result in self._results(function, waiting, tell, should_stop):
@@ -139,7 +142,8 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class KeptWorkers(Workers):
-    """Workers whose processes persist between calls of :meth:`run`, until :meth:`close`."""
+    """Workers whose processes persist from one call of :meth:`run` to the next, until
+    :meth:`close`."""
 
     _stack: ExitStack = field(default_factory=ExitStack, compare=False)
     _open: list[tuple[Executor, Stop]] = field(default_factory=list, compare=False)
@@ -155,20 +159,24 @@ class KeptWorkers(Workers):
             raise
 
     def check(self) -> None:
-        """Raises InputError if the scheduler cannot be reached."""
+        """Raise InputError if the scheduler cannot be reached."""
         if self.scheduler is not None:
             with self._executor(1):
                 pass
 
     def close(self) -> None:
-        """End the processes; immediately if an exception is being handled."""
+        """End the processes: when they have finished their tasks, or immediately if an exception is
+        being handled."""
         self._open.clear()
         self._stack.__exit__(*sys.exc_info())
 
 
 def in_order(results: Iterator[tuple[int, Result]]) -> Iterator[tuple[int, Result]]:
-    """The results sorted by number. Each is yielded once all before it are available; at the end,
-    those after a gap."""
+    """Yield pairs of index and result, received in any order, in ascending order of index.
+
+    Each pair is held back until all pairs with smaller indices have been yielded. If an index is
+    missing, the pairs behind it are yielded at the end.
+    """
     early: dict[int, Result] = {}
     following = 0
     for number, result in results:
@@ -180,8 +188,8 @@ def in_order(results: Iterator[tuple[int, Result]]) -> Iterator[tuple[int, Resul
 
 
 def stop_asked() -> bool:
-    """In a task: whether it should return its best result so far, or its result is no longer
-    wanted."""
+    """Return, within a task, whether the task should end now: with its best result so far, which
+    may no longer be needed."""
     return any(flag.value for flag in _FLAG) or _is_cancelled()
 
 
@@ -211,7 +219,8 @@ def _completed(
 
 
 def _is_lost(future: Future[Any]) -> bool:
-    """Whether the worker process was lost. Raises LostWorkersError if the scheduler was."""
+    """Return whether the worker process of the task was lost. Raises LostWorkersError if the
+    connection to the scheduler was lost."""
     if future.cancelled():
         raise LostWorkersError("scheduler: lost; expected it to answer until the last result")
     return isinstance(future.exception(), BrokenExecutor)
@@ -222,7 +231,10 @@ def _is_left(future: Future[Any]) -> bool:
 
 
 def _result(future: Future[Result]) -> Result:
-    """The result, or raises the task's error; errors of the cluster are translated."""
+    """Return the result of a finished task.
+
+    Raises the error that the task raised; Dask's own errors become LostWorkersError or InputError.
+    """
     try:
         return future.result()
     except (BrokenExecutor, PipeloomError):
@@ -240,7 +252,8 @@ def _result(future: Future[Result]) -> Result:
 
 
 def _called(version: str, function: Callable[[Task], Result], task: Task) -> Result:
-    """Run a task in a worker."""
+    """Run a task in a worker. Raises InputError if pipeloom has another version there than
+    ``version``."""
     if any(flag.value for flag in _FLAG):
         raise _NotBegunError
     if version != __version__:
@@ -305,7 +318,8 @@ def _cluster(address: str) -> Iterator[tuple[Executor, Stop]]:
 
 
 def _knock(address: str) -> None:
-    """Raises OSError or ValueError if no scheduler listens; much faster than Dask does."""
+    """Raise OSError or ValueError if no scheduler listens at ``address``. This takes much less time
+    than Dask's own attempt to connect."""
     parts = urlsplit(address if "://" in address else f"tcp://{address}")
     if parts.scheme not in {"tcp", "tls"} or not parts.hostname or not parts.port:
         raise ValueError("it is not tcp://HOST:PORT or tls://HOST:PORT")
@@ -315,7 +329,8 @@ def _knock(address: str) -> None:
 
 
 def _is_cancelled() -> bool:
-    """In a task on a cluster: whether its client has cancelled it or disconnected."""
+    """Return, within a task on a cluster, whether the client has cancelled the task or
+    disconnected. False outside of clusters."""
     if "distributed" not in sys.modules:
         return False
     from distributed import get_worker
