@@ -101,12 +101,12 @@ def profiles_of(
 ) -> tuple[Profile, Profiles, Cuts | None]:
     """Return what is needed to build families for a profile by stages or by layers.
 
-    The result has three items: the profile (if it is by layers, each layer is a stage); a function
-    that returns the profile for a family, given its name; and how the layers are cut, or None if
-    there are stages that are not to be cut.
+    The result has three items: the profile (if layers are cut, each layer is a stage of it); a
+    function that returns the profile for a family, given its name; and how the layers are cut, or
+    None if the profile has stages and no option asks for a cut.
 
-    ``partition``: as ``way`` of :meth:`Cuts.of`, like ``others``. Raises InputError if the profile,
-    the number of microbatches or an option is invalid.
+    ``partition`` and ``others``: options that ask for a cut, as in :meth:`Cuts.of`. Raises
+    InputError if the profile, the number of microbatches or an option is invalid.
     """
     cuts = Cuts.of(source, partition, **others)
     if cuts is None:

@@ -1,1 +1,2 @@
-"""From sequence lengths to microbatches: cost model, constructive heuristics, search, bound."""
+"""From sequence lengths to microbatches: costs of sequences, heuristics, local search, and a lower
+bound."""

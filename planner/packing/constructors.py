@@ -1,7 +1,7 @@
-"""Constructive heuristics for packings, which do not need a schedule.
+"""Heuristics that construct packings of sequences into microbatches and do not need a schedule.
 
-``costs``: milliseconds of the busiest rank, (n,). ``lengths``: tokens, (n,). ``most``: maximum
-tokens of a microbatch. Each heuristic returns None if it finds no packing.
+``costs``: milliseconds that each sequence adds to the busiest rank, (n,). ``lengths``: tokens of
+each sequence, (n,). ``number``: number of microbatches. ``most``: maximum tokens of a microbatch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .costs import Microbatches, SequenceCosts
 
 
 def constructed(costs: SequenceCosts, replicas: int, most: float) -> list[Microbatches]:
-    """Packings of all replicas, one after the other: a balanced one, if found, and one of similar
-    lengths per microbatch.
+    """Return packings, each with the microbatches of all replicas, one replica after the other: a
+    balanced packing, if one is found, and one with sequences of similar lengths in each microbatch.
 
     Raises InputError if there are fewer sequences than microbatches, and InfeasibleError if no
     packing with at most ``most`` tokens per microbatch is found.
@@ -44,10 +44,11 @@ def constructed(costs: SequenceCosts, replicas: int, most: float) -> list[Microb
 def greedy(
     costs: FloatArray, order: IntArray, lengths: IntArray, number: int, most: float
 ) -> Microbatches | None:
-    """List scheduling: assign each sequence, in the given order, to the microbatch of least cost
-    that has room.
+    """Assign each sequence, in the given order, to the microbatch with the lowest cost that has
+    room for it (list scheduling). Returns None if a sequence fits in no microbatch.
 
-    In descending order of cost this is LPT (Graham, 1969); with costs of 0 it is first fit.
+    In descending order of cost this is the heuristic LPT (Graham, 1969); if all costs are 0, it is
+    first fit.
     """
     tokens, sums = np.zeros((2, number))
     found: Microbatches = [[] for _ in range(number)]
@@ -64,10 +65,11 @@ def greedy(
 def sorted_runs(
     costs: FloatArray, lengths: IntArray, number: int, most: float
 ) -> Microbatches | None:
-    """Partition the sequences, sorted by length, into runs that minimize the cost of the most
-    expensive run.
+    """Divide the sequences, sorted by length, into consecutive runs such that the cost of the most
+    expensive run is minimal. Returns None if ``number`` runs do not suffice.
 
-    The optimum is that of DynaPipe's dynamic program (Jiang et al., 2024), found by bisection.
+    The minimum is the one that DynaPipe finds by dynamic programming (Jiang et al., 2024); here, it
+    is found by bisection.
     """
     order = np.argsort(lengths, kind="stable")
     low, high = float(costs.max()), float(costs.sum())
@@ -86,7 +88,8 @@ def sorted_runs(
 
 
 def _runs(costs: FloatArray, lengths: IntArray, dearest: float, most: float) -> Microbatches:
-    """Greedy runs, each as long as possible with at most this cost and these tokens."""
+    """Divide the sequences into consecutive runs, each as long as possible with a cost of at most
+    ``dearest`` and at most ``most`` tokens."""
     found: Microbatches = []
     cost = tokens = inf
     for i in range(len(costs)):
@@ -99,7 +102,8 @@ def _runs(costs: FloatArray, lengths: IntArray, dearest: float, most: float) -> 
 
 
 def _filled(found: Sequence[Sequence[int]]) -> Microbatches:
-    """The microbatches; each empty one gets a sequence of the one with the most sequences."""
+    """Return the microbatches, with each empty one given a sequence of the microbatch that has the
+    most sequences."""
     full = [list(each) for each in found]
     for each in full:
         if not each:
@@ -108,7 +112,8 @@ def _filled(found: Sequence[Sequence[int]]) -> Microbatches:
 
 
 def dealt(packed: Microbatches, costs: FloatArray, replicas: int) -> Microbatches:
-    """The microbatches ordered by replica, dealt round-robin in descending order of cost."""
+    """Distribute the microbatches round-robin over replicas, in descending order of cost. Returns
+    the microbatches of the first replica, then those of the second, and so on."""
     if replicas == 1:
         return packed
     order = sorted(packed, key=lambda each: -costs[each].sum())

@@ -1,8 +1,8 @@
 """Times and sizes that a sequence adds to a microbatch, from a profile of one microbatch.
 
 The profile was measured on a microbatch of n sequences of L tokens each. A share a of a stage's
-time for an op (attention) is proportional to the square of the sequence length, the rest to
-tokens::
+time for an op (attention) is proportional to the square of the sequence length, the rest to the
+number of tokens::
 
     time of a sequence of l tokens = t * ((1 - a) l / (n L) + a l^2 / (n L^2))
 
@@ -44,10 +44,11 @@ BY_TOKENS = "m_b", "m_w", "m_r", "m_o", "activation_bytes", "offload_bytes"
 
 @dataclass(frozen=True)
 class SequenceCosts:
-    """The costs of sequences of ``lengths``, (n,), in microbatches of ``problem``.
+    """The costs of the sequences of a batch in microbatches of ``problem``.
 
-    ``problem``: every microbatch is the profile's, with ``tokens`` tokens. ``linear``, ``square``:
-    milliseconds per token and per squared token of F, B and W, (3, S). ``held``: M_B and M_W per
+    ``problem``: the problem in which every microbatch is the one of the profile, which has
+    ``tokens`` tokens. ``lengths``: tokens of each sequence, (n,). ``linear``, ``square``:
+    milliseconds of F, B and W per token and per squared token, (3, S). ``held``: M_B and M_W per
     token, (2, S).
     """
 
@@ -60,8 +61,8 @@ class SequenceCosts:
 
     @classmethod
     def of(cls, problem: Problem, document: LengthsDocument, where: str) -> SequenceCosts:
-        """The costs for a profile and a lengths file. Raises InputError for an invalid share of
-        attention."""
+        """Return the costs for a problem and a lengths file. ``where``: the file's name in
+        messages. Raises InputError for an invalid share of attention."""
         profile, length = problem.profile, document.reference_length
         shares = attention_of(profile, document.attention, where)
         tokens = float(length * (profile.micro_batch or 1))
@@ -72,24 +73,25 @@ class SequenceCosts:
 
     @cached_property
     def times(self) -> FloatArray:
-        """Milliseconds that each sequence adds to F, B and W, (3, S, n)."""
+        """Milliseconds that each sequence adds to F, B and W of each stage, (3, S, n)."""
         tokens = self.lengths.astype(np.float64)
         return self.linear[:, :, None] * tokens + self.square[:, :, None] * tokens**2
 
     @cached_property
     def busiest(self) -> FloatArray:
-        """Milliseconds that each sequence adds to the rank with the most work, (n,)."""
+        """Milliseconds that each sequence adds to the rank that has the most work in total,
+        (n,)."""
         of_ranks = np.zeros((self.problem.ranks, len(self.lengths)))
         np.add.at(of_ranks, self.problem.owner[:, 0], self.times.sum(axis=0))
         return np.asarray(of_ranks[of_ranks.sum(axis=1).argmax()])
 
     def sizes_of(self, microbatches: Microbatches) -> FloatArray:
-        """Tokens of each microbatch, and the sum of the squared lengths, (M, 2)."""
+        """Return the tokens and the sum of squared sequence lengths of each microbatch, (M, 2)."""
         parts = [self.lengths[each].astype(np.float64) for each in microbatches]
         return np.array([[part.sum(), (part**2).sum()] for part in parts])
 
     def problem_of(self, microbatches: Microbatches) -> Problem:
-        """The problem with these microbatches."""
+        """Return the problem with these microbatches instead of the profile's."""
         profile, count = self.problem.profile, len(microbatches)
         stages = tuple(
             StageProfile.of([self._part(s, each) for each in microbatches])
@@ -99,7 +101,7 @@ class SequenceCosts:
         return replace(self.problem, profile=found, microbatches=count)
 
     def _part(self, s: int, sequences: list[int]) -> StageProfile:
-        """Stage ``s`` for a microbatch of these sequences."""
+        """Return stage ``s`` with the times and sizes of a microbatch of these sequences."""
         stage, share = self.problem.profile.stages[s], self.lengths[sequences].sum() / self.tokens
         times = self.times[:, s, sequences].sum(axis=1).tolist()
         sized = stage.scaled(float(share), BY_TOKENS)
@@ -107,7 +109,8 @@ class SequenceCosts:
 
 
 def packing_bound(costs: SequenceCosts, replicas: int) -> float:
-    """Lower bound on the slowest replica's cost over all packings and schedules, in milliseconds.
+    """Return a lower bound on the slowest replica's cost over all packings and schedules, in
+    milliseconds.
 
     Proof. Given a schedule of any packing, replace each op by the ops of its sequences, one after
     the other in the same time. Their inputs are available, since the packed op had all of them and
@@ -125,10 +128,11 @@ def packing_bound(costs: SequenceCosts, replicas: int) -> float:
 
 
 def attention_of(profile: Profile, given: Any, where: str) -> FloatArray:
-    """The share of F, B and W that is proportional to the squared length, (3, S).
+    """Return the share of the time of F, B and W that is proportional to the squared sequence
+    length, (3, S).
 
-    ``given``: the share of F, as one number or one per stage, or an object with such values for
-    t_f, t_b and t_w. Raises InputError for anything else.
+    ``given``: the share in F, as one number or one per stage, or an object with such values for
+    t_f, t_b and t_w. ``where``: the file's name in messages. Raises InputError for anything else.
     """
     if isinstance(given, Mapping) and set(given) == set(OP_TIMES):
         return np.stack([_shares(profile, given[k], f"{where}: attention: {k}") for k in OP_TIMES])
@@ -137,7 +141,8 @@ def attention_of(profile: Profile, given: Any, where: str) -> FloatArray:
 
 
 def _shares(profile: Profile, given: Any, where: str) -> FloatArray:
-    """The share of each stage, (S,). Raises InputError."""
+    """Return the share of each stage, (S,), from one number or one per stage. Raises InputError for
+    anything else."""
     each = list(given) if isinstance(given, Sequence) else [given] * profile.num_stages
     sound = (isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x <= 1 for x in each)
     if len(each) != profile.num_stages or not all(sound):
@@ -150,28 +155,30 @@ if TYPE_CHECKING:
     from ..pack import Packing
 
 ROUNDS, NEAR, FORMER = 20, 0.01, 0.01
-"""Iterations of reweighting; errors below this share of the median time are squared instead of
-absolute; weight of the prior (the old costs) per sample."""
+"""``ROUNDS``: iterations of reweighting. ``NEAR``: errors below this share of the median time count
+squared, larger ones by their absolute value. ``FORMER``: weight of the prior, the old costs, per
+sample."""
 
 Steps: TypeAlias = "Iterable[tuple[Packing, Schedule | Sequence[Schedule]]]"
 Samples: TypeAlias = defaultdict[tuple[OpKind, int], list[tuple[float, float, float]]]
-"""By kind and stage: tokens and squared lengths, relative to the reference's, and the time."""
+"""By kind of op and stage, a list of samples: tokens and sum of squared lengths, both relative to
+those of the profile's microbatch, and the measured time in milliseconds."""
 
 
 def refit(profile: ProfileLike, lengths: Document, steps: Steps) -> tuple[Profile, dict[str, Any]]:
     """Fit ``profile`` and ``lengths``, the arguments of :func:`pack`, to measured steps.
 
-    ``steps``: pairs of a packing and the trace of its step (``Pipeline.gather_trace``), or one
-    trace per replica. The time of each op is modelled as the sum of a term proportional to tokens
-    and one proportional to the squared lengths, both nonnegative, and fitted by least absolute
-    errors, so that disturbed steps have little influence. If the microbatches do not determine both
-    terms, the old costs decide. If only BWs of a stage ran, their time is divided into B and W as
-    before. The ratio of T_R to T_F is kept; T_BW and T_FB are removed, as :func:`pack` does not use
-    them.
+    ``steps``: pairs of a packing and the trace of its step (``Pipeline.gather_trace``), or a list
+    of traces, one per replica. The time of each op is modeled as the sum of a term proportional to
+    tokens and one proportional to the squared lengths. Both are nonnegative and fitted by least
+    absolute errors, so that disturbed steps have little influence. If the microbatches do not
+    determine both terms, the old costs decide. If a stage only ran BWs, their time is divided into
+    B and W in the ratio of the old costs. The ratio of T_R to T_F is kept; T_BW and T_FB are
+    removed, as :func:`pack` does not use them.
 
-    Returns the profile with times of the reference's microbatch, and the lengths file's object with
-    the fitted shares as ``attention``, one per stage and op. Raises InputError if the steps have
-    other stages or were not measured.
+    Returns the profile with the fitted times, for the same microbatch as before, and the object of
+    the lengths file with the fitted shares as ``attention``, one per stage and op. Raises
+    InputError if the steps have another number of stages or microbatches, or were not measured.
     """
     document, where = read_document(lengths, "lengths")
     given, source = parse_lengths(document, where), ProfileSource.of(profile, None)
@@ -191,7 +198,8 @@ def refit(profile: ProfileLike, lengths: Document, steps: Steps) -> tuple[Profil
 
 
 def _with_times(old: StageProfile, times: Sequence[float]) -> StageProfile:
-    """The stage with these T_F, T_B and T_W; T_R is scaled in proportion to T_F."""
+    """Return the stage ``old`` with ``times`` as T_F, T_B and T_W. T_R is scaled in proportion to
+    T_F."""
     again = old.t_r
     if again is not None:
         again = again * times[0] / old.t_f if old.t_f > 0 else times[0]
@@ -218,7 +226,8 @@ def _samples(steps: Steps, profile: Profile, length: int) -> Samples:
 
 
 def _check(trace: Schedule, stages: int, microbatches: int) -> None:
-    """Raises InputError if the trace has another shape than the packing, or has no times."""
+    """Raise InputError if the trace has another number of stages or microbatches, or has no
+    times."""
     problem = trace.problem
     if (problem.stages, problem.microbatches) != (stages, microbatches) or trace.timing is None:
         wanted = f"{stages} stages and {microbatches} microbatches"
@@ -226,8 +235,8 @@ def _check(trace: Schedule, stages: int, microbatches: int) -> None:
 
 
 def _refit_stage(costs: FloatArray, samples: Samples, stage: int) -> None:
-    """Fit the costs of one stage in place. ``costs``: terms of F, B and W by tokens and squared
-    lengths, (3, 2)."""
+    """Fit the costs of one stage in place. ``costs``: the terms of F, B and W that are proportional
+    to tokens and to squared lengths, (3, 2)."""
     for at, kind in enumerate((OpKind.F, OpKind.B, OpKind.W)):
         if rows := samples[kind, stage]:
             costs[at] = _fitted(np.array(rows), costs[at])
@@ -239,8 +248,12 @@ def _refit_stage(costs: FloatArray, samples: Samples, stage: int) -> None:
 
 
 def _fitted(rows: FloatArray, old: FloatArray) -> FloatArray:
-    """The two terms, (2,), fitted to ``rows``, (N, 3), by least absolute errors (iteratively
-    reweighted least squares). ``old`` is the prior."""
+    """Return the two terms of a time, (2,), fitted by least absolute errors (iteratively reweighted
+    least squares).
+
+    ``rows``: tokens, squared lengths and time of each sample, (N, 3). ``old``: the former terms,
+    which are the prior.
+    """
     sizes, times = rows[:, :2], rows[:, 2]
     usual = float(np.median(times))
     if usual <= 0:
@@ -256,7 +269,8 @@ def _fitted(rows: FloatArray, old: FloatArray) -> FloatArray:
 
 
 def _not_negative(matrix: FloatArray, right: FloatArray) -> FloatArray:
-    """The minimizer, (2,), of x' A x / 2 - b' x over x >= 0."""
+    """Return the x >= 0, (2,), that minimizes x' A x / 2 - b' x, where A is ``matrix`` and b is
+    ``right``."""
     found = np.asarray(np.linalg.solve(matrix, right))
     if (found >= 0).all():
         return found

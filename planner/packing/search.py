@@ -1,4 +1,5 @@
-"""The search for a packing and its schedules.
+"""The search for a packing of sequences into microbatches, and for a schedule of each replica's
+microbatches.
 
 ::
 
@@ -7,8 +8,8 @@
       -> for the better result: a longer search for a schedule
       -> local search and schedule once more with its order
 
-The local search moves sequences and exchanges sequences or whole microbatches; each packing is
-simulated with a known order of ops.
+The local search moves a sequence to another microbatch, or exchanges two sequences or two whole
+microbatches. It simulates each packing with a fixed order of ops.
 """
 
 from __future__ import annotations
@@ -34,21 +35,26 @@ from .constructors import constructed
 from .costs import Microbatches, SequenceCosts
 
 PATTERNS, SCHEDULES, AGAIN = 0.08, 0.6, 0.08
-"""Shares of the time or work: ``PATTERNS`` for the first orders, and again for each local search
-and each of its schedules; ``SCHEDULES`` for the longer search; ``AGAIN`` for the last local search,
-and again for its schedules."""
+"""Shares of the time or work. ``PATTERNS``: for the first orders, and once more for each local
+search and its schedules. ``SCHEDULES``: for the longer search. ``AGAIN``: for the last local
+search, and once more for its schedules."""
 EXCHANGED, MOVED = 0.25, 0.5
-"""Thresholds for a uniform random number: below the first a move exchanges two microbatches, below
-the second it moves a sequence, else it exchanges two sequences."""
+"""Thresholds for a uniform random number: below ``EXCHANGED`` a move exchanges two microbatches,
+else below ``MOVED`` it moves a sequence, else it exchanges two sequences."""
 MEAN = 1e-3
-"""Weight of the replicas' mean cost in the local search, relative to the slowest replica's."""
+"""Weight of the mean of the replicas' costs in the local search, relative to the cost of the
+slowest replica."""
 HEAT = 1e-3
-"""Initial temperature of simulated annealing, as a share of the cost; it decreases to 0."""
+"""Initial temperature of simulated annealing, as a share of the best cost; it decreases to 0."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The microbatches of all replicas, one after the other, and a schedule for each replica."""
+    """A packing and its schedules.
+
+    ``packed``: the microbatches of all replicas, one replica after the other. ``schedules``: one
+    per replica.
+    """
 
     packed: Microbatches
     schedules: list[Schedule]
@@ -70,7 +76,7 @@ def choose(
     search: Search,
     start: Order | None = None,
 ) -> Found:
-    """The best packing found with at most ``most`` tokens per microbatch.
+    """Return the best packing found with at most ``most`` tokens per microbatch, and its schedules.
 
     ``start``: the initial order of ops. Raises InfeasibleError if nothing fits.
     """
@@ -90,8 +96,11 @@ def choose(
 def scheduled(
     costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order | None], search: Search
 ) -> Found:
-    """A schedule for each replica, starting from its order if there is one; time or work is shared
-    equally."""
+    """Search a schedule for each replica of the packing ``packed``.
+
+    ``orders``: the initial order of ops of each replica, or None. The replicas get equal shares of
+    the time or work.
+    """
     share = search.share(1 / len(orders))
     problems = map(costs.problem_of, by_replica(packed, costs.problem.microbatches))
     return Found(
@@ -101,7 +110,7 @@ def scheduled(
 
 
 def by_replica(packed: Microbatches, each: int) -> Iterator[Microbatches]:
-    """The microbatches of each replica; ``each``: their number per replica."""
+    """Yield the microbatches of each replica. ``each``: number of microbatches per replica."""
     for first in range(0, len(packed), each):
         yield packed[first : first + each]
 
@@ -113,14 +122,16 @@ def _track(
     most: float,
     search: Search,
 ) -> Found:
-    """The schedules for the result of a local search from ``packed`` with these orders."""
+    """Return the result of a local search from ``packed`` with these orders of ops, with searched
+    schedules."""
     return scheduled(costs, improved(costs, packed, orders, most, search.options), orders, search)
 
 
 class PackingCost:
-    """The cost of each replica's microbatches with a fixed order of ops per replica.
+    """A function that returns the cost of a replica's microbatches with a fixed order of ops.
 
-    The delays of messages are those of the microbatches ``packed``.
+    The delays of messages are always those of the microbatches ``packed``. ``orders``: one per
+    replica.
     """
 
     def __init__(self, costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order]) -> None:
@@ -130,9 +141,10 @@ class PackingCost:
         self._offsets = list(map(offsets_of, orders))
 
     def __call__(self, r: int, sizes: FloatArray) -> float:
-        """The cost of replica ``r``; infinite if it exceeds the memory limit.
+        """Return the cost of replica ``r`` in milliseconds; infinite if it exceeds the memory
+        limit.
 
-        ``sizes``: tokens and sum of squared lengths of each microbatch of all replicas, (R M, 2).
+        ``sizes``: tokens and sum of squared lengths of each microbatch of all R replicas, (R M, 2).
         """
         of, (tokens, squares) = self._of, sizes[r * self._count :][: self._count].T
         times = of.linear[:, :, None] * tokens + of.square[:, :, None] * squares
@@ -145,7 +157,8 @@ class PackingCost:
 
 
 def cost_of(costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order]) -> float:
-    """The slowest replica's cost with these orders, one per replica."""
+    """Return the cost of the slowest replica with these orders of ops, one per replica, in
+    milliseconds."""
     cost, sizes = PackingCost(costs, packed, orders), costs.sizes_of(packed)
     return max(cost(r, sizes) for r in range(len(orders)))
 
@@ -157,10 +170,11 @@ def improved(
     most: float,
     options: SolveOptions,
 ) -> Microbatches:
-    """The best packing found by local search from ``packed`` within ``options``.
+    """Return the best packing found by local search from ``packed`` within the time or work of
+    ``options``.
 
-    ``packed``: all replicas' microbatches, one after the other; ``orders``: one per replica;
-    ``most``: maximum tokens of a microbatch.
+    ``packed``: the microbatches of all replicas, one replica after the other. ``orders``: an order
+    of ops per replica. ``most``: maximum tokens of a microbatch.
     """
     random, budget, count = Random(options.seed), options.budget, costs.problem.microbatches
     cost, sizes = PackingCost(costs, packed, orders), costs.sizes_of(packed)
@@ -186,18 +200,18 @@ def improved(
 
 
 def _left(budget: Budget) -> float:
-    """The remaining share of the budget."""
+    """Return the remaining share of the budget, from 1 to 0."""
     limit = budget.work
     return budget.time.share_left if limit.ops == inf else limit.left / limit.ops
 
 
 def _worth(spans: Sequence[float]) -> float:
-    """The objective of the local search, from each replica's cost."""
+    """Return the objective of the local search, given the cost of each replica."""
     return max(spans) + MEAN * sum(spans) / len(spans)
 
 
 def _moved(one: list[int], other: list[int], random: Random) -> tuple[list[int], list[int]]:
-    """Two microbatches after a random move between them."""
+    """Return the two microbatches after a random move between them."""
     kind, i, k = random.random(), random.choice(one), random.choice(other)
     if kind < EXCHANGED:
         return other, one

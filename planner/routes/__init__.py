@@ -1,1 +1,2 @@
-"""The routes of ``optimize``: functions, each of which answers one kind of question."""
+"""The routes of ``optimize``: functions that each answer one kind of request, such as a choice
+among placements, cuts or schemes."""

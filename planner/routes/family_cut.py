@@ -1,13 +1,15 @@
-"""The best cut of a profile's layers for one family.
+"""The best cut of a profile's layers into stages for one family of schedules.
 
-1. Start with the even cut, the balanced one, the one with the lowest memory utilization, and the
-   one of the least lower bound.
-2. Hill climbing: from the cheapest of them to its cheapest neighbour, while the cost decreases.
-3. List the cuts whose per-rank lower bounds are below the best cost. If they are few, time all
-   of them, so that the cheapest is optimal. Otherwise the bound is the one over all cuts.
+1. Start with four cuts: the even one, the balanced one, the one whose fullest stage holds the least
+   memory, and the one with the lowest lower bound.
+2. Hill climbing: from the cheapest of these cuts, move to the cheapest neighboring cut, as long as
+   the cost decreases.
+3. List the cuts for which the lower bound of every rank is below the best cost. If they are few,
+   simulate all of them, so that the cheapest is proven optimal. Otherwise, the lower bound is the
+   one over all cuts.
 
-The order of ops is that of the even cut, so this is for families whose order does not depend on the
-cut, such as 1F1B, GPipe and interleaved 1F1B.
+All cuts have the order of ops of the even cut. This is hence for families whose order does not
+depend on the cut, such as 1F1B, GPipe and interleaved 1F1B.
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ from ..inputs.problem_setup import Terms
 from ..results.result import Result
 
 MOST_LISTED = 2000
-"""Maximum number of listed cuts that are timed."""
+"""Maximum number of listed cuts; if there are more, none of them is simulated."""
 OPS_A_CUT, OPS_A_MICROBATCH = 1e5, 3.0
-"""Work equivalent of building a cut's problem, in simulated ops; number of ops of a microbatch on a
-stage."""
+"""``OPS_A_CUT``: the work of building a cut's problem, converted to simulated ops.
+``OPS_A_MICROBATCH``: number of ops that a microbatch has on a stage."""
 
 
 def best_family_cut(
@@ -55,11 +57,12 @@ def best_family_cut(
     work: WorkLimit,
     beat: float = math.inf,
 ) -> Result:
-    """The best cut into ``stages`` stages among those examined until ``stop``, with the lower bound
-    on the family's cost over all cuts.
+    """Return the family's schedule with the best cut into ``stages`` stages that was found before
+    ``stop`` returned true, and a lower bound on the family's cost over all cuts.
 
-    The search is skipped if the lower bound is not below ``beat``, or if the time is over. ``work``
-    counts the simulated ops.
+    ``work`` counts the simulated ops. The search is skipped if the lower bound is not below
+    ``beat``, the cost of a known schedule, or if there is such a schedule and no time is left. If
+    there is no schedule, the result has the reason.
     """
     cutter, family = Cutter(layers, stages, terms.rules), find_family(name)
     even = cutter.even()
@@ -88,7 +91,8 @@ def _why_not_searched(bound: float, beat: float, stop: StoppingCriterion) -> str
 
 @dataclass
 class _FamilyCuts:
-    """The family's order of ops on other cuts; results are memoized."""
+    """The search over cuts for a family's order of ops, which is that of ``schedule``. Results are
+    cached."""
 
     schedule: Schedule
     bounds: CutBounds
@@ -97,7 +101,8 @@ class _FamilyCuts:
     _timed: dict[Cut, Schedule | None] = field(default_factory=dict)
 
     def plan(self, name: str, bound: float) -> Result:
-        """The best cut found; ``bound`` is the lower bound over all cuts."""
+        """Return the schedule with the best cut found, or the reason why there is none. ``bound``:
+        the lower bound over all cuts."""
         best, complete = self.best()
         found, cost = self.timed(best), self.cost(best)
         if found is not None:
@@ -107,7 +112,7 @@ class _FamilyCuts:
         return Result(name, lower_bound=bound, why_not="no cut that was looked at fits in memory")
 
     def best(self) -> tuple[Cut, bool]:
-        """The cheapest cut that was examined, and whether it is proven optimal."""
+        """Return the cheapest cut found, and whether it is proven optimal."""
         best = self._climb()
         if self.stop():
             return best, False
@@ -129,7 +134,8 @@ class _FamilyCuts:
         return best
 
     def _until_stop(self, cuts: Iterable[Cut]) -> Sequence[Cut]:
-        """The first of ``cuts``, each timed, until the time is over."""
+        """Simulate ``cuts`` one after the other until the search is stopped. Returns those that
+        were simulated."""
         found = []
         for cut in takewhile(lambda _: not self.stop(), cuts):
             self.timed(cut)
@@ -137,7 +143,7 @@ class _FamilyCuts:
         return found
 
     def cost(self, cut: Cut) -> float:
-        """The cost; infinite if memory is exceeded."""
+        """Return the iteration time with this cut; infinite if the memory limit is exceeded."""
         schedule = self.timed(cut)
         return math.inf if schedule is None else iteration_time(schedule)
 
@@ -156,7 +162,8 @@ class _FamilyCuts:
 
 
 def bound_from(given: Profile | LayeredProfile, chunks: int, microbatches: int) -> float:
-    """Lower bound on schedules with ``chunks`` or more stages per rank, stage s on rank s mod P.
+    """Return a lower bound on the cost of schedules with ``chunks`` or more stages per rank, where
+    stage s is on rank s mod P.
 
     Proof. With K P stages, the busiest rank has at least the average work, and a microbatch crosses
     K P - 1 boundaries in each direction. More stages per rank divide the same work and add
@@ -174,14 +181,16 @@ def bound_from(given: Profile | LayeredProfile, chunks: int, microbatches: int) 
 
 
 def _least(part: StageProfile) -> StageProfile:
-    """The part with times that are lower bounds even with fused pairs or a fused BW."""
+    """Return the stage or layer with lower bounds on its times, which also hold if B and W are one
+    op or if F and BW overlap."""
     fused = min(part.fused, part.t_b + part.t_w)
     t_b = min(part.t_b, fused)
     return least_times_of(replace(part, t_b=t_b, t_w=fused - t_b, t_bw=None))
 
 
 def _delays(parts: Sequence[StageProfile], cluster: Profile, chunks: int) -> float:
-    """The least total delay of a microbatch over all boundaries, in both directions."""
+    """Return a lower bound on the total delay of the messages of one microbatch, over all
+    boundaries between stages and in both directions."""
     least = np.min([cluster.delays(size) for size in {p.activation_bytes for p in parts}], axis=0)
     owners = np.arange(chunks * cluster.ranks) % cluster.ranks
     there, back = least[owners[:-1], owners[1:]], least[owners[1:], owners[:-1]]

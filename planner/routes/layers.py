@@ -1,4 +1,4 @@
-"""The best cut of a profile's layers into stages, with its placement and schedule."""
+"""The route for profiles by layers: the best cut into stages, with its placement and schedule."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ from .placements import tried_placements
 def best_of_cuts(
     profile: LayeredProfile, terms: Terms, search: Search, placement: PlacementSpec, way: Way
 ) -> Result:
-    """The best cut, placement and schedule of the profile's layers.
+    """Return the best schedule over cuts of the profile's layers and over placements.
 
-    Raises NothingFits, and InputError if the layers cannot be cut for the placement.
+    ``placement``: the requested placement, which may be ``auto``. ``way``: how the cut is chosen,
+    together with the schedule or before it. Raises NothingFits if no cut fits in memory, and
+    InputError if the layers cannot be cut for the placement.
     """
     begin, asked, microbatches = monotonic(), search.options, terms.microbatches
     posed = tuple(_placements(placement, profile, terms))
@@ -74,9 +76,10 @@ def best_of_cuts(
 
 
 def _beginning(search: Search) -> Callable[[Problem, str, float, Order | None], Schedule]:
-    """The optimizer for one of several cuts, with an initial order of ops.
+    """Return a function that runs the optimizer for one cut, given its problem, its name, its share
+    of the time or work, and an initial order of ops or None.
 
-    Each search has its own seed: a repeated search with the same seed and order finds nothing new.
+    Each call uses another seed: a repeated search with the same seed and order finds nothing new.
     """
     seeds = count(search.options.seed)
 
@@ -94,7 +97,8 @@ def _refusal(
     candidates: tuple[Candidate, ...],
     facts: dict[str, Any],
 ) -> Exception:
-    """The error if no cut fits in memory, or if the layers cannot be cut for any placement."""
+    """Return the error for no result: NothingFits if no cut fits in memory, or else
+    UnsupportedError with the reason why the layers cannot be cut for each placement."""
     least, lines = found.smallest, [f"{name}: {why}" for name, why in found.why_not.items()]
     if least is not None:
         wants = {"smallest": least.limit, "rank": least.rank, "device": least.device}
@@ -126,7 +130,8 @@ def _facts(found: Partitioned, way: str, best: Schedule | None) -> dict[str, Any
 
 
 def _placements(spec: PlacementSpec, profile: LayeredProfile, terms: Terms) -> Sequence[Placement]:
-    """The requested placement, or all those that ``auto`` tries."""
+    """Return the requested placement as the only item of a list, or all placements that ``auto``
+    tries. Raises InputError if the placement is impossible."""
     nothing = StageProfile(0.0, 0.0, 0.0, 0.0, 0.0)
     one_each = replace(profile.cluster, stages=(nothing,) * profile.ranks)
     if spec.name == AUTO:
@@ -144,7 +149,7 @@ def _placements(spec: PlacementSpec, profile: LayeredProfile, terms: Terms) -> S
 
 
 def stages_of(problem: Problem) -> list[dict[str, Any]]:
-    """Each stage's rank, layers and modules."""
+    """Return an object per stage for JSON output: its number, rank, layers and modules."""
     return [
         {
             "stage": number,
@@ -159,7 +164,8 @@ def stages_of(problem: Problem) -> list[dict[str, Any]]:
 
 
 def _words(best: Schedule, candidates: Sequence[Candidate], found: Partitioned) -> str:
-    """The stages, the placements if there are several, and the gap over all cuts."""
+    """Return the text below the facts of a result: the table of stages, the table of placements if
+    there are several, and the gap over all cuts."""
     several = len(candidates) > 1
     parts = [stages_table(best)]
     parts += ["", candidates_table("placement", candidates)] if several else []
@@ -169,7 +175,7 @@ def _words(best: Schedule, candidates: Sequence[Candidate], found: Partitioned) 
 
 
 def stages_table(schedule: Schedule) -> str:
-    """A table of the stages: rank, time, memory and layers."""
+    """Return a table of the stages with rank, time of a microbatch, memory and layers."""
     rows: list[list[Cell]] = []
     owners, stages = schedule.problem.placement.owners, schedule.problem.profile.stages
     for number, (rank, stage) in enumerate(zip(owners, stages, strict=True)):
@@ -180,7 +186,8 @@ def stages_table(schedule: Schedule) -> str:
 
 
 def _names(stage: StageProfile) -> str:
-    """The names of the layers; consecutive blocks are abbreviated to the first and the last."""
+    """Return the names of a stage's layers. Of consecutive blocks, only the first and the last are
+    named."""
     layers, words = stage.layers, []
     block = [layer.kind is LayerKind.BLOCK for layer in layers]
     edges = [

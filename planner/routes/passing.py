@@ -1,4 +1,5 @@
-"""``optimize --passing auto``: the fastest of activations, weights and FSDP."""
+"""``optimize --passing auto``: the scheme with the shortest step, of passing activations, passing
+weights, and FSDP."""
 
 from __future__ import annotations
 
@@ -28,19 +29,20 @@ from .reasons import schemes_table, sentences
 from .schemes import Activations, Scheme, schemes
 
 SHARES = {"activations": 4.0, "weights": 3.0}
-"""Relative shares of the optimizer's time for each scheme."""
+"""Relative shares of the time for the optimizer's search in each scheme; FSDP has none."""
 PLACING = 0.75
-"""The part of the activations' share that chooses the placement. The rest optimizes consecutive
-stages on each rank, unless that placement was chosen."""
+"""The part of the activations' share of time that chooses the placement. The rest optimizes the
+placement with consecutive stages on each rank, unless it was the one chosen."""
 
 
 def best_of_schemes(
     profile: Profile, terms: Terms, search: Search, *, placed: bool, copies: int | None
 ) -> Result:
-    """The schedule of the fastest scheme, and the reasons for it.
+    """Return the schedule of the scheme with the shortest step, and the reasons for it in words.
 
-    ``placed``: also choose the placement of activations, with at most ``copies`` copies of the
-    weights, as for ``--passing activations``. Raises NothingFits.
+    ``placed``: also choose the placement of stages, with at most ``copies`` copies of the weights,
+    as ``--passing activations`` does. Raises NothingFits, and InputError if the profile lacks links
+    or sizes of messages.
     """
     if (lacking := missing_sizes(profile)) and profile.ranks > 1:
         raise InputError(
@@ -68,20 +70,22 @@ def best_of_schemes(
 
 
 def missing_sizes(profile: Profile) -> list[str]:
-    """The keys that the profile lacks to determine the times of messages."""
+    """Return the keys that a profile needs for the times of messages and that it lacks."""
     sizes = ("activation_bytes", "weight_bytes")
     lacking = [key for key in sizes if any(getattr(s, key) is None for s in profile.stages)]
     return (["links"] if profile.links is None else []) + lacking
 
 
 def tell_missing(profile: Profile, lacking: Sequence[str], search: Search, where: str) -> None:
-    """A note on the links and sizes that a profile lacks, with the assumption made instead."""
+    """Report, as a note, the keys in ``lacking`` and what is assumed without them. Nothing is
+    reported for a single rank."""
     if lacking and profile.ranks > 1:
         search.progress(Note(f"note: {where}: no {', '.join(lacking)}: {_assumed(profile)}"))
 
 
 def _assumed(profile: Profile) -> str:
-    """The assumption about messages if the profile lacks their sizes or links."""
+    """Return, in words, what is assumed about messages if the profile lacks their sizes or
+    links."""
     if profile.t_comm is not None and profile.links is None:
         return "each message counts as t_comm, whatever its size"
     if profile.links is None:
@@ -103,12 +107,13 @@ def compare_schemes(
     placed: bool = False,
     copies: int | None = None,
 ) -> list[Result]:
-    """The schedule with the shortest step of each scheme, within memory limit and device memory.
+    """Return the schedule with the shortest step of each scheme, within memory limit and device
+    memory.
 
-    They are sorted by their step times; those that do not fit come last, each with the
-    reason. For each scheme, its constructed schedules are tried, then those of ``search``; if
-    ``placed``, also the best placement of activations. Once the search is stopped, one constructed
-    schedule per scheme is tried.
+    They are sorted by step time. Schemes of which no schedule fits come last, each with the reason.
+    For each scheme, published and constructed schedules are tried, then the optimizer's; if
+    ``placed``, also the best placement of stages, with at most ``copies`` copies of the weights.
+    After the search has been stopped, only one constructed schedule per scheme is tried.
     """
     posed, rows = schemes(profile, terms), list[Result]()
     whole = sum(SHARES.get(scheme.name, 0.0) for scheme in posed)
@@ -133,7 +138,8 @@ def compare_schemes(
 
 
 def certified(schedule: Schedule) -> Schedule:
-    """``schedule``, with a lower bound for its placement added if it has none."""
+    """Return ``schedule`` with a lower bound, for all schedules with its placement, added to its
+    report if the report has none."""
     report, timing, problem = schedule.known_report, schedule.known_timing, schedule.problem
     if report.lower_bound is not None:
         return schedule
@@ -147,7 +153,8 @@ def certified(schedule: Schedule) -> Schedule:
 def _evaluated(
     scheme: str, schedules: Iterable[Schedule], should_stop: StoppingCriterion = NEVER
 ) -> list[Result]:
-    """The evaluations of ``schedules`` until ``should_stop`` returns true; at least one."""
+    """Return ``schedules`` as results of the scheme: those generated before ``should_stop`` returns
+    true, but at least one."""
     found: list[Result] = []
     for schedule in schedules:
         name = schedule.report.family if schedule.report else scheme
@@ -158,7 +165,7 @@ def _evaluated(
 
 
 def _placed(terms: Terms, copies: int | None, search: Search, problem: Problem) -> Schedule:
-    """The best schedule over all placements of the problem's stages."""
+    """Return the best schedule of the problem's profile over all placements of its stages."""
     given = replace(problem.profile, memory_limit=problem.memory_limit)
     own = replace(terms, memory_limit=None)
     return best_of_placements(given, own, search.share(PLACING), copies).schedule
@@ -170,8 +177,12 @@ def _searched(
     search: Search,
     place: Callable[[Search, Problem], Schedule] | None,
 ) -> list[Result]:
-    """Optimized schedules. With device memory, activations are limited to the room that is left by
-    the constructed schedule which leaves the most. ``place`` also chooses the placement."""
+    """Return the optimizer's schedules for a scheme.
+
+    ``built``: the scheme's constructed schedules. If the profile has device memory, activations are
+    limited to what is left of it by the constructed schedule that leaves the most. ``place``: the
+    search over placements; None if the placement is not to be chosen.
+    """
     problem = scheme.problem
     room, found = problem.memory_limit, list[Result]()
     if built and problem.profile.device_memory is not None:
@@ -197,8 +208,11 @@ def _searched(
 
 
 def _row(scheme: str, candidates: Sequence[Result], refusal: str | None) -> Result:
-    """The fastest candidate that fits, or else the one that needs the least memory and the reason
-    why it does not fit."""
+    """Return the candidate with the shortest step of those that fit, or, if none fits, the one that
+    exceeds the memory by the least, with the reason why it does not fit.
+
+    ``refusal``: the reason if there is no candidate at all.
+    """
     steps = [(_rounded(one), one) for one in candidates if one.excess() is None]
     if steps:
         least = min(step for step, _ in steps)
@@ -212,12 +226,14 @@ def _row(scheme: str, candidates: Sequence[Result], refusal: str | None) -> Resu
 
 
 def _order(row: Result) -> tuple[bool, float, float]:
-    """Sort key: usable rows first, by step time, then by device memory."""
+    """Return a sort key: results that fit come first, sorted by step time and then by device
+    memory."""
     if row.planned is None:
         return row.why_not is not None, float("inf"), 0.0
     return row.why_not is not None, _rounded(row), row.device_memory
 
 
 def _rounded(row: Result) -> float:
-    """The step time to 9 digits, so that rounding errors do not decide."""
+    """Return the step time rounded to 9 digits, so that rounding errors do not decide
+    comparisons."""
     return float(f"{row.step_time:.9g}")

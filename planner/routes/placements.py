@@ -1,4 +1,5 @@
-"""The best schedule of a profile by stages: for one placement, or over all of them."""
+"""The routes for profiles by stages: the best schedule with one placement, or over all
+placements."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ from ..solving.progress import Searching
 from ..solving.search import Search
 
 BARELY = 1.0
-"""In seconds. A placement that may still be the best is reported as barely searched if its search
-was shorter."""
+"""Seconds. If a placement that may still be the best was searched for less than this, it is
+reported as barely searched."""
 
 
 def one_placement(
@@ -43,7 +44,12 @@ def one_placement(
     passing: str = "activations",
     start: Schedule | Planned | Document | None = None,
 ) -> Result:
-    """The best schedule of one placement; ``start`` is the initial order of ops."""
+    """Return the best schedule found for one placement.
+
+    ``spec``: the placement. ``passing``: ``activations``, or ``weights``. ``start``: a schedule
+    whose order of ops is the initial one. Raises InputError if the profile or ``start`` does not
+    match the placement.
+    """
     problem = make_problem(stages, terms, spec, passing)
     order = None if start is None else order_of(start, problem)
     schedule = search.run(problem, start=order)
@@ -56,9 +62,9 @@ def one_placement(
 def best_of_placements(
     profile: Profile, terms: Terms, search: Search, copies: int | None
 ) -> Result:
-    """The best schedule over all placements, with at most ``copies`` copies of the weights.
+    """Return the best schedule over all placements, with at most ``copies`` copies of the weights.
 
-    The placements share the time limit of ``search``; a work limit applies to each. Raises
+    The placements share the time limit of ``search``, whereas a work limit applies to each. Raises
     NothingFits, and InputError if the profile has fewer stages than ranks.
     """
     if profile.num_stages < profile.ranks:
@@ -99,7 +105,8 @@ def best_of_placements(
 def _nothing_fits(
     chosen: SuccessiveHalving, words: str, candidates: tuple[Candidate, ...]
 ) -> NothingFits:
-    """The error with the smallest sufficient memory limit, or each placement's reason."""
+    """Return the error with the smallest memory limit that would suffice, or, if no limit would,
+    with the reason for each placement."""
     lacking = [(each.lacks, each) for each in chosen.tried if each.lacks]
     if not lacking:
         return NothingFits("no placement fits", words, candidates)
@@ -109,7 +116,8 @@ def _nothing_fits(
 
 
 def assumed_cut(profile: Profile, made: Schedule) -> str | None:
-    """How the stages were cut, which the model may not allow; None if they were not."""
+    """Return, in words, how the stages of ``profile`` were cut for the schedule ``made``, which the
+    model may not allow; None if they were not cut."""
     pieces = made.problem.profile.num_stages // profile.num_stages
     if pieces == 1:
         return None
@@ -121,7 +129,8 @@ def assumed_cut(profile: Profile, made: Schedule) -> str | None:
 
 
 class PlacementSearch(Solving):
-    """The optimizer for one placement. ``told`` is called with its schedule when it is done."""
+    """The optimizer for one placement. ``told`` is called with its schedule when the search is
+    complete."""
 
     told: Callable[[Schedule], None]
 
@@ -138,7 +147,8 @@ class PlacementSearch(Solving):
 
 
 def _search_at(search: Search, problem: Problem, name: str) -> PlacementSearch:
-    """The search of one placement, which reports its progress to the listener of ``search``."""
+    """Return the search for one placement, which reports its progress to the listener of
+    ``search``."""
 
     def told(schedule: Schedule) -> None:
         ending = "stopped" if search.stopped else "work is done"
@@ -154,8 +164,11 @@ def _search_at(search: Search, problem: Problem, name: str) -> PlacementSearch:
 def tried_placements(
     tried: Sequence[TriedPlacement], best: Schedule | None, cuts: list[str] | None = None
 ) -> tuple[Candidate, ...]:
-    """The placements as candidates. ``best``: the result. ``cuts``: the placement of each cut that
-    was searched."""
+    """Return the placements as candidates, each with the reason why it is not the result.
+
+    ``best``: the result, or None if there is none. ``cuts``: for each cut of layers that was
+    searched, the name of its placement; None for a profile by stages.
+    """
     cost = math.inf if best is None else iteration_time(best)
     return tuple(_tried(each, best, cost, cuts) for each in tried)
 
@@ -177,7 +190,8 @@ def _tried(
 
 
 def _little_searched(tried: TriedPlacement, best: float) -> str | None:
-    """Why the placement was not searched, or was barely searched; None if it was searched."""
+    """Return why the placement was not searched, or was barely searched; None if it was searched
+    enough. ``best``: the cost of the result."""
     beaten = tried.bound is not None and tried.bound >= best * (1 - CLOSED)
     if tried.schedule is None:
         return f"not searched: {'cannot be shorter' if beaten else 'the search ended before'}"

@@ -1,4 +1,5 @@
-"""The reasons for a scheme: a table of all schemes, and a sentence for each that was not chosen."""
+"""Why ``optimize --passing auto`` chose a scheme: a table of all schemes, and a sentence for
+each."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from ..results.result import Result
 from ..results.table import Column, results_table
 
 SIZES = [2.0**k for k in range(-6, 7)]
-"""Microbatch sizes at which steps are compared, in multiples of the profile's."""
+"""Microbatch sizes for which the steps of two schemes are compared, as multiples of the profile's
+size."""
 HALVINGS = 6
 COLUMNS = (
     of.SCHEME, of.STEP, of.STEP_BUBBLE, of.WIRE, of.WIRE_BYTES, of.WIRE_USE, of.DEVICE_MEMORY,
@@ -23,7 +25,7 @@ COLUMNS = (
 
 
 def schemes_table(rows: Sequence[Result], best: Result | None) -> str:
-    """A table of the schemes; ``best`` is chosen."""
+    """Return a table of the schemes. ``best``: the one that was chosen, or None if none fits."""
 
     def against(row: Result) -> str:
         if best is None or row.scheme == best.scheme:
@@ -35,7 +37,8 @@ def schemes_table(rows: Sequence[Result], best: Result | None) -> str:
 
 
 def _named(row: Result) -> str:
-    """The family's name; for an optimized schedule, with its placement if that was chosen."""
+    """Return the name of the row's schedule: a family, or ``optimized``, with its placement if this
+    was chosen."""
     name = row.name.removeprefix(f"{row.scheme}, ")
     if row.name != OPTIMIZED or row.passing is Passing.WEIGHTS:
         return name
@@ -43,7 +46,8 @@ def _named(row: Result) -> str:
 
 
 def sentences(rows: Sequence[Result], best: Result | None) -> list[str]:
-    """The reasons for the ``best`` scheme and against the others, or why nothing fits."""
+    """Return a sentence on the ``best`` scheme and one on each other scheme, or, if ``best`` is
+    None, the reasons why they do not fit."""
     if best is None:
         return [f"{row.scheme}: {row.why_not}" for row in rows]
     others = [row for row in rows if row.scheme != best.scheme]
@@ -69,8 +73,8 @@ def _not_chosen(row: Result, best: Result) -> str:
 
 
 def limits(row: Result) -> str:
-    """The shares of the step in which the busiest rank and the busiest wire are busy, in words, the
-    larger first."""
+    """Return, in words, the shares of the step in which the busiest rank computes and the busiest
+    wire is in use, the larger share first."""
     computing = max(float(took.sum()) for took in row.timing.took)
     share = computing / row.step_time if row.step_time > 0 else 0.0
     parts = [(share, f"its busiest rank computes {percent(share)} of it")]
@@ -83,9 +87,10 @@ def limits(row: Result) -> str:
 
 
 def turns(loser: Result, winner: Result) -> str | None:
-    """From or up to which microbatch size ``loser`` is faster: the size nearest to the profile's.
+    """Return, in words, from or up to which microbatch size ``loser`` has a shorter step than
+    ``winner``: of several such ranges, the one nearest to the profile's size.
 
-    None if it is faster at no size that was tried, or if the profile has no links.
+    None if ``loser`` is faster at none of the :data:`SIZES`, or if the profile has no links.
     """
     if loser.profile.links is None:
         return None
@@ -103,8 +108,8 @@ def turns(loser: Result, winner: Result) -> str | None:
 
 
 def turning_size(holds: Callable[[float], bool], there: float, not_there: float) -> float:
-    """The boundary of ``holds`` between ``there`` (true) and ``not_there`` (false), by bisection on
-    a logarithmic scale."""
+    """Return where ``holds`` changes between ``there``, for which it is true, and ``not_there``,
+    for which it is false, by bisection on a logarithmic scale. It is true for the result."""
     for _ in range(HALVINGS):
         middle = math.sqrt(there * not_there)
         there, not_there = (middle, not_there) if holds(middle) else (there, middle)

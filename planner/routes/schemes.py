@@ -1,7 +1,8 @@
-"""The schemes among which ``optimize --passing auto`` chooses, with schedules of each.
+"""The schemes among which ``optimize --passing auto`` chooses: passing activations, passing
+weights, and FSDP.
 
-This module compares nothing: a scheme defines its problems, its constructed schedules, and its
-optimized schedules.
+A scheme defines its problem, its constructed schedules and its optimized schedules. They are
+compared in :mod:`.passing`.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ from pipeloom.solver.weight_passing.streaming import Route, streamed
 from ..inputs.problem_setup import Terms
 
 Plan: TypeAlias = Callable[[Problem], Sequence[Iterable[Op]]]
-"""Returns the order of ops of each stage, for a problem with one stage per rank."""
+"""A function that returns the order of ops of each stage, for a problem with one stage per rank."""
 
 
 def planned_as_one(problem: Problem, plan: Plan) -> list[list[Op]]:
-    """The order of ops of each rank, if each rank runs consecutive stages.
+    """Return the order of ops of each rank, for a problem in which each rank runs consecutive
+    stages.
 
-    Each rank's stages are merged into one stage, for which ``plan`` makes the order. If messages
-    take no time, the order has the same makespan as with merged stages, and it never holds more
-    memory.
+    The stages of each rank are merged into one stage, and ``plan`` returns an order for the merged
+    stages. If messages take no time, the result has the same makespan as the merged stages, and
+    never holds more memory.
     """
     owners = problem.placement.owners
     groups = [tuple(stages) for _, stages in groupby(range(len(owners)), key=owners.__getitem__)]
@@ -57,8 +59,9 @@ def planned_as_one(problem: Problem, plan: Plan) -> list[list[Op]]:
 
 
 def expanded(row: Iterable[Op], group: tuple[int, ...]) -> list[Op]:
-    """The order of a merged stage in terms of its stages: F in ascending order of stages, B and W
-    in descending order."""
+    """Return the order of ops of a merged stage as ops of its parts, the stages ``group``: each F
+    becomes the F's of these stages in ascending order, each B or W becomes theirs in descending
+    order."""
     return [
         Op(op.kind, stage, op.microbatch)
         for op in row
@@ -67,11 +70,13 @@ def expanded(row: Iterable[Op], group: tuple[int, ...]) -> list[Op]:
 
 
 Solve: TypeAlias = Callable[[Problem], Schedule]
-"""The optimizer with fixed limits. Raises InfeasibleError."""
+"""The optimizer with fixed limits: a function that returns the best schedule. Raises
+InfeasibleError."""
 
 
 def schemes(profile: Profile, terms: Terms) -> list[Scheme]:
-    """All schemes that apply to the profile."""
+    """Return all schemes that apply to the profile. Passing activations needs a stage for each
+    rank."""
     limit = profile.limit_from(terms.memory_limit)
 
     def pose(placement: Placement) -> Problem:
@@ -85,10 +90,11 @@ def schemes(profile: Profile, terms: Terms) -> list[Scheme]:
 
 
 def in_a_row(profile: Profile) -> Placement:
-    """Consecutive stages on each rank, in numbers as equal as possible.
+    """Return the placement with consecutive stages on each rank, in numbers as equal as possible.
 
-    Ranks follow each other in a ring. The first stage is on rank 0, unless the ring has a longer
-    delay elsewhere, which another start avoids.
+    Stages follow each other along the ring of ranks. The first stage is on rank 0, unless another
+    link of the ring has a longer delay than the one between the last rank and rank 0; then the
+    stages start behind that link, so that no activation crosses it.
     """
     ranks, stages = profile.ranks, profile.num_stages
     delays = profile.delays(profile.stages[0].activation_bytes)
@@ -101,7 +107,8 @@ def in_a_row(profile: Profile) -> Placement:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """A pipeline of activations in which each rank's consecutive stages act as one."""
+    """The scheme that passes activations, with consecutive stages on each rank, which act as one
+    stage."""
 
     problem: Problem
     name: str = "activations"
@@ -130,8 +137,8 @@ class Activations:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Microbatches are distributed over ranks; weights are streamed, or rotated as in a published
-    family."""
+    """The scheme that passes weights, with microbatches distributed over ranks: weights are sent to
+    each rank when it needs them, or rotate over the ranks as in a published family."""
 
     problem: Problem
     name: str = "weights"
@@ -149,14 +156,15 @@ class Weights:
                     yield streamed(self.problem, order, choice)
 
     def optimized(self, solve: Solve, limit: tuple[float, ...]) -> Iterator[Schedule]:
-        """The optimizer's schedule. It trades off weights and activations itself, so that ``limit``
-        is not needed."""
+        """Yield the optimizer's schedule. The optimizer divides device memory between weights and
+        activations itself, so that ``limit`` is not needed."""
         yield solve(self.problem)
 
 
 @dataclass(frozen=True, slots=True)
 class Sharded:
-    """``fsdp`` with and without overlap; there is nothing to optimize."""
+    """The scheme ``fsdp``, with and without prefetching of weights. There is nothing to
+    optimize."""
 
     problem: Problem
     name: str = "fsdp"
@@ -172,14 +180,15 @@ class Sharded:
 Scheme: TypeAlias = Activations | Weights | Sharded
 """A scheme: its ``name`` in tables, its ``problem``, and two methods that yield schedules.
 
-``built`` yields constructed schedules with their times; they may exceed the memory limit.
-``optimized`` yields the optimizer's, with the given limit on each rank's activations; it raises
-InfeasibleError if there is none.
+``built`` yields constructed schedules with their times, which may exceed the memory limit.
+``optimized`` yields those that the optimizer finds, with ``limit`` as the memory limit of each
+rank's activations; it raises InfeasibleError if there is none.
 """
 
 
 def _families(problem: Problem) -> Iterator[Schedule]:
-    """Schedules of the families that send activations and do not cut the profile's stages."""
+    """Yield the schedules of the families that pass activations and do not cut the profile's
+    stages."""
     for family in synchronous():
         with suppress(InputError):
             posed = family.problem(problem.profile, problem.microbatches, None, problem.objective)
@@ -189,13 +198,14 @@ def _families(problem: Problem) -> Iterator[Schedule]:
 
 
 def _unlimited(family: Family, problem: Problem) -> Schedule:
-    """The family's schedule, which may exceed the memory limit."""
+    """Return the family's schedule, which may exceed the memory limit of ``problem``."""
     free = replace(problem, memory_limit=(float("inf"),) * problem.ranks)
     return replace(family.build(free), problem=problem)
 
 
 def _alternating(problem: Problem, backward: OpKind) -> list[list[Op]]:
-    """1F1B, or ZB-H1 if the backward is a B, whose W's are delayed."""
+    """Return the order of ops of each rank for 1F1B, or, if ``backward`` is B instead of BW, for
+    ZB-H1, which delays each W."""
     ranks, count = problem.ranks, problem.microbatches
     found = []
     for i in range(ranks):

@@ -1,9 +1,9 @@
-"""``optimize --for``: the best schedule that another system can run.
+"""``optimize --for``: the best schedule that another training system can run.
 
 Megatron-LM runs 1F1B, or interleaved 1F1B with K stages per rank, on any layout
 (``--pipeline-model-parallel-layout``). torchtitan runs the classes of torch.distributed.pipelining,
-of which GPipe, 1F1B and Interleaved1F1B have exactly the ops of our families. From a CSV it runs
-any order of F, B, W and BW, with stages placed round-robin or as a V.
+of which GPipe, 1F1B and Interleaved1F1B have exactly the ops of the families here. From a CSV file
+it runs any order of F, B, W and BW, with stages placed round-robin or as a V.
 """
 
 from __future__ import annotations
@@ -37,16 +37,18 @@ from .layers import best_of_cuts, stages_of, stages_table
 from .placements import assumed_cut, best_of_placements, one_placement
 
 OWN_SHARE = 0.1
-"""Share of the time for a system's own schedules, if it also runs any other order."""
+"""Share of the time for a system's own schedules, if the system also runs any other order of
+ops."""
 INTERLEAVED, V = "interleaved-1f1b", "v"
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A system with its own schedules: ``families`` with one stage per rank, and interleaved 1F1B.
+    """A training system with its own schedules: ``families``, which have one stage per rank, and
+    interleaved 1F1B.
 
-    The order of ops of ``families`` does not depend on the cut. ``kinds``: its kinds of placements;
-    ``any_order``: it also runs any other order of F, B, W and BW.
+    The order of ops of ``families`` does not depend on the cut. ``kinds``: the kinds of placements
+    that it supports. ``any_order``: whether it also runs any other order of F, B, W and BW.
     """
 
     name: str
@@ -55,7 +57,8 @@ class System:
     any_order: bool
 
     def checked(self, spec: PlacementSpec) -> System:
-        """The system itself. Raises InputError for a placement that it does not support."""
+        """Return the system itself. Raises InputError if it does not support the placement
+        ``spec``."""
         kinds = [kind.value for kind in self.kinds]
         if spec.name != AUTO and spec.name.partition(":")[0] not in kinds:
             raise InputError(
@@ -67,9 +70,11 @@ class System:
     def takes(
         self, given: Profile | LayeredProfile, spec: PlacementSpec, where: str
     ) -> Profile | LayeredProfile:
-        """The profile as the system runs it. Raises InputError, with ``where`` as the profile's
-        name, if the system cannot run it, or for several stages on a single rank, which is not a
-        pipeline."""
+        """Return the profile without what the system does not support, such as fused pairs.
+
+        ``where``: the profile's name in messages. Raises InputError if the system cannot run the
+        stages or layers, or if ``spec`` has several stages per rank for a single rank.
+        """
         found: Profile | LayeredProfile
         if isinstance(given, LayeredProfile):
             found = self._cuttable(given, where)
@@ -83,8 +88,11 @@ class System:
         return found
 
     def _plain(self, profile: Profile, where: str) -> Profile:
-        """The profile without fused pairs. Raises InputError, with ``where`` as the profile's name,
-        unless ranks have the same number of stages."""
+        """Return the profile by stages without fused pairs.
+
+        ``where``: the profile's name in messages. Raises InputError unless all ranks have the same
+        number of stages, and a single rank has a single stage.
+        """
         stages, ranks = profile.num_stages, profile.ranks
         if stages % ranks or stages > ranks == 1:
             expected = "1, as there is one rank," if ranks == 1 else f"a multiple of {ranks}"
@@ -92,10 +100,11 @@ class System:
         return _one_alone(profile).changed(lambda stage: replace(stage, t_fb=None))
 
     def _cuttable(self, layers: LayeredProfile, where: str) -> LayeredProfile:
-        """The layers without fused pairs, tied together if the system requires them in one stage.
+        """Return the profile by layers without fused pairs, and without the cuts between layers
+        that the system requires in one stage.
 
-        Raises InputError, with ``where`` as the profile's name, if the system cannot name the
-        layers.
+        ``where``: the profile's name in messages. Raises InputError if the system has no names for
+        the layers.
         """
         if not self.any_order:
             check_layers([stage.layers[0] for stage in layers.layers], f"{where}: layers")
@@ -118,8 +127,12 @@ class System:
         spec: PlacementSpec,
         options: SolveOptions,
     ) -> list[Result]:
-        """The best plan for each of its own schedules with the placement ``spec``. If the system
-        runs any order, they get a share of the time."""
+        """Return the best plan for each of the system's own schedules with the placement ``spec``:
+        its schedule, or the reason why there is none.
+
+        If the system runs any order of ops, these plans together get the share :data:`OWN_SHARE` of
+        the time.
+        """
         budget = options.budget.share(OWN_SHARE if self.any_order else 1.0)
         names = self._names(given, terms.microbatches, spec)
         found: list[Result] = []
@@ -133,7 +146,8 @@ class System:
     def _names(
         self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
     ) -> list[tuple[str, int]]:
-        """Its own schedules with the placement ``spec``, and their stages per rank."""
+        """Return the names of the system's own schedules with the placement ``spec``, each with its
+        number of stages per rank."""
         return [
             (name, chunks)
             for chunks in _chunks(given, microbatches, spec)
@@ -144,9 +158,12 @@ class System:
     def unsearched(
         self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
     ) -> list[Result]:
-        """The bound for more stages per rank than are searched; empty if there are none. A profile
-        by stages can be cut evenly into any number; one by layers only matters if the system runs
-        any order."""
+        """Return a result with a lower bound for the schedules with more stages per rank than are
+        searched, as the only item of a list; an empty list if there are no such schedules.
+
+        A profile by stages can be cut evenly into any number of stages. For a profile by layers,
+        there are such schedules only if the system runs any order of ops.
+        """
         more = max(CUTS) + 1
         if isinstance(given, Profile):
             most = given.max_stages
@@ -162,15 +179,16 @@ class System:
 
 
 def _one_alone(profile: Profile) -> Profile:
-    """The profile; a single rank has a single stage, as no system runs several there."""
+    """Return the profile, with at most one stage if there is a single rank, as no system runs
+    several stages on it."""
     return replace(profile, max_stages=1) if profile.ranks == 1 else profile
 
 
 def _chunks(
     given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
 ) -> Sequence[int]:
-    """The numbers of stages per rank: the requested one, or all that the layers or cuts of stages
-    allow."""
+    """Return the numbers of stages per rank to try: the requested one, or all that the layers, or
+    even cuts of the stages, allow."""
     if isinstance(given, Profile) and not _is_cut(given):
         return (given.num_stages // given.ranks,)
     if spec.chunks is not None:
@@ -183,12 +201,12 @@ def _chunks(
 
 
 def _is_cut(profile: Profile) -> bool:
-    """Whether its stages, one per rank, may be cut into several."""
+    """Return whether the profile has one stage per rank, so that stages may be cut into several."""
     return profile.num_stages == profile.ranks
 
 
 def _most(layers: LayeredProfile) -> int:
-    """The largest number of stages per rank into which the layers can be cut."""
+    """Return the largest number of stages per rank into which the layers can be cut."""
     pieces = len(layers.layers) - sum(layers.tied)
     return min(pieces, layers.cluster.max_stages or pieces) // layers.ranks
 
@@ -220,10 +238,11 @@ def best_for(
     search: Search,
     spec: PlacementSpec,
 ) -> Result:
-    """The best of the system's own schedules; if the system runs any order, also the optimizer's
-    for its placements. The bound also covers those that are not searched.
+    """Return the best of the system's own schedules, and, if the system runs any order of ops, of
+    the optimizer's schedules for its placements.
 
-    Raises NothingFits if there is none.
+    The lower bound also covers the schedules that are not searched. Raises NothingFits if no
+    schedule fits.
     """
     plans = system.plans(given, terms, spec, search.options)
     unsearched = system.unsearched(given, terms.microbatches, spec)
