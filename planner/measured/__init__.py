@@ -1,1 +1,2 @@
-"""Profiles from others' measurements: traces, with a reader for each kind of file."""
+"""Profiles from traces that pipeloom or other systems measured, with a reader for each kind of
+file."""

@@ -1,4 +1,4 @@
-"""Files of measured ops, recognized by their content."""
+"""Reading of files with measured ops, whose kind is recognized by their content."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SUFFIXES = (".json", ".json.gz")
 
 
 def read_recordings(files: Sequence[FilePath]) -> list[MeasuredOps]:
-    """The ops of each file, or of each file in a folder, by rank. Raises InputError for other
-    files."""
+    """Return the ops of each file, or of each file in a folder, sorted by rank. Raises InputError
+    if a file has no measured ops, is given twice, or is of another kind than the others."""
     paths = [path for file in files for path in _files(file)]
     known = [path if path == "-" else os.path.realpath(path) for path in paths]
     for at, path in enumerate(paths):
@@ -40,7 +40,7 @@ def read_recordings(files: Sequence[FilePath]) -> list[MeasuredOps]:
 
 
 def read_recording(path: FilePath) -> MeasuredOps:
-    """The ops in one file. Raises InputError with what is expected."""
+    """Return the ops in one file. Raises InputError if it has no measured ops."""
     where = named(path)
     document = parse_json(read_text(os.fspath(path), expected=WANTED), where, others=True)
     if isinstance(document, list):  # a bare list of events is also a trace
@@ -72,8 +72,8 @@ def _measured_schedule(schedule: Schedule, where: str) -> MeasuredOps:
 
 
 def _files(given: FilePath) -> list[FilePath]:
-    """The file itself, or the files in a folder that may hold measured ops, sorted by the numbers
-    in their names."""
+    """Return the file itself, or the files in a folder that may have measured ops, sorted by the
+    numbers in their names."""
     if given == "-" or not Path(given).is_dir():
         return [given]
     paths = [p for p in Path(given).iterdir() if p.name.endswith(SUFFIXES) and p.is_file()]

@@ -1,12 +1,12 @@
-"""Traces that Primus writes for its pipeline pictures: for each rank and iteration, the start and
-end times of forwards, backwards and weight gradients.
+"""Traces that Primus writes for its pictures of pipelines: for each rank and iteration, the start
+and end times of forwards, backwards and weight gradients.
 
-There is one file per rank, ``pp_rank_3.json``: ``{"7": {"total": .., "fwd_start": [..], "fwd_end":
-[..], "bwd_start": .., "bwd_end": .., "wgrad_start": .., "wgrad_end": ..}}``, or all ranks in one:
-``{"iterations": {"7": [rank 0's, rank 1's, ..]}}``. ``fwd_chunk`` and similar keys number the
-stages of a rank. Without them a rank has one stage, and ``vp_size`` in the configuration
-(``config.json`` in the same folder, or ``config``) is 1. Without times of weight gradients, a
-backward is a BW.
+There is one file per rank, such as ``pp_rank_3.json``: ``{"7": {"total": .., "fwd_start": [..],
+"fwd_end": [..], "bwd_start": .., "bwd_end": .., "wgrad_start": .., "wgrad_end": ..}}``, where 7 is
+the iteration; or one file for all ranks: ``{"iterations": {"7": [rank 0's, rank 1's, ..]}}``.
+``fwd_chunk`` and similar keys number the stages of a rank. Without these keys, a rank has one
+stage, and ``vp_size`` in the configuration (``config.json`` in the same folder, or the key
+``config``) must be 1. Without times of weight gradients, a backward is a BW.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ _FILE = re.compile(r"pp_rank_(\d+)\.json")
 
 
 def is_iteration(value: Any) -> bool:
-    """Whether it is Primus's record of one rank in one iteration."""
+    """Return whether ``value`` is Primus's record of one rank in one iteration."""
     return isinstance(value, dict) and "fwd_start" in value and "bwd_start" in value
 
 
 def read_primus(document: Mapping[str, Any], where: str, config: Any) -> MeasuredOps:
-    """The ops of one rank's file, or of a file with all ranks. Raises InputError if its lists do
-    not match, or if the ranks have several stages by ``config`` but ops have no chunks."""
+    """Return the ops in a file of one rank, or in a file of all ranks.
+
+    ``where``: the file's name in messages. Raises InputError if the lists in the file do not match,
+    or if ranks have several stages according to ``config`` but ops have no numbers of stages.
+    """
     whole, match = document.get("iterations"), _FILE.search(where)
     if whole is None:
         steps: Mapping[str, Any] = {number: [row] for number, row in document.items()}

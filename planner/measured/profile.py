@@ -1,5 +1,5 @@
-"""A profile from measured ops: medians for each stage; whatever files lack is taken from a profile
-of the same stages."""
+"""A profile from measured ops: for each stage, the median times. Values that are not in the files
+are taken from another profile of the same stages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ Like: TypeAlias = ProfileLike | Schedule | Planned
 
 
 def profile_like(given: Like, progress: Listener | None = None) -> Profile:
-    """The profile by stages, or that of a schedule or program. Raises InputError for layers."""
+    """Return the profile by stages: ``given``, or the one of a schedule or program. Raises
+    InputError for a profile by layers only."""
     if isinstance(given, Schedule | Planned):
         return read_schedule(given)[0].problem.profile
     source = ProfileSource(given, progress)
@@ -48,7 +49,8 @@ def profile_like(given: Like, progress: Listener | None = None) -> Profile:
 
 
 FAR = 2.0
-"""Factor on the median of their stage and kind above which ops are reported as outliers."""
+"""Ops that take more than this times the median of their stage and kind are reported as
+outliers."""
 HALF = 0.5
 BOTH = frozenset({OpKind.B, OpKind.W})
 Times = Mapping[int, Mapping[OpKind, Figure]]
@@ -56,16 +58,16 @@ Times = Mapping[int, Mapping[OpKind, Figure]]
 
 @takes(ProfileFromRequest)
 def profile_from(request: ProfileFromRequest) -> Measurement:
-    """Make a profile from ops that were measured elsewhere; needs no torch.
+    """Make a profile from ops that were measured elsewhere. Needs no torch.
 
     ``files``: traces of torch's profiler, from runs of pipeloom or torch.distributed.pipelining,
-    one per rank, or their folder; a measured schedule; Primus's traces (``docs/profiling.md``).
-    Times are medians over all microbatches of all steps except the first ``warmup`` (by default 1
-    if there are several). ``split``: B's share of a BW, if they were measured as one op.
-    ``memory``: bytes of M_B, and of M_W if it differs. ``t_comm``: milliseconds per message.
-    ``like``: a profile of the same stages, or a schedule or program for one, from which missing
-    values are taken. ``ranks``: their number; by default that of ``like``, or of files.
-    ``progress`` receives notes on what was omitted or assumed.
+    one per rank, or their folder; a measured schedule; or Primus's traces (``docs/profiling.md``).
+    Times are medians over all microbatches of all steps, without the first ``warmup`` steps (by
+    default 1 if there are several). ``split``: B's share of the time of a BW, if B and W were
+    measured as one op. ``memory``: bytes of M_B, and of M_W if they differ. ``t_comm``:
+    milliseconds per message. ``like``: a profile of the same stages, or a schedule or program for
+    it, from which missing values are taken. ``ranks``: number of ranks; by default that of
+    ``like``, or of the files. ``progress`` receives notes on what was omitted or assumed.
 
     Raises InputError for other files, for missing ops, and for files that do not match each other.
     """
@@ -115,7 +117,7 @@ def _check(request: ProfileFromRequest) -> None:
 
 
 def _check_peers(recordings: Sequence[MeasuredOps]) -> None:
-    """Raises InputError if ops are missing for a stage to which messages were sent."""
+    """Raise InputError if files have messages to a stage, but no file has ops of this stage."""
     found = {sample.stage for recording in recordings for sample in recording.samples}
     for recording in recordings:
         for stage, rank in sorted(recording.peers.items()):
@@ -129,8 +131,12 @@ def _check_peers(recordings: Sequence[MeasuredOps]) -> None:
 def _ranks(
     recordings: Sequence[MeasuredOps], given: int | None, told: Profile | None, stages: int
 ) -> int:
-    """The number of ranks. Raises InputError if ``given`` is another than that of ``told``, or more
-    than files and stages."""
+    """Return the number of ranks: ``given``, or that of ``told``, the profile given as ``like`` or
+    found in a file, or that of the files.
+
+    Raises InputError if ``given`` differs from the number of ranks of ``told``, or exceeds both the
+    number of stages and that of ranks in the files.
+    """
     found = min(sum(recording.ranks for recording in recordings), MOST_RANKS)
     if told is not None and given not in (None, told.ranks):
         raise InputError(f"ranks: expected {told.ranks} as in the other profile, got {given}")
@@ -141,7 +147,8 @@ def _ranks(
 
 
 def _over_all_ranks(recordings: Sequence[MeasuredOps]) -> list[Sample]:
-    """The samples of all files, with stages numbered over all ranks."""
+    """Return the samples of all files, with the number of each stage among the stages of all
+    ranks."""
     count = len(recordings)
     return [
         sample._replace(stage=sample.stage * count + at) if recording.chunks else sample
@@ -151,7 +158,7 @@ def _over_all_ranks(recordings: Sequence[MeasuredOps]) -> list[Sample]:
 
 
 def _after_warmup(samples: Sequence[Sample], warmup: int | None, tell: Listener) -> list[Sample]:
-    """The samples of the steps after warm-up."""
+    """Return the samples of the steps after warm-up. Raises InputError if none is left."""
     steps = 1 + max((sample.step for sample in samples), default=0)
     first = min(1, steps - 1) if warmup is None else warmup
     if first >= steps:
@@ -164,7 +171,8 @@ def _after_warmup(samples: Sequence[Sample], warmup: int | None, tell: Listener)
 
 
 def _figures(samples: Sequence[Sample], tell: Listener) -> Times:
-    """Medians by stage and kind of op, except copies to the host."""
+    """Return the median time by stage and kind of op, without copies to and from the host. Outliers
+    are reported to ``tell``."""
     apart: defaultdict[int, defaultdict[OpKind, list[float]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -183,7 +191,7 @@ def _figures(samples: Sequence[Sample], tell: Listener) -> Times:
 
 
 def _check_stages(times: Times, files: Sequence[str]) -> None:
-    """Raises InputError, naming the files, if stages or ops of stages are missing."""
+    """Raise InputError, naming the files, if a stage, or one of the ops of a stage, is missing."""
     count, where = 1 + max(times, default=-1), _listed(files)
     if not 0 < count <= MOST_STAGES:
         raise InputError(f"{where}: expected ops of 1 to {MOST_STAGES} stages, got {count}")
@@ -200,7 +208,7 @@ def _check_stages(times: Times, files: Sequence[str]) -> None:
 
 
 def _listed(files: Sequence[str]) -> str:
-    """The file, or the first file and the number of the others."""
+    """Return the name of the first file, and the number of other files if there are any."""
     more = len(files) - 1
     return files[0] if more < 1 else f"{files[0]} and {counted(more, 'other file')}"
 
@@ -229,8 +237,8 @@ def _stage(
 def _backward(
     times: Mapping[OpKind, Figure], old: StageProfile | None, split: float | None
 ) -> tuple[float, float]:
-    """T_B and T_W: as measured, or a BW divided by ``split``, by the ratio in ``old``, or by
-    halves."""
+    """Return T_B and T_W: as measured, or a measured BW divided by the share ``split``, or else in
+    the ratio of the stage ``old``, or else into halves."""
     if times.keys() >= BOTH:
         return times[OpKind.B].median, times[OpKind.W].median
     both = times[OpKind.BW].median
@@ -241,7 +249,8 @@ def _backward(
 
 
 def _assumed(times: Times, request: ProfileFromRequest, told: Profile | None) -> list[str]:
-    """Notes on values of the profile that were not measured."""
+    """Return notes on values of the profile that were not measured. ``told``: the profile given as
+    ``like`` or found in a file, or None."""
     notes = []
     whole = [s for s, kinds in sorted(times.items()) if not kinds.keys() >= BOTH]
     if whole and request.split is None:

@@ -1,4 +1,4 @@
-"""Samples from files of measured ops, independent of the format."""
+"""Measured ops, in a form that does not depend on the kind of file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from pipeloom.ir.model.schedule import Schedule
 
 
 class Sample(NamedTuple):
-    """The run of an op, with its time in milliseconds; ``step`` counts from 0 in each file."""
+    """One run of an op on ``stage``, with its time in milliseconds. ``step`` counts the steps of
+    each file from 0."""
 
     kind: OpKind
     stage: int
@@ -32,11 +33,11 @@ class Sample(NamedTuple):
 class MeasuredOps:
     """The ops of one file.
 
-    ``ranks``: number of ranks in the file; ``rank``: the file's rank, None if it is not known.
-    ``chunks``: whether stages are numbered within their rank: chunk k of rank r is stage k P + r.
-    ``profile``: the profile for which it was planned, if known. ``notes``: notes for the user.
-    ``peers``: the ranks of other stages, from messages to them. ``where``: the file's name in
-    messages.
+    ``ranks``: number of ranks in the file. ``rank``: the rank whose ops the file has; None if it is
+    not known. ``chunks``: whether stages are numbered within their rank, so that number k on rank r
+    is stage k P + r. ``profile``: the profile for which the measured schedule was planned, if
+    known. ``notes``: notes for the user. ``where``: the file's name in messages. ``peers``: for
+    each stage to which the file has messages, the rank of that stage.
     """
 
     samples: Sequence[Sample]
@@ -50,7 +51,8 @@ class MeasuredOps:
 
 
 def is_plan(schedule: Schedule) -> bool:
-    """Whether its times are exactly those simulated from its profile."""
+    """Return whether the schedule's times are planned, not measured: exactly those that are
+    simulated from its profile."""
     times = schedule.timing
     if schedule.transfers or schedule.pairs or times is None:  # traces have neither
         return times is not None
@@ -60,8 +62,8 @@ def is_plan(schedule: Schedule) -> bool:
 
 
 def numbered(ops: Iterable[tuple[Op, float]]) -> list[Sample]:
-    """Ops with their times in milliseconds, in the order they ran: the n-th run of an op is in step
-    n."""
+    """Return samples for ``ops``, pairs of an op and its time in milliseconds, in the order in
+    which they ran. The n-th run of the same op is in step n."""
     seen: Counter[Op] = Counter()
     found = []
     for op, milliseconds in ops:
@@ -71,7 +73,8 @@ def numbered(ops: Iterable[tuple[Op, float]]) -> list[Sample]:
 
 
 def time_of(value: Any, where: str) -> float:
-    """A time in milliseconds. Raises InputError with the prefix ``where``."""
+    """Return ``value``, a time in milliseconds, as a number. Raises InputError with the prefix
+    ``where`` if it is not a finite number >= 0."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

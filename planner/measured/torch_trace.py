@@ -1,16 +1,15 @@
 """Traces of torch's profiler (Kineto's JSON), from runs of pipeloom or
-torch.distributed.pipelining.
-
-::
+torch.distributed.pipelining. Named ranges in them are ops::
 
     2F0 2B0 2W0 2BW0 2R0        pipeloom: the op
     PP:2F0 PP:2I0 PP:2W0 PP:2B0 torch with several stages per rank; its B is our BW, its I our B
     Forward 0, Backward 0       torch's GPipe, one stage per rank; its other schedules with one
                                 stage per rank (such as Schedule1F1B) name no ops
 
-These ranges of torch include waiting for messages. There, an op lasts from the first operator in
-its range to the end of the last one, not counting those that communicate. On a GPU, an op lasts as
-long as its kernels on the stream that has most of them.
+The ranges of torch.distributed.pipelining include waiting for messages. In such a range, an op
+hence lasts from the start of the first operator to the end of the last one, without operators that
+communicate. On a GPU, an op lasts as long as its kernels on the stream on which all ops together
+take the longest.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ WANTED = (
 
 
 class _Range(NamedTuple):
-    """An event: start and end in microseconds, and its stream or thread."""
+    """A named range: its start and end in microseconds, and its stream or thread."""
 
     name: str
     start: float
@@ -53,7 +52,8 @@ class _Range(NamedTuple):
 
 
 def read_torch_trace(document: Mapping[str, Any], where: str) -> MeasuredOps:
-    """The ops in one process's trace. Raises InputError if it has none."""
+    """Return the ops in the trace of one process. ``where``: the file's name in messages. Raises
+    InputError if it has none."""
     events = document["traceEvents"]
     if not isinstance(events, list):
         raise InputError(f"{where}: traceEvents: expected a list")
@@ -80,8 +80,8 @@ def read_torch_trace(document: Mapping[str, Any], where: str) -> MeasuredOps:
 
 
 def _peers(named: Sequence[_Range]) -> dict[int, int]:
-    """The ranks of stages to which something was sent: an input x, or the gradient dy of a stage's
-    output."""
+    """Return, for each stage to which messages were sent (an input x, or the gradient dy of its
+    output), the rank of that stage."""
     sent = filter(None, (SENT.fullmatch(event.name) for event in named))
     return {int(match[1]): int(match[2]) for match in sent}
 
@@ -103,7 +103,8 @@ def _range(event: Mapping[str, Any], where: str) -> _Range:
 
 
 def _on_device(events: Sequence[_Range], form: re.Pattern[str]) -> list[_Range]:
-    """The ops of the stream on which they take the longest; other streams copy and communicate."""
+    """Return the ops on the stream on which they take the longest. Other streams copy or
+    communicate."""
     streams: defaultdict[str, list[_Range]] = defaultdict(list)
     for event in events:
         if form.fullmatch(event.name):
@@ -112,8 +113,8 @@ def _on_device(events: Sequence[_Range], form: re.Pattern[str]) -> list[_Range]:
 
 
 def _computing(ops: Sequence[_Range], operators: Sequence[_Range]) -> list[_Range]:
-    """Ranges from the first computing operator in each to the end of the last; empty ranges if
-    there is none."""
+    """Return each range, shortened to the time from the start of its first computing operator to
+    the end of its last. A range without computing operators becomes empty."""
     inside = sorted(e for e in operators if not COMMUNICATES.match(e.name))
     inside.sort(key=lambda event: event.start)
     starts = [event.start for event in inside]

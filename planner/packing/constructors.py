@@ -66,7 +66,8 @@ def sorted_runs(
     costs: FloatArray, lengths: IntArray, number: int, most: float
 ) -> Microbatches | None:
     """Divide the sequences, sorted by length, into consecutive runs such that the cost of the most
-    expensive run is minimal. Returns None if ``number`` runs do not suffice.
+    expensive run is minimal. Returns None if ``number`` runs do not suffice for at most ``most``
+    tokens each.
 
     The minimum is the one that DynaPipe finds by dynamic programming (Jiang et al., 2024); here, it
     is found by bisection.

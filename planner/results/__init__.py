@@ -1,1 +1,2 @@
-"""Results of searches, with what they were compared with; tables; explanations and certificates."""
+"""Results of searches: schedules with their bounds and the candidates that were compared, tables,
+explanations and certificates."""

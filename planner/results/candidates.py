@@ -1,4 +1,5 @@
-"""The candidates of a result: placements, schedules of a system, or schemes; and their table."""
+"""The candidates among which a result was chosen (placements, a system's schedules, or schemes of
+passing), and their table."""
 
 from __future__ import annotations
 
@@ -16,12 +17,13 @@ COSTS_MORE = "costs more"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A placement, a system's schedule or a scheme of passing that was compared.
+    """A placement, a system's schedule or a scheme of passing that was compared with others.
 
-    ``cost``: of its best schedule, in milliseconds: the objective's, or the step time if schemes
-    are compared. ``lower_bound``: of all its schedules. ``reason``: why it is not the result; None
-    for the result. ``seconds``: time of its search; ``cuts``: number of cuts searched. ``assumed``:
-    an assumption about its stages, in words. Unknown values are None.
+    ``cost``: cost of its best schedule, in milliseconds: the objective, or the step time if schemes
+    are compared. ``lower_bound``: lower bound on the cost of all its schedules. ``reason``: why it
+    is not the result; None for the result. ``seconds``: time of its search. ``assumed``: an
+    assumption about its stages, in words. ``cuts``: number of its cuts that were searched. Unknown
+    values are None.
     """
 
     name: str
@@ -34,27 +36,30 @@ class Candidate:
 
     @property
     def searched(self) -> str | None:
-        """How long it was searched, or how many cuts, in words; None if neither is known."""
+        """How long the candidate was searched, or how many of its cuts were, in words; None if
+        neither is known."""
         if self.seconds is not None:
             return f"{self.seconds:.1f} s"
         return counted(self.cuts, "cut") if self.cuts else None
 
     @property
     def notes(self) -> str:
-        """Why it is not the result, unless it just costs more, and what is assumed for it."""
+        """Why the candidate is not the result, unless it just costs more, and what is assumed for
+        it; empty if there is neither."""
         reason = None if self.reason == COSTS_MORE else self.reason
         return "; ".join(filter(None, [reason, self.assumed]))
 
 
 def least_bound(own: float | None, candidates: Sequence[Candidate]) -> float | None:
-    """The minimum of a result's ``own`` bound and its candidates' bounds; None if none is
-    known."""
+    """Return the minimum of ``own``, a result's lower bound, and the bounds of its candidates; None
+    if none of them is known."""
     bounds = [own, *(one.lower_bound for one in candidates)]
     return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def candidates_table(what: str, candidates: Sequence[Candidate]) -> str:
-    """A table of candidates of the kind ``what``."""
+    """Return a table of candidates. ``what``: the heading for their names, such as
+    ``placement``."""
     searched = any(one.searched for one in candidates)
     rows: list[list[Cell]] = [
         [one.name, one.cost, one.lower_bound, *[one.searched] * searched, one.notes]
@@ -64,8 +69,12 @@ def candidates_table(what: str, candidates: Sequence[Candidate]) -> str:
 
 
 def over_all(covers: str, schedule: Schedule, bound: float | None, note: str = "") -> str:
-    """A line on how far the schedule is from optimal among ``covers``, which have this lower
-    bound."""
+    """Return a line on how far the schedule is from the optimum among the schedules that ``covers``
+    names.
+
+    ``bound``: a lower bound on their cost; if it is None, the line is empty. ``note``: text after
+    the bound.
+    """
     if bound is None:
         return ""
     known = from_optimal(gap_between(iteration_time(schedule), bound))
@@ -74,7 +83,8 @@ def over_all(covers: str, schedule: Schedule, bound: float | None, note: str = "
 
 
 def beyond_bounds(schedule: Schedule) -> str:
-    """``; costs include 27.4 ms of averaging, bounds do not``; empty if no averaging is exposed."""
+    """Return a remark such as ``; costs include 27.4 ms of averaging, bounds do not``; empty if all
+    averaging of gradients overlaps with ops."""
     timing, objective = schedule.known_timing, schedule.problem.objective
     left = timing.exposed(objective) if any(timing.averages) else 0.0
     return f"; costs include {duration(left)} of averaging, bounds do not" if left > 0 else ""

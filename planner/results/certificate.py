@@ -1,4 +1,5 @@
-"""Certificates: the argument for a schedule's lower bound, for independent verification."""
+"""Certificates: the argument for a schedule's lower bound, in a form that is verified independently
+of the solver."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from ..inputs.problem_setup import ProfileSource
 
 
 def certificate(schedule: Schedule) -> dict[str, Any]:
-    """See :meth:`.result.Result.certificate`."""
+    """Return the certificate of a schedule's lower bound as a JSON object: see
+    :meth:`.result.Result.certificate`."""
     found = certify(schedule)
     if found is None:
         raise InputError(
@@ -33,7 +35,7 @@ def certificate(schedule: Schedule) -> dict[str, Any]:
 
 
 def check_certifiable(source: ProfileSource) -> None:
-    """Raises InputError if no schedule of the profile can have a certificate."""
+    """Raise InputError if no schedule of the profile can have a certificate."""
     if any(stage.t_fb is not None for stage in source.pieces):
         raise InputError(
             f"certificate: expected no t_fb in {source.where}: none yet where ops overlap"
@@ -41,8 +43,8 @@ def check_certifiable(source: ProfileSource) -> None:
 
 
 def shortfall(found: dict[str, Any], schedule: Schedule) -> str | None:
-    """By how much a certificate's bound is below the one in the schedule's report, in words; None
-    if it is not."""
+    """Return, in words, by how much the bound of the certificate ``found`` is below the one in the
+    schedule's report; None if it is not below."""
     claimed = schedule.report.lower_bound if schedule.report else None
     if claimed is None or found["lower_bound"] >= claimed / (1 + CLOSED):
         return None

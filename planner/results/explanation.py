@@ -1,6 +1,7 @@
-"""``optimize --explain``: the argument of the lower bound, and the schedule's losses.
+"""``optimize --explain``: why no schedule is cheaper than the lower bound, and where a schedule
+loses time.
 
-The arguments are those of the bounds (:class:`pipeloom.solver.core.bound.Bound`).
+The arguments are those of the lower bounds (:class:`pipeloom.solver.core.bound.Bound`).
 """
 
 from __future__ import annotations
@@ -38,15 +39,20 @@ SEARCHED: Mapping[str, str] = {
     "cp-sat": "CP-SAT, which left no cheaper order",
     "milp": "the MILP, which left no cheaper order",
 }
-"""Lower bounds proven by search, which have no closed-form argument."""
+"""The searches that can prove a lower bound for which there is no closed-form argument, by the
+bound's name."""
 RELAXING = 3.0
-"""Seconds for the MILP of ``remat-relaxation``, whose solution identifies the binding rank."""
+"""Time limit, in seconds, of the MILP of the bound ``remat-relaxation``, whose solution shows which
+rank binds."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundReason:
-    """Why no schedule costs less than ``value``. ``rank``: the binding rank; None if there is no
-    single one."""
+    """Why no schedule costs less than ``value`` milliseconds.
+
+    ``name``: the name of the bound. ``rank``: the rank that binds, to which the argument applies;
+    None if there is no single one. ``words``: the argument, in lines of text.
+    """
 
     name: str
     value: float
@@ -56,11 +62,13 @@ class BoundReason:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The time of a rank, in milliseconds; the five parts sum to the schedule's cost.
+    """How one rank spends the time of the schedule, in milliseconds. The five parts sum to the
+    schedule's cost.
 
-    ``head``: idle before its first B. ``tail``: idle after the start of its last F (or of its first
-    B, if that is later). ``between``: idle between these. ``spare``: the cost minus the rank's
-    span; for a makespan, the time before its first op and after its last.
+    ``work``: computation. ``head``: idle before its first B. ``tail``: idle after the start of its
+    last F (or of its first B, if that is later). ``between``: idle between these. ``spare``: the
+    cost minus the time from the rank's first op to its last; for a makespan, this is the time
+    before its first op and after its last.
     """
 
     rank: int
@@ -79,7 +87,7 @@ PAIRED = "with pairs: what a pair saves counts as time that its BW does not take
 
 
 def losses(schedule: Schedule) -> list[Loss]:
-    """One per rank, by the schedule's own times."""
+    """Return the loss of each rank, from the simulated times of the schedule."""
     timing = timed(schedule).known_timing
     cost = timing.cost(schedule.problem.objective)
     rows = zip(schedule.order, timing.start, timing.end, strict=True)
@@ -101,11 +109,12 @@ def _loss(rank: int, cost: float, ops: IntArray, start: FloatArray, end: FloatAr
 
 
 def why(schedule: Schedule) -> BoundReason:
-    """The argument behind the schedule's certified lower bound.
+    """Return the argument behind the lower bound in the schedule's report, or behind the best
+    closed-form bound if the report has none.
 
-    If a search has proven the bound, also the best closed-form bound; if a small MILP has, the
-    binding rank and the effect of more memory. Raises InfeasibleError if no schedule fits in the
-    problem's memory limit.
+    If a search has proven the bound, the best closed-form argument is added; if a small MILP has,
+    the binding rank and the effect of more memory. Raises InfeasibleError if no schedule fits
+    within the problem's memory limit.
     """
     problem, report = schedule.problem, schedule.report
     check_feasible(problem)
@@ -129,7 +138,8 @@ def why(schedule: Schedule) -> BoundReason:
 
 
 def _simplest(problem: Problem) -> BoundReason:
-    """The simplest argument that gives the best closed-form bound."""
+    """Return the simplest argument for the best closed-form bound: that of the first bound with
+    this value."""
     found = list(lower_bounds(problem))
     best = max(bound.value for bound in found)
     first = next(bound for bound in found if bound.value >= best * (1 - ROUNDING))
@@ -152,10 +162,11 @@ the others are shown."""
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The reasons for a schedule's ``cost``, in milliseconds, by its ``objective``.
+    """Why a schedule costs ``cost`` milliseconds by its ``objective``.
 
-    ``step``: if the schedule was chosen by step time, its step time and the lower bound of its
-    placement.
+    ``reason``: why no schedule costs less than the lower bound. ``losses``: how each rank spends
+    the time. ``step``: if the schedule was chosen by step time, its step time and the lower bound
+    on that of all schedules with its placement; else None.
     """
 
     objective: str
@@ -205,10 +216,10 @@ class Explanation:
 
 
 def explain(schedule: Schedule | Planned | Document) -> Explanation:
-    """Explain why a schedule cannot be cheaper, and where it loses time.
+    """Explain why no schedule is cheaper, and where this one loses time.
 
-    The schedule is an object, a JSON object, a file, or a result of ``optimize``. Raises InputError
-    if the file is invalid.
+    ``schedule``: an object, a JSON object, a file, or a result of ``optimize``. Raises InputError
+    if the file or object is invalid.
     """
     found = timed(read_schedule(schedule)[0])
     problem, step = found.problem, getattr(schedule, "step", None)

@@ -1,4 +1,4 @@
-"""Figures of a schedule: costs, traffic and memory."""
+"""Values calculated from a schedule: costs, traffic and memory."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ from pipeloom.report.summaries import scope
 from pipeloom.solver.core.tolerances import ROUNDING
 
 GROWING = ("t_f", "t_b", "t_w", "activation_bytes")
-"""The fields of a stage that grow with the microbatch size."""
+"""The fields of a stage that are proportional to the microbatch size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """The busiest wire: bytes per step, the part of them that are weights and their gradients, and
-    the time it is busy, in milliseconds per step."""
+    """The busiest wire of a schedule.
+
+    ``bytes``: bytes per step. ``weight_bytes``: the part of them that are weights and their
+    gradients. ``time``: milliseconds per step in which the wire is busy.
+    """
 
     name: str
     bytes: float
@@ -38,17 +41,18 @@ class Wire:
 
 
 class ScheduleFigures:
-    """Costs, traffic and memory of a schedule, computed on demand.
+    """Costs, traffic and memory of a schedule, calculated on demand.
 
-    There are two times. :attr:`cost` is the time of a single iteration: the objective's value plus
-    the exposed averaging of gradients over replicas. :attr:`step_time` is the interval between
-    consecutive iterations without a barrier, with all messages waiting for their wires. Only the
-    latter compares schedules that send different kinds of tensors.
+    There are two times of an iteration. :attr:`cost` is that of a single iteration: the value of
+    the objective plus the exposed averaging of gradients over replicas. :attr:`step_time` is the
+    interval between consecutive iterations without a barrier, in which all messages wait for their
+    wires. Only :attr:`step_time` is comparable between schedules that send different kinds of
+    tensors.
     """
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule."""
+        """The schedule whose values are calculated."""
         raise NotImplementedError
 
     @property
@@ -63,29 +67,30 @@ class ScheduleFigures:
 
     @cached_property
     def timing(self) -> Timing:
-        """The times of its ops, and their costs."""
+        """The times of the schedule's ops and messages."""
         return self.schedule.timing or simulate(self.schedule)
 
     @property
     def objective_cost(self) -> float:
-        """The objective's value (period or makespan), in milliseconds, without averaging."""
+        """The value of the objective (period or makespan), in milliseconds, without averaging of
+        gradients."""
         return self.timing.cost(self.objective)
 
     @property
     def bubble_rate(self) -> float:
-        """The idle share of the objective's cost."""
+        """The idle share of the ranks' time, by the objective."""
         return self.timing.bubble_rate(self.objective)
 
     @property
     def cost(self) -> float:
-        """Time of an iteration by the objective, in milliseconds, including the averaging of
-        gradients over replicas."""
+        """Time of an iteration by the objective, in milliseconds, including the exposed averaging
+        of gradients over replicas."""
         return self.timing.iteration_time(self.objective)
 
     @property
     def averaging(self) -> float | None:
-        """The time that averaging over replicas adds to the cost, in milliseconds; None without
-        replicas."""
+        """The time that averaging of gradients over replicas adds to the cost, in milliseconds;
+        None without replicas."""
         return self.timing.exposed(self.objective) if any(self.timing.averages) else None
 
     @cached_property
@@ -95,29 +100,30 @@ class ScheduleFigures:
 
     @property
     def step_bubble_rate(self) -> float:
-        """The share of the step time in which ranks do not compute."""
+        """The share of the step time in which ranks do not compute, averaged over ranks."""
         total = self.profile.ranks * self.step_time
         return 1.0 - self.timing.work / total if total > 0 else 0.0
 
     @property
     def work_ratio(self) -> float:
-        """The total busy time of all ranks, divided by that of every F, B and W run once."""
+        """The total busy time of all ranks, divided by that of running each F, B and W once and
+        apart from others. Recomputation raises it above 1; fused pairs can lower it."""
         return self.timing.work / self.plain_work if self.plain_work > 0 else 1.0
 
     @property
     def plain_work(self) -> float:
-        """The total time of every F, B and W run once, in milliseconds."""
+        """The total time of running each F, B and W of all microbatches once, in milliseconds."""
         stages = self.profile.stages
         return self.schedule.problem.microbatches * sum(s.t_f + s.t_b + s.t_w for s in stages)
 
     @property
     def peak_memory(self) -> float:
-        """Peak memory of activations on the fullest rank."""
+        """Peak memory of activations on the rank where it is largest."""
         return max(self.timing.peak_memory)
 
     @property
     def scope(self) -> str:
-        """The set of schedules for which the lower bound holds."""
+        """The set of schedules for which the lower bound holds, in words."""
         return scope(self.schedule.problem, paired=any(self.schedule.pairs))
 
     @property
@@ -132,8 +138,8 @@ class ScheduleFigures:
 
     @property
     def link_bytes(self) -> float | None:
-        """Bytes per iteration over the busiest link, both directions together; None if a size is
-        unknown."""
+        """Bytes per iteration over the busiest link, in both directions together; None if the size
+        of a message is unknown."""
         sizes: list[float | None] = []
         if self.passing is not Passing.WEIGHTS:
             sizes += [stage.activation_bytes for stage in self.profile.stages[:-1]]
@@ -143,7 +149,7 @@ class ScheduleFigures:
 
     @cached_property
     def wire(self) -> Wire | None:
-        """The busiest wire; None without links, or if nothing is sent."""
+        """The busiest wire; None if the profile has no links, or if nothing is sent."""
         links, profile = self.profile.links, self.profile
         if links is None:
             return None
@@ -158,24 +164,26 @@ class ScheduleFigures:
 
     @property
     def wire_use(self) -> float | None:
-        """The share of the step time in which the busiest wire is busy; None without links."""
+        """The share of the step time in which the busiest wire is busy; None if the profile has no
+        links."""
         if self.profile.links is None or self.step_time <= 0:
             return None
         return self.wire.time / self.step_time if self.wire else 0.0
 
     @cached_property
     def memory(self) -> Footprint:
-        """Peak memory of each rank of the compiled program, by kind."""
+        """Peak memory of each rank of the compiled schedule, by kind."""
         return footprint(self.schedule)
 
     @property
     def device_memory(self) -> float:
-        """Memory of the fullest rank: activations, and all other memory whose size is known."""
+        """Memory of the fullest rank: activations, and everything else whose size is known."""
         return max(self.memory.total)
 
     @property
     def balance(self) -> float | None:
-        """The smallest peak memory of a rank, divided by the largest; None if nothing is held."""
+        """The smallest peak memory of activations on a rank, divided by the largest; None if no
+        rank holds activations."""
         return min(self.timing.peak_memory) / self.peak_memory if self.peak_memory > 0 else None
 
     @property
@@ -185,17 +193,19 @@ class ScheduleFigures:
 
     @property
     def _on_devices(self) -> list[tuple[int, float, float]]:
-        """Rank, memory and ``device_memory``; empty without it, as :attr:`memory` compiles."""
+        """For each rank its number, its memory and its ``device_memory``. Empty if the profile has
+        no ``device_memory``, since :attr:`memory` takes time to compile."""
         devices = self.profile.device_memory
         return [] if devices is None else [*zip(count(), self.memory.total, devices)]
 
     @property
     def _activations(self) -> list[tuple[int, float, float]]:
-        """Rank, peak memory of activations and its limit."""
+        """For each rank its number, the peak memory of its activations, and its memory limit."""
         return [*zip(count(), self.timing.peak_memory, self.schedule.problem.memory_limit)]
 
     def excess(self) -> str | None:
-        """The memory that is exceeded, and on which rank; None if the schedule fits."""
+        """Return, in words, the first rank that exceeds its memory, and by how much; None if the
+        schedule fits."""
         for rank, held, limit in self._activations:
             if held > limit * (1 + ROUNDING):
                 what = f"activations of {amount(held)} on rank {rank}"
@@ -208,14 +218,16 @@ class ScheduleFigures:
 
     @cached_property
     def fullness(self) -> float:
-        """The largest ratio of a rank's memory to its limit; above 1 if it does not fit."""
+        """The largest ratio of a rank's memory to its memory limit or device memory; above 1 if the
+        schedule does not fit."""
         return max(
             held / limit if limit > 0 else math.inf if held > 0 else 0.0
             for _, held, limit in (*self._activations, *self._on_devices)
         )
 
     def room(self) -> tuple[float, ...]:
-        """Memory that each rank has for activations, by its memory limit and its device memory."""
+        """Return the memory that each rank has for activations, within its memory limit and its
+        device memory."""
         limits, devices = self.schedule.problem.memory_limit, self.profile.device_memory
         if devices is None:
             return limits
@@ -226,7 +238,8 @@ class ScheduleFigures:
         )
 
     def step_time_at(self, size: float) -> float:
-        """The step time of the same order of ops with microbatches ``size`` times as large."""
+        """Return the step time, in milliseconds, of the same order of ops with microbatches
+        ``size`` times as large."""
         grown = self.profile.changed(lambda stage: stage.scaled(size, GROWING))
         profile = replace(grown, t_comm=None)  # times by links only
         problem = replace(self.schedule.problem, profile=profile)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OPTIMIZER = "optimize"
 """The name of the optimizer's results."""
 KEPT = ("lower_bound", "bound", "assumed", "facts", "words", "step")
-"""The fields of a result that a cache stores as they are."""
+"""The fields of a result that a cache stores unchanged."""
 IN_ROWS = (
     "lower_bound", "least_bound", "averaging", "bubble_rate", "work_ratio", "peak_memory",
     "lower_bound_rate", "gap", "scope", "link_bytes", "balance", "assumed", "method", "bound",
@@ -34,18 +34,21 @@ ON_CLUSTER = ("step_bubble_rate", "wire_use")
 
 @dataclass(frozen=True, eq=False)
 class Result(ScheduleFigures):
-    """A schedule with its lower bound and what it was compared with, or why there is none.
+    """A schedule with its lower bound and the candidates that it was compared with, or the reason
+    why there is none.
 
-    ``name``: ``optimize``, a family, or in a sweep the memory limit. ``planned``: the schedule, or
-    None. ``why_not``: the reason why it cannot be used; None if it can. ``infeasible``: the memory
-    that it would need. ``scheme``: the scheme of passing to which it belongs; by default ``name``.
+    ``name``: ``optimize``, the family, or, in a sweep, the memory limit. ``planned``: the schedule,
+    or None. ``why_not``: the reason why there is no schedule, or why it cannot be used; else None.
+    ``infeasible``: the error with the memory that a schedule would need; else None. ``scheme``: the
+    scheme of passing to which the schedule belongs; by default ``name``.
 
-    ``lower_bound``, ``bound``: the lower bound on the cost of all schedules of the chosen candidate
-    and its argument, by default those of the schedule's report; if the profile has layers, over all
-    cuts. ``candidates``: what was compared, with their own bounds. ``assumed``: how stages were cut
-    for it, in words; None if they were not. ``step``: if passing was chosen, the step time by which
-    schemes were compared. ``stopped``: whether the caller ended the search. ``facts`` and
-    ``words``: results that are not in the report.
+    ``lower_bound``, ``bound``: the lower bound on the cost of all schedules of the chosen
+    candidate, and the name of its argument. By default, they are those of the schedule's report; if
+    the profile is by layers, they are for all cuts. ``candidates``: what was compared, each with
+    its own bound. ``assumed``: how stages were cut for the schedule, in words; None if they were
+    not. ``step``: the step time, if the scheme was chosen by step times. ``stopped``: whether the
+    caller ended the search. ``facts`` and ``words``: JSON values and text in addition to the
+    report.
     """
 
     name: str
@@ -71,7 +74,8 @@ class Result(ScheduleFigures):
 
     @classmethod
     def refused(cls, name: str, error: InputError | InfeasibleError) -> Result:
-        """The result that the schedule ``name`` cannot be built."""
+        """Return the result for a schedule ``name`` that cannot be built, for the reason
+        ``error``."""
         if isinstance(error, InfeasibleError):
             return cls(name, infeasible=error)
         faults = (each.words if each.key == name else str(each) for each in error.faults)
@@ -79,20 +83,21 @@ class Result(ScheduleFigures):
 
     @classmethod
     def restored(cls, schedule: Schedule, kept: dict[str, Any]) -> Result:
-        """The optimizer's result with the facts :attr:`kept`."""
+        """Return the optimizer's result from ``schedule`` and :attr:`kept`, which a cache has
+        stored."""
         candidates = tuple(Candidate(**each) for each in kept["candidates"])
         known = {key: kept[key] for key in KEPT}
         return cls(OPTIMIZER, schedule, candidates=candidates, **known)
 
     @property
     def kept(self) -> dict[str, Any]:
-        """All but the schedule, as a JSON object."""
+        """Everything but the schedule, as a JSON object for a cache."""
         candidates = [asdict(each) for each in self.candidates]
         return {key: getattr(self, key) for key in KEPT} | {"candidates": candidates}
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule. :attr:`planned` must not be None."""
+        """The schedule. Must not be used if :attr:`planned` is None."""
         assert self.planned is not None, f"{self.name}: {self.why_not}"
         return self.planned
 
@@ -103,7 +108,8 @@ class Result(ScheduleFigures):
 
     @property
     def proven_over_all(self) -> str:
-        """``optimal``, or how far from optimal at most, among all schedules of all candidates."""
+        """``optimal``, or the maximum distance from the optimum, in words, among all schedules of
+        all candidates."""
         least = self.least_bound
         if least is None:
             return "no bound is known"
@@ -111,19 +117,20 @@ class Result(ScheduleFigures):
 
     @property
     def least_status(self) -> Status:
-        """Optimal if no schedule of any candidate costs less."""
+        """``optimal`` if no schedule of any candidate can cost less, else ``feasible``."""
         return self._status_under(self.least_bound)
 
     @property
     def gap(self) -> float | None:
-        """(cost - lower bound) / cost, without averaging; None without a lower bound."""
+        """(cost - lower bound) / cost, where the cost excludes averaging of gradients; None without
+        a lower bound."""
         bound = self.lower_bound
         return None if bound is None else gap_between(self.objective_cost, bound)
 
     @property
     def status(self) -> str:
-        """A :class:`.Status`: optimal if no schedule of the chosen candidate costs less; without a
-        schedule ``infeasible`` or ``unsupported``."""
+        """``optimal`` if no schedule of the chosen candidate can cost less, else ``feasible``;
+        without a schedule, ``infeasible`` if memory is lacking, else ``unsupported``."""
         if self.planned is None:
             return "unsupported" if self.infeasible is None else "infeasible"
         return self._status_under(self.lower_bound)
@@ -133,18 +140,20 @@ class Result(ScheduleFigures):
 
     @property
     def method(self) -> str | None:
-        """The method that found the schedule's order of ops."""
+        """The method that found the order of ops; None if the report does not name it."""
         return self.schedule.report.method if self.schedule.report else None
 
     @property
     def lower_bound_rate(self) -> float | None:
-        """The bubble rate of a schedule whose cost is the lower bound; None without a bound."""
+        """The bubble rate of a schedule with this one's work whose cost is the lower bound; None
+        without a lower bound."""
         bound = self.lower_bound
         return 1 - self.timing.work / (self.profile.ranks * bound) if bound else None
 
     @property
     def refusal(self) -> str:
-        """Why there is no schedule, or why it cannot be used; empty if it can."""
+        """Why there is no schedule, or why it cannot be used; empty if there is one that can be
+        used."""
         if self.infeasible is None:
             return self.why_not or ""
         error = self.infeasible
@@ -157,7 +166,8 @@ class Result(ScheduleFigures):
 
     @property
     def uncosted(self) -> str | None:
-        """Why its transfers of weights are not costed; None if they are, or if there are none."""
+        """Why the cost does not include transfers of weights; None if it does, or if there are
+        none."""
         return None if self.planned is None else uncosted(self.planned)
 
     @cached_property
@@ -166,14 +176,17 @@ class Result(ScheduleFigures):
         return dump_schedule(self.schedule)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``optimize --json`` prints: the report, then the candidates."""
+        """Return the object that ``optimize --json`` prints: the report and the candidates."""
         compared = {"candidates": [asdict(one) for one in self.candidates]}
         more = {"least_bound": self.least_bound, "assumed": self.assumed}
         return describe(self.document) | compared | more | self.facts
 
     def row(self, *, on_cluster: bool = False) -> dict[str, Any]:
-        """The values in the ``--json`` output of tables. ``on_cluster``: with step time, traffic
-        and device memory, for which the schedule is compiled."""
+        """Return the values of a row in the ``--json`` output of tables.
+
+        ``on_cluster``: also include step time, traffic and device memory, for which the schedule is
+        compiled.
+        """
         head = {"scheme": self.scheme, "schedule": self.name, "status": self.status}
         if self.planned is not None:
             return head | self._figures() | (self._on_cluster() if on_cluster else {})
@@ -209,11 +222,12 @@ class Result(ScheduleFigures):
         return explain(self)
 
     def certificate(self) -> dict[str, Any]:
-        """The certificate of a lower bound, as a JSON object that ``verify`` checks independently.
+        """Return the certificate of a lower bound, as a JSON object that ``verify`` checks
+        independently.
 
-        It certifies a bound for the schedule's own problem: the report's, or a lower one if that
-        one's argument has no certificate yet. Raises InputError if there is none (fused pairs,
-        weight updates after each microbatch).
+        The bound is for the schedule's own problem: it is the one in the report, or a lower one if
+        the argument of that one has no certificate yet. Raises InputError if there is no
+        certificate at all (for fused pairs, and for weight updates after each microbatch).
         """
         from .certificate import certificate
 
@@ -234,10 +248,10 @@ class Result(ScheduleFigures):
 
 
 class NothingFits(InfeasibleError):  # noqa: N818
-    """No candidate fits. ``what``: their kind; the message has the reason for each, or a single one
-    if ``what`` is empty.
+    """No candidate fits in memory.
 
-    ``candidates``, ``facts``: as in a result.
+    ``what``: a heading such as ``no placement fits``, if the message has the reason for each
+    candidate; empty if it has a single reason. ``candidates``, ``facts``: as in :class:`Result`.
     """
 
     def __init__(self, what: str, words: str, candidates: Sequence[Candidate], **more: Any) -> None:

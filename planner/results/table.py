@@ -1,4 +1,5 @@
-"""Tables of results: their columns, and what all tables of a profile's schedules share."""
+"""Tables of results: their columns, and the base class of all tables of schedules for one
+profile."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ BALANCE = Column(
 
 
 def results_table(rows: Sequence[Result], columns: Sequence[Column]) -> str:
-    """One line per row. If a row has no schedule: its name, and the reason in the last column."""
+    """Return a table with one line per row. A row without a schedule only has its name, and the
+    reason in the last column."""
 
     def cells(row: Result) -> list[Cell]:
         if row.planned is not None:
@@ -67,7 +69,8 @@ def results_table(rows: Sequence[Result], columns: Sequence[Column]) -> str:
 
 
 def grouped(notes: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The distinct notes among pairs of a note and the name of its row, each with all names."""
+    """Return the distinct notes, each with the names of all rows that have it. ``notes``: pairs of
+    a note and the name of a row."""
     found: dict[str, list[str]] = {}
     for note, name in notes:
         found.setdefault(note, []).append(name)
@@ -76,7 +79,8 @@ def grouped(notes: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A table of schedules for the same profile."""
+    """A table of schedules for the same profile. ``rows``: the results, which may lack a
+    schedule."""
 
     profile: Profile
     microbatches: int
@@ -90,12 +94,13 @@ class ResultTable:
 
     @property
     def notes(self) -> list[str]:
-        """A line on the objective, if the profile implies it."""
+        """A line on the objective, if it follows from the profile; else empty."""
         asked = asked_by_profile(self.profile, self.objective)
         return [] if asked is None else [f"objective: {asked}"]
 
     def to_dict(self) -> dict[str, Any]:
-        """The keys with which the ``--json`` output of each table begins."""
+        """Return the part of the ``--json`` output that all tables have in common: profile, number
+        of microbatches and objective."""
         return {
             "profile": self.profile.name,
             "microbatches": self.microbatches,

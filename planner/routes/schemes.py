@@ -92,9 +92,9 @@ def schemes(profile: Profile, terms: Terms) -> list[Scheme]:
 def in_a_row(profile: Profile) -> Placement:
     """Return the placement with consecutive stages on each rank, in numbers as equal as possible.
 
-    Stages follow each other along the ring of ranks. The first stage is on rank 0, unless another
-    link of the ring has a longer delay than the one between the last rank and rank 0; then the
-    stages start behind that link, so that no activation crosses it.
+    Stages follow each other along the ring of ranks. The first stage is on rank 0, unless the
+    longest delay of the ring is elsewhere than between the last rank and rank 0; then the stages
+    start behind that link, so that no activation crosses it.
     """
     ranks, stages = profile.ranks, profile.num_stages
     delays = profile.delays(profile.stages[0].activation_bytes)

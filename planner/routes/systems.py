@@ -100,7 +100,7 @@ class System:
         return _one_alone(profile).changed(lambda stage: replace(stage, t_fb=None))
 
     def _cuttable(self, layers: LayeredProfile, where: str) -> LayeredProfile:
-        """Return the profile by layers without fused pairs, and without the cuts between layers
+        """Return the profile by layers without fused pairs, and with no cut allowed between layers
         that the system requires in one stage.
 
         ``where``: the profile's name in messages. Raises InputError if the system has no names for
