@@ -1,11 +1,13 @@
-"""The library above solver and compiler: everything that the command line can do. Needs no torch.
+"""The library of everything that the command line can do, built on the solver and the compiler.
+Needs no torch.
 
 Its functions are public as ``pipeloom.optimize`` and so on. Each is in the module of the same name,
-except ``export`` and ``import_`` in :mod:`.exchange`, ``calibrate`` in
-:mod:`.prediction.calibration` and ``explain`` in :mod:`.explain.explanation`. No module imports the
-command line; progress is reported to a listener (:mod:`.progress`).
+except ``export`` and ``import_`` in :mod:`.exchange`, ``arithmetic`` in :mod:`.models.arithmetic`,
+``calibrate`` in :mod:`.prediction.calibration`, ``explain`` in :mod:`.results.explanation`,
+``profile_from`` in :mod:`.measured.profile` and ``refit`` in :mod:`.packing.costs`. No module
+imports the command line; progress is reported to a listener (:mod:`.solving.progress`).
 
-The public names are listed in ``__init__.pyi``; each is loaded when it is first used.
+Names that other folders use are listed in ``__init__.pyi``; each is loaded when it is first used.
 """
 
 from lazy_loader import attach_stub

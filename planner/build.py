@@ -19,11 +19,11 @@ from .solving.progress import Note, unheard
 
 @takes(BuildRequest)
 def build(request: BuildRequest) -> Schedule:
-    """Build the schedule of a family for a profile.
+    """Return the schedule of a family, with the times of a profile.
 
-    The arguments are the fields of :class:`.BuildRequest`; ``progress`` receives notes. Raises
-    InputError for invalid input, and InfeasibleError if the family's schedule exceeds the memory
-    limit.
+    The arguments are the fields of :class:`.BuildRequest`. ``progress`` receives notes, also one if
+    the schedule exceeds the device memory. Raises InputError for invalid input, and InfeasibleError
+    if the family's schedule exceeds the memory limit.
     """
     find_family(request.family)
     source = ProfileSource.of(request.profile, request.progress)
@@ -44,5 +44,5 @@ def build(request: BuildRequest) -> Schedule:
 
 
 def families() -> dict[str, str]:
-    """The names that ``build`` accepts, each with a one-line description."""
+    """Return a one-line description of each family, by the name that ``build`` accepts."""
     return {name: family.summary for name, family in FAMILIES.items()}

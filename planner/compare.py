@@ -29,26 +29,26 @@ WIDTH = 100
 
 @dataclass(frozen=True)
 class Comparison(ResultTable):
-    """One row per family, with its schedule or the reason why it cannot be built; the last row is
-    the optimizer's."""
+    """A table of all families and the optimizer: one row per family, with its schedule or the
+    reason why it cannot be built, and at the end the optimizer's row, if it was run."""
 
     @property
     def best(self) -> Result | None:
-        """The optimizer's row, if it has a schedule."""
+        """The optimizer's row; None if it has no schedule or was not run."""
         return next((row for row in self.built if row.name == OPTIMIZER), None)
 
     @property
     def interrupted(self) -> bool:
-        """Whether the optimizer's search was stopped."""
+        """Whether the optimizer's search was ended by the caller."""
         return self.best is not None and self.best.stopped
 
     @property
     def averaged(self) -> bool:
-        """Whether gradients are averaged over replicas."""
+        """Whether gradients are averaged over replicas in any row."""
         return any(row.averaging is not None for row in self.built)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``compare --json`` prints."""
+        """Return the object that ``compare --json`` prints."""
         rows = [row.row() for row in self.rows]
         if (best := self.best) is not None:
             rows[-1] |= {"interrupted": self.interrupted, "all_cuts": "partition" in best.facts}
@@ -58,13 +58,13 @@ class Comparison(ResultTable):
         return "\n\n".join(filter(None, [self._table(), "\n".join(map(_wrapped, self._lines()))]))
 
     def _lines(self) -> Iterator[str]:
-        """The lines below the table."""
+        """Yield the lines of explanations and notes below the table."""
         yield from self.notes
         if self.averaged:
             until = f"the {self.objective.value} until gradients are averaged over the replicas"
             yield f"iteration: {until}; the first row's is the shortest"
         yield from self._of_the_optimizer()
-        # fused pairs or recomputation
+        # because of fused pairs or recomputation
         other = [r.name for r in self.built if not math.isclose(r.work_ratio, 1.0, rel_tol=1e-6)]
         if other:
             line = "their ops take another time in total, so that bubbles are not comparable"
@@ -76,7 +76,8 @@ class Comparison(ResultTable):
             yield f"{', '.join(names)}: {note}"
 
     def _table(self) -> str:
-        """The table, sorted by iteration time. Rows whose transfers are not costed come last."""
+        """Return the table of the rows with a schedule, sorted by iteration time. Rows whose cost
+        excludes transfers of weights come last, below a remark; empty if no row has a schedule."""
         if not self.built:
             return ""
         shown = [of.SCHEDULE, *([of.ITERATION] if self.averaged else []), of.PERIOD, of.MAKESPAN]
@@ -91,7 +92,8 @@ class Comparison(ResultTable):
         return "\n".join(lines)
 
     def _of_rows(self) -> Iterator[tuple[str, str]]:
-        """Notes on schedules and reasons for missing ones, with the rows' names."""
+        """Yield pairs of a note and the name of its row, also for the reason why a row has no
+        schedule."""
         for row in self.rows:
             if row.planned is None:
                 yield row.refusal, row.name
@@ -132,11 +134,12 @@ def _wrapped(line: str) -> str:
 
 @takes(CompareRequest)
 def compare(request: CompareRequest) -> Comparison:
-    """Compare all families and the optimizer.
+    """Build the schedules of all families, and search the optimizer's, for the same profile and
+    memory limit.
 
     The arguments are the fields of :class:`.CompareRequest`. A profile by layers is cut for each
-    family into the number of stages that the family runs: balanced, unless ``partition`` is
-    ``even``. Raises InputError for invalid input.
+    family into as many stages as the family has: balanced, unless ``partition`` is ``even``. Raises
+    InputError for invalid input.
     """
     refuse(COMPARE, **vars(request))
     source = ProfileSource.of(request.profile, request.progress)
@@ -156,7 +159,10 @@ def compare(request: CompareRequest) -> Comparison:
 
 
 def families(profile_of: Profiles, terms: Terms) -> list[Result]:
-    """One row per family: its schedule, or the reason why it cannot be built."""
+    """Return a row for each family: its schedule, or the reason why it cannot be built.
+
+    ``profile_of``: a function that returns the profile for a family, given its name.
+    """
 
     def evaluate(name: str) -> Result:
         try:

@@ -23,9 +23,9 @@ MOST_VIOLATIONS = 3
 
 @takes(CompileRequest)
 def compile(request: CompileRequest) -> Program:  # noqa: A001 - what the command is called
-    """Compile a schedule, given as an object, a JSON object or a file.
+    """Compile a schedule, given as an object, a JSON object or a file, to a program.
 
-    The arguments are the fields of :class:`.CompileRequest`; ``progress`` receives notes. Raises
+    The arguments are the fields of :class:`.CompileRequest`. ``progress`` receives notes. Raises
     InputError for invalid input, and InvalidScheduleError for a schedule that deadlocks, or for a
     file or JSON object in which :func:`.verify.verify` finds violations.
     """
@@ -63,8 +63,8 @@ def _refuse_invalid(violations: Sequence[str]) -> None:
 
 
 def program_facts(program: Program) -> dict[str, Any]:
-    """The object that ``compile --json`` prints: ranks, and each rank's number of instructions and
-    buffers."""
+    """Return the object that ``compile --json`` prints: the number of ranks, and for each rank its
+    number of instructions and of buffers."""
     return {
         "ranks": len(program.instructions),
         "instructions": [len(instructions) for instructions in program.instructions],

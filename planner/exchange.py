@@ -1,4 +1,4 @@
-"""``export`` and ``import_``: schedules in other systems' formats."""
+"""``export`` and ``import_``: schedules in the formats of other systems."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ ONE_SEQUENCE = (
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A schedule as ``text`` in another system's ``format``, which ``summary`` describes.
+    """A schedule as ``text`` in another system's ``format``.
 
-    ``flags``: command-line flags of that system, in which ``FILE`` stands for the file that holds
-    the text; ``notes``: what no flag can express.
+    ``summary``: what the format is. ``flags``: command-line flags of that system, in which ``FILE``
+    stands for the name of the file with the text. ``notes``: what no flag can express.
     """
 
     text: str
@@ -44,21 +44,22 @@ class Exported:
     notes: tuple[str, ...] = ()
 
     def launch(self, file: str) -> str:
-        """The flags and notes, one per line, if the text is in ``file``."""
+        """Return the flags and notes, one per line, for a text that is stored in ``file``."""
         notes = (f"note: {note}" for note in self.notes_of(file))
         return "\n".join([*self.flags_of(file), *notes])
 
     def flags_of(self, file: str) -> list[str]:
-        """The flags, if the text is in ``file``."""
+        """Return the flags for a text that is stored in ``file``. A Megatron layout is itself a
+        value of a flag."""
         name = self.text.strip() if self.format == MEGATRON else file
         return [flag.replace(FILE, name) for flag in self.flags]
 
     def notes_of(self, file: str) -> list[str]:
-        """The notes, if the text is in ``file``."""
+        """Return the notes for a text that is stored in ``file``."""
         return [note.replace(FILE, file) for note in self.notes]
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``export --json`` prints, without the file's name."""
+        """Return the object that ``export --json`` prints, without the file's name."""
         return {
             "format": self.format,
             "lines": len(self.text.splitlines()),
@@ -76,7 +77,8 @@ def export(request: ExportRequest) -> Exported:
     ``torchtitan``, ``torchtitan-toml`` or ``megatron-layout``.
 
     The arguments are the fields of :class:`.ExportRequest`. If neither ``micro_batch_size`` nor the
-    profile's ``micro_batch`` is given, it is 1, and a note says this.
+    profile's ``micro_batch`` is given, one sequence per microbatch is assumed, and a note says so
+    if a flag depends on it.
 
     Raises InputError if the format or its flags cannot express the schedule.
     """
@@ -106,10 +108,11 @@ def export(request: ExportRequest) -> Exported:
 def import_(request: ImportRequest) -> Schedule:
     """Import the schedule in ``file``, in the format ``from_``, with the times of ``profile``.
 
-    ``torch-csv``: an order of ops. ``partition`` chooses the cut of a profile by layers:
+    ``torch-csv``: an order of ops. ``partition`` chooses how a profile by layers is cut:
     ``balanced`` (the default), ``even``, or a schedule whose cut is used. ``megatron-layout``: a
-    cut of a profile by layers, with the schedule that Megatron runs on it: 1F1B or interleaved 1F1B
-    with ``microbatches`` microbatches. Raises InputError if the file or the profile is invalid.
+    cut of a profile by layers; the schedule is the one that Megatron runs on this cut, 1F1B or
+    interleaved 1F1B, with ``microbatches`` microbatches. Raises InputError if the file or the
+    profile is invalid.
     """
     source, microbatches, where = request.from_, request.microbatches, named(request.file)
     if source not in IMPORTED:
@@ -136,8 +139,8 @@ IMPORTED = (*(name for name, each in EXPORTERS.items() if each.read is not None)
 
 
 def _split(profile: Profile, stages: int) -> Profile:
-    """The profile with each rank's single stage split evenly into chunks, to have ``stages``
-    stages."""
+    """Return the profile with ``stages`` stages: if each rank has a single stage, it is cut into
+    equal chunks. If that is impossible, returns the profile unchanged."""
     chunks, rest = divmod(stages, profile.ranks)
     one_each = profile.num_stages == profile.ranks
     return profile.split(chunks) if one_each and chunks > 1 and not rest else profile
@@ -146,8 +149,8 @@ def _split(profile: Profile, stages: int) -> Profile:
 def _from_layout(
     text: str, where: str, source: ProfileSource, microbatches: int | None
 ) -> Schedule:
-    """The schedule that Megatron runs on a layout. Megatron enforces no memory limit, so none is
-    applied."""
+    """Return the schedule that Megatron runs on the layout ``text``. No memory limit is applied
+    when it is built, as Megatron enforces none."""
     if not source.has_layers:
         raise InputError(
             f"{source.where}: layers: missing; expected a list for --from megatron-layout"

@@ -1,4 +1,4 @@
-"""Output folders."""
+"""Creation of output folders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pipeloom.ir.errors import InputError
 
 
 def made(folder: str | os.PathLike[str], option: str = "output") -> Path:
-    """The folder, created if absent. Raises InputError with the option's name if that fails."""
+    """Return the path of ``folder``, which is created if it does not exist. Raises InputError with
+    the option's name if that fails."""
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)

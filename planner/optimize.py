@@ -1,4 +1,5 @@
-"""``optimize``: from a profile and memory limits to the best schedule, with a certified bound."""
+"""``optimize``: from a profile and memory limits to the best schedule, with a certified lower
+bound."""
 
 from __future__ import annotations
 
@@ -43,18 +44,18 @@ ASKED = (
     "passing", "partition", "min_layers", "max_layers", "recompute", "offload", "for_", "copies",
     "solver", "seed", "work_limit",
 )  # fmt: skip
-"""The arguments that are part of the key of an answer as they were given."""
+"""The arguments that enter the key of a cached result exactly as they were given."""
 
 
 @takes(OptimizeRequest)
 def optimize(request: OptimizeRequest) -> Result:
-    """Find the best schedule for a profile, with a lower bound on the optimum.
+    """Find the best schedule for a profile, with a lower bound on the cost of all schedules.
 
     ``profile``: stages or layers, as an object, a JSON object or a file. The other arguments are
     the fields of :class:`.OptimizeRequest`, which are the options of the command.
 
-    Raises InputError for invalid input (its message names options: ``--max-layers`` is
-    ``max_layers`` here) and InfeasibleError if no schedule fits.
+    Raises InputError for invalid input (the message names options of the command: ``--max-layers``
+    is ``max_layers`` here), and InfeasibleError if no schedule fits in memory.
     """
     question = Question.of(request)
     known = question.known()
@@ -66,10 +67,11 @@ def optimize(request: OptimizeRequest) -> Result:
 
 @dataclass(frozen=True)
 class Question:
-    """A request for the best schedule, checked and with its defaults.
+    """A validated request for the best schedule, with defaults filled in.
 
     ``spec``: the placement, which may be ``auto``. ``given``: the profile, by layers if they are to
-    be cut. ``system``: the system that has to run the schedule.
+    be cut. ``terms``: the number of microbatches, limits and objective. ``system``: the training
+    system that has to run the schedule, or None.
     """
 
     request: OptimizeRequest
@@ -80,7 +82,8 @@ class Question:
 
     @classmethod
     def of(cls, request: OptimizeRequest) -> Question:
-        """Raises InputError if the request or its profile is invalid."""
+        """Return the question that a request poses. Raises InputError if the request or its profile
+        is invalid."""
         if isinstance(request.profile, Problem):
             raise TypeError("profile: expected a profile, got a Problem: pipeloom.solve takes one")
         source, spec = ProfileSource.of(request.profile, request.progress), _placement(request)
@@ -113,7 +116,7 @@ class Question:
 
     @cached_property
     def key(self) -> str:
-        """The hash of everything that determines the answer."""
+        """The name of the answer in the cache: a hash of everything that determines the answer."""
         given, request, terms = self.given, self.request, self.terms
         layers = given if isinstance(given, LayeredProfile) else None
         whole = given.as_stages if isinstance(given, LayeredProfile) else given
@@ -140,17 +143,21 @@ class Question:
         return None if named else self.spec.owners_on(self.given.ranks)
 
     def known(self) -> Result | None:
-        """The answer in the cache, if there is one."""
+        """Return the answer in the cache; None if it has none, or if no cache is used."""
         found = None if self.cache is None else self.cache.find(self.key)
         return None if found is None else Result.restored(*found)
 
     def keep(self, answer: Result) -> None:
-        """Store an answer in the cache, if there is one, unless the search was stopped."""
+        """Store an answer in the cache if one is used, unless the caller ended the search."""
         if self.cache is not None and not answer.stopped:
             self.cache.keep(self.key, answer.document, answer.kept)
 
     def solve(self) -> Result:
-        """Raises InfeasibleError, and InputError if the profile cannot be used for the request."""
+        """Search the best schedule, by the route for this kind of request, and return the result.
+
+        Raises InfeasibleError if nothing fits in memory, and InputError if the profile does not
+        match the request.
+        """
         given, terms, search, spec = self.given, self.terms, self.search, self.spec
         request, chosen = self.request, spec.name == AUTO
         if self.system is not None:
@@ -166,7 +173,8 @@ class Question:
         return one_placement(given, terms, search, spec, passing=passing, start=start)
 
     def tell_doubts(self, answer: Result) -> None:
-        """Notes if a schedule exceeds device memory, or if sizes of messages are unknown."""
+        """Report, as notes, that the schedule exceeds the device memory, or that sizes of messages
+        are unknown."""
         where, given, passing = self.terms.where, self.given, self.request.passing
         if isinstance(given, LayeredProfile) or self.system is not None or passing == "auto":
             return
@@ -179,7 +187,8 @@ class Question:
 
 
 def _check_alike(request: OptimizeRequest, source: ProfileSource, cut: bool) -> None:
-    """Raises InputError if microbatches differ and the request requires them to be identical."""
+    """Raise InputError if values of the profile differ between microbatches, and the request
+    includes an option that does not support this."""
     for_, copies = request.for_ is not None, request.copies == 2
     asked = {f"--for {request.for_}": for_, "a cut chosen by optimize": cut, "--copies 2": copies}
     what = next((words for words, there in asked.items() if there), None)
@@ -189,7 +198,8 @@ def _check_alike(request: OptimizeRequest, source: ProfileSource, cut: bool) -> 
 
 
 def _placement(request: OptimizeRequest) -> PlacementSpec:
-    """The requested placement: given by name, or taken from the schedule ``start``."""
+    """Return the requested placement: the one that was given, else that of the schedule ``start``,
+    else ``auto`` (or ``linear`` if weights are passed)."""
     if request.placement is not None:
         return PlacementSpec.of(request.placement)
     if request.passing == "weights":

@@ -38,11 +38,11 @@ TIME_LIMIT = 10.0
 
 @dataclass(frozen=True)
 class Packing:
-    """The sequences in each microbatch of each replica, and each replica's schedule.
+    """The sequences in each microbatch of each replica, and a schedule for each replica.
 
     ``lengths``: tokens of each sequence. ``replicas``: for each replica its microbatches, each a
-    list of indices into ``lengths``. ``lower_bound``: lower bound, in milliseconds, on the slowest
-    replica's cost over all packings into this number of microbatches and all schedules.
+    list of indices into ``lengths``. ``lower_bound``: lower bound on the slowest replica's cost, in
+    milliseconds, over all packings into this number of microbatches and over all schedules.
     """
 
     lengths: tuple[int, ...]
@@ -72,16 +72,18 @@ class Packing:
 
 @takes(PackRequest)
 def pack(request: PackRequest) -> Packing:
-    """Pack sequences into microbatches to minimize the planned step, and schedule the microbatches.
+    """Pack sequences into microbatches such that the planned step is as short as possible, and
+    schedule the microbatches.
 
-    ``lengths``: a lengths file or its object: the tokens of each sequence, and the microbatch on
-    which the profile was measured (``docs/packing.md``). ``profile``: by stages. ``microbatches``:
-    number per replica. ``max_tokens``: maximum tokens of a microbatch. ``data_parallel``: number of
-    replicas; by default the profile's, else one. ``start``: a schedule with the same number of
-    microbatches, whose order of ops is the initial one. ``time_limit``: seconds for packing and
-    schedules together, 10 by default. The other options are the same as in ``optimize``.
+    ``lengths``: a lengths file or its object, which has the tokens of each sequence and describes
+    the microbatch on which the profile was measured (``docs/packing.md``). ``profile``: a profile
+    by stages. ``microbatches``: number of microbatches per replica. ``max_tokens``: maximum tokens
+    of a microbatch. ``data_parallel``: number of replicas; by default the profile's, else one.
+    ``start``: a schedule with the same number of microbatches, whose order of ops is the initial
+    one. ``time_limit``: seconds for packing and schedules together, 10 by default. The other
+    arguments are as in ``optimize``.
 
-    Recomputation, offload and fused pairs are not planned, and BW takes the time of B plus W.
+    Recomputation, offload and fused pairs are not planned, and a BW takes the time of B plus W.
     Raises InputError for invalid input, and InfeasibleError if no packing fits.
     """
     if isinstance(request.lengths, list | tuple):
@@ -108,7 +110,8 @@ def pack(request: PackRequest) -> Packing:
 
 
 def _problem(request: PackRequest) -> Problem:
-    """The problem whose microbatches all equal the profile's. Raises InputError."""
+    """Return the problem in which every microbatch is the one of the profile. Raises InputError if
+    the profile or an option is invalid."""
     source = ProfileSource.of(request.profile, request.progress)
     check_alike(source.stages, f"{source.where}: stages", "pack, which makes the lists")
     terms = Terms.of(request, source)
@@ -121,7 +124,11 @@ def _problem(request: PackRequest) -> Problem:
 
 
 def _check_room(lengths: IntArray, number: int, most: int, limit: str) -> None:
-    """Raises InfeasibleError if no packing has at most ``most`` tokens in each microbatch."""
+    """Raise InfeasibleError if there is obviously no packing into ``number`` microbatches of at
+    most ``most`` tokens: because of the longest sequence, or of all sequences together.
+
+    ``limit``: what determines ``most``, in words.
+    """
     longest, total = int(lengths.max()), int(lengths.sum())
     why = ""
     if longest > most:
@@ -134,7 +141,8 @@ def _check_room(lengths: IntArray, number: int, most: int, limit: str) -> None:
 
 
 def tokens_that_fit(costs: SequenceCosts) -> float:
-    """The largest number of tokens in a microbatch that fits in every rank's memory limit."""
+    """Return the largest number of tokens in a microbatch for which the microbatch fits in the
+    memory limit of every rank."""
     problem = costs.problem
     held = np.bincount(problem.owner[:, 0], costs.held[0], problem.ranks)
     with np.errstate(divide="ignore"):

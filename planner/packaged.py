@@ -1,4 +1,4 @@
-"""Data files that are part of the package."""
+"""Data files that are installed with the package."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from typing import Any
 
 
 def packaged(package: str, name: str) -> Any:
-    """The content of the JSON file ``name`` in the folder of ``package``."""
+    """Return the content of the JSON file ``name`` in the folder of ``package``."""
     return json.loads(files(package).joinpath(name).read_text(encoding="utf-8"))

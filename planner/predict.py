@@ -30,11 +30,12 @@ NUMBERS = (
     *("step_ms", "step_ms_low", "step_ms_high", "tokens_per_s_per_gpu"),
     *("model_tflops_per_gpu", "mfu", "memory_gib"),
 )
-"""The numbers of a prediction in JSON."""
+"""The attributes of a prediction that are numbers in its JSON object."""
 
 
 def cautions(model: Model, run: TrainingRun) -> Iterator[str]:
-    """Lines on assumptions about the run, and on aspects that predictions are not validated for."""
+    """Yield lines of text on assumptions about the run, and on properties of the model that
+    predictions are not validated for."""
     if model.positions and run.attention is AttentionKernel.UNFUSED:
         yield (
             "attention: unfused, as by default of models with learned positions; --attention flash "
@@ -53,7 +54,7 @@ def cautions(model: Model, run: TrainingRun) -> Iterator[str]:
 class Prediction:
     """The predicted step of a configuration.
 
-    80 % of runs are expected to take between ``step_ms_low`` and ``step_ms_high``, judging by the
+    80% of runs are expected to take between ``step_ms_low`` and ``step_ms_high``, judging by the
     calibration of the cluster's GPU.
     """
 
@@ -103,15 +104,17 @@ class Prediction:
 
     @property
     def profile(self) -> Profile:
-        """The simulated pipeline profile: for each stage, the values of one rank of its group.
+        """The profile of the simulated pipeline: for each stage, the values of one rank of its
+        tensor and context parallel group.
 
-        M_B is at least M_W, so that the memory limit also holds for schedules that split B and W.
+        M_B is at least M_W, so that memory limits are also valid for schedules that split B and W.
         """
         return self.step.safe_profile
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines on where the profile is conservative, and on what no calibration covers."""
+        """Lines of text on values of the profile that are higher than predicted, on assumptions,
+        and on what predictions are not validated for."""
         return tuple(self._notes())
 
     def _notes(self) -> Iterator[str]:
@@ -126,7 +129,7 @@ class Prediction:
         return self.step.schedule
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``predict --json`` prints."""
+        """Return the object that ``predict --json`` prints."""
         return {
             **{key: getattr(self, key) for key in NUMBERS},
             "memory": [rank.to_dict() for rank in self.memory],
@@ -156,14 +159,14 @@ class Prediction:
         return "\n".join([*lines, *(["", self._messages()] if self.step.communication else [])])
 
     def _scheduled(self) -> str:
-        """The name of the simulated schedule, and its placement."""
+        """Return the name of the simulated schedule and that of its placement."""
         family = self.schedule.known_report.family
         name = "the best schedule found" if family == OPTIMIZED else family
         return f"{name}, {self.schedule.problem.placement.name}"
 
     @property
     def batch(self) -> str:
-        """The microbatches of a step, in words."""
+        """The number and size of the microbatches of a step, in words."""
         run = self.step.setup.run
         each = (
             f"{counted(run.microbatches, 'microbatch')} of {counted(run.micro_batch, 'sequence')}"
@@ -200,9 +203,9 @@ def predict(request: PredictRequest) -> Prediction:
     """Predict time and memory of a training step of ``model`` in a configuration.
 
     ``model``: a preset's name, or a mapping or file with the keys of Hugging Face's
-    ``config.json``. ``cluster``: a preset's name, a file or an object; None: the default cluster of
-    ``gpu``. The other arguments are the keys of a run; docs/predict.md lists their values and
-    defaults.
+    ``config.json``. ``cluster``: a preset's name, a file or an object; by default, the default
+    cluster of the GPU ``gpu``. The other arguments are the keys of a run; docs/predict.md lists
+    their values and defaults.
 
     Raises InputError with one line per fault.
     """

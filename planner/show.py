@@ -1,4 +1,4 @@
-"""``show``: schedules as pictures, and the difference between a run and its plan."""
+"""``show``: pictures of schedules, and where a run lost time in comparison with its plan."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from .solving.progress import Listener, Note, unheard
 from .verify import bound_is_checked, schedule_in
 
 STUCK = "can never run: "
-"""Prefix of the verifier's line on a deadlock."""
-# programs that read an SVG from standard input and write a PNG to standard output
+"""Prefix of the verifier's violation for a schedule that deadlocks."""
+# commands that read an SVG from standard input and write a PNG to standard output
 CONVERTERS = (
     ("rsvg-convert", "--format=png", "--zoom=2"),
     ("inkscape", "--pipe", "--export-type=png", "--export-filename=-"),
@@ -42,11 +42,12 @@ Drawable = Schedule | Planned | Document
 
 @dataclass(frozen=True)
 class Picture:
-    """Schedules on one time scale, one below the other, each with an optional name, as a picture of
-    ``kind``.
+    """A picture of schedules, one below the other on one time scale, each with a name or None.
 
-    ``attribution``: where the time of a measured schedule went; None if none was measured.
-    ``memory``: also show memory over time. ``columns`` and ``colours`` apply to text only.
+    ``kind``: one of the values of :data:`.inputs.documents.PICTURES`. ``attribution``: where the
+    time of a measured schedule went; None if none was measured. ``memory``: whether memory over
+    time is shown. ``columns``: width in characters; ``colours``: whether text is colored; both only
+    apply to text.
     """
 
     kind: str
@@ -58,7 +59,7 @@ class Picture:
 
     @cached_property
     def data(self) -> bytes:
-        """The content of the picture's file. Raises InputError if it cannot be drawn."""
+        """The bytes of the picture's file. Raises InputError if it cannot be drawn."""
         if self.kind == "text":
             return self._text().encode()
         if self.kind == "html":
@@ -78,7 +79,7 @@ class Picture:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``show --json`` prints, without the file's name."""
+        """Return the object that ``show --json`` prints, without the file's name."""
         shown = [
             {"title": caption(name, each)} | describe(dump_schedule(each))
             for name, each in self.schedules
@@ -104,11 +105,12 @@ def show(
 ) -> Picture:
     """Draw schedules, or the schedules of programs, given as objects, JSON objects or files.
 
-    If ``output`` is given, the picture is written there. ``kind`` is by default that of the name's
-    ending: ``.svg``, ``.html``, ``.png``, ``.trace.json`` or ``.txt``; text if there is no output.
-    ``measured``: the trace that ``run --trace`` wrote for the one schedule drawn. ``memory``: also
-    show memory over time. ``titles``: one for each schedule. ``progress`` receives notes on files
-    that are not valid.
+    ``output``: the file to write, if any. ``kind``: the kind of picture; by default, it is given by
+    the ending of ``output``: ``.svg``, ``.html``, ``.png``, ``.trace.json`` or ``.txt``; without
+    ``output``, it is text. ``measured``: the trace that ``run --trace`` wrote for the one schedule
+    drawn. ``memory``: whether to show memory over time. ``titles``: one for each schedule.
+    ``columns``: width of text in characters. ``colours``: whether to color text. ``progress``
+    receives notes on files that are not valid.
 
     Raises InputError for invalid input.
     """
@@ -130,7 +132,8 @@ def _named(
     titles: Sequence[str] | None,
     tell: Listener,
 ) -> tuple[tuple[str | None, Schedule], ...]:
-    """All schedules with their names: the given titles, or "planned" and "measured", or None."""
+    """Return all schedules, the measured one last, each with its title: one of ``titles`` if they
+    are given, else "planned" or "measured" if there is a measured one, else None."""
     if measured is not None and len(drawn) != 1:
         raise InputError(f"files: expected one with --measured, got {len(drawn)}")
     given = [*drawn, *([] if measured is None else [measured])]
@@ -147,7 +150,8 @@ def _named(
 
 
 def _read(given: Drawable, tell: Listener) -> Schedule:
-    """The schedule; the first fault of a file is reported as a note."""
+    """Return the schedule. If it is from a file or JSON object, its first fault is reported to
+    ``tell`` as a note."""
     if isinstance(given, Schedule | Planned):
         return read_schedule(given)[0]
     document, where = read_document(given, "schedule")
@@ -159,14 +163,15 @@ def _read(given: Drawable, tell: Listener) -> Schedule:
 
 
 def _fault(document: dict[str, Any], schedule: Schedule) -> str | None:
-    """The first violation, or that the bound is only claimed; None if there is neither."""
+    """Return the first violation in words, or a remark that the lower bound is not checked; None if
+    there is neither."""
     try:
         violations = verify_schedule(document)
     except InputError as error:
         return f"not valid: {error.lines[0]}"
     bound = None if schedule.report is None else schedule.report.lower_bound
     stuck = [line for line in violations if line.startswith(STUCK)]
-    measured = bound is None and not is_plan(schedule)  # op times differ from the profile's
+    measured = bound is None and not is_plan(schedule)  # such times differ from the profile's
     if stuck:
         return f"{stuck[0]}; drawn by the times in the file"
     if violations and not measured:

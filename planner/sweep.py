@@ -45,16 +45,16 @@ COLUMNS = (
 
 RESULTS, PICTURE = "results.json", "frontier.svg"
 Rate: TypeAlias = Callable[[float], float]
-"""Converts a cost in milliseconds to the bubble rate that a picture shows."""
+"""A function that converts a cost in milliseconds to the bubble rate that the picture shows."""
 
 
 @dataclass(frozen=True)
 class Sweep(ResultTable):
-    """The best schedule for each memory limit: ``rows``, named by the limits as they were given, in
-    ascending order.
+    """The best schedule for each memory limit. ``rows``: one per limit, in ascending order, with
+    the limit as it was given as their names.
 
-    ``limits``: each name's limit. ``families``: the families' schedules without a limit.
-    ``output``: the folder that the files were written to.
+    ``limits``: the limits by these names. ``families``: the schedules of the families, without a
+    memory limit. ``output``: the folder with the written files, or None.
     """
 
     limits: Mapping[str, float]
@@ -62,7 +62,7 @@ class Sweep(ResultTable):
     output: FilePath | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``sweep --json`` prints."""
+        """Return the object that ``sweep --json`` prints."""
         return super().to_dict() | {
             "output": None if self.output is None else os.fspath(self.output),
             "results": list(map(self._result, self.rows)),
@@ -84,10 +84,11 @@ class Sweep(ResultTable):
         return "\n".join([results_table(self.rows, columns), *self.notes, *lines])
 
     def picture(self) -> str:
-        """An SVG of the bubble rate over the memory limit, with bounds and families.
+        """Return an SVG of the bubble rate over the memory limit, with lower bounds and families.
 
         All rates are relative to the same work, so that a lower rate means a shorter iteration:
-        recomputation, and averaging that does not overlap with ops, count as idle time.
+        recomputation, and averaging of gradients that does not overlap with ops, count as idle
+        time.
         """
         sizes = counted(self.profile.ranks, "rank"), counted(self.microbatches, "microbatch")
         tried = {one.name for row in self.built for one in row.candidates}
@@ -107,18 +108,19 @@ class Sweep(ResultTable):
         )
 
     def _point(self, row: Result, rate: Rate) -> FrontierPoint:
-        """A limit with the bubble rate of the best schedule over all placements searched, and of
-        the bound over them."""
+        """Return the point of a limit in the picture: the bubble rate of its best schedule, and
+        that of the lower bound over all placements searched."""
         least, proven = row.least_bound, row.least_status is Status.OPTIMAL
         bound = None if least is None else rate(least)
         return FrontierPoint(self.limits[row.name], rate(row.cost), bound, proven)
 
     def _lines(self, rate: Rate) -> dict[str, list[list[tuple[float, float]]]]:
-        """For each placement, points (limit, least bubble rate up to this limit), as polylines.
+        """Return, for each placement, polylines of points (limit, lowest bubble rate up to this
+        limit).
 
-        A schedule that fits under one limit fits under every larger one, so the rate never
-        increases. A polyline is interrupted at limits at which the placement was not searched. An
-        infinite limit is omitted, as it has no position.
+        A schedule that fits within one limit fits within every larger one, so the rate never
+        increases. A polyline is interrupted at limits for which the placement was not searched. An
+        infinite limit is left out, as it has no position.
         """
         lines: dict[str, list[list[tuple[float, float]]]] = {}
         least: dict[str, float] = {}
@@ -135,22 +137,23 @@ class Sweep(ResultTable):
         return lines
 
     def write(self, folder: Path) -> None:
-        """Write the table and the picture."""
+        """Write the table (``results.json``) and the picture (``frontier.svg``) into ``folder``."""
         document = {key: value for key, value in self.to_dict().items() if key != "output"}
         write_json(document, str(folder / RESULTS))
         write_text(self.picture(), str(folder / PICTURE))
 
 
 def _file_of(row: Result) -> str:
-    """The name of the schedule's file in the output folder."""
+    """Return the name of the file in the output folder that has the row's schedule."""
     return f"schedule-{row.name}.json"
 
 
 def _rates(rows: Sequence[Result]) -> tuple[Rate, str]:
-    """A function from cost to bubble rate, and the extra work that counts as idle, in words.
+    """Return a function that converts a cost to a bubble rate, and the names of the extra work in
+    ``rows`` that counts as idle time.
 
-    The rate is the share of the cost not spent on the work of every F, B and W (or on the least
-    work of any row, if fused pairs take less).
+    The bubble rate is the share of the cost that is not spent on running each F, B and W once (or,
+    if fused pairs take less time, on the shortest busy time that a row or its lower bound allows).
     """
     costs = [cost for row in rows for cost in (row.cost, row.least_bound) if cost]
     ranks = rows[0].profile.ranks if rows else 1
@@ -169,12 +172,13 @@ def sweep(request: SweepRequest) -> Sweep:
     """Find the best schedule for each memory limit.
 
     The arguments are the fields of :class:`.SweepRequest`. ``memory_limits``: numbers, or a mapping
-    from names, which are used in file names too. ``output``: each schedule is written there as soon
-    as it is found; then tables and a picture are written. A script that sets ``workers`` above 1
-    (the default) must guard its calls with ``if __name__ == "__main__"``. When ``should_stop``
-    returns true, the remaining limits are omitted.
+    from names, which are also used in file names, to numbers. ``output``: a folder, into which each
+    schedule is written as soon as it is found, and at the end tables and a picture. A script that
+    sets ``workers`` above 1 (the default) must guard its calls with ``if __name__ == "__main__"``.
+    When ``should_stop`` returns true, the remaining limits are left out.
 
-    Raises InputError for invalid input, and LostWorkersError.
+    Raises InputError for invalid input, and LostWorkersError if worker processes are lost
+    repeatedly.
     """
     away = Workers(1 if request.workers is None else request.workers, request.scheduler)
     source = ProfileSource.of(request.profile, request.progress)
@@ -193,7 +197,7 @@ def sweep(request: SweepRequest) -> Sweep:
         )
         for limit, label in zip(limits.values(), labels, strict=True)
     ]
-    if folder is not None:  # those of an earlier sweep would seem to be this one's if it failed
+    if folder is not None:  # if this sweep fails, no results of an earlier one remain
         for name in (RESULTS, PICTURE):
             (folder / name).unlink(missing_ok=True)
     solved = _solved(questions, told, away)
@@ -212,16 +216,16 @@ def sweep(request: SweepRequest) -> Sweep:
 
 
 Solved: TypeAlias = Iterator[tuple[int, Result]]
-"""The number of each limit, and its result."""
+"""For each limit, its index and its result, in ascending order of limits."""
 
 
 def _solved(questions: Sequence[Question], tell: Listener, workers: Workers) -> Solved:
-    """The cached results, and those of the other limits, solved here or in worker processes, in
-    order. Each is cached at once."""
+    """Yield the result for each question, from its cache or solved here or in worker processes, in
+    the order of ``questions``. Each result is cached as soon as it is found."""
     known = [question.known() for question in questions]
     missing = [number for number, answer in enumerate(known) if answer is None]
     asked = [questions[number].request for number in missing]
-    if workers.spread(len(missing)):  # neither cache nor listener are in another process
+    if workers.spread(len(missing)):  # worker processes have neither cache nor listener
         asked = [replace(one, cache=None, progress=None, should_stop=stop_asked) for one in asked]
 
     def results() -> Solved:
@@ -241,7 +245,8 @@ def _solved(questions: Sequence[Question], tell: Listener, workers: Workers) -> 
 
 
 def _solve(request: OptimizeRequest) -> Result:
-    """Solve one limit; may run in a worker."""
+    """Return the result for one limit, or the reason why nothing fits. May run in a worker
+    process."""
     try:
         return Question.of(request).solve()
     except InfeasibleError as error:
@@ -255,11 +260,11 @@ def _no_worse(
     tell: Listener,
     folder: Path | None,
 ) -> Iterator[Result]:
-    """The best schedule for each limit, in ascending order, written into the folder if there is
-    one.
+    """Yield the best schedule for each limit, in ascending order of limits, and write it into
+    ``folder`` unless that is None.
 
-    A schedule that fits under one limit fits under the next, so that each is at least as good as
-    the one before.
+    A schedule that fits within one limit fits within the next one. If the schedule of a smaller
+    limit is better than what was found for a limit, it is hence used for that limit.
     """
     before: Result | None = None
     typed = list(limits.items())
@@ -278,7 +283,8 @@ def _no_worse(
 def _limits(
     given: Mapping[str, float | str] | Iterable[float | str], source: ProfileSource
 ) -> dict[str, float]:
-    """The limits by name, in ascending order. Raises InputError for values that are not limits."""
+    """Return the limits by name, in ascending order. Raises InputError for values that are not
+    limits."""
     if not isinstance(given, Iterable) or isinstance(given, str):
         raise InputError(f"memory_limits: expected several numbers, got {given!r}")
     limits = list(given.values()) if isinstance(given, Mapping) else list(given)
@@ -303,8 +309,11 @@ def _each(request: SweepRequest) -> str:
 
 
 def _better(row: Result, known: Result | None, limit: float) -> Result:
-    """The cheaper of ``row`` and ``known``, the best under a smaller limit; ties are broken by
-    memory. ``known`` is returned as a schedule under this limit."""
+    """Return the cheaper one of ``row``, the result for ``limit``, and ``known``, the best result
+    for a smaller limit. If both cost the same, the one with less memory is returned.
+
+    ``known`` is returned as a schedule within ``limit``, with a lower bound for ``limit``.
+    """
     if known is None or cost_and_memory(row.schedule) <= cost_and_memory(known.schedule):
         return row
     found, problem = known.schedule.known_report, known.schedule.problem
@@ -321,7 +330,8 @@ def _better(row: Result, known: Result | None, limit: float) -> Result:
 
 
 def _under(limit: float, problem: Problem, solved: Problem) -> Problem:
-    """``problem`` under another limit: ``solved`` itself if profile and placement are the same."""
+    """Return ``problem`` with the memory limit ``limit``: ``solved`` itself if profile and
+    placement are the same."""
     if (problem.profile, problem.placement) == (solved.profile, solved.placement):
         return solved
     given = problem.profile.limit_from(limit)

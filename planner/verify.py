@@ -24,11 +24,12 @@ from .inputs.documents import Document, Planned, naming, read_document, read_sch
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The violations of a ``schedule`` or ``program``, one line each; empty if it is valid.
+    """The result of verifying a schedule or a program (``kind``).
 
-    ``averaging``: time that averaging over replicas adds to the cost, in milliseconds; None without
-    replicas or if invalid. ``where``: the input's name in messages. ``bound``: whether a
-    closed-form bound confirms the claimed lower bound; None if none is claimed.
+    ``violations``: one line each; empty if it is valid. ``averaging``: time that averaging of
+    gradients over replicas adds to the cost, in milliseconds; None without replicas, or if there
+    are violations. ``where``: the input's name in messages. ``bound``: whether the claimed lower
+    bound is confirmed, by a closed-form bound or by the certificate; None if none is claimed.
     """
 
     kind: str
@@ -42,7 +43,7 @@ class Verification:
         return not self.violations
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``verify --json`` prints, without the file's name."""
+        """Return the object that ``verify --json`` prints, without the file's name."""
         answer = {"kind": self.kind, "ok": self.ok, "violations": self.violations}
         bound = {} if self.bound is None else {"lower_bound": _CHECKED[self.bound]}
         return answer | bound | ({} if self.averaging is None else {"averaging": self.averaging})
@@ -68,11 +69,12 @@ _VERIFIERS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
 def verify(
     given: Schedule | Planned | Document, *, certificate: Document | None = None
 ) -> Verification:
-    """Verify a schedule or program, or a file or JSON object of one, independently of its origin.
+    """Verify a schedule or program, given as an object, a JSON object or a file, independently of
+    its origin.
 
-    The file's lower bound is only a claim. It is checked against closed-form bounds, or by means of
-    its ``certificate`` (:meth:`.result.Result.certificate`), with code that shares nothing with the
-    solver; whatever a certificate does not prove is a violation.
+    Its lower bound is only a claim. It is checked against closed-form bounds, or, if
+    ``certificate`` is given, by the certificate (:meth:`.result.Result.certificate`), with code
+    that shares nothing with the solver; whatever the certificate does not prove is a violation.
 
     Raises InputError if the input is neither a schedule nor a program, or lacks a required key.
     """
@@ -99,22 +101,23 @@ def verify(
 
 
 def _unproven(document: dict[str, Any], certificate: Document) -> list[str]:
-    """One line per claim that the certificate does not prove."""
+    """Return a line for each claim of ``document`` that the certificate does not prove."""
     found, where = read_document(certificate, "certificate")
     lines = verify_certificate(schedule_in(document), found, where)
     return [f"{where}: {line}" for line in lines]
 
 
 def schedule_in(document: dict[str, Any]) -> dict[str, Any]:
-    """The schedule that a program was compiled from, or the document itself."""
+    """Return the JSON object of the schedule: in a program, of the schedule from which it was
+    compiled."""
     return document["schedule"] if document.get("format") == PROGRAM else document
 
 
 def bound_is_checked(schedule: Schedule) -> bool | None:
-    """Whether a closed-form bound confirms the lower bound in the schedule's report.
+    """Return whether a closed-form bound confirms the lower bound in the schedule's report; None if
+    the report claims none.
 
-    None if the report claims no bound. It takes a fraction of a second, although the claimed bound
-    may have taken minutes of search.
+    This takes a fraction of a second, although the claimed bound may have taken minutes of search.
     """
     claimed = None if schedule.report is None else schedule.report.lower_bound
     if claimed is None:
@@ -134,8 +137,8 @@ def _document(given: Schedule | Planned | Document) -> tuple[dict[str, Any], str
 
 
 def _averaging(document: dict[str, Any]) -> float | None:
-    """Time that averaging over replicas adds to the cost of a valid file, in milliseconds; None
-    without replicas."""
+    """Return the time that averaging of gradients over replicas adds to the cost of a valid
+    schedule or program, in milliseconds; None without replicas."""
     report = schedule_in(document)["report"]
     iteration = report.get("iteration_time", report.get("step"))
     return None if iteration is None else float(iteration - report[report["objective"]])

@@ -128,7 +128,7 @@ class SpaceSearch:
         return self._ranking
 
     def _spreads(self) -> Iterator[tuple[float, int, TrainingRun]]:
-        full = set[TrainingRun]()  # larger microbatches do not fit either
+        full = set[TrainingRun]()  # too large; larger microbatches do not fit either
         for run in self.space.degrees():
             self._ranking.spreads += 1
             smallest = replace(run, micro_batch=1)
@@ -163,7 +163,7 @@ class SpaceSearch:
                 self._budget.work.spend(EVALUATING + each.simulated_ops)
             self._take_all(self._evaluated, asked)
             for each in asked:
-                if each.configuration not in self._found:  # stopped early
+                if each.configuration not in self._found:  # because the caller stopped
                     self._ask(each)
 
     def _next(self, share: float) -> Iterator[Evaluated]:

@@ -33,7 +33,7 @@ def families_of(chunks: int) -> Mapping[PlacementKind, tuple[tuple[str, ...], tu
     for name in usable_families():
         if find_family(name).by_times:
             continue
-        with suppress(InputError):  # it has another number of stages per rank
+        with suppress(InputError):  # if it has another number of stages per rank
             kind = placement_of(name, 2, chunks).kind
             if kind in PLACEMENTS:
                 split = splits(schedule_of(name, 2, chunks, 4))

@@ -110,7 +110,7 @@ def _tried(step: PredictedStep, configuration: Configuration) -> Iterator[tuple[
     the family's name. Families that need more microbatches are left out."""
     for family in configuration.families:
         own = step.scheduled(family)
-        with suppress(InputError):  # the family needs more microbatches
+        with suppress(InputError):  # if the family needs more microbatches
             yield own.time, fullest(own), family
 
 

@@ -86,7 +86,7 @@ def _with_layers(step: PredictedStep, schedule: Schedule) -> Schedule:
     profile = schedule.problem.profile
     stages = tuple(replace(s, layers=own) for s, own in zip(profile.stages, layers, strict=True))
     ends = ((0, len(stages) - 1),) if setup.model.tied and len(stages) > 1 else ()
-    # the step is planned with a barrier before the optimizer
+    # predictions assume a barrier before the optimizer step
     named = replace(
         profile, stages=stages, micro_batch=setup.run.micro_batch, tied=ends, barrier=True
     )

@@ -298,7 +298,7 @@ def _nothing(space: Space, ranking: Ranking, *, interrupted: bool) -> str:
     device, words = space.cluster.gpu, "nothing fits"
     if interrupted:
         words = "interrupted before a plan that fits was found"
-    elif ranking.lower_bound < inf:  # another schedule might fit
+    elif ranking.lower_bound < inf:  # a schedule that was not tried might fit
         words = "no plan that fits was found"
     tried = [(each.tightest_gib, each.configuration.name) for each in ranking.evaluated]
     size, name = min([*tried, *ranking.too_large], default=(inf, ""))

@@ -193,6 +193,6 @@ def _point(job: PlanRequest, should_stop: StoppingCriterion = stop_asked) -> Sca
     gpus, batch = job.gpus or 0, job.global_batch or 0
     try:
         found = best_plan(replace(job, should_stop=should_stop)).best
-    except (InfeasibleError, InputError) as error:  # for this number of GPUs
+    except (InfeasibleError, InputError) as error:  # this number of GPUs has no plan
         return ScalePoint(gpus, batch, why_not=str(error))
     return ScalePoint(gpus, batch, found.to_dict())

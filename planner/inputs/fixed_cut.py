@@ -50,7 +50,7 @@ class Cuts:
         """
         if not source.is_cut(partition=way, **others):
             return None
-        # only optimize supports "joint"
+        # "joint" is an option of optimize only; families are then cut balanced
         how = BALANCED if way is None or way == "joint" else way
         if isinstance(how, str) and how not in {BALANCED, EVEN} and not {".", "/"} & set(how):
             raise InputError(

@@ -152,7 +152,7 @@ def _owners(document: Any, where: str, ranks: int) -> Sequence[int]:
 
 def _misplaced(where: str, profile: Profile, name: str, chunks: int) -> str:
     stages, ranks = profile.num_stages, profile.ranks
-    # an entry for several stages is a single object
+    # stages from one entry with num_stages are the same object
     shared = stages > 1 and all(stage is profile.stages[0] for stage in profile.stages)
     key, unit = ("num_stages", "") if shared else ("stages", " entries")
     expected = f"{ranks}" if chunks == 1 else f"{ranks} (to be cut) or {chunks * ranks}"

@@ -91,7 +91,7 @@ class ProfileSource:
 
     @cache  # noqa: B019 - one note
     def _tell_layers_left(self) -> None:
-        _ = self.stages  # report its faults first
+        _ = self.stages  # reading them reports their faults first
         words = "layers: not used beside stages without an option that cuts them, as --partition"
         self._tell(Note(f"note: {self.where}: {words}"))
 
@@ -379,7 +379,7 @@ def placement_of(start: Schedule | Planned | Document) -> PlacementSpec:
     placement = read_schedule(start)[0].problem.placement
     if placement.kind is PlacementKind.CUSTOM:
         return PlacementSpec.of(placement.owners)
-    sends_weights = placement.passing is Passing.WEIGHTS  # :func:`order_of` rejects these
+    sends_weights = placement.passing is Passing.WEIGHTS  # :func:`order_of` rejects it later
     return PlacementSpec.of("linear" if sends_weights else placement.name)
 
 

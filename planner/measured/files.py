@@ -43,7 +43,7 @@ def read_recording(path: FilePath) -> MeasuredOps:
     """Return the ops in one file. Raises InputError if it has no measured ops."""
     where = named(path)
     document = parse_json(read_text(os.fspath(path), expected=WANTED), where, others=True)
-    if isinstance(document, list):  # a bare list of events is also a trace
+    if isinstance(document, list):  # a list of events is also a trace of torch's profiler
         document = {"traceEvents": document}
     if not isinstance(document, dict):
         raise InputError(f"{where}: expected {WANTED}")
@@ -77,7 +77,7 @@ def _files(given: FilePath) -> list[FilePath]:
     if given == "-" or not Path(given).is_dir():
         return [given]
     paths = [p for p in Path(given).iterdir() if p.name.endswith(SUFFIXES) and p.is_file()]
-    ranks = [p for p in paths if p.name.startswith("pp_rank_")]  # not Primus's config.json
+    ranks = [p for p in paths if p.name.startswith("pp_rank_")]  # without Primus's config.json
     if not paths:
         raise InputError(f"{named(given)}: expected files of {', '.join(SUFFIXES)} in the folder")
     return sorted(ranks or paths, key=_numbers)

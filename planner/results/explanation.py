@@ -98,7 +98,7 @@ def _loss(rank: int, cost: float, ops: IntArray, start: FloatArray, end: FloatAr
     if len(ops) == 0:
         return Loss(rank, 0.0, 0.0, 0.0, 0.0, cost)
     kinds = ops & KIND_MASK
-    # idle time before each op; the second op of a pair starts with the first
+    # idle time before each op; not negative for the second op of a pair, which starts early
     idle = np.append(0.0, np.maximum(0.0, start[1:] - end[:-1]))
     first_b = int(np.argmax(kinds != OpKind.F))
     last_f = len(kinds) - 1 - int(np.argmax(kinds[::-1] == OpKind.F))
@@ -147,7 +147,7 @@ def _simplest(problem: Problem) -> BoundReason:
 
 
 def _reason(problem: Problem, bound: Bound) -> BoundReason:
-    if overlap_saves(problem):  # the argument's numbers would be those of ops without pairs
+    if overlap_saves(problem):  # the numbers in the argument would not count what pairs save
         return BoundReason(bound.name, bound.value, None, (bound.words, PAIRED))
     free = bool((recomputable(problem) | offloadable(problem)).any())
     relaxed = free and bound.name != "work" and not bound.name.startswith("remat")

@@ -241,6 +241,6 @@ class ScheduleFigures:
         """Return the step time, in milliseconds, of the same order of ops with microbatches
         ``size`` times as large."""
         grown = self.profile.changed(lambda stage: stage.scaled(size, GROWING))
-        profile = replace(grown, t_comm=None)  # times by links only
+        profile = replace(grown, t_comm=None)  # so that messages take the times of links
         problem = replace(self.schedule.problem, profile=profile)
         return step_between_ops(replace(self.schedule, problem=problem, timing=None))

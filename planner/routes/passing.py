@@ -188,7 +188,7 @@ def _searched(
     if built and problem.profile.device_memory is not None:
         room = max((one.room() for one in built), key=min)
     if place is not None and problem.stages % problem.ranks == 0:
-        with suppress(InfeasibleError):  # consecutive stages report what is lacking
+        with suppress(InfeasibleError):  # reported by the search below
             schedule = place(search, replace(problem, memory_limit=room))
             found = _evaluated(scheme.name, [schedule])
             if schedule.problem.placement == problem.placement:
@@ -204,7 +204,7 @@ def _searched(
     except InfeasibleError as error:
         if error.device or room == problem.memory_limit:
             raise
-        return found  # not enough device memory: the candidates report what is lacking
+        return found  # not enough device memory, which the candidates in ``built`` report
 
 
 def _row(scheme: str, candidates: Sequence[Result], refusal: str | None) -> Result:
@@ -217,7 +217,7 @@ def _row(scheme: str, candidates: Sequence[Result], refusal: str | None) -> Resu
     if steps:
         least = min(step for step, _ in steps)
         level = [one for step, one in steps if step == least]
-        # device memory takes time to compute
+        # device memory, which takes time to compute, decides only ties
         return min(level, key=lambda one: one.device_memory) if len(level) > 1 else level[0]
     nearest = min(candidates, key=lambda one: (one.fullness, one.step_time), default=None)
     if nearest is None:

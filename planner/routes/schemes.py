@@ -152,7 +152,7 @@ class Weights:
             order = rows(self.problem, rounds, deep=1)
             for route in Route:
                 choice = WeightPassingParameters(rounds=rounds, buffers=buffers, route=route)
-                with suppress(InvalidScheduleError):  # the route deadlocks
+                with suppress(InvalidScheduleError):  # if this route deadlocks
                     yield streamed(self.problem, order, choice)
 
     def optimized(self, solve: Solve, limit: tuple[float, ...]) -> Iterator[Schedule]:

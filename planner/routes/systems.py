@@ -115,7 +115,7 @@ class System:
         return LayeredProfile(plain, (*tied, False), _one_alone(layers.cluster))
 
     def _together(self, before: LayerKind, after: LayerKind) -> bool:
-        if self.any_order:  # a loss without a module cannot be a stage
+        if self.any_order:  # a loss has no module, so it cannot be a stage of its own
             return after is LayerKind.LOSS
         part = {LayerKind.HEAD: LayerKind.LOSS}
         return part.get(before, before) is part.get(after, after) is not LayerKind.BLOCK
@@ -257,7 +257,7 @@ def best_for(
     table = candidates_table("schedule", candidates)
     if best.planned is None:
         raise _nothing_fits(system, candidates, table)
-    bounded = [*(first or plans), *unsearched]  # the bound of any order covers plans
+    bounded = [*(first or plans), *unsearched]  # first[0]'s bound also covers plans
     bound = min(one.lower_bound for one in bounded if one.lower_bound is not None)
     covers = f"all schedules that {system.name} runs"
     loose = best.cost > bound and any(one.lower_bound == bound for one in unsearched)

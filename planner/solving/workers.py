@@ -263,7 +263,7 @@ def _called(version: str, function: Callable[[Task], Result], task: Task) -> Res
 
 @contextmanager
 def _processes(number: int) -> Iterator[tuple[Executor, Stop]]:
-    context = get_context("spawn")  # a fork would copy locks held by threads
+    context = get_context("spawn")  # a fork would copy locks that threads hold
     flag = context.RawValue(c_int, GO_ON)
     threads = max(LEAST_WORKERS, cores() // number)
     pool = ProcessPoolExecutor(number, context, _begin, (flag, threads))
@@ -324,7 +324,7 @@ def _knock(address: str) -> None:
     if parts.scheme not in {"tcp", "tls"} or not parts.hostname or not parts.port:
         raise ValueError("it is not tcp://HOST:PORT or tls://HOST:PORT")
     with create_connection((parts.hostname, parts.port), CONNECT_SECONDS) as connection:
-        if parts.scheme == "tcp" and not connection.recv(1):  # the Dask server speaks first
+        if parts.scheme == "tcp" and not connection.recv(1):  # a Dask scheduler sends first
             raise ConnectionError("it hangs up")
 
 
@@ -337,7 +337,7 @@ def _is_cancelled() -> bool:
 
     try:
         worker = get_worker()
-    except ValueError:  # not a worker
+    except ValueError:  # this process is not a worker
         return False
     task = worker.state.tasks.get(worker.get_current_task())
     return task is None or task.state == "cancelled"
