@@ -134,7 +134,7 @@ def _wrapped(line: str) -> str:
 
 @takes(CompareRequest)
 def compare(request: CompareRequest) -> Comparison:
-    """Build the schedules of all families, and search the optimizer's, for the same profile and
+    """Build the schedules of all families, and search for the optimizer's, for the same profile and
     memory limit.
 
     The arguments are the fields of :class:`.CompareRequest`. A profile by layers is cut for each

@@ -153,7 +153,8 @@ class Question:
             self.cache.keep(self.key, answer.document, answer.kept)
 
     def solve(self) -> Result:
-        """Search the best schedule, by the route for this kind of request, and return the result.
+        """Search for the best schedule, by the route for this kind of request, and return the
+        result.
 
         Raises InfeasibleError if nothing fits in memory, and InputError if the profile does not
         match the request.

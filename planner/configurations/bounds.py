@@ -94,7 +94,7 @@ class Bounds:
         """Return lower bounds for all configurations with the degrees of ``run``, from averages
         over ranks.
 
-        Each of the two is the minimum over ``shardings``.
+        The bound on the step time and the one on memory are each the minimum over ``shardings``.
         """
         found = [self._of_sharding(replace(run, sharding=sharding)) for sharding in shardings]
         steps, sizes = zip(*found, strict=True)

@@ -3,9 +3,10 @@ simulated as long as they can still be the best.
 
 There are three kinds of entries: sets of degrees whose configurations are not bounded yet, and
 configurations whose families of schedules are not simulated yet, both processed in ascending order
-of lower bound; and simulated configurations for which the optimizer can search better schedules,
-the most promising first. The minimum of all their bounds, and of the best step time, is the lower
-bound of the space. Entries whose bound is not below the best step time found are never processed.
+of lower bound; and simulated configurations for which the optimizer can search for better
+schedules, the most promising first. The minimum of all their bounds, and of the best step time, is
+the lower bound of the space. Entries whose bound is not below the best step time found are never
+processed.
 
 Several configurations are evaluated in parallel. The number of processes does not change the
 result.
@@ -41,10 +42,10 @@ Queue: TypeAlias = list[tuple[float, int, T]]
 TOGETHER = 8
 """Number of configurations whose families are simulated in parallel."""
 SEARCHED = 4
-"""Number of configurations for which the optimizer searches schedules in parallel."""
+"""Number of configurations for which the optimizer searches for schedules in parallel."""
 ROUNDS = ((0.7, 0.9), (0.95, 1.0))
 """For each round, two shares of the budget: the simulation of families ends when the first is used
-up, and the optimizer's search of schedules when the second is."""
+up, and the optimizer's search for schedules when the second is."""
 SHARES = (1 / 64, 1 / 16, 1 / 4)
 """Shares of the budget for the first, second and third search of the same configuration's
 schedules."""
@@ -203,7 +204,7 @@ class SpaceSearch:
             self.progress(Note(f"{name}, {found.schedule}: {self._best:.1f} ms", routine=True))
 
     def _improve(self, share: float) -> None:
-        """Search schedules for the configurations that can still become the best, the most
+        """Search for schedules of the configurations that can still become the best, the most
         promising first, until ``share`` of the budget is used."""
         while not self._over(share):
             waiting = [each for each in self._found.values() if self._may_improve(each)]

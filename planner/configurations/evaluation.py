@@ -1,5 +1,5 @@
 """The evaluation of one configuration: its families are simulated, its step time is bounded, and
-the optimizer searches a better schedule.
+the optimizer searches for a better schedule.
 
 The arguments and results of :func:`evaluate` and :func:`improve` can be sent to another process.
 """
@@ -131,7 +131,7 @@ def _with_ends(step: PredictedStep, makespan: float) -> float:
 
 
 def improve(model: Model, cluster: Cluster, asked: tuple[Evaluated, SolveOptions]) -> Evaluated:
-    """Search schedules with the optimizer, and return the configuration with the best schedule
+    """Search for schedules with the optimizer, and return the configuration with the best schedule
     known and a lower bound that is at least the former one.
 
     ``asked``: the configuration with what is known about it, and the options of the search, as one

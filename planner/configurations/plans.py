@@ -122,7 +122,11 @@ class PlannedConfiguration(Prediction):
 
 @dataclass(frozen=True)
 class Plan:
-    """The best configurations of a model on a number of GPUs, sorted by step time."""
+    """The result of ``plan``: the best configurations of a model on a number of GPUs.
+
+    ``space``: the configurations from which they were chosen. ``ranking``: the result of the
+    search.
+    """
 
     space: Space
     ranking: Ranking

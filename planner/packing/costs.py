@@ -91,7 +91,8 @@ class SequenceCosts:
         return np.array([[part.sum(), (part**2).sum()] for part in parts])
 
     def problem_of(self, microbatches: Microbatches) -> Problem:
-        """Return the problem with these microbatches instead of the profile's."""
+        """Return the problem with ``microbatches``, which have the times and sizes of their
+        sequences, instead of the profile's microbatch."""
         profile, count = self.problem.profile, len(microbatches)
         stages = tuple(
             StageProfile.of([self._part(s, each) for each in microbatches])
@@ -248,11 +249,11 @@ def _refit_stage(costs: FloatArray, samples: Samples, stage: int) -> None:
 
 
 def _fitted(rows: FloatArray, old: FloatArray) -> FloatArray:
-    """Return the two terms of a time, (2,), fitted by least absolute errors (iteratively reweighted
-    least squares).
+    """Return the milliseconds per unit of tokens and per unit of squared lengths, (2,), fitted by
+    least absolute errors (iteratively reweighted least squares).
 
-    ``rows``: tokens, squared lengths and time of each sample, (N, 3). ``old``: the former terms,
-    which are the prior.
+    ``rows``: tokens, squared lengths and time of each sample, (N, 3), in the units of
+    :data:`Samples`. ``old``: the former values, which are the prior.
     """
     sizes, times = rows[:, :2], rows[:, 2]
     usual = float(np.median(times))

@@ -96,7 +96,8 @@ def choose(
 def scheduled(
     costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order | None], search: Search
 ) -> Found:
-    """Search a schedule for each replica of the packing ``packed``.
+    """Search for a schedule for each replica of the packing ``packed``, and return them with the
+    packing.
 
     ``orders``: the initial order of ops of each replica, or None. The replicas get equal shares of
     the time or work.

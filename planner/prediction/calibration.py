@@ -24,9 +24,9 @@ factor in the median."""
 
 @dataclass(frozen=True)
 class Calibration:
-    """A cluster whose efficiency was fitted to measured runs.
+    """A ``cluster`` whose efficiency was fitted to measured runs.
 
-    ``residuals``: log(predicted / measured) of the step time of each of ``rows``, (N,).
+    ``rows``: the runs. ``residuals``: log(predicted / measured) of the step time of each row, (N,).
     """
 
     cluster: Cluster

@@ -45,8 +45,8 @@ standard deviation."""
 MEMORY_NOISE = 0.03
 """Relative noise of a measured memory peak."""
 STEP, CLOSE, ROUNDS = 1e-3, 1e-2, 12
-"""Step of numerical derivatives; relative decrease of the loss below which the fit to times stops;
-maximum number of iterations."""
+"""``STEP``: step of numerical derivatives. ``CLOSE``: relative decrease of the loss below which the
+fit to times stops. ``ROUNDS``: maximum number of iterations."""
 
 
 def predicted(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> FloatArray:

@@ -129,8 +129,8 @@ class Rates:
         return collective.wire_bytes / (link.gigabytes_per_second * reached * 1e6)
 
     def link(self, apart: int, size: int) -> Link | ClusterLink:
-        """Return the link from a rank to the other ranks of its group: ``size`` ranks, whose
-        numbers are ``apart`` from each other."""
+        """Return the link from a rank to the other ranks of its group. The group has ``size``
+        ranks, whose numbers increase in steps of ``apart``."""
         node, inside, between = (
             self.cluster.gpus_per_node,
             self.cluster.inside,

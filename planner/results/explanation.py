@@ -87,7 +87,7 @@ PAIRED = "with pairs: what a pair saves counts as time that its BW does not take
 
 
 def losses(schedule: Schedule) -> list[Loss]:
-    """Return the loss of each rank, from the simulated times of the schedule."""
+    """Return how each rank spends the time of the schedule, by simulated times."""
     timing = timed(schedule).known_timing
     cost = timing.cost(schedule.problem.objective)
     rows = zip(schedule.order, timing.start, timing.end, strict=True)
@@ -156,8 +156,8 @@ def _reason(problem: Problem, bound: Bound) -> BoundReason:
 
 
 SHOWN = 16
-"""Maximum number of ranks in the table of losses. With more, the first, the last and the worst of
-the others are shown."""
+"""Maximum number of ranks in the table of losses. If there are more, the first, the last and those
+with the least ``spare`` time are shown."""
 
 
 @dataclass(frozen=True, slots=True)

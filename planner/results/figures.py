@@ -95,7 +95,8 @@ class ScheduleFigures:
 
     @cached_property
     def step_time(self) -> float:
-        """The interval between consecutive iterations in steady state, in milliseconds."""
+        """The interval between consecutive iterations without a barrier, in steady state, in
+        milliseconds."""
         return step_between_ops(self.schedule)
 
     @property

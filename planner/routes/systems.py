@@ -158,8 +158,8 @@ class System:
     def unsearched(
         self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
     ) -> list[Result]:
-        """Return a result with a lower bound for the schedules with more stages per rank than are
-        searched, as the only item of a list; an empty list if there are no such schedules.
+        """Return the lower bound for schedules with more stages per rank than are searched, as a
+        list with one result; empty if there are no such schedules.
 
         A profile by stages can be cut evenly into any number of stages. For a profile by layers,
         there are such schedules only if the system runs any order of ops.

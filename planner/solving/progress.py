@@ -103,7 +103,7 @@ Listener: TypeAlias = Callable[[Event], None]
 
 
 def unheard(event: Event) -> None:
-    """Ignore an event: the listener that is used if the caller gives none."""
+    """Ignore an event. This is the listener if the caller gives none."""
 
 
 def labelled(label: str, listener: Listener) -> Listener:

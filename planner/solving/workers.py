@@ -188,8 +188,8 @@ def in_order(results: Iterator[tuple[int, Result]]) -> Iterator[tuple[int, Resul
 
 
 def stop_asked() -> bool:
-    """Return, within a task, whether the task should end now: with its best result so far, which
-    may no longer be needed."""
+    """Return, within a task, whether the task should end now and return its best result so far:
+    because the caller has asked to stop, or no longer needs the result."""
     return any(flag.value for flag in _FLAG) or _is_cancelled()
 
 
