@@ -50,8 +50,8 @@ Rate: TypeAlias = Callable[[float], float]
 
 @dataclass(frozen=True)
 class Sweep(ResultTable):
-    """The best schedule for each memory limit. ``rows``: one per limit, in ascending order, with
-    the limit as it was given as their names.
+    """The best schedule for each memory limit. ``rows``: one per limit, in ascending order, each
+    named by the limit as the user gave it.
 
     ``limits``: the limits by these names. ``families``: the schedules of the families, without a
     memory limit. ``output``: the folder with the written files, or None.
