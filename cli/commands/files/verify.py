@@ -24,7 +24,7 @@ class VerifyCommand(Command):
     """``pipeloom verify``."""
 
     files: Sequence[str] = field(metadata=place("FILE", "+"))
-    """schedule or program, or -"""
+    """schedule or program file, - for standard input"""
     certificate: str | None = option("FILE")
     """certificate of the schedule's lower bound, written by optimize --certificate"""
 

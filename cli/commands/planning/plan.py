@@ -26,7 +26,8 @@ class PlanCommand(Command, Quiet, PlanRequest):
     """``pipeloom plan``."""
 
     output: str | None = option("DIR", names=("-o", "--output"))
-    """folder for the best plan's profile, schedule, program and other systems' flags"""
+    """folder for the best plan's profile, schedule and program, and for the flags of other
+    systems"""
 
     def run(self) -> int:
         from pipeloom.planner.plan import plan

@@ -27,7 +27,7 @@ class PredictCommand(WritingCommand, PredictRequest):
     """``pipeloom predict``."""
 
     output: str | None = option("FILE", names=("-o", "--output"))
-    """where to write the pipeline profile; - is standard output; not written by default"""
+    """file for the pipeline profile; - is standard output; not written by default"""
 
     def run(self) -> int:
         check_output(self)
