@@ -1,8 +1,8 @@
 """Measures a model's stages and the links between ranks into a profile.
 
 All ranks compute at the same time while they are measured, as they do in a pipeline.
---model names a model source such as examples.gpt:small, which is in the checkout. Its module can be
-in the current folder.
+--model names a model source such as examples.gpt:small, which is in the checkout. The module of a
+source can also be in the current folder.
 
 --from makes the profile from ops that were measured elsewhere, and needs no torch. It reads traces
 of torch's profiler, of a pipeloom run or of torch.distributed.pipelining (one file per rank, or

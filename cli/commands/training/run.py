@@ -2,8 +2,8 @@
 
 A program compiled with --data-parallel can run in several replicas, each with its own data.
 
---model names a model source such as examples.gpt:small, which is in the checkout. Its module can be
-in the current folder.
+--model names a model source such as examples.gpt:small, which is in the checkout. The module of a
+source can also be in the current folder.
 
 example:
   pipeloom run program.json --model examples.gpt:small --steps 10 --trace measured.json
