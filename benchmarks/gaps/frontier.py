@@ -73,8 +73,10 @@ def unequal_stages() -> Iterator[Instance]:
 
 
 def odd_limits() -> Iterator[Instance]:
-    """Unequal stages or links at memory limits below or between multiples of P x M_B, alternately
-    for each objective."""
+    """Unequal stages or links at memory limits below or between multiples of P x M_B.
+
+    The objectives, period and makespan, alternate.
+    """
     for kind, seed in product(KINDS, range(8)):
         objective = Objective.MAKESPAN if seed % 2 else Objective.PERIOD
         yield _of_kind(kind, seed, unequal(kind, seed, objective, ODD_SHARES))

@@ -21,12 +21,12 @@ RANKS = {2: 8, 4: 12, 8: 16}
 STAGES = ("blocks 512", "blocks 1024", "blocks 2048")
 ALIKE = 0.01  # plans with a smaller relative difference count as equal
 STEP, HOST, PEAK, GAIN, RATIO = 0.03, 0.02, 0.10, 0.9, 1.03
-"""Targets: the largest distances from the ideal values.
+"""Targets for the figures.
 
-``STEP``: of measured / planned step time from 1. ``HOST``: of the fraction of a step in which a
-rank idles although its inputs are available from 0. ``PEAK``: of measured / planned peak memory
-from 1. ``GAIN``: the minimum fraction of the planned gain of tuning that is measured. ``RATIO``:
-the largest (B + W) / BW.
+``STEP`` and ``PEAK``: the largest deviation from 1 of measured / planned step time and peak memory.
+``HOST``: the largest fraction of a step in which a rank idles although its inputs are available.
+``GAIN``: the minimum fraction of the planned gain of tuning that is measured. ``RATIO``: the
+largest (B + W) / BW.
 """
 
 

@@ -1,4 +1,4 @@
-"""Overhead of the runtime: its steps compared with torch's and a bare loop's.
+"""The overhead of the runtime: its steps compared with those of torch's runtime and of a bare loop.
 
 Also the cost of a global gradient norm, and the amount of code that a step runs.
 """
@@ -72,7 +72,7 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _steps(part: str, rows: Rows, loops: Rows) -> Iterator[Claim]:
-    """Claims about steps: relative to the ideal, and to torch's."""
+    """Yield claims about steps, relative to the ideal and to torch's steps."""
     loop = {row["case"]: row["loop_ms"] / row["ideal_ms"] for row in loops}
     for ms, most in AT_MOST.items():
         bound = most
