@@ -1,7 +1,7 @@
 """Measures benchmarks, compares them with the records, records them, and generates the pages.
 
-``python -m benchmarks [NAME[/PART] ...]`` measures the cases of a size and prints their tables and
-claims. The exit code is 1 if a claim is not met, and 2 if nothing can be measured.
+``python -m benchmarks [NAME[/PART] ...]`` measures the cases of ``--size`` and prints their tables
+and claims. The exit code is 1 if a claim is not met, and 2 if nothing can be measured.
 """
 
 from __future__ import annotations

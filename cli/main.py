@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def options(self) -> Collection[str]:
-        """The names of all options."""
+        """The names of all options that this parser accepts."""
         return self._option_string_actions
 
     def refuse_removed(self, words: Sequence[str]) -> None:

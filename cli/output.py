@@ -70,7 +70,7 @@ def check_folder(path: str | None, file: str) -> None:
         check_writable(str(made(folder) / file))
     finally:
         for place in absent:
-            with suppress(OSError):  # no longer empty
+            with suppress(OSError):  # the folder is no longer empty
                 place.rmdir()
 
 

@@ -69,7 +69,7 @@ class ProgressDisplay:
         from pipeloom.planner.solving.progress import PROVEN
 
         now, shown = event.now, self._shown.get(event.name)
-        # if it is proven, the final line follows
+        # if the schedule is proven optimal, the final line follows
         if not now.built or now.gap is None or now.gap <= PROVEN:
             return False
         if shown is None:

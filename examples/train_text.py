@@ -1,6 +1,6 @@
 """Trains a Hugging Face Llama, byte by byte, on the source text of Python's standard library.
 
-Its weights are random at first. It runs on two processes, after
+The model starts from random weights. It runs on two processes, after
 ``pip install 'pipeloom[models]'``::
 
     python -m examples.train_text             # 60 steps, saved and evaluated every 20

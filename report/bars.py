@@ -140,9 +140,9 @@ def _memory(schedule: Schedule) -> Iterator[list[tuple[float, float]]]:
         schedule.order, curves, timing.start, timing.end, strict=True
     ):
         times = np.where(np.isin(ops & KIND_MASK, (OpKind.F, OpKind.R, OpKind.L)), start, end)
-        by_time = np.argsort(times, kind="stable")  # copies overlap with ops
+        by_time = np.argsort(times, kind="stable")  # unsorted, as copies overlap
         sizes = np.cumsum(np.diff(curve, prepend=0.0)[by_time])
-        sizes = np.maximum(0.0, sizes)  # times may be measured
+        sizes = np.maximum(0.0, sizes)  # measured times may deviate from the planned order
         yield [*zip(times[by_time].tolist(), sizes.tolist(), strict=True)]
 
 

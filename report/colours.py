@@ -7,7 +7,7 @@ from pipeloom.ir.model.schedule import TransferKind
 
 Colour = tuple[int, int, int]
 
-# (first stage, last stage); the hues are distinct for every common colour blindness
+# (first stage, last stage); the hues are distinct with every common color blindness
 _ENDS: dict[OpKind, tuple[str, str]] = {
     OpKind.F: ("2f6cb3", "a6c8ef"),
     OpKind.B: ("14846b", "93d9c3"),

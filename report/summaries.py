@@ -102,7 +102,7 @@ def proven(status: Status, gap: float) -> str:
 
 
 def from_optimal(gap: float) -> str:
-    """``at most 4.33 % from optimal``, or ``optimal`` if the gap is shown as 0."""
+    """The gap as text: ``at most 4.33 % from optimal``, or ``optimal`` if the gap is shown as 0."""
     return "optimal" if gap < NOTHING else f"at most {percent(gap)} from optimal"
 
 

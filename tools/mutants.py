@@ -3,9 +3,9 @@
 Usage: ``python -m tools.mutants ROOM TESTS... [--count 20] [--seed 0] [--seconds 60]``, for example
 ``python -m tools.mutants ir/cost tests/property/ir tests/conformance``. A mutant is one changed
 operator, comparison, constant or condition in a copy of the tree. It is killed if pytest fails or
-takes longer than ``--seconds``, which is twice the time that the tests may take without it.
+takes longer than ``--seconds``; without a mutant, the tests must pass in half of that time.
 Kernels, which numba caches, and lines that only raise or describe are not changed. Survivors are
-listed; some of them do not change behaviour.
+listed; some of them do not change the behavior.
 
 ``--other TREE TESTS...`` compares two test suites: mutants are drawn from those that both trees
 have, and each is tested with the tests of its tree.

@@ -2,10 +2,10 @@
 
 ::
 
-    Et*3|t*4|t*4|t*2L     one part a stage: E embedding, t block, m multi-token prediction, L loss
+    Et*3|t*4|t*4|t*2L     one part per stage: E embedding, t block, m multi-token prediction, L loss
 
 ``t*3`` is ``ttt``, ``(tt|)*2`` repeats the part in parentheses, and commas are ignored. Megatron
-puts part s on rank s mod P. Its L is everything after the last block: final norm, output and loss.
+puts part s on rank s mod P. L stands for everything after the last block: norm, output and loss.
 See "Custom Pipeline Model Parallel Layout" in https://github.com/NVIDIA/Megatron-LM.
 """
 

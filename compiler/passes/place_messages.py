@@ -85,10 +85,10 @@ def _needed(op: Op) -> Tensor:
 
 
 def taken_on(schedule: Schedule) -> dict[Tensor, Tensor]:
-    """For each transfer that forwards a tensor, the tensor of the transfer that brought it to the
-    sender.
+    """A mapping from the tensor of each transfer to that of the previous transfer of the same copy,
+    which brought the tensor to the sender.
 
-    The first transfer of each copy has no entry.
+    The first transfer of each copy is not in it.
     """
     names = carried(schedule)
     return {

@@ -56,10 +56,11 @@ class Words:
     def whole(
         self, *keys: str, default: int | None = None, least: int = 1, most: int = MOST
     ) -> int:
-        """The value as an integer from ``least`` to ``most``.
+        """The value of ``keys``, which are spellings of one key, as an integer from ``least`` to
+        ``most``.
 
-        If none is given, this is ``default``, or a fault if there is no default. After a fault, the
-        result is ``default`` or ``least``.
+        Returns ``default`` if none of the keys is given. If there is no default, or for any other
+        value, a fault is recorded, and ``default`` or ``least`` is returned.
         """
         value = self.value(*keys)
         if value is None:
@@ -81,10 +82,9 @@ class Words:
         return value if isinstance(value, bool) else self.wrong(keys, "true or false", default)
 
     def number(self, key: str, least: float, most: float, expected: str) -> float | None:
-        """The value as a float from ``least`` to ``most``, or None if none is given or it is
-        invalid.
+        """The value of ``key`` as a float from ``least`` to ``most``, or None if it is not given.
 
-        ``expected``: what a fault names as expected.
+        For any other value, a fault that names ``expected`` is recorded, and None is returned.
         """
         value = self.value(key)
         if value is None:
@@ -94,8 +94,10 @@ class Words:
         return float(value)
 
     def choice(self, key: str, default: Choice) -> Choice:
-        """The value as a member of the type of ``default`` (case is ignored), or ``default`` if
-        none is given or it is invalid."""
+        """The value of ``key`` as a member of the enum of ``default``; its case is ignored.
+
+        Returns ``default`` if it is not given, or if it is invalid, which is recorded as a fault.
+        """
         if not self.has(key):
             return default
         try:

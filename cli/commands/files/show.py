@@ -30,7 +30,8 @@ from ...progress import ProgressDisplay
 
 @dataclass(frozen=True, kw_only=True)
 class ShowCommand(Command):
-    """``pipeloom show``."""
+    """The command ``pipeloom show``: calls :func:`pipeloom.show`, and prints or writes the
+    picture."""
 
     files: Sequence[str] = field(metadata=place("FILE", "+"))
     """schedule or program file, - for standard input"""

@@ -21,7 +21,11 @@ from ...output import answer
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyCommand(Command):
-    """``pipeloom verify``."""
+    """The command ``pipeloom verify``: calls :func:`pipeloom.verify` for each file, and prints the
+    results.
+
+    The exit code is not 0 if a file is invalid.
+    """
 
     files: Sequence[str] = field(metadata=place("FILE", "+"))
     """schedule or program file, - for standard input"""

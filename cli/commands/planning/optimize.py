@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizeCommand(WritingCommand, Quiet, OptimizeRequest):
-    """``pipeloom optimize``."""
+    """The command ``pipeloom optimize``: calls :func:`pipeloom.optimize`, and writes the
+    schedule."""
 
     explain: bool = option(default=False)
     """explain why no schedule is cheaper, and where the one found idles"""

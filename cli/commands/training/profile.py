@@ -66,7 +66,8 @@ class MeasureRequest(ModelRequest, MeasuredRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileCommand(WritingCommand, ProfileFromRequest, MeasureRequest):
-    """``pipeloom profile``."""
+    """The command ``pipeloom profile``: calls :func:`pipeloom.measure`, or with ``--from``
+    :func:`pipeloom.profile_from`, and writes the profile."""
 
     def run(self) -> int:
         check_output(self)

@@ -96,7 +96,8 @@ class RunRequest(ModelRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class RunCommand(Command, RunRequest):
-    """``pipeloom run``."""
+    """The command ``pipeloom run``: calls :func:`pipeloom.run`, and prints losses, times and
+    memory."""
 
     def run(self) -> int:
         need_program(self.program)
@@ -148,8 +149,8 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
 
 
 def _outside(result: RunResult) -> str:
-    """The time of the measured step that is before the first op or after the last op of all ranks,
-    as text."""
+    """The part of the measured step that is before the first and after the last op of all ranks, as
+    text."""
     step = result.seconds[result.measured_step - result.first_step] * 1e3
     return duration(max(0.0, step - result.measured.known_timing.makespan))
 
