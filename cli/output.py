@@ -107,10 +107,10 @@ def finish(
 ) -> None:
     """Write ``document``, then print ``facts`` with ``--json``, otherwise ``words``.
 
-    Without ``-o``, the document goes to standard output and the words to standard error; with
-    ``--json``, it is not written at all. If standard output is a terminal and there is no ``-o``,
-    the document is not written either: the words, a picture of ``schedule`` and a hint on ``-o``
-    are printed instead.
+    If no ``-o`` is given, the document goes to standard output and the words to standard error; but
+    with ``--json`` only the facts are printed. If standard output is a terminal, the document is
+    not printed there either: the words, a picture of ``schedule`` and a hint on ``-o`` are printed
+    instead.
     """
     from pipeloom.ir.formats import write_json
 

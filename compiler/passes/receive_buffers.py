@@ -14,7 +14,7 @@ from .segments import Row, after_sends, inserted
 
 
 def free_received(program: Program) -> Program:
-    """Add a free of each received tensor after its last use.
+    """Add an instruction that frees each received tensor after its last use.
 
     A separate weight gradient (W) reads the microbatch's input and output gradient (dW is a product
     of the two), so these are freed after it. Weights and their gradients are freed when they have
