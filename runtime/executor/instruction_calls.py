@@ -101,7 +101,7 @@ class InstructionCalls:
         return _present(self.turns(free.tensor, place)[1], self._transport.releasing(place))
 
     def turns(self, tensor: ir.Tensor, place: Tensor) -> Turns | tuple[None, None]:
-        """Returns the calls that start and stop counting ``tensor``, which is received in ``place``.
+        """Returns the calls that start and stop counting ``tensor``, received in ``place``.
 
         Returns (None, None) if it is not an activation, or if activations are not counted.
         """
