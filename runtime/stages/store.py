@@ -19,7 +19,7 @@ Stage: TypeAlias = nn.Module | Callable[[], nn.Module]
 
 
 class StageStore:
-    """The modules of the stages that this rank runs or owns; their weights stay on this rank.
+    """The modules of the stages that this rank needs; their weights stay on this rank.
 
     Subclasses: with :class:`~pipeloom.runtime.stages.streamed_weights.StreamedStages`, weights are
     here only while they are needed; with :class:`~pipeloom.runtime.stages.fsdp.ShardedStages`, only
@@ -45,7 +45,7 @@ class StageStore:
         return self._modules[stage]
 
     def owns(self, stage: int) -> bool:
-        """Whether the stage's weights are on this rank in every op; otherwise only in F, B and BW."""
+        """Whether the stage's weights are here in every op; otherwise they are not here in W."""
         return True
 
     def parameters(self, stage: int) -> Sequence[nn.Parameter]:

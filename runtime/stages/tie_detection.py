@@ -3,8 +3,8 @@
 If several stages of this rank contain the same object, they share it. For stages on other ranks, a
 function may create the whole model and return a part of it. Then :func:`registering` records all
 *places* where a parameter was registered in a module. A parameter with several places is shared by
-the stages that keep one of its places each. As all ranks create the same model, a place has the
-same name on all ranks.
+the stages that keep different ones of these places. As all ranks create the same model, a place has
+the same name on all ranks.
 """
 
 from __future__ import annotations
