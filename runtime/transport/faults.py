@@ -129,11 +129,11 @@ class Faults:
                     raise ConnectionError(self.named(self.first()).text)
 
     def silent(self, processes: Sequence[int]) -> tuple[list[int], str]:
-        """Returns the processes that do not answer, and a text that names them.
+        """Returns the processes that do not answer, and a text about them to append to a message.
 
-        The text is appended to a message, and empty if all ``processes`` answer, by calling this
-        method within one second. If more than one is missing, there are two seconds more: some may
-        be late because one hangs. If the store is lost, returns no processes and a text about that.
+        A process answers by calling this method, too, within one second. If more than one is
+        missing, they have two seconds more: some may be late because one hangs. The text is empty
+        if all ``processes`` answer. If the store is lost, returns no processes and that error.
         """
         self._store.allow(4 * PATIENCE)
         key = f"{self.key}/ended"
