@@ -1,7 +1,4 @@
-"""Streams, events, memory and random state of a device: all calls that depend on its type.
-
-They work for CPUs, too.
-"""
+"""Streams, events, memory and random state of a device: all calls that depend on its type."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ class Device:
         return stream
 
     def event(self, *, timed: bool = False) -> torch.Event:
-        """Returns a new event; if ``timed``, it records the time at which it is reached."""
+        """Returns a new event; if ``timed``, it records the time at which a stream reaches it."""
         event: torch.Event = self._torch.Event(*((True,) if timed else ()))
         return event
 
@@ -47,12 +44,12 @@ class Device:
         return context
 
     def current(self) -> torch.Stream:
-        """Returns the stream on which work is queued now."""
+        """Returns the device's current stream, on which work is queued."""
         stream: torch.Stream = self._torch.current_stream(self.device)
         return stream
 
     def synchronize(self) -> None:
-        """Waits until all queued work is done; returns at once on a CPU."""
+        """Waits until all work queued on the device is done; returns immediately on a CPU."""
         self._torch.synchronize(self.device)
 
     def peak_memory(self) -> int | None:

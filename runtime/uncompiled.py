@@ -15,8 +15,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def uncompiled(function: Function) -> Function:
     """Excludes a function, and all functions that it calls, from torch.compile; returns it.
 
-    In a compiled module, it would otherwise use a tensor's version counter from another call. Does
-    the same as ``torch.compiler.disable``, without its overhead per call and its import.
+    In a compiled module, the function would otherwise use a tensor's version counter from an
+    earlier call. Same as ``torch.compiler.disable``, without its overhead per call and its import.
     """
     skip = eval_frame._FrameAction.SKIP
     strategy = eval_frame._FrameExecStrategy(skip, skip)

@@ -101,9 +101,10 @@ class InstructionCalls:
         return _present(self.turns(free.tensor, place)[1], self._transport.releasing(place))
 
     def turns(self, tensor: ir.Tensor, place: Tensor) -> Turns | tuple[None, None]:
-        """Returns the calls that start and stop counting ``tensor``, received in ``place``.
+        """Returns the calls that start and stop counting the bytes of ``tensor`` in the ledger.
 
-        Returns (None, None) if it is not an activation, or if activations are not counted.
+        ``place``: the part of a receive buffer that contains it. Returns (None, None) for weights
+        and their gradients, or if activations are not counted.
         """
         counts = tensor.kind in (ir.TensorKind.X, ir.TensorKind.DY)
         return (self._memory.turns(place) if counts else None) or (None, None)
@@ -117,10 +118,10 @@ class InstructionCalls:
         return [timed, *self._hand_over(op, cell)]
 
     def _hand_over(self, op: Op, cell: Cell) -> Sequence[Call]:
-        """Returns the call that moves an op's result to the cell of its next stage on this rank.
+        """Returns the calls that move an op's result to a neighboring stage on this rank.
 
-        Returns an empty list if the result is sent to another rank, or if there is none. The next
-        stage of B is the previous one of the model.
+        For F, that is the next stage; for B and BW, the previous one. Returns an empty list for
+        other ops, and if the neighboring stage runs on another rank or does not exist.
         """
         if op.kind is OpKind.F:
             target, hand_over = (op.stage + 1, op.microbatch), pass_output

@@ -169,7 +169,7 @@ class OffloadedActivations:
 
 
 class _SavedActivation(CountedTensor):
-    """A tensor that autograd saved; without ``tensor``, and only with its shape, while offloaded.
+    """A tensor that autograd saved. While it is on the host, only its layout is kept here.
 
     ``key``: the id of its storage. ``shape``: storage offset, size, strides and dtype.
     """

@@ -37,7 +37,8 @@ def _in_full(output: Any, dtype: torch.dtype) -> Any:
 def as_tuple(output: Any) -> tuple[Tensor, ...]:
     """Returns a stage's output as a tuple of plain tensors, which are the next stage's arguments.
 
-    Raises ShapeError if it is neither a tensor nor a list or tuple of tensors, or has a DTensor.
+    Raises ShapeError if it is neither a tensor nor a list or tuple of tensors, or if one of them is
+    a DTensor.
     """
     outputs = output if isinstance(output, tuple | list) else (output,)
     if not all(isinstance(x, Tensor) for x in outputs):

@@ -14,10 +14,10 @@ from .deferred_linear import Rule
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OfView:
-    """A rule whose weight is a view of ``base``, a parameter; the view starts at ``offset``.
+    """A rule whose weight is a view of the parameter ``base``.
 
-    ``offset`` is the number of elements before it. Only ``accumulate`` differs from ``rule``: it
-    adds to the gradient of ``base``.
+    ``offset``: the number of elements in the storage of ``base`` before the view's first one. Only
+    ``accumulate`` differs from ``rule``: it adds to the gradient of ``base``.
     """
 
     rule: Rule

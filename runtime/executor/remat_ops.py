@@ -74,7 +74,7 @@ def _versions(given: list[Tensor]) -> list[int]:
 
 
 def _forward_out(runner: StageRunner, cell: Cell) -> None:
-    """Runs F, and then starts to copy the tensors that autograd saved to the host."""
+    """Runs F, and then starts copies to the host of the tensors that autograd has saved."""
     assert cell.offloaded is not None
     module, inputs = runner.module, tensors(cell.inputs)
     with cell.offloaded.packing((*module.parameters(), *module.buffers(), *inputs)):

@@ -64,9 +64,9 @@ class SpeculativeRerun:
 
 
 def stale(program: ir.Program, rank: int) -> list[ir.Tensor]:
-    """Returns the tensors that ``rank`` receives after its verdict but were sent before one.
+    """Returns the tensors that are sent before the sender's verdict, but received after ``rank``'s.
 
-    That is the verdict of the sending rank. They are in the order in which ``rank`` receives them.
+    They are in the order in which ``rank`` receives them.
     """
     early = {
         item.tensor

@@ -42,7 +42,8 @@ class Cell:
     ``result``, ``loss``: on the last stage, the output and the loss of the microbatch, detached.
     ``queue``: deferred weight gradients; None if B and W run as one op (BW).
     ``recomputed``: whether the microbatch has an R, which runs F again with the random state
-    ``state`` and the ``buffers`` from before F. Until R, the ledger counts the inputs, as ``held``.
+    ``state`` and the ``buffers`` from before F. Until R, the ledger (the count of activation bytes)
+    includes the inputs, as ``held``.
     ``offloaded``: the offloaded activations; None if nothing is offloaded.
     ``graphs``: if the stage runs as graphs (:mod:`..graphs.graph_runner`), their functions; False
     if it cannot, None if not known yet. ``kept``: the values that graphs keep between ops.
@@ -98,6 +99,7 @@ class StageRunner:
     ``bare`` is ``forward`` without counting saved tensors in the ledger.
 
     Arguments:
+        memory: the ledger, which counts the bytes of activations.
         parameters: the parameters that ops compute with; by default those of the module.
         leaving: tensors whose memory is freed after each op; one of them is enough if they share
             a storage.

@@ -165,9 +165,9 @@ def lies_in(tensor: Tensor, others: Sequence[Tensor]) -> bool:
 def run_backward(roots: tuple[GradientEdge | Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
     """Runs the backward pass from ``roots``, whose gradients are ``gradients``.
 
-    Torch function modes stay active in it. Calls autograd's engine, as ``torch.autograd.backward``
-    does after its checks; the engine has checks of its own. ``torch.autograd.backward`` on a tensor
-    would itself be a torch function, in which the mode is disabled.
+    Active torch function modes stay active in it. In ``torch.autograd.backward``, which is a torch
+    function itself, they would be disabled. So this calls autograd's engine, as that function does
+    after its checks; the engine has checks of its own.
     """
     if not roots:
         return

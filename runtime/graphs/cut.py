@@ -71,7 +71,7 @@ class Cut:
     - ``weight`` (W): ``saved`` from position ``from_w`` on, the values that waited -> nothing.
     - ``fused`` (BW): all of ``saved``, ``tangents`` -> gradients of inputs.
 
-    In addition, B, W and BW add gradients to those of the parameters.
+    In addition, B, W and BW add the gradients of parameters to their ``.grad``.
     """
 
     joint: Joint

@@ -63,7 +63,7 @@ class GraphRunner(StageRunner):
     def refresh(self, cells: Iterable[Cell]) -> None:
         """Discards the graphs if the module has changed since they were traced.
 
-        Called before a step with the ``cells`` of the stage.
+        Called before a step. ``cells``: the cells of the stage, whose graphs are discarded, too.
         """
         hooked = self.refusal is None and self._hooks
         if self._state is None or hooked or not self._state.holds():

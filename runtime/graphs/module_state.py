@@ -52,7 +52,7 @@ class ModuleState:
         self._then = self._now()
 
     def _now(self) -> tuple[list[int], list[Any]]:
-        """Returns the current state: numbers that must stay equal, and objects that must stay.
+        """Returns the current state: a list of numbers and a list of objects in the modules.
 
         The numbers are lengths of lists and dicts, and version counters of :attr:`constants`.
         """

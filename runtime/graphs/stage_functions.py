@@ -1,4 +1,4 @@
-"""The functions that run F, B, W, BW and R of one stage without autograd, for arguments alike."""
+"""The functions that run F, B, W, BW and R of one stage without autograd, for given shapes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class StageFunctions:
         return cls(module, cut(joint), forward, make)
 
     def zeros(self, output: int) -> Tensor:
-        """Returns the gradient of output number ``output`` if the loss does not depend on it: 0."""
+        """Returns a gradient of zeros for output number ``output``, which the loss does not use."""
         like = value_of(self.cut.tangents[self.tangents.index(output)])
         return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
 
@@ -123,7 +123,10 @@ class StageFunctions:
         return [str(v.key) for v in roles if v is not None and v.role is Role.PARAMETER]
 
     def check(self, interface: StageInterface | None, stage: int) -> None:
-        """Raises ShapeError if the outputs differ from those of shape inference."""
+        """Raises ShapeError if F's outputs differ from ``interface``, found by shape inference.
+
+        ``interface``: None for the last stage, which is not checked.
+        """
         if interface is None:
             return
         values = [value_of(node) for node, _ in self.joint.of(Role.OUTPUT)]

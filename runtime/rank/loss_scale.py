@@ -13,8 +13,8 @@ class LossScale:
 
     If a step has NaN or Inf in its gradients, it is skipped, and ``scale`` is multiplied by
     ``backoff``. After ``interval`` consecutive steps with finite gradients, counted by ``good``, it
-    is multiplied by ``growth``. A ``scale`` that is a power of two causes no rounding. Raises
-    InputError for a value out of range.
+    is multiplied by ``growth``. Values of ``scale`` that are powers of two cause no rounding.
+    Raises InputError for a value out of range.
     """
 
     scale: float = 65536.0

@@ -24,11 +24,12 @@ def message_of(parameters: Sequence[nn.Parameter], dtype: torch.dtype) -> Packed
 
 
 class FlatWeights:
-    """The memory, ``flat``, of a stage's parameters as one ``message``; it can be freed in between.
+    """One tensor, ``flat``, with a stage's parameters; its memory can be freed between ops.
 
     The parameters stay the same objects, and their data become views of one storage. So tensors
     that autograd saved in F (a weight or a view of it) refer in B to the storage's current content.
-    ``release`` frees the memory, and ``allocate`` allocates it again, without values.
+    ``message``: the layout of ``flat``. ``release`` frees the memory, and ``allocate`` allocates it
+    again, without values.
     """
 
     def __init__(

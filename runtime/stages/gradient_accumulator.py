@@ -1,9 +1,9 @@
-"""Sums a stage's weight gradients while their accumulator D moves from rank to rank.
+"""Sums a stage's weight gradients in a message D, which is sent from rank to rank to the owner.
 
 ::
 
-    a rank that does not own the stage    adds its parameters' .grad to the next D that leaves
-    the owner                             adds each D that arrives to its parameters' .grad
+    a rank that does not own the stage    adds its parameters' .grad to the next D that it sends
+    the owner                             adds each D that it receives to its parameters' .grad
 
 If a D has another dtype than the gradients, it is rounded once on each rank.
 """

@@ -85,7 +85,7 @@ class StageStore:
     def trying(self, stage: int) -> AbstractContextManager[object]:
         """Returns a context in which the stage's module can run for shape inference or tracing.
 
-        Its parameters may have other values in it.
+        In this context, the module's parameters may have other values.
         """
         return nullcontext()
 

@@ -170,7 +170,7 @@ def _matching(rows: Iterable[_Standing]) -> list[list[Member]]:
 
 
 def joined(groups: Iterable[Iterable[_Joined]]) -> list[list[_Joined]]:
-    """Returns the groups, of which those with a common member are merged; sorted inside, too."""
+    """Merges groups that have a common member; returns sorted lists, in sorted order."""
     apart: list[set[_Joined]] = []
     for group in map(set, groups):
         common = [other for other in apart if other & group]

@@ -69,7 +69,10 @@ class PackedMessage:
         return self.place(torch.empty(self.nbytes, dtype=torch.uint8, device=device))
 
     def pack(self, tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-        """Returns ``tensors`` as one contiguous tensor to send; a single one is not copied."""
+        """Returns ``tensors`` as one contiguous tensor to send.
+
+        Several tensors are copied into a new tensor on ``device``; a single contiguous one is not.
+        """
         if self._single is not None:
             return tensors[0].contiguous()
         packed = self.empty(device)

@@ -101,7 +101,10 @@ class Faults:
         return RankFault(*json.loads(self._store.put_first(self.key, json.dumps(astuple(fault)))))
 
     def named(self, fault: RankFault) -> RankFault:
-        """Returns ``fault``, to whose text the process is added if it belongs to a replica."""
+        """Returns ``fault``; if it comes from another pipeline, its text begins with the process.
+
+        The other pipeline may be a replica of this one.
+        """
         if fault.process in self.members:
             return fault
         return replace(fault, text=f"process {fault.process}, {fault.text}")
@@ -220,9 +223,9 @@ def gathered(transport: Transport, call: Callable[[], T]) -> list[T]:
 
 
 def may_be_anothers(error: BaseException | None) -> bool:
-    """Whether the error, or one that caused it, may be due to a connection closed by another rank.
+    """Whether the error may be due to a connection that another rank has closed.
 
-    Those are OSError and RuntimeError.
+    That is true if it, or an error that caused it, is an OSError or a RuntimeError.
     """
     while error is not None:
         if isinstance(error, OSError | RuntimeError):

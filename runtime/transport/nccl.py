@@ -8,7 +8,7 @@ message keeps the device busy, possibly until the other rank sends something tha
 rank's computation: a deadlock. So the first time, and again after shapes have changed, each message
 goes through host memory; afterwards, all kernels are loaded (docs/decisions/0038).
 
-::
+Order of operations (comments in the code refer to the numbers)::
 
     compute stream   ── F ── record ─────────── B ── wait ── ...
                              │ 1                     ▲ 3

@@ -1,6 +1,6 @@
-"""Gloo for device tensors: each message is copied to host memory, sent, and copied back.
+"""Gloo for device tensors: each message is copied to host memory, sent, and copied to the device.
 
-::
+Order of operations (comments in the code refer to the numbers)::
 
     rank 0   compute stream  ── F ──┐
              copy stream            └─ copy to host ─┐ 1

@@ -21,8 +21,8 @@ def undrawn(own: Iterable[torch.Generator]) -> Iterator[None]:
     """A context for traces that on exit restores the states of random generators.
 
     These are the generators of Python and NumPy, torch's default one and those in ``own``. Raises
-    TraceError if Python's or NumPy's was used, or one of torch's was seeded: a graph would not do
-    so.
+    TraceError if Python's or NumPy's generator was used, or one of torch's was seeded, since a
+    graph does not repeat that.
     """
     generators = [torch.default_generator, *own]
     before = random.getstate(), np.random.get_state(), [x.get_state() for x in generators]
