@@ -21,7 +21,7 @@ from .gradients import clear_unused, nothing
 
 
 class GradientAccumulator:
-    """The gradients of one stage's trained ``parameters`` on one rank, which are sent in a D.
+    """The gradients of one stage's trained ``parameters`` on one rank, sent as D (gradient sum).
 
     ``owned``: whether the rank owns the stage. ``dtype``: the dtype of a D. ``message``: the layout
     of a D.

@@ -26,7 +26,7 @@ from ..errors import ExecutionError
 
 PATIENCE = 1.0  # seconds that a rank has to publish an error or to answer
 LINGER = 1.0  # maximum seconds for which the rank that serves the store stays for the others
-THREAD = "rank asks the store"  # name by which the command line recognizes an abandoned thread
+THREAD = "rank asks the store"  # the command line recognizes abandoned threads by "rank "
 SLACK = 0.25  # seconds by which torch's calls may exceed their timeout
 LATE = PATIENCE - SLACK  # seconds to publish an error after a call has exceeded its timeout
 GROUP = "a process group to be made"
