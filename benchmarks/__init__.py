@@ -1,4 +1,4 @@
-"""Benchmarks: a folder for each, with its cases, its measurement, its claims and its tables.
+"""Benchmarks: each is a folder with its cases, its measurement, its claims and its tables.
 
 ``python -m benchmarks`` runs them (``__main__``) and records the results in ``NAME/record.json``. A
 benchmark is a package with the four names of :class:`Benchmark`.
@@ -13,9 +13,9 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 from pipeloom import Schedule, dump_schedule, verify_schedule
 
 Row: TypeAlias = dict[str, Any]
-"""The figures of a case, by name.
+"""The figures of one case, by name.
 
-``part``, ``case`` and ``origin`` are added after the measurement.
+``part``, ``case`` (the case's name) and ``origin`` are added after the measurement.
 """
 Rows: TypeAlias = Sequence[Row]
 Size = Literal["small", "usual", "large"]
@@ -23,11 +23,12 @@ Size = Literal["small", "usual", "large"]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One measurement.
+    """One measurement of a benchmark.
 
-    ``part``: the table it belongs to. ``name``: unique within the part. ``given``: the arguments of
-    ``measure``; they can be pickled. ``timed``: its figures depend on the speed of the machine, so
-    it runs by itself and is recorded only on an idle machine. ``fresh``: it runs in a new process.
+    ``part``: the part of the benchmark, and hence the table, to which the case belongs. ``name``:
+    unique within the part. ``given``: what ``measure`` needs to know; can be pickled. ``timed``:
+    whether figures depend on the speed of the machine; such a case runs alone and is recorded only
+    on an idle machine. ``fresh``: whether the case runs in a new process.
     """
 
     part: str
@@ -39,10 +40,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A sentence about the rows of a part; ``met`` says whether the target is reached.
+    """A sentence about the rows of a part. ``met``: whether they reach the target that it states.
 
-    ``key``: the name by which other pages quote the claim. The page of the benchmark and
-    ``docs/results.md`` list all claims and need no key.
+    ``key``: the name by which pages quote the claim. The page of the benchmark and
+    ``docs/results.md`` list all claims, also those without a key.
     """
 
     part: str
@@ -53,10 +54,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: ``value`` is a key of the row, or a function of the row.
+    """A column of a table with the heading ``head``.
 
-    In a table with groups, a function gets the list of the group's rows, and a key refers to the
-    first row of the group. ``text`` is a format specification for numbers.
+    ``value``: a key of the row, or a function of the row that returns the content of the cell. In a
+    table with groups, a function gets the list of the group's rows, and a key refers to the first
+    row of the group. ``text``: a format specification for numbers.
     """
 
     head: str
@@ -64,7 +66,7 @@ class Column:
     text: str = ""
 
     def cell(self, row: Any) -> str:
-        """The text of the cell; ``-`` for None."""
+        """The text of the cell for a row, or for a group of rows; ``-`` for None."""
         if callable(self.value):
             found = self.value(row)
         else:
@@ -75,19 +77,21 @@ class Column:
 
 
 def plain(keys: str | Mapping[str, str], text: str = "") -> Iterator[Column]:
-    """Columns that show figures unchanged.
+    """Columns that show figures of a row unchanged.
 
-    ``keys`` maps headings to keys of a row, or is a string of keys, separated by spaces, that are
-    also the headings. ``text`` is the format specification of all of them.
+    ``keys``: maps headings to keys of a row, or is a string of keys, separated by spaces, that are
+    also the headings. ``text``: the format specification for all of them.
     """
     heads = {key: key for key in keys.split()} if isinstance(keys, str) else keys
     return (Column(head, key, text) for head, key in heads.items())
 
 
 class Table:
-    """The table of a part: one line per row, or per group of rows with the same value of ``by``.
+    """The table of a part: one line per row, or one line per group of rows with equal results of
+    ``by``.
 
-    ``total`` adds a last line for all rows. Only rows for which ``where`` is true are shown.
+    ``total``: add a last line for all rows together. ``where``: only rows for which it returns true
+    are shown.
     """
 
     def __init__(
@@ -106,13 +110,13 @@ class Benchmark(Protocol):
     * ``cases(size)``: the cases to measure. ``small`` takes at most about a minute, and each size
       contains the cases of the smaller ones.
     * ``measure(case)``: the figures of a case.
-    * ``judge(rows)``: claims about measured or recorded rows; some cases may be missing.
+    * ``judge(rows)``: claims about measured or recorded rows; rows of some cases may be missing.
     * ``columns``: the tables by part.
 
-    Optional names: ``worse(before, now)`` yields one line per figure that is worse than recorded
-    (default: all figures that differ, unless the case is timed). ``files(rows)`` returns the text
-    of other files that are generated from the rows, by path. ``ROOMS`` lists the folders of the
-    library that the benchmark measures.
+    Optional names: ``worse(before, now)`` yields one line per figure that is worse than the
+    recorded one (by default, a line per figure that differs, and none for timed cases).
+    ``files(rows)`` returns the text of other files that are generated from the rows, by path.
+    ``ROOMS`` lists the folders of the library that the benchmark measures.
     """
 
     @property
@@ -127,7 +131,7 @@ class Benchmark(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Several benchmarks combined into one; the parts of each keep their tables."""
+    """Several benchmarks combined into one. Each keeps its parts and their tables."""
 
     of: Sequence[Benchmark]
 
@@ -158,5 +162,5 @@ def of_part(rows: Rows, part: str) -> list[Row]:
 
 
 def violations(schedule: Schedule) -> list[str]:
-    """The errors that the verifier finds in a schedule, one line each."""
+    """The errors that the verifier finds in ``schedule``, one per line; empty if it is valid."""
     return verify_schedule(dump_schedule(schedule))

@@ -1,7 +1,7 @@
 """Measures benchmarks, compares them with the records, records them, and generates the pages.
 
-``python -m benchmarks [NAME[/PART] ...]`` measures the cases of a size and prints their tables and
-claims. The exit code is 1 if a claim is not met, and 2 if nothing can be measured.
+``python -m benchmarks [NAME[/PART] ...]`` measures the cases of ``--size`` and prints their tables
+and claims. The exit code is 1 if a claim is not met, and 2 if nothing can be measured.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ BENCHMARKS = (
 )  # fmt: skip
 PAGES = ("README.md", "docs/results.md", *(f"benchmarks/{name}/README.md" for name in BENCHMARKS))
 MOST_LOAD = 0.5
-"""The highest load average at which timed cases are recorded."""
+"""The highest load average of the machine at which timed cases are recorded."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line. Returns the exit code."""
+    """Run the command line and return the exit code."""
     options = _options(arguments)
     if options.report and not (options.names or options.record or options.resume):
         return report(check=options.check)
@@ -73,7 +73,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(asked: str, options: argparse.Namespace) -> int:
-    """Measure and print a benchmark ``NAME``, or one part ``NAME/PART``. Returns the exit code."""
+    """Measure a benchmark ``NAME`` or one of its parts ``NAME/PART``, and print the results.
+
+    Depending on ``options``, also compare them with the record or write them into it. Returns the
+    exit code: 1 if a claim is not met or a figure is worse than recorded, 2 if the machine is too
+    busy for timed cases, else 0.
+    """
     name, _, part = asked.partition("/")
     benchmark, here, known = load(name), environment(), Record.of(name)
     cases = [case for case in benchmark.cases(options.size) if part in {"", case.part}]
@@ -128,7 +133,7 @@ def _tables(benchmark: Benchmark, rows: Rows) -> Iterator[str]:
 
 
 def judged(benchmark: Benchmark, rows: Rows) -> list[Claim]:
-    """The claims about ``rows``, and for each case that failed one claim that is not met."""
+    """The claims about ``rows``, and for each case that failed a claim that is not met."""
     failed = [row for row in rows if "failed" in row]
     sound = [row for row in rows if "failed" not in row]
     found = list(benchmark.judge(sound)) if sound else []
@@ -138,8 +143,8 @@ def judged(benchmark: Benchmark, rows: Rows) -> list[Claim]:
 def _compared(benchmark: Benchmark, case: Case, before: Row | None, now: Row) -> Iterator[str]:
     """Yield a line for each figure that is worse than recorded.
 
-    Without a function ``worse`` in the benchmark, these are all figures that differ, or none if the
-    case is timed.
+    ``before``: the recorded row, or None. If the benchmark has no function ``worse``, these are all
+    figures that differ, or none if the case is timed.
     """
     if before is None:
         yield f"{case.part}: {case.name}: not recorded"
@@ -157,9 +162,9 @@ def _different(before: Row, now: Row) -> Iterator[str]:
 
 
 def alike(before: Any, now: Any) -> bool:
-    """Whether two figures are equal, with a tolerance of 1e-6 for numbers.
+    """Whether two figures are equal, numbers with a relative tolerance of 1e-6.
 
-    Dictionaries and lists are compared item by item; keys that contain "seconds" are ignored.
+    Dictionaries and lists are compared item by item. Keys that contain "seconds" are ignored.
     """
     if isinstance(before, dict) and isinstance(now, dict):
         keys = [key for key in {**before, **now} if "seconds" not in key]
@@ -173,7 +178,8 @@ def alike(before: Any, now: Any) -> bool:
 
 
 def _age(known: Record, benchmark: Benchmark, here: dict[str, Any]) -> Iterator[str]:
-    """A line for each origin of the record: whether the code has changed, and how many rows."""
+    """Yield a line for each date and commit of the record, with the number of rows and whether the
+    measured code has not changed since then."""
     found: dict[str, Rows] = {}
     for row in known.rows:
         current = is_current(known.origin(row), here, _rooms(benchmark))
@@ -184,10 +190,10 @@ def _age(known: Record, benchmark: Benchmark, here: dict[str, Any]) -> Iterator[
 
 
 def report(*, check: bool) -> int:
-    """Write all generated pages and files from the records.
+    """Write all pages and files that are generated from the records, and return 0.
 
-    With ``check``, only list the files that differ and the recorded rows without a case, and return
-    1 if there are any; otherwise return 0.
+    With ``check``, nothing is written: files that differ and recorded rows without a case are
+    listed, and 1 is returned if there are any.
     """
     unknown = [line for name in BENCHMARKS for line in _without_case(name)] if check else []
     print("".join(f"{line}\n" for line in unknown), end="")
@@ -203,7 +209,7 @@ def report(*, check: bool) -> int:
 
 
 def _without_case(name: str) -> Iterator[str]:
-    """A line for each recorded row whose case no longer exists."""
+    """Yield a line for each recorded row whose case no longer exists."""
     known = {(case.part, case.name) for case in load(name).cases("large")}
     for row in Record.of(name).rows:
         if (row["part"], row["case"]) not in known:

@@ -1,6 +1,7 @@
-"""Times steps of several runtimes alternately in the same processes, and reduces noise.
+"""Times steps of several runtimes alternately in the same processes, with as little noise as
+possible.
 
-Each rank notes the start and the end of its steps on the clock that all processes share.
+Each rank records the start and the end of its steps on a clock that all processes share.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ import torch
 import torch.distributed as dist
 
 Span = tuple[float, float, float]
-"""Start and end of a step, and the CPU time that it used, all in seconds."""
+"""Start and end of a step, and the CPU time that this rank used in it, in seconds."""
 
 PR_SET_TIMERSLACK = 29
 PRIORITY = 10
 LATENCY_REQUEST = Path("/dev/cpu_dma_latency")
-AWAKE = 1e-4  # in the last so many seconds before a deadline, yield instead of sleeping
+AWAKE = 1e-4  # seconds before a deadline from which on to yield instead of sleeping
 SOON = 2e-3  # seconds until a common start
 WARMUP = 2
 
 
 def in_turn(runs: Mapping[str, Callable[[], object]], steps: int) -> dict[str, list[Span]]:
-    """Time ``steps`` steps of each run on this rank, alternating between the runs.
+    """Time ``steps`` steps of each run on this rank, alternating between the runs after every step.
 
-    Each run first does ``WARMUP`` more steps, which are not returned.
+    ``runs``: functions that run one step, by name. Before that, each run does ``WARMUP`` steps,
+    which are not returned.
     """
     spans: dict[str, list[Span]] = {name: [] for name in runs}
     for _ in range(steps + WARMUP):
@@ -44,7 +46,7 @@ def in_turn(runs: Mapping[str, Callable[[], object]], steps: int) -> dict[str, l
 
 
 def median_step(ranks: Sequence[Sequence[Span]]) -> float:
-    """The median duration of a step in milliseconds.
+    """The median duration of a step in milliseconds. ``ranks``: the spans of each rank.
 
     A step lasts from the start of the first rank to the end of the last one.
     """
@@ -54,12 +56,14 @@ def median_step(ranks: Sequence[Sequence[Span]]) -> float:
 
 
 def median_processor(ranks: Sequence[Sequence[Span]]) -> float:
-    """The median CPU time of a step in milliseconds, summed over all ranks."""
+    """The median CPU time of a step in milliseconds, summed over all ranks. ``ranks``: the spans of
+    each."""
     return 1e3 * float(median(sum(u for *_, u in step) for step in zip(*ranks, strict=True)))
 
 
 def _start_together() -> None:
-    """Return on all ranks at the same time. After only a barrier, ranks would start one by one."""
+    """Return on all ranks at the same time. After a barrier alone, ranks would continue one by
+    one."""
     dist.barrier()
     at = torch.tensor(time.perf_counter() + SOON, dtype=torch.float64)
     dist.broadcast(at, 0)
@@ -67,7 +71,10 @@ def _start_together() -> None:
 
 
 def sleep_until(deadline: float) -> None:
-    """Sleep until ``deadline``, with microsecond precision; ``time.sleep`` may be 0.1 ms late."""
+    """Sleep until ``deadline``, in seconds of ``time.perf_counter``, with microsecond precision.
+
+    ``time.sleep`` alone may return 0.1 ms late.
+    """
     while (left := deadline - time.perf_counter()) > 0:
         if left > AWAKE:
             time.sleep(left - AWAKE)
@@ -76,10 +83,11 @@ def sleep_until(deadline: float) -> None:
 
 
 def before_others() -> None:
-    """Give this process precise timers and precedence over other processes.
+    """Give this process precise timers and priority over other processes, and torch a single
+    thread.
 
-    torch uses one thread. If permitted, all threads of the process, and those that they start
-    later, get real-time scheduling.
+    If permitted, all threads of the process, and those that they start later, get real-time
+    scheduling.
     """
     torch.set_num_threads(1)
     try:
@@ -92,10 +100,10 @@ def before_others() -> None:
 
 @contextmanager
 def cores_awake() -> Iterator[bool]:
-    """Keep idle cores polling inside the context, if permitted; yields whether it is in effect.
+    """Keep idle cores polling within the context, if permitted; yields whether they do.
 
-    Otherwise the host of a virtual machine gives a halted core to others, and it comes back late
-    and with cold caches.
+    Otherwise, the host of a virtual machine gives a halted core to other machines, and the core
+    comes back late and with cold caches.
     """
     try:
         file = LATENCY_REQUEST.open("wb", buffering=0)

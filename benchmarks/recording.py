@@ -1,4 +1,4 @@
-"""The record of a benchmark, ``NAME/record.json``: its rows, and the origin of each."""
+"""The record of a benchmark, ``NAME/record.json``: its rows, and the origin of each row."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ BEFORE = "recorded before origins were kept"
 
 @dataclass(slots=True)
 class Record:
-    """The rows of a benchmark, each with the index of its origin (``tools.environment``)."""
+    """The rows of a benchmark, and the distinct origins (``tools.environment``) to which they refer
+    by index."""
 
     origins: list[dict[str, Any]] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
 
     @classmethod
     def of(cls, name: str) -> Record:
-        """Read the record of a benchmark; an empty one if there is no file."""
+        """The record of the benchmark ``name``; an empty one if it has no file."""
         path = _record(name)
         return cls(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else cls()
 
     def row(self, part: str, case: str) -> Row | None:
-        """The recorded row of a case, or None."""
+        """The recorded row of a case, or None if there is none."""
         return next((r for r in self.rows if (r["part"], r["case"]) == (part, case)), None)
 
     def add(self, row: Row, origin: dict[str, Any]) -> None:
-        """Replace the row of the same case, or append it."""
+        """Add a row with its origin; it replaces an earlier row of the same case."""
         if origin not in self.origins:
             self.origins.append(origin)
         new = row | {"origin": self.origins.index(origin)}
@@ -44,14 +45,14 @@ class Record:
             self.rows[self.rows.index(before)] = new
 
     def arrange(self, parts: Sequence[str]) -> None:
-        """Sort the rows by part, and drop origins that no row refers to."""
+        """Sort the rows in the order of ``parts``, and drop origins to which no row refers."""
         self.rows.sort(key=lambda row: parts.index(row["part"]))
         used = sorted({row["origin"] for row in self.rows})
         self.rows = [row | {"origin": used.index(row["origin"])} for row in self.rows]
         self.origins = [self.origins[number] for number in used]
 
     def write(self, name: str) -> None:
-        """Write the file, with one row per line."""
+        """Write the file of the benchmark ``name``, with one row per line."""
         origins, rows = (",\n".join(map(json.dumps, each)) for each in (self.origins, self.rows))
         text = f'{{"origins": [\n{origins}\n],\n"rows": [\n{rows}\n]}}\n'
         _record(name).write_text(text, encoding="utf-8")
@@ -60,7 +61,7 @@ class Record:
         return self.origins[row["origin"]]
 
     def when(self, rows: Iterable[Row]) -> str:
-        """The days and commits at which ``rows`` were recorded, as text."""
+        """The days and the commits at which ``rows`` were recorded, as text."""
         found = dict.fromkeys(words(self.origin(row)) for row in rows)
         return ", ".join(found)
 
@@ -73,9 +74,10 @@ def words(origin: dict[str, Any]) -> str:
 
 
 def is_current(origin: dict[str, Any], here: dict[str, Any], rooms: Collection[str]) -> bool:
-    """Whether a figure of this origin was measured with the current code of the folders ``rooms``.
+    """Whether a row with the given origin was measured with the current code of the folders
+    ``rooms``.
 
-    ``here`` is the origin that a new measurement would have.
+    ``here``: the origin that a measurement made now would have.
     """
     known = origin.get("rooms", {})
     return all(known.get(room) == here["rooms"][room] for room in rooms)

@@ -10,27 +10,27 @@ from . import Row, Rows, Table
 PASSAGE = re.compile(r"(<!-- (rows|claims) ?([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 """A generated passage of a page.
 
-It begins with ``<!-- rows BENCHMARK PART -->`` or ``<!-- claims KEY ... -->`` and ends with
-``<!-- end -->``.
+It begins with ``<!-- rows BENCHMARK PART -->`` or ``<!-- claims KEY ... -->`` and ends with ``<!--
+end -->``.
 """
 
 
 def markdown(
     head: Sequence[str], rows: Iterable[Sequence[str]], left: int | None = None
 ) -> list[str]:
-    """The lines of a table; columns are aligned right from the column number ``left`` on."""
+    """The lines of a Markdown table. Columns from number ``left`` on are aligned to the right."""
     first = len(head) if left is None else left
     rule = ["---"] * first + ["---:"] * (len(head) - first)
     return [f"| {' | '.join(cells)} |" for cells in (head, rule, *rows)]
 
 
 def digits(rate: float) -> str:
-    """A bubble rate in the notation of the papers: ``.1323``."""
+    """A bubble rate with four decimals, in the notation of the papers: ``.1323``."""
     return f"{rate:.4f}"[1:] if 0 <= rate < 1 else f"{rate:.4f}"
 
 
 def rendered(table: Table, rows: Rows) -> list[str]:
-    """The lines of a part's table."""
+    """The lines of the Markdown table of a part."""
     return markdown([column.head for column in table.columns], _lines(table, rows))
 
 
@@ -52,16 +52,16 @@ def _lines(table: Table, rows: Rows) -> Iterator[list[str]]:
 
 
 def line(table: Table, row: Row) -> list[str]:
-    """The line of one row in a table without groups."""
+    """The cells of one row, in a table without groups."""
     if "failed" in row:
         return [row["case"], row["failed"], *[""] * (len(table.columns) - 2)]
     return [column.cell(row) for column in table.columns]
 
 
 def filled(page: str, passage: Callable[[str, list[str]], list[str]]) -> str:
-    """Replace the content of each generated passage of ``page``.
+    """The text of ``page`` with new content in each generated passage.
 
-    ``passage(kind, words)`` returns its new lines; ``kind`` is ``rows`` or ``claims``, and
+    ``passage(kind, words)`` returns the lines of a passage; ``kind`` is ``rows`` or ``claims``, and
     ``words`` are the words that follow it in the comment.
     """
 

@@ -1,7 +1,7 @@
 """Measures cases in worker processes, or each in a new process.
 
-``python -m benchmarks.workers`` measures one case: it reads a pickled benchmark's name and case
-from standard input, and prints the row as JSON.
+``python -m benchmarks.workers`` measures one case: it reads the benchmark's name and the case,
+pickled, from standard input, and prints the row as JSON.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def load(name: str) -> Benchmark:
 def measured(name: str, cases: Sequence[Case], workers: int) -> Iterator[tuple[Case, Row]]:
     """Measure ``cases`` and yield each with its row.
 
-    First come the cases that are not timed, on ``workers`` processes, then the timed ones, one by
-    one in this process.
+    Cases that are not timed come first, on ``workers`` processes; timed cases follow, one by one in
+    this process.
     """
     run = partial(measure, name)
     together = [case for case in cases if not case.timed]
@@ -43,7 +43,7 @@ def measured(name: str, cases: Sequence[Case], workers: int) -> Iterator[tuple[C
 
 
 def measure(name: str, case: Case) -> Row:
-    """Measure a case and return its row, in which ``failed`` replaces the figures if it raises."""
+    """Measure a case and return its row. If it raises an error, ``failed`` replaces the figures."""
     try:
         found = _in_a_process(name, case) if case.fresh else load(name).measure(case)
     except Exception as error:

@@ -1,4 +1,7 @@
-"""From the fields of a request to a command's options and help. Imports nothing heavy."""
+"""From the fields of a request to the options and the help of a command.
+
+This module imports nothing that loads slowly.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +14,27 @@ from pipeloom.ir.errors import InputError
 from pipeloom.planner.requests.fields import Option, Request, docstrings, option, options_of
 
 PLACES = ("family", "files")
-"""Positional arguments that are named in messages about them; messages about others name the
-file."""
+"""Positional arguments whose own name appears in messages about them. Messages about the others
+name the file instead."""
 LAST = ("quiet", "output", "json")
-"""Options at the end of every help text."""
+"""Options that are listed at the end of every help text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command(Request, ABC):
-    """A command: its fields are its arguments and options."""
+    """A command of ``pipeloom``. Its fields are its arguments and options."""
 
     json: bool = option(default=False)
     """print only one JSON object on standard output"""
 
     @abstractmethod
     def run(self) -> int:
-        """Run the command; returns the exit code."""
+        """Run the command and return its exit code."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WritingCommand(Command):
-    """A command that writes a document."""
+    """A command whose result is a document, which it writes to a file or to standard output."""
 
     output: str | None = option("FILE", names=("-o", "--output"))
     """where to write the result; - is standard output, the default unless it is a terminal"""
@@ -39,14 +42,18 @@ class WritingCommand(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Quiet(Request):
-    """The option that turns progress off."""
+    """A request with the option that turns progress messages off."""
 
     quiet: bool = option(default=False, names=("-q", "--quiet"))
     """print no progress"""
 
 
 class Together(argparse.Action):
-    """An argparse action for an option that can be repeated: merges lists, or tables by rank."""
+    """The argparse action ``merge``, for an option that can be repeated.
+
+    Lists of several occurrences are merged, sorted and without duplicates. So are tables by rank,
+    in which a rank that occurs twice is an error.
+    """
 
     def __call__(
         self,
@@ -67,7 +74,8 @@ class Together(argparse.Action):
 
 
 def add_options(parser: argparse.ArgumentParser, request: type[Request]) -> None:
-    """Add a request's command-line arguments, with the docstrings of its fields as help."""
+    """Add the command-line arguments of ``request`` to ``parser``, with the docstrings of its
+    fields as help."""
     parser.register("action", "merge", Together)
     words, (titled, below) = docstrings(request), request.described
     parts: dict[object, argparse._ActionsContainer] = {"": parser}
@@ -95,13 +103,14 @@ def _add(part: argparse._ActionsContainer, name: str, made: Option, words: str |
 
 
 def as_typed(error: InputError, request: type[Request]) -> InputError:
-    """The error with option names, such as ``--solver``, instead of the fields' names at the
-    beginning of lines."""
+    """The same error, in which lines begin with option names such as ``--solver`` instead of the
+    names of fields of ``request``."""
     made = options_of(request).items()
     typed = {name: each.names[-1] for name, each in made if not each.is_place or name in PLACES}
     return renamed(error, typed | {"microbatches": "-m/--microbatches"})
 
 
 def renamed(error: InputError, names: dict[str, str]) -> InputError:
-    """The error with the keys at the beginning of its lines replaced by ``names``."""
+    """The same error, in which the keys at the beginning of lines are replaced by those in
+    ``names``."""
     return error.changed(lambda fault: fault.renamed(names))

@@ -1,4 +1,4 @@
-"""Messages and exit codes for errors in all commands."""
+"""Error messages and exit codes, for all commands."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ MOST_LINES, MOST_CHARACTERS = 20, 400
 TRACEBACK = "PIPELOOM_TRACEBACK"
 STANDARD_INPUT = "standard input"
 _VARIABLE = re.compile(r"[A-Z]+(_[A-Z]+)*: ")
-"""Faults of the environment begin with the name of the variable."""
+"""Lines about an environment variable begin with its name."""
 INPUTS = ("profile", "schedule", "file", "files", "program")
-"""Arguments that are input files. Faults are about the first of them that a command has."""
+"""The arguments that can be input files. A fault without a file is taken to be about the first of
+them that the command has."""
 
 
 def tell(error: BaseException, *, as_json: bool) -> int:
-    """Print the lines of an error to standard error, at most MOST_LINES of them; returns the exit
-    code.
+    """Print an error to standard error, and return the exit code for it.
 
-    With ``as_json``, an object with all lines is also printed to standard output.
+    At most ``MOST_LINES`` lines are printed. With ``as_json``, an object with all lines is also
+    printed to standard output.
     """
     lines, code = _lines(error)
     if isinstance(error, errors.OutputError):
@@ -71,13 +72,14 @@ def _answer(error: BaseException, lines: list[str]) -> dict[str, Any]:
 
 
 def say(line: str) -> None:
-    """Print ``line`` to standard error, formatted by :func:`one_line`."""
+    """Print ``line`` to standard error in the form that :func:`one_line` returns."""
     with suppress(OSError):
         print(one_line(line), file=sys.stderr)
 
 
 def one_line(text: str) -> str:
-    """``text`` with the prefix ``pipeloom:``, truncated if it is very long."""
+    """``text`` with control characters escaped and the prefix ``pipeloom:``, truncated if it is
+    very long."""
     shown = errors.printable(text)
     more = len(shown) - MOST_CHARACTERS
     if more > 0:
@@ -88,10 +90,10 @@ def one_line(text: str) -> str:
 def with_file(
     error: errors.InputError, given: Mapping[str, Any], words: Sequence[str]
 ) -> errors.InputError:
-    """The error with the command's input file before each line that names neither a file nor an
-    option.
+    """The same error, in which the command's input file is put before each line that names neither
+    a file nor an option.
 
-    ``given``: the command's arguments; ``words``: its command line.
+    ``given``: the command's arguments by name; ``words``: its command line.
     """
     files = next((given[key] for key in INPUTS if given.get(key)), None)
     if files is None:
@@ -122,7 +124,7 @@ def _names(line: str, files: Sequence[str]) -> bool:
 
 
 def delivered(code: int) -> int:
-    """``code``, or at least 1 if standard output cannot be flushed."""
+    """Flush standard output and return ``code``, or at least 1 if the output cannot be written."""
     try:
         with errors.standard_output():
             sys.stdout.flush()
@@ -136,14 +138,16 @@ def delivered(code: int) -> int:
 
 
 def _forget(stream: TextIO) -> None:
-    """Redirect the stream to the null device, so that Python does not fail to flush it at exit."""
+    """Redirect ``stream`` to the null device, so that Python does not fail to flush it at exit."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def closed_streams() -> bool:
-    """Whether standard output is closed, which is reported. A closed standard error is replaced by
-    the null device."""
+    """Whether standard output is closed; if so, this is reported on standard error.
+
+    If standard error is closed, it is replaced by the null device.
+    """
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for all of the process
     if sys.stdout is None:

@@ -1,4 +1,4 @@
-"""From a command's options to calls of the library, with progress and interrupts."""
+"""Calls library functions with the options of a command, and handles progress and interrupts."""
 
 from __future__ import annotations
 
@@ -20,16 +20,20 @@ if TYPE_CHECKING:
 
 CACHE = "PIPELOOM_CACHE"
 PATIENCE = 1.0
-"""Seconds of compilation after which it is announced."""
+"""Seconds of compiling kernels after which the user is told about it."""
 LOOKING = 0.1
-"""Polling interval, in seconds."""
+"""Seconds between two checks whether kernels are still being compiled."""
 Found = TypeVar("Found")
 
 
 def searched(
     command: SearchRequest, plan: Callable[..., Found], request: type[SearchRequest], quiet: bool
 ) -> Found:
-    """The result of ``plan`` for the fields of ``request``; on Ctrl-C, the best result so far."""
+    """Call ``plan`` with the command's values for the fields of ``request``, and return its result.
+
+    On Ctrl-C, ``plan`` is told to stop, and returns the best result so far. ``quiet``: print no
+    progress.
+    """
     asked = command.arguments(request) | {"cache": command.cache or os.environ.get(CACHE)}
     try:
         with watched(quiet) as display:
@@ -41,9 +45,11 @@ def searched(
 
 
 def read_profile(profile: Any, tell: Listener) -> ProfileSource:
-    """The validated profile.
+    """Read and validate the argument ``profile``. Raises InputError if it is invalid. ``tell``:
+    called with notes.
 
-    Compilation of kernels, which may take a minute once, is announced even with ``--quiet``.
+    Also compiles kernels if necessary, which may take a minute once; this is announced even with
+    ``--quiet``.
     """
     from pipeloom.planner.inputs.problem_setup import ProfileSource
 
@@ -54,7 +60,7 @@ def read_profile(profile: Any, tell: Listener) -> ProfileSource:
 
 
 def announce_compiling() -> None:
-    """Compile the kernels if necessary; if that takes long, say so on standard error."""
+    """Compile the kernels if necessary. If that takes long, print a message to standard error."""
     from pipeloom.ir.cost.simulator import warm_up
 
     done = threading.Event()

@@ -1,4 +1,5 @@
-"""The ``pipeloom`` command. Each subcommand is a file, which is imported only when it is called."""
+"""The ``pipeloom`` command. The file of a subcommand is imported only when that subcommand is
+called."""
 
 from __future__ import annotations
 
@@ -40,12 +41,13 @@ USAGE = {
     "unrecognized arguments: ": "unrecognized",
     "the following arguments are required: ": "missing",
 }
-"""Beginnings of argparse's messages that arguments follow, and what is said of these instead."""
+"""Beginnings of argparse's messages that are followed by arguments, and the words that replace them
+in our messages."""
 CBC = "pipeloom.solver.exact.cbc"
 LEFT = ("solve_", "rank ")
 """Prefixes of the names of threads that may still be running at exit: those of
-:func:`pipeloom.solver.core.worker_threads.in_thread`, and a rank's requests to the store
-(:data:`pipeloom.runtime.transport.store.THREAD`).
+:func:`pipeloom.solver.core.worker_threads.in_thread`, and those in which a rank sends requests to
+the store (:data:`pipeloom.runtime.transport.store.THREAD`).
 
 A thread that computes in C++ while Python exits would abort the process. The names are repeated
 here because importing these modules takes too long.
@@ -53,12 +55,13 @@ here because importing these modules takes too long.
 
 
 class Answered(SystemExit):
-    """Exit of ``--help`` and ``--version``, as opposed to a SystemExit raised by a model."""
+    """Raised to exit after ``--help`` or ``--version``; a SystemExit that a model raises is handled
+    differently."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises InputError for wrong usage, so that it is reported like all invalid
-    input."""
+    """An argparse parser that raises InputError for wrong usage, which is then reported like all
+    invalid input."""
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         raise Answered(status)
@@ -73,19 +76,22 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def options(self) -> Collection[str]:
-        """All option names."""
+        """The names of all options that this parser accepts."""
         return self._option_string_actions
 
     def refuse_removed(self, words: Sequence[str]) -> None:
-        """Raises InputError for a removed option, before missing options are reported."""
+        """Raise InputError for an option that was removed, before missing options are reported."""
         for name in (word.partition("=")[0] for word in words if word.startswith("--")):
             line = replaced(name)
             if line is not None and name not in self.options:
                 raise InputError(f"{name}: {line}")
 
     def _meant(self, message: str) -> str:
-        """A hint: the replacement of a removed value, or the option most similar to an unknown
-        one."""
+        """A hint for an argparse ``message``, or an empty string.
+
+        It names the replacement of a removed value, the commands that have an unknown option, or
+        the most similar choice or option.
+        """
         value = re.match(r"argument (?:\S+/)?(--\S+): invalid choice: '(\S+)' \((.*)\)", message)
         if value:
             line = replaced(f"{value[1]} {value[2]}")
@@ -103,7 +109,8 @@ class Parser(argparse.ArgumentParser):
         return "; several values of an option are one word, with commas: 8,10" if several else ""
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Convert a value, and report an InputError of the conversion as argparse does."""
+        """Convert a value from text; an InputError of the conversion is reported as an error of
+        argparse."""
         try:
             return super()._get_value(action, arg_string)
         except InputError as error:
@@ -111,7 +118,7 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, words) from None
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print help. Unlike in argparse, failure to write it is an error."""
+        """Print help. Unlike argparse, raise an error if it cannot be written."""
         if message:
             with standard_output():
                 (file or sys.stderr).write(message)
@@ -123,7 +130,7 @@ def main(
 ) -> int:
     """Run one command and return its exit code.
 
-    Exceptions of the types ``told`` are printed as messages without a traceback.
+    Exceptions of the types ``told`` are printed as messages without a traceback; others are raised.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if closed_streams():
@@ -140,7 +147,8 @@ def main(
 
 
 def command() -> NoReturn:
-    """Run :func:`main` and exit the process, without waiting for threads that are still running."""
+    """Run :func:`main` and exit the process with its code, without waiting for threads that still
+    run."""
     code = main(told=(BaseException,))  # including panics from Rust
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exit code is final
     if any(thread.name.startswith(LEFT) for thread in threading.enumerate()):
@@ -173,8 +181,10 @@ def _run(words: list[str]) -> int:
 
 
 def parser_of(name: str) -> tuple[Parser, type[Command]]:
-    """The parser of the command ``name`` (its help is the docstring of the command's module), and
-    its class."""
+    """The parser of the command ``name`` and the class of that command.
+
+    The description and the examples in its help are the docstring of the command's module.
+    """
     module = importlib.import_module(f"pipeloom.cli.commands.{COMMANDS[name][0]}")
     description, _, examples = (module.__doc__ or "").partition("\nexample:\n")
     parser = Parser(
@@ -191,7 +201,7 @@ def parser_of(name: str) -> tuple[Parser, type[Command]]:
 
 
 def _check_dashes(words: list[str]) -> None:
-    """Raises InputError for ``--option=--``, which argparse would parse as an empty list."""
+    """Raise InputError for ``--option=--``, which argparse would parse as an empty list."""
     for word in words:
         if (found := re.fullmatch(r"(--[a-z-]+)=--|(-[a-z])--", word)) is not None:
             raise InputError(f"{found[1] or found[2]}: expected a value, got '--'")
@@ -207,7 +217,7 @@ def _unknown(name: str) -> str:
 
 
 def _overview() -> Parser:
-    """The parser that lists the commands; it does not run them."""
+    """The parser of ``pipeloom`` itself, which only lists the commands."""
     width = max(map(len, COMMANDS)) + 2
     lines = "\n".join(f"  {name:<{width}}{words}" for name, (_, words) in COMMANDS.items())
     parser = Parser(

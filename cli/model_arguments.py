@@ -1,4 +1,4 @@
-"""Arguments of the commands that need a model, and hence PyTorch."""
+"""Arguments of the commands that need a model, and therefore PyTorch."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from pipeloom.runtime.train.loop import StepRecord
 
 BEGIN = 400
-"""Number of bytes at the beginning of a program file that contain its format."""
+"""The number of bytes at the beginning of a program file in which its format is looked for."""
 DTYPE = choice("float32", "float64", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRequest(Quiet):
-    """A model source, and how its stages run."""
+    """The model source of a command, and options on how its stages run."""
 
     model: str | None = option("MODULE:ATTRIBUTE|hf:FOLDER")
     """model source or a function that returns one (run the examples from the root of the checkout),
@@ -40,16 +40,16 @@ class ModelRequest(Quiet):
     dtype: str | None = option(kind=DTYPE)
     """type of parameters and activations; by default, the model's own"""
     device: str = option(kind=choice("cpu", "cuda"), default="cpu")
-    """cpu by default"""
+    """device of all ranks, cpu by default"""
     stages_as: str = option(kind=choice("eager", "aten", "inductor"), default="eager")
     """how stages run: as modules (eager, the default), or as graphs of F, B and W without autograd
     (aten) or compiled (inductor)"""
 
     def load_torch(self) -> None:
-        """Announce on a terminal that torch and the model are being loaded; under torchrun, only on
-        rank 0.
+        """Print to a terminal that torch and the model are being loaded (under torchrun, only on
+        rank 0).
 
-        Raises PipeloomError if PyTorch is not installed.
+        Raises PipeloomError if PyTorch is not installed. It does not import torch itself.
         """
         need_torch()
         if not self.quiet and sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
@@ -57,7 +57,7 @@ class ModelRequest(Quiet):
 
 
 def need_torch() -> None:
-    """Raises PipeloomError if PyTorch is not installed."""
+    """Raise PipeloomError if PyTorch is not installed."""
     if find_spec("torch") is None:
         raise PipeloomError(
             "this command needs PyTorch: pip install 'pipeloom[runtime]' "
@@ -66,8 +66,8 @@ def need_torch() -> None:
 
 
 def need_program(path: str) -> None:
-    """Raises InputError if the file does not exist or has another format, before torch is
-    loaded."""
+    """Raise InputError, before torch is loaded, if the file does not exist or is another kind of
+    file of pipeloom."""
     if path == "-":
         return
     try:
@@ -85,8 +85,12 @@ def need_program(path: str) -> None:
 
 @contextmanager
 def interrupted(folder: str | None) -> Iterator[Callable[[StepRecord], None]]:
-    """On Ctrl-C (and on SIGTERM, except under torchrun), end the run with a message on the number
-    of finished steps. Yields a function that must be called after each step."""
+    """A context in which Ctrl-C ends the run with a message on the number of finished steps.
+
+    So does SIGTERM, except under torchrun. Yields a function that must be called after each step
+    with its record. ``folder``: the folder of checkpoints, whose last one the message names, or
+    None.
+    """
     done: list[int] = []
     alone = "RANK" not in os.environ and current_thread() is main_thread()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler) if alone else None

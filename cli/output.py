@@ -1,4 +1,5 @@
-"""Output of a command: documents, summaries as text, and ``--json``."""
+"""The output of a command: documents, summaries as text, and the objects printed with
+``--json``."""
 
 from __future__ import annotations
 
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
 
 MOST_DRAWN = 16
-"""Maximum number of ranks for which a schedule that is not written is drawn."""
+"""A schedule that is not written to a file is drawn in the terminal if it has at most this many
+ranks."""
 READ = ("model", "start", "cluster", "partition", "measured")
-"""Other arguments that may be input files, besides the placement's."""
+"""Further arguments that can be input files, besides :data:`.failures.INPUTS` and the placement."""
 
 
 def check_output(command: WritingCommand) -> None:
-    """Raises InputError if the output cannot be written, before any work is done."""
+    """Raise InputError if the output cannot be written; called before any work is done."""
     from pipeloom.ir.formats import check_writable
 
     if command.output == "-" and command.json:
@@ -35,7 +37,8 @@ def check_output(command: WritingCommand) -> None:
 
 
 def check_apart(command: Command, option: str, path: str) -> None:
-    """Raises InputError if the option's file is an input file, which would be overwritten."""
+    """Raise InputError if ``path``, the value of ``option``, is an input file, which would be
+    overwritten."""
     given = [getattr(command, key, None) for key in (*INPUTS, *READ)]
     for read in (*given, getattr(getattr(command, "placement", None), "name", None)):
         for file in [read] if isinstance(read, str) else read or ():
@@ -51,8 +54,11 @@ def _is_one_file(one: str, other: str) -> bool:
 
 
 def check_folder(path: str | None, file: str) -> None:
-    """Raises InputError if ``file`` cannot be written in the folder ``path``. Leaves no new
-    folder."""
+    """Raise InputError if ``file`` cannot be written in the folder ``path``.
+
+    Folders that had to be created for this check are removed again. Nothing is checked if ``path``
+    is None.
+    """
     from pipeloom.ir.formats import check_writable
     from pipeloom.planner.folders import made
 
@@ -64,7 +70,7 @@ def check_folder(path: str | None, file: str) -> None:
         check_writable(str(made(folder) / file))
     finally:
         for place in absent:
-            with suppress(OSError):  # no longer empty
+            with suppress(OSError):  # the folder is no longer empty
                 place.rmdir()
 
 
@@ -74,7 +80,8 @@ def print_json(answer: dict[str, Any]) -> None:
 
 
 def say_words(words: object, *, aside: bool = False) -> None:
-    """Print text; with ``aside`` to standard error, ignoring failure.
+    """Print text to standard output, or with ``aside`` to standard error, where failures are
+    ignored.
 
     Control characters, for example in file names, are escaped.
     """
@@ -84,7 +91,7 @@ def say_words(words: object, *, aside: bool = False) -> None:
 
 
 def answer(command: Command, facts: dict[str, Any], words: object) -> None:
-    """Print ``facts`` with ``--json``, otherwise ``words``."""
+    """Print ``facts`` as a JSON object with ``--json``, otherwise ``words`` as text."""
     if command.json:
         print_json(facts)
     else:
@@ -98,11 +105,12 @@ def finish(
     words: str,
     schedule: Schedule | None = None,
 ) -> None:
-    """Write the document, then print ``facts`` with ``--json``, otherwise ``words``.
+    """Write ``document``, then print ``facts`` with ``--json``, otherwise ``words``.
 
-    Without ``-o``, the document goes to standard output and the words to standard error; with
-    ``--json`` it is not written. If standard output is a terminal, the document is not written
-    either; instead the words, a picture of the ``schedule`` and a hint on ``-o`` are printed.
+    If no ``-o`` is given, the document goes to standard output and the words to standard error; but
+    with ``--json`` only the facts are printed. If standard output is a terminal, the document is
+    not printed there either: the words, a picture of ``schedule`` and a hint on ``-o`` are printed
+    instead.
     """
     from pipeloom.ir.formats import write_json
 
@@ -122,7 +130,8 @@ def finish(
 
 
 def finish_schedule(command: WritingCommand, schedule: Schedule) -> None:
-    """:func:`finish` for a schedule, whose report is the answer."""
+    """Call :func:`finish` for a command whose result is a schedule, with the schedule's report as
+    answer."""
     from pipeloom.ir.formats import dump_schedule
     from pipeloom.report.summaries import describe, facts
 
@@ -131,7 +140,8 @@ def finish_schedule(command: WritingCommand, schedule: Schedule) -> None:
 
 
 def _small_picture(schedule: Schedule | None) -> list[str]:
-    """A picture for the terminal; none if there are many ranks."""
+    """A list with a picture of the schedule for the terminal; empty without a schedule, or if it
+    has many ranks."""
     from pipeloom.report.timeline_text import bare_timeline
 
     if schedule is None or schedule.problem.ranks > MOST_DRAWN:

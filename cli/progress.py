@@ -1,4 +1,4 @@
-"""Progress of a solve on standard error; Ctrl-C or SIGTERM ends it with the best result so far."""
+"""Shows the progress of a search on standard error, and stops it on Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 STDERR = 2
 LEAST_SECONDS = 0.5
-"""Minimum seconds between lines in a log, except before the last line."""
+"""The minimum of seconds between two lines on a search in a log; the last line is not delayed."""
 
 
 @dataclass
 class ProgressDisplay:
-    """A listener that shows the events of a plan: notes, and progress of searches.
+    """A listener that prints the events of a search or plan: notes, and the progress of searches.
 
-    On a terminal, each search has a line that is overwritten; elsewhere, a new line is printed for
-    each change. ``quiet``: print only notes that are not routine.
+    On a terminal, the line of a search is overwritten; elsewhere, a new line is printed for each
+    change. ``quiet``: print only notes that are not routine.
     """
 
     quiet: bool = False
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     _shown: dict[str, Progress] = field(default_factory=dict)
-    """The last progress of each search in the log."""
+    """The progress of each search that was last printed to a log, by the name of the search."""
     _open: str | None = None
-    """The search whose line is being overwritten on a terminal."""
+    """The name of the search whose line is being overwritten on the terminal, or None."""
 
     def __call__(self, event: Event) -> None:
         from pipeloom.planner.solving.progress import Note, Searching
@@ -65,11 +65,11 @@ class ProgressDisplay:
             self._shown[event.name] = event.now
 
     def _is_news(self, event: Searching) -> bool:
-        """Whether a log has a line of its own for this progress."""
+        """Whether this progress is worth a line of its own in a log."""
         from pipeloom.planner.solving.progress import PROVEN
 
         now, shown = event.now, self._shown.get(event.name)
-        # if it is proven, the final line follows
+        # if the schedule is proven optimal, the final line follows
         if not now.built or now.gap is None or now.gap <= PROVEN:
             return False
         if shown is None:
@@ -78,7 +78,8 @@ class ProgressDisplay:
         return changed and now.seconds - shown.seconds >= LEAST_SECONDS
 
     def _line(self, name: str, text: str) -> None:
-        """A line of the search ``name``; on a terminal it is written over its last one."""
+        """Print a line of the search ``name``; on a terminal, it replaces the previous line of this
+        search."""
         if not self.stream.isatty():
             self._write(f"{printable(text)}\n")
             return
@@ -102,7 +103,7 @@ class ProgressDisplay:
 
 @contextmanager
 def watched(quiet: bool = False) -> Iterator[ProgressDisplay]:
-    """A display whose line on the terminal is ended on exit."""
+    """A context with a progress display, which ends its open line on the terminal on exit."""
     display = ProgressDisplay(quiet)
     try:
         yield display
@@ -112,7 +113,7 @@ def watched(quiet: bool = False) -> Iterator[ProgressDisplay]:
 
 @dataclass
 class SignalFlag:
-    """Whether Ctrl-C was pressed or SIGTERM was received."""
+    """A function that returns whether Ctrl-C was pressed or SIGTERM was received."""
 
     pressed: bool = False
 
@@ -122,8 +123,8 @@ class SignalFlag:
 
 @contextmanager
 def interruptible() -> Iterator[SignalFlag]:
-    """The first Ctrl-C or SIGTERM sets the flag, so that the search stops with the best result so
-    far; the second one ends the process."""
+    """A context with a flag that the first Ctrl-C or SIGTERM sets, so that a search can stop with
+    the best result so far. The second one raises KeyboardInterrupt."""
     interrupt = SignalFlag()
 
     def press(number: int, frame: FrameType | None) -> None:

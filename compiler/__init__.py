@@ -1,8 +1,8 @@
-"""Compiles a schedule, the order of ops on each rank, into a program of instructions per rank.
+"""Compiles a schedule, which orders the ops of each rank, into a program of instructions per rank.
 
-A pass is a function from a program to a program, in the files of ``passes/``; :func:`passes` lists
-them in order. The same passes serve all schedules: the placement of the ops and the transfers
-determine what each pass adds.
+A pass is a function from a program to a program. Each file in ``passes/`` contains one or more, and
+:func:`passes` lists those of the middle part in order. All kinds of schedules use the same passes:
+what a pass adds follows from the placement of the ops and from the weight transfers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ Pass: TypeAlias = Callable[[Program], Program]
 
 
 def passes(tied: Groups = (), slack: int = 1, data_parallel: bool = False) -> tuple[Pass, ...]:
-    """The passes, in order, that turn a program of computes into a complete one."""
+    """The passes, in order, that turn a program that only computes into a complete one.
+
+    ``tied``: groups of stages that share parameters. ``slack``: by how many ops receives are posted
+    earlier than the plan requires. ``data_parallel``: whether gradients are averaged over replicas
+    of the pipeline.
+    """
     return (
         PlaceMessages(slack),
         ReduceGradients(tied),
@@ -44,17 +49,19 @@ def compile_schedule(
     data_parallel: bool = False,
     post_validation: bool = False,
 ) -> Program:
-    """Compile ``schedule`` into a program with the planned times, proven free of deadlock.
+    """Compile ``schedule`` into a program with the planned times, and prove that it cannot
+    deadlock.
 
-    ``tied``: groups of stages that share parameters, in addition to those in the profile; their
-    gradients are summed before the step. ``data_parallel``: average gradients over replicas of the
-    pipeline. ``post_validation``: step before the norm of all gradients is known, and again if that
-    step was wrong (:mod:`.passes.norm_relay`).
+    ``tied``: groups of stages that share parameters, in addition to those in the profile; the
+    gradients of each group are summed before the optimizer step. ``data_parallel``: average
+    gradients over replicas of the pipeline. ``post_validation``: run the optimizer step before the
+    norm of all gradients is known, and repeat it if the norm shows that it was wrong
+    (:mod:`.passes.norm_relay`).
 
     Raises InvalidScheduleError if the schedule is incomplete or can never run. Raises InputError if
     a tied group names stages that do not exist, if ``post_validation`` is combined with weight
-    passing, or if an option or tie needs all gradients at once but updates come after each
-    microbatch.
+    passing, or if an option or a tied group needs the gradients of all microbatches at once
+    although the schedule updates the weights after each microbatch.
     """
     refuse_where_stale(
         schedule, tied=tied, data_parallel=data_parallel, post_validation=post_validation

@@ -1,1 +1,2 @@
-"""Runnable examples: a byte-level GPT, its data, and the demo (``python -m examples.demo``)."""
+"""Runnable examples: a byte-level GPT, its training data, and the demo (``python -m
+examples.demo``)."""

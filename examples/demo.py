@@ -45,7 +45,11 @@ class Settings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo. The exit code is 0 if the loss fell and agrees with that of one process."""
+    """Run the demo.
+
+    Returns the exit code: 0 if the loss fell and equals that of training in one process, within a
+    tolerance.
+    """
     settings = _settings(argv)
     settings.folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -120,7 +124,7 @@ def _plan(settings: Settings) -> None:
         "Plan: 1F1B, then the best schedule in the memory that 1F1B takes, and in twice that"
     )
     profile, microbatches = settings.file("profile.json"), settings.microbatches
-    # all ranks finish a step before the next one starts, so its cost is the makespan
+    # all ranks finish a step before the next one starts, so the cost of a step is the makespan
     simple = _call("build", "1f1b", profile, microbatches, objective="makespan")
     _keep(settings, "1f1b", simple)
     peak = max(timing(simple).peak_memory)
@@ -188,9 +192,9 @@ def _few_cores() -> bool:
 
 
 def _call(name: str, *given: Any, **options: Any) -> Any:
-    """Print a call of a function of the library, and make it.
+    """Print a call of a function of the library, run it, and return its result.
 
-    Raises PipeloomError like the function.
+    Raises the function's errors.
     """
     words = [*map(repr, given), *(f"{key}={value!r}" for key, value in options.items())]
     print(f">>> pipeloom.{name}({', '.join(words)})", flush=True)

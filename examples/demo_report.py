@@ -1,4 +1,4 @@
-"""The report at the end of the demo: a table of the runs, and the comparison with one process."""
+"""The report at the end of the demo: a table of the runs, which compares plan and measurement."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """The answer of a run, and its median step as a schedule with measured times."""
+    """The result of ``pipeloom.run`` as a dictionary, and the median step as a schedule with
+    measured times."""
 
     answer: dict[str, Any]
     measured: Schedule
@@ -39,10 +40,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """A planned schedule with its run.
+    """A planned schedule, and the run that used it.
 
-    ``paced``: a second run in which ops sleep until their planned time is over; None if each rank
-    has a core of its own.
+    ``paced``: a second run, in which each op sleeps until its planned time is over; None if there
+    is a core for each rank.
     """
 
     title: str
@@ -52,7 +53,7 @@ class Result:
 
 
 def curve(losses: Sequence[float]) -> str:
-    """About eight of the losses, including the first and the last one, as text."""
+    """About eight of the losses as text, including the first and the last one."""
     every = max(1, len(losses) // 7)
     shown = [*losses[:-1:every], losses[-1]]
     return " ".join(f"{loss:.3f}" for loss in shown)
@@ -64,9 +65,10 @@ def timing(schedule: Schedule) -> Timing:
 
 
 def largest_difference(alone: Sequence[float], curves: Iterable[Sequence[float]]) -> float:
-    """The largest difference in any step's loss between one process and each of ``curves``.
+    """The largest difference in the loss of any step between training in one process and any of
+    ``curves``.
 
-    NaN counts as larger than any number.
+    ``alone``: the losses of the steps in one process. NaN counts as larger than any number.
     """
     differences = [abs(a - b) for curve in curves for a, b in zip(alone, curve, strict=True)]
     return max(differences, key=lambda value: math.inf if math.isnan(value) else value)
@@ -77,7 +79,7 @@ def cores() -> int:
 
 
 def report(results: Sequence[Result]) -> str:
-    """The table and an explanation of its columns."""
+    """The table of the results, and an explanation of its columns, as text."""
     paced = any(result.paced for result in results)
     header = ["schedule", "planned bubble", "measured", "planned step", "measured"]
     header += ["unpaced"] if paced else []

@@ -2,8 +2,8 @@
 
 It has pre-norm blocks of causal attention and a GELU MLP, learned positions and 256 symbols; with
 the default sizes, about ten million parameters. Its units are the embedding, the blocks and the
-head; a stage is a sequence of them. The initial weights of a unit depend only on the seed and on
-its place in the model, so they do not depend on the cut.
+head; a stage is a sequence of units. The initial weights of a unit depend only on the seed and on
+the index of the unit in the model, and hence not on the cut.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ T = TypeVar("T", bound=nn.Module)
 
 @dataclass(frozen=True)
 class GPT:
-    """A model source: stages, loss, batches and optimizer.
+    """A model source: it provides stages, loss, batches and optimizer.
 
-    ``cuts``: the number of blocks of each stage; None: nearly the same number for all.
-    ``tie_weights``: embedding and head share one matrix. ``microbatch``: sequences per microbatch,
-    of ``context`` bytes each.
+    ``cuts``: the number of blocks in each stage, or None to distribute them as evenly as possible.
+    ``tie_weights``: whether embedding and head share one matrix. ``microbatch``: sequences per
+    microbatch, of ``context`` bytes each.
     """
 
     layers: int = 8
@@ -47,15 +47,18 @@ class GPT:
     learning_rate: float = 1e-3
 
     def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
-        """A function that builds each stage.
+        """One function per stage that builds the module of that stage.
 
-        Raises InputError if ``count`` stages are not possible.
+        Raises InputError if the model cannot be cut into ``count`` stages.
         """
         ends = [0, *accumulate(self.blocks_per_stage(count))]
         return [functools.partial(self._stage, first, stop) for first, stop in pairwise(ends)]
 
     def blocks_per_stage(self, count: int) -> tuple[int, ...]:
-        """The number of blocks in each of ``count`` stages."""
+        """The number of blocks in each of ``count`` stages.
+
+        Raises InputError if there are fewer blocks than stages, or if ``cuts`` does not fit.
+        """
         if self.cuts is not None:
             if len(self.cuts) != count or sum(self.cuts) != self.layers or min(self.cuts) < 1:
                 raise InputError(
@@ -70,7 +73,8 @@ class GPT:
         return tuple(even + (s < rest) for s in range(count))
 
     def named_layers(self) -> Sequence[tuple[Layer, Callable[[], nn.Module]]]:
-        """The layers between which the model can be cut: embedding, blocks and head.
+        """The layers between which the model can be cut (embedding, blocks and head), each with a
+        function that builds its module.
 
         The time of the head includes the loss.
         """
@@ -84,7 +88,11 @@ class GPT:
         ]
 
     def names(self, count: int) -> Callable[[int, str], str]:
-        """A function from a stage and a parameter's name in it to the name in the whole model."""
+        """A function that maps a stage and the name of a parameter in it to that parameter's name
+        in the whole model.
+
+        ``count``: the number of stages.
+        """
         layers = [layer.name for layer, _ in self.named_layers()]
         ends = [0, *accumulate(self.blocks_per_stage(count))]
         first = [end + (s > 0) for s, end in enumerate(ends)]
@@ -96,7 +104,8 @@ class GPT:
         return name_of
 
     def _stage(self, first: int, stop: int) -> nn.Module:
-        """The blocks from ``first`` to ``stop``, with the embedding and the head if at an end."""
+        """The module of a stage: the blocks from ``first`` to before ``stop``, and the embedding or
+        the head if the stage is at that end of the model."""
         begin = 0 if first == 0 else first + 1
         end = self.layers + 2 if stop == self.layers else stop + 1
         units = [self._unit_at(place) for place in range(begin, end)]
@@ -106,12 +115,13 @@ class GPT:
         return nn.Sequential(*units)
 
     def tied_layers(self) -> Sequence[Sequence[tuple[str, str]]]:
-        """The parameters that several layers share."""
+        """The groups of parameters that several layers share, each parameter as (layer, name)."""
         shared = (("embedding", "symbols.weight"), ("head", "symbols.weight"))
         return (shared,) if self.tie_weights else ()
 
     def _unit_at(self, place: int) -> nn.Module:
-        """The embedding, a block or the head, by its place in the model."""
+        """The unit with the index ``place``: 0 is the embedding, then come the blocks, then the
+        head."""
         if place == 0:
             return self._unit(0, lambda: Embedding(self.width, self.context))
         if place <= self.layers:
@@ -130,18 +140,24 @@ class GPT:
             return unit.to(self.dtype)
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        """The parameters that several stages share; sharing within one stage is not listed."""
+        """The groups of parameters that several of ``count`` stages share, each parameter as
+        (stage, name).
+
+        Parameters shared within one stage are not listed.
+        """
         if not self.tie_weights or count == 1:
             return ()
         head = self.blocks_per_stage(count)[-1]
         return (((0, "0.symbols.weight"), (count - 1, f"{head}.symbols.weight")),)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Mean cross-entropy of the next byte, in nats; output (B, T, 256), target (B, T)."""
+        """The mean cross entropy of the next byte, in nats. ``output``: (B, T, 256); ``target``:
+        (B, T)."""
         return F.cross_entropy(output.flatten(0, 1), target.flatten())
 
     def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Inputs and targets of one step: one tensor of shape (B, T) per microbatch."""
+        """The inputs and the targets of training step ``step``: one tensor of shape (B, T) per
+        microbatch."""
         drawn = data.windows(step, microbatches * self.microbatch, self.context + 1, self.seed)
         inputs, targets = drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
         return torch.split(inputs, self.microbatch), torch.split(targets, self.microbatch)
@@ -151,7 +167,7 @@ class GPT:
 
 
 class Embedding(nn.Module):
-    """Sum of symbol and position embeddings: bytes (B, T) to vectors (B, T, width)."""
+    """Sums symbol and position embeddings: from bytes (B, T) to vectors (B, T, width)."""
 
     def __init__(self, width: int, context: int) -> None:
         super().__init__()
@@ -194,7 +210,7 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """Vectors (B, T, width) to logits (B, T, 256)."""
+    """A norm and a linear layer, from vectors (B, T, width) to logits (B, T, 256)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -215,5 +231,5 @@ def _initialize(module: nn.Module) -> None:
 
 
 def small() -> GPT:
-    """A model for tests, with four narrow blocks and short sequences."""
+    """A GPT for tests, with four narrow blocks and short sequences."""
     return GPT(layers=4, width=32, heads=2, context=16)

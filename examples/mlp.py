@@ -13,17 +13,22 @@ WIDTH, ROWS, LAYERS = 64, 16, 8
 
 
 class MLP:
-    """Residual layers, spread evenly over stages; the target is a fixed function of the input."""
+    """A model source of residual layers, distributed evenly over the stages, on random data.
+
+    The target is a fixed function of the input.
+    """
 
     def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
-        """A function that builds each stage; ``count`` is at most the number of layers."""
+        """One function per stage that builds the module of that stage; ``count`` is at most
+        ``LAYERS``."""
         return [partial(stage, *layers) for layers in pairwise(ends(count))]
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
         return ()  # stages share no parameters
 
     def names(self, count: int) -> Callable[[int, str], str]:
-        """A function to the names of parameters in checkpoints, which do not depend on the cut."""
+        """A function from a stage and a parameter's name in it to the name in checkpoints, which
+        does not depend on the cut."""
         first = ends(count)
 
         def name_of(stage: int, name: str) -> str:
@@ -45,7 +50,7 @@ class MLP:
 
 
 def ends(count: int) -> list[int]:
-    """The first layer of each stage, and the end of the last one."""
+    """The index of the first layer of each stage, and finally the number of layers."""
     return sorted({LAYERS * s // count for s in range(count + 1)})
 
 
@@ -54,7 +59,7 @@ def stage(first: int, end: int) -> nn.Module:
 
 
 def layer(index: int) -> nn.Module:
-    """The layer with this index; its initial weights depend only on the index, not on the rank."""
+    """The layer with this index. Its initial weights depend only on the index, not on the rank."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(index)
         return Layer()

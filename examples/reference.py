@@ -1,4 +1,5 @@
-"""Training in one process with plain autograd, whose result every schedule must reproduce."""
+"""Training in one process with plain autograd, which defines the result that every schedule must
+reproduce."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ def train_alone(
     microbatches: int,
     after_step: Callable[[int, float], object] = lambda *_: None,
 ) -> list[float]:
-    """Train the whole model; returns the loss of each step, averaged over its microbatches.
+    """Train the whole model in this process. Returns the loss of each step, averaged over its
+    microbatches.
 
-    ``after_step`` is called with the number of finished steps and the last loss.
+    ``after_step``: called after each step with the number of finished steps and the loss of that
+    step.
     """
     whole = nn.Sequential(*(made(stage, 0) for stage in checked_stages(model, 1)))
     optimizer = model.optimizer(whole.parameters())
@@ -39,10 +42,10 @@ def train_alone(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Use one torch thread within the context.
+    """Use a single torch thread within the context.
 
-    Waiting torch threads spin: if another process keeps a core busy, two threads can be ten times
-    slower than one.
+    Waiting torch threads spin: if another process keeps a core busy, training with two threads can
+    take ten times as long as with one.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -25,7 +25,7 @@ STEPS, EVERY, MICROBATCHES = 6, 3, 8
 
 
 def stage(index: int, count: int) -> torch.nn.Module:
-    """A stage; the last one has four times as many layers as the others."""
+    """The module of a stage; the last stage has four times as many layers as the others."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(index)
         layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(16 if index == count - 1 else 4)]
@@ -33,7 +33,8 @@ def stage(index: int, count: int) -> torch.nn.Module:
 
 
 def replanned(profile: Profile) -> Program:
-    """The program of the best schedule for ``profile``: rank 0 finds it, and all ranks get it."""
+    """The program of the best schedule for ``profile``. Rank 0 finds it and sends it to all
+    ranks."""
     found: list[Any] = [None]
     if dist.get_rank() == 0:
         answer = pipeloom.optimize(profile, MICROBATCHES, objective="makespan", time_limit=2)

@@ -24,7 +24,7 @@ STEPS = 5
 
 
 def parallel_stage(stage: Callable[[], nn.Module], tp: DeviceMesh) -> nn.Module:
-    """A stage whose layers are sharded over ``tp`` along their hidden units."""
+    """Build a stage and shard its layers over the processes of ``tp`` along their hidden units."""
     plan = {"*.up": ColwiseParallel(), "*.down": RowwiseParallel()}
     return parallelize_module(stage(), tp, plan)
 
@@ -46,7 +46,7 @@ def main(path: str) -> None:
     )
     count = pipeline.microbatches
     for step in range(STEPS):
-        inputs, targets = data.batch(step, 2 * count)  # of both replicas
+        inputs, targets = data.batch(step, 2 * count)  # for both replicas
         mine = slice(replica * count, (replica + 1) * count)
         losses: list[Tensor] = []  # filled on the processes of the last stage
         pipeline.step(inputs[mine], target=targets[mine], losses=losses, return_outputs=False)

@@ -33,7 +33,7 @@ STEPS, MICROBATCHES = 6, 8
 
 
 class Planner:
-    """Packs batches on rank 0, and fits the costs of sequences to measured steps."""
+    """Packs batches on rank 0, and fits the costs of sequences to the times of measured steps."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile, self.lengths = profile, batch_of(0)
@@ -50,14 +50,15 @@ class Planner:
 
 
 def everywhere(value: Any) -> Any:
-    """Send ``value`` from rank 0 to all ranks, and return it."""
+    """Send ``value`` from rank 0 to all ranks, and return it on each of them."""
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
 
 
 def measured_profile(ranks: int, stages: list[Any]) -> Profile:
-    """Measure the stages with microbatches of one sequence of REFERENCE tokens."""
+    """A profile measured with microbatches of one sequence of ``REFERENCE`` tokens. ``stages``:
+    functions that build them."""
     stage = pipeloom.StageProfile(1.0, 1.0, 1.0)
     plan = pipeloom.build("1f1b", Profile((stage,) * ranks, ranks), ranks)
     pipeline = Pipeline(pipeloom.compile(plan), stages, loss=partial(summed_loss, tokens=REFERENCE))

@@ -1,6 +1,6 @@
 """Trains a Hugging Face Llama, byte by byte, on the source text of Python's standard library.
 
-Its weights are random at first. It runs on two processes, after
+The model starts from random weights. It runs on two processes, after
 ``pip install 'pipeloom[models]'``::
 
     python -m examples.train_text             # 60 steps, saved and evaluated every 20
@@ -26,7 +26,8 @@ STAGES, MICROBATCHES = 2, 4
 
 @dataclass(frozen=True)
 class Text(pipeloom.HuggingFace):
-    """A Hugging Face model for bytes; the labels equal the tokens, as the model shifts them."""
+    """A Hugging Face model that reads bytes. The labels equal the tokens, as the model shifts them
+    itself."""
 
     path: str = str(Path(__file__).parent / "models" / "llama.json")
     seq: int = 64
@@ -37,7 +38,7 @@ class Text(pipeloom.HuggingFace):
         return self._windows(step, microbatches, held_out=False)
 
     def eval_batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """The same batch each time, from text that is not used for training."""
+        """The same batch in each evaluation, from text that is not used for training."""
         return self._windows(0, microbatches, held_out=True)
 
     def _windows(

@@ -41,7 +41,8 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A decoder with torchtitan's module names; any module may be None."""
+    """A decoder with the module names of torchtitan. Modules of other stages are None and are
+    skipped."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ def whole() -> Decoder:
 
 
 def part(names: Sequence[str]) -> nn.Module:
-    """A copy of the model with only the named modules."""
+    """A copy of the whole model that contains only the modules with the given names."""
     model = deepcopy(whole())
     for name, child in list(model.named_children()):
         if isinstance(child, nn.ModuleDict):
@@ -76,7 +77,8 @@ def part(names: Sequence[str]) -> nn.Module:
 
 
 def read_program(csv: str, stages: int) -> Program:
-    """Compile the order of the CSV, which contains no times; all stages get the same ones."""
+    """Compile the schedule in a CSV. As it contains no times, all ops of all stages are assumed to
+    take the same."""
     text = Path(csv).read_text(encoding="utf-8")
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * stages, ranks=len(text.split()))
     read = EXPORTERS["torch-csv"].read
@@ -95,7 +97,8 @@ def loss(output: Tensor, target: Tensor) -> Tensor:
 
 
 def train(csv: str, parts: str) -> list[float]:
-    """Returns the losses of the steps on the rank of the last stage; empty on the others."""
+    """Train for ``STEPS`` steps. Returns their losses on the rank of the last stage, and an empty
+    list on other ranks."""
     names: list[list[str]] = json.loads(Path(parts).read_text(encoding="utf-8"))
     pipeline = Pipeline(
         read_program(csv, len(names)),

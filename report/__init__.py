@@ -1,6 +1,6 @@
 """Pictures of schedules (SVG, HTML, terminal, Chrome trace) and of sweeps, and summaries as text.
 
-The public names are listed in ``__init__.pyi``; each is loaded when it is first used.
+``__init__.pyi`` lists the public names. Each is imported when it is first used.
 """
 
 from lazy_loader import attach_stub

@@ -1,9 +1,12 @@
 """Compares a measured schedule with its plan, and attributes the additional time to causes.
 
-The chain is the measured critical path. It is followed backwards from the op that ended last: from
-each op to the one that it waited for longest. The additional time of the chain adds up exactly::
+The *chain* is the critical path of the measured schedule. It is found backwards from the op that
+ended last: before each op comes the op that it waited for longest. The additional time along the
+chain adds up exactly::
 
     measured - planned = slower ops + uneven ops + late receives + host + late start - slack
+
+:class:`Causes` and :class:`Attribution` define the terms on the right.
 """
 
 from __future__ import annotations
@@ -28,9 +31,9 @@ from .bars import peak_memory, timed
 from .text_table import table
 
 SHOWN = 5
-"""Number of ops that the text names."""
+"""The number of ops of the chain that the text lists."""
 LEAST = 5e-4
-"""Milliseconds below which a difference is not shown."""
+"""A difference of fewer milliseconds than this is not shown."""
 CAUSES = {
     "slower": "what ops took beyond the profile, each kind and stage in its median",
     "uneven": "what ops took beyond their own median: contention, clocks",
@@ -42,15 +45,16 @@ CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class Causes:
-    """Milliseconds beyond the plan, by cause; negative if it was faster.
+    """Milliseconds by which the measured time exceeds the plan, by cause; negative if it is
+    shorter.
 
     - ``slower``: the median time of ops of this kind and stage exceeds the profile's.
     - ``uneven``: the op took longer than that median, for example due to contention, clocks or a
       warm-up in the first step.
     - ``receive``: an input from another rank arrived later than planned.
-    - ``host``: the op started late although all its inputs were there and the previous op had
+    - ``host``: the op started late although all its inputs had arrived and the previous op had
       ended.
-    - ``start``: the first op of the chain began after the first op of all.
+    - ``start``: the first op of the chain started later than the first op of the whole schedule.
     """
 
     slower: float = 0.0
@@ -66,10 +70,11 @@ class Causes:
 
 @dataclass(frozen=True, slots=True)
 class OpLoss:
-    """An op of the chain with its planned and measured time, in ms, and the causes of the
+    """An op of the chain with its planned and measured duration, in ms, and the causes of the
     difference.
 
-    ``gap``: measured idle time before it, in ms.
+    ``gap``: measured time from the end of the previous op of the chain to the start of this op, in
+    ms.
     """
 
     rank: int
@@ -82,10 +87,12 @@ class OpLoss:
 
 @dataclass(frozen=True, slots=True)
 class RankLoss:
-    """The makespan of one rank in parts, in milliseconds, and its peak memory.
+    """The measured makespan of one rank divided into parts, in ms, and its peak memory.
 
-    ``waiting``: idle until other ranks had computed an input, and after the last op. ``receive``:
-    idle from then until it arrived. ``host``: idle with all inputs there.
+    ``planned_compute`` and ``compute``: time in ops, planned and measured. The idle time is divided
+    into ``waiting``: until other ranks had computed an input, and after the rank's last op;
+    ``receive``: from then until the input had arrived; and ``host``: with all inputs available.
+    ``planned_peak`` and ``peak``: planned and recorded peak memory, in the profile's unit.
     """
 
     rank: int
@@ -102,10 +109,11 @@ class RankLoss:
 class Attribution:
     """The causes of the difference between planned and measured makespan, in milliseconds.
 
-    ``measured - planned`` equals ``causes.total - slack``. ``slack``: the planned makespan less the
-    planned length of the chain, which need not be the longest chain of the plan. ``chain``: its ops
-    in the order in which they ran. ``expected``: the makespan to be expected if op times vary by
-    the profile's spread, if that is known.
+    ``measured - planned`` equals ``causes.total - slack``. ``slack``: the planned makespan minus
+    the planned length of the chain, which need not be the longest chain of the plan. ``causes``:
+    summed over the chain. ``chain``: its ops in the order in which they ran. ``ranks``: the time of
+    each rank. ``expected``: the makespan to be expected if op times vary by the profile's spread,
+    or None if the profile has no spread.
     """
 
     planned: float
@@ -117,12 +125,13 @@ class Attribution:
     expected: ExpectedMakespan | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole attribution as a JSON object, with ops as text."""
+        """The whole attribution as a dictionary for JSON, with ops as text."""
         chain = [asdict(loss) | {"op": str(loss.op)} for loss in self.chain]
         return asdict(self) | {"chain": chain}
 
     def __str__(self) -> str:
-        """Three tables: the causes of the difference, the ranks, and the ops with most losses."""
+        """Three tables: the causes of the difference, the ranks, and the ops of the chain with most
+        losses."""
         beyond = self.measured - self.planned
         parts = [(name, getattr(self.causes, name), words) for name, words in CAUSES.items()]
         parts.append(("slack", -self.slack, "the plan had a longer chain than this one"))
@@ -166,7 +175,7 @@ def _signed(milliseconds: float) -> str:
 def attribute(planned: Schedule, measured: Schedule) -> Attribution:
     """Attribute the time by which ``measured`` exceeds ``planned`` to causes.
 
-    Traces do not contain weight transfers; they count with their planned durations, from the
+    Traces do not contain weight transfers. They are assumed to take their planned time after the
     measured ends of the ops that they wait for. Raises InputError if the two schedules do not run
     the same ops in the same order on each rank, or if ``measured`` has no times.
     """
@@ -197,12 +206,15 @@ def _check_same_ops(planned: Schedule, measured: Schedule) -> None:
 
 
 _Waited: TypeAlias = tuple[int, float]
-"""A node that an op or a transfer waits for, and the planned delay after its end, in ms."""
+"""A node that an op or a transfer waits for, and the planned delay between that node's end and the
+start of the waiting one, in ms."""
 
 
 class _Comparison:
-    """The planned and the measured times. Nodes are the ops, rank after rank, then the
-    transfers."""
+    """The planned and the measured times of all nodes of the schedule's graph, by number.
+
+    The nodes are the ops, rank after rank, then the transfers.
+    """
 
     def __init__(self, planned: Schedule, measured: Schedule) -> None:
         self._schedules = planned, measured
@@ -210,7 +222,7 @@ class _Comparison:
         ranks = range(planned.problem.ranks)
         self._ops = [op for rank in ranks for op in planned.ops(rank)]
         self._rank = [rank for rank in ranks for _ in planned.ops(rank)]
-        # copies to and from the host have their own track; ranks wait for them as for messages
+        # a track runs one node after the other: a rank's ops, or its copies to and from the host
         copies = [op.kind.copies for op in self._ops]
         self._track: list[tuple[int, bool] | None] = [*zip(self._rank, copies, strict=True)]
         self._track += [None] * len(planned.transfers)
@@ -228,7 +240,8 @@ class _Comparison:
         self._usual = self._medians()
 
     def _ends(self) -> list[float]:
-        """The measured end of each op, and of each transfer if it takes its planned time."""
+        """The measured end of each op, and for each transfer the end that it has if it takes its
+        planned time."""
         done, ops = [*self._end, *self._duration[len(self._end) :]], len(self._end)
         before = {
             node: [origin for origin, _ in self._waits[node] if origin >= ops]
@@ -239,15 +252,15 @@ class _Comparison:
         return done
 
     def _came(self, waited: _Waited) -> float:
-        """When the output of a node is there."""
+        """The time in ms at which the output of a node has arrived."""
         node, delay = waited
         return self._done[node] + delay
 
     def _op_before(self, node: int) -> _Waited | None:
-        """The op that ``node`` waited for last, and the planned time from its end, through
-        transfers.
+        """The op whose output ``node`` waited for longest, directly or through transfers.
 
-        None if there is no such op, for example if a transfer could start at the beginning.
+        With it, the planned time from the end of that op to the arrival of its output. None if
+        there is no such op, for example if a transfer could start at the beginning.
         """
         last, way = max(self._waits[node], key=self._came, default=None), 0.0
         while last is not None and last[0] >= len(self._ops):
@@ -256,7 +269,8 @@ class _Comparison:
         return last and (last[0], last[1] + way)
 
     def chain(self) -> Iterator[OpLoss]:
-        """The critical chain, backwards from the op that ended last to one that waited for none."""
+        """Yield the ops of the critical chain, from the one that ended last back to one that waited
+        for none."""
         node: int | None = max(range(len(self._ops)), key=self._end.__getitem__, default=None)
         while node is not None:
             before = self._op_before(node)
@@ -302,7 +316,7 @@ class _Comparison:
         )
 
     def _medians(self) -> dict[tuple[OpKind, int], float]:
-        """The median time of the ops of each kind and stage."""
+        """The median measured time of the ops of each kind and stage, in ms."""
         took: defaultdict[tuple[OpKind, int], list[float]] = defaultdict(list)
         for op, time in zip(self._ops, self._took, strict=True):
             took[op.kind, op.stage].append(time)
@@ -310,7 +324,7 @@ class _Comparison:
 
 
 def _flat(schedule: Schedule) -> tuple[Sequence[float], Sequence[float]]:
-    """The starts and the ends of all ops, rank after rank."""
+    """The starts and the ends of all ops in ms, rank after rank."""
     timing = schedule.known_timing
     start, end = ([t for row in rows for t in row.tolist()] for rows in (timing.start, timing.end))
     return start, end

@@ -1,4 +1,5 @@
-"""The bars of each rank and its memory over time, which all pictures of a schedule show."""
+"""The bars of each rank, and its memory over time: the data that all pictures of a schedule
+show."""
 
 from __future__ import annotations
 
@@ -19,10 +20,11 @@ from .colours import AVERAGE, NAMES, TRANSFERS, Colour, colour
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """An op, a copy, an average or a transfer of a rank, from ``start`` to ``end`` in ms.
+    """A bar in the row of a rank, from ``start`` to ``end`` in ms: an op, an average or a transfer.
 
-    ``name``: such as ``0F3``; ``words``: what it is; ``op``: None for averages and transfers.
-    ``half``: 0 for the first and 1 for the second op of a pair that runs at once, otherwise None.
+    Copies to and from the host are ops. ``name``: such as ``0F3``; ``words``: a description.
+    ``op``: None for averages and transfers; ``kind``: None for all but transfers. ``half``: 0 for
+    the first and 1 for the second op of a pair that runs at once, None for other bars.
     """
 
     rank: int
@@ -38,11 +40,12 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class RankBars:
-    """One rank: ``ops`` that occupy it, ``copies`` to and from the host, ``averages`` over
-    replicas, ``arrivals`` of weights and their gradients.
+    """The bars of one rank.
 
-    ``counted``: the start and end of the interval in which its idle time counts as bubble.
-    ``memory``: (time, memory held from then on) at each change.
+    ``ops``: ops that occupy the rank. ``copies``: copies to and from the host. ``averages``:
+    averages of gradients over replicas. ``arrivals``: transfers of weights and their gradients to
+    the rank. ``counted``: start and end of the interval in which the rank's idle time counts as
+    bubble, in ms. ``memory``: (time, memory held from then on) for each change.
     """
 
     rank: int
@@ -55,7 +58,8 @@ class RankBars:
 
 
 def timed(schedule: Schedule) -> Schedule:
-    """``schedule`` with recorded or simulated times, shifted so that its first op starts at 0."""
+    """``schedule`` with its recorded times, or simulated ones if it has none, shifted so that its
+    first op starts at 0."""
     timing = timing_of(schedule)
     by = min((float(start.min()) for start in timing.start if len(start)), default=0.0)
     averages = tuple(
@@ -68,7 +72,7 @@ def timed(schedule: Schedule) -> Schedule:
 
 
 def rows(schedule: Schedule) -> list[RankBars]:
-    """The row of each rank of a schedule with times."""
+    """The bars of each rank, for a schedule with times."""
     timing = schedule.known_timing
     arrivals = list(_arrivals(schedule))
     found = []
@@ -117,7 +121,8 @@ def _arrivals(schedule: Schedule) -> Iterator[Bar]:
 
 
 def _counted(schedule: Schedule, rank: int) -> tuple[float, float]:
-    """One period from the rank's first op on, or the makespan, depending on the objective."""
+    """The interval in which a rank's idle time counts as bubble: one period from its first op on,
+    or the makespan, depending on the objective."""
     timing, objective = schedule.known_timing, schedule.problem.objective
     start = timing.start[rank]
     begin = float(start[0]) if len(start) and objective is Objective.PERIOD else 0.0
@@ -125,21 +130,25 @@ def _counted(schedule: Schedule, rank: int) -> tuple[float, float]:
 
 
 def _memory(schedule: Schedule) -> Iterator[list[tuple[float, float]]]:
-    """The memory curve of each rank: that of :func:`.remat.held`, with each change at the start of
-    F, R and L, and at the end of other ops."""
+    """Yield the memory curve of each rank as pairs (time, memory held from then on).
+
+    The sizes are those of :func:`pipeloom.ir.cost.remat.held`. Memory changes at the start of an F,
+    R or L, and at the end of any other op.
+    """
     timing, curves = schedule.known_timing, held(schedule.problem, schedule.order)
     for ops, curve, start, end in zip(
         schedule.order, curves, timing.start, timing.end, strict=True
     ):
         times = np.where(np.isin(ops & KIND_MASK, (OpKind.F, OpKind.R, OpKind.L)), start, end)
-        by_time = np.argsort(times, kind="stable")  # copies overlap with ops
+        by_time = np.argsort(times, kind="stable")  # unsorted, as copies overlap
         sizes = np.cumsum(np.diff(curve, prepend=0.0)[by_time])
-        sizes = np.maximum(0.0, sizes)  # times may be measured
+        sizes = np.maximum(0.0, sizes)  # measured times may deviate from the planned order
         yield [*zip(times[by_time].tolist(), sizes.tolist(), strict=True)]
 
 
 def last(schedule: Schedule) -> float:
-    """The end, in ms, of all ops, transfers, averages and counted idle time."""
+    """The time in ms at which all ops, transfers and averages, and the counted intervals of all
+    ranks, have ended."""
     timing = schedule.known_timing
     ends = [one.end for row in timing.averages for one in row]
     ends += [_counted(schedule, rank)[1] for rank in range(schedule.problem.ranks)]
@@ -148,7 +157,8 @@ def last(schedule: Schedule) -> float:
 
 
 def peak_memory(schedule: Schedule) -> tuple[float, ...]:
-    """The peak memory of each rank: recorded (possibly measured), otherwise by its ops."""
+    """The peak memory of each rank: recorded (possibly measured) if known, otherwise computed from
+    its ops."""
     if schedule.timing and len(schedule.timing.peak_memory) == schedule.problem.ranks:
         return schedule.timing.peak_memory
     curves = _memory(timed(schedule))
@@ -156,7 +166,8 @@ def peak_memory(schedule: Schedule) -> tuple[float, ...]:
 
 
 def fullest(schedule: Schedule) -> int:
-    """The rank that uses the largest share of its limit; without limits, the one with most."""
+    """The rank whose peak memory is the largest fraction of its limit; without limits, the rank
+    with the largest peak."""
     limits, peaks = schedule.problem.memory_limit, peak_memory(schedule)
 
     def filled(rank: int) -> tuple[float, float]:
@@ -166,6 +177,7 @@ def fullest(schedule: Schedule) -> int:
 
 
 def memory_scale(schedules: Iterable[Schedule]) -> float:
-    """The largest limit or peak of any rank: the full scale of the gauges in a picture."""
+    """The largest finite limit or peak of any rank, which is the full scale of memory in a picture;
+    0 if there is none."""
     sizes = (s for each in schedules for s in (*peak_memory(each), *each.problem.memory_limit))
     return max(filter(math.isfinite, sizes), default=0.0)

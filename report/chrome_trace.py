@@ -1,4 +1,5 @@
-"""The timeline as Chrome trace events, for Perfetto (ui.perfetto.dev) or chrome://tracing."""
+"""The timeline of schedules as Chrome trace events, for Perfetto (ui.perfetto.dev) or
+chrome://tracing."""
 
 from __future__ import annotations
 
@@ -17,10 +18,13 @@ Events: TypeAlias = Iterator[dict[str, Any]]
 
 
 def trace_events(schedules: Sequence[tuple[str | None, Schedule]]) -> dict[str, Any]:
-    """Chrome trace events with one process per schedule, such as the planned and the measured one.
+    """A Chrome trace as a dictionary for JSON, with one process per schedule (such as planned and
+    measured).
 
-    A process has one thread per rank, one event per op (times in microseconds), one arrow per
-    message between ranks, and a counter of each rank's memory.
+    ``schedules``: pairs of the user's name, or None, and a schedule. A process has one thread per
+    rank, one event per op (times in microseconds), one arrow per message between ranks, and a
+    counter of each rank's memory. Copies to the host and averages, if any, have threads of their
+    own.
     """
     events = [
         event | {"pid": pid} | ({"id": f"{pid}.{event['id']}"} if "id" in event else {})
@@ -70,7 +74,7 @@ def _complete(bars: Iterable[Bar], thread: int) -> Events:
 
 
 def _overlapping(bars: Iterable[Bar], thread: int) -> Events:
-    """Asynchronous events, as several copies or transfers of a rank may overlap."""
+    """A pair of asynchronous events per bar, since copies or transfers of a rank may overlap."""
     for number, bar in enumerate(bars):
         common = _about(bar, thread) | {"id": f"{thread}.{number}"}
         yield common | {"ph": "b", "ts": bar.start * 1e3}
@@ -85,7 +89,7 @@ def _counters(row: RankBars) -> Events:
 
 def _messages(bars: Iterable[Bar]) -> Events:
     """An arrow from each op that computes an activation or its gradient to the op that needs it, if
-    that is on another rank."""
+    the latter is on another rank."""
     each = {bar.op: bar for bar in bars if bar.op is not None}
     for op, bar in each.items():
         needed = next((each[other] for other in _needing(op) if other in each), None)
@@ -98,7 +102,7 @@ def _messages(bars: Iterable[Bar]) -> Events:
 
 
 def _needing(op: Op) -> list[Op]:
-    """The ops that may need the output of ``op``."""
+    """The ops that could need the output of ``op``; some of them may not be in the schedule."""
     if op.kind is OpKind.F:
         return [Op(OpKind.F, op.stage + 1, op.microbatch)]
     if op.kind in (OpKind.B, OpKind.BW):

@@ -1,4 +1,4 @@
-"""The colours of ops: one hue per kind, dark for a rank's first stage, light for its last."""
+"""The colors of ops: one hue per kind, dark for a rank's first stage and light for its last."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pipeloom.ir.model.schedule import TransferKind
 
 Colour = tuple[int, int, int]
 
-# (first stage, last stage); the hues are distinct for every common colour blindness
+# (first stage, last stage); the hues are distinct with every common color blindness
 _ENDS: dict[OpKind, tuple[str, str]] = {
     OpKind.F: ("2f6cb3", "a6c8ef"),
     OpKind.B: ("14846b", "93d9c3"),
@@ -37,14 +37,15 @@ TRANSFERS: dict[TransferKind, Colour] = {
 
 
 def colour(kind: OpKind, shade: float) -> Colour:
-    """The colour of ops of a kind; ``shade``: 0 (dark) to 1 (light)."""
+    """The color of ops of a kind. ``shade``: from 0 (dark) to 1 (light)."""
     dark, light = map(bytes.fromhex, _ENDS[kind])
     red, green, blue = (round(a + (b - a) * shade) for a, b in zip(dark, light, strict=True))
     return red, green, blue
 
 
 def is_light(rgb: Colour) -> bool:
-    """Whether dark text is more readable on this colour (by relative luminance, WCAG)."""
+    """Whether dark text is more readable than white on this color (by relative luminance, as in
+    WCAG)."""
     linear = [(c / 255 / 12.92) if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in rgb]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] > 0.3
 

@@ -1,4 +1,4 @@
-"""Numbers and schedules as text, for titles, summaries and tables."""
+"""Numbers and schedules as short texts, for titles, summaries and tables."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ WITH_BARRIER = "with a barrier, as for clipping or loss scaling"
 
 
 NOTHING = 5e-7
-"""Shares below this are shown as 0."""
+"""Fractions below this are shown as 0."""
 
 
 def percent(share: float) -> str:
-    """A share as ``4.33 %``; shares below 0.1 % are shown with two significant digits."""
+    """A fraction as text such as ``4.33 %``; below 0.1 %, it has two significant digits."""
     if abs(share) < NOTHING:
         return "0 %"
     return f"{share * 100:.2f} %" if abs(share) >= 1e-3 else f"{share * 100:.2g} %"
 
 
 def setting(schedule: Schedule) -> str:
-    """The problem in short: ``zb-6.2b, 8 ranks, 24 microbatches``."""
+    """The size of the problem as text: ``zb-6.2b, 8 ranks, 24 microbatches``."""
     problem = schedule.problem
     counts = counted(problem.ranks, "rank"), counted(problem.microbatches, "microbatch")
     return ", ".join([*filter(None, [problem.profile.name]), *counts])
 
 
 def called(schedule: Schedule) -> str:
-    """A schedule's name: its family, such as ``zb-h1``, or the placement if it is optimized."""
+    """The name of a schedule: its family, such as ``zb-h1``, or its placement if it is an optimized
+    one."""
     family = schedule.report.family if schedule.report else ""
     return family if family not in {"", OPTIMIZED} else _placed(schedule.problem)
 
@@ -63,10 +64,11 @@ def _placed(problem: Problem) -> str:
 
 
 def scope(problem: Problem, *, paired: bool = False) -> str:
-    """The schedules that bounds and ``optimal`` cover: ``one stage per rank, passing activations``.
+    """The set of schedules that the bounds of a problem and the status ``optimal`` cover, as text:
+    ``one stage per rank, passing activations``.
 
-    ``paired``: whether the schedule has pairs; it matters only if pairs save time but the optimizer
-    makes none for this problem.
+    ``paired``: whether the schedule at hand has pairs of ops that run at once. It matters only if
+    pairs save time but the optimizer forms none for this problem.
     """
     words = _placed_and_passed(problem)
     if overlap_saves(problem):
@@ -86,7 +88,8 @@ def _placed_and_passed(problem: Problem) -> str:
 
 
 def proof(schedule: Schedule) -> str | None:
-    """The proven quality of the schedule, as text; None if there is no bound."""
+    """The proven quality of the schedule as text (:func:`proven`), or None if it has no lower
+    bound."""
     known = gap(schedule)
     if schedule.report is None or known is None:
         return None
@@ -94,20 +97,21 @@ def proof(schedule: Schedule) -> str | None:
 
 
 def proven(status: Status, gap: float) -> str:
-    """``optimal``, or ``at most 4.33 % from optimal``."""
+    """``optimal``, or the gap as text: ``at most 4.33 % from optimal``."""
     return "optimal" if status is Status.OPTIMAL else from_optimal(gap)
 
 
 def from_optimal(gap: float) -> str:
-    """``at most 4.33 % from optimal``, or ``optimal`` if the gap is shown as 0."""
+    """The gap as text: ``at most 4.33 % from optimal``, or ``optimal`` if the gap is shown as 0."""
     return "optimal" if gap < NOTHING else f"at most {percent(gap)} from optimal"
 
 
 def _held(schedule: Schedule, *, of_ranks: bool = False) -> str:
-    """``7.94 of 8 (rank 2)``: the peak of the rank that uses the largest share of its limit.
+    """The peak memory as text: ``7.94 of 8 (rank 2)``.
 
-    If there are two different limits, a rank for the other one is added, and if another rank has
-    the largest peak, that one, too. ``of_ranks``: name the rank even if limits do not differ.
+    It is that of the rank whose peak is the largest fraction of its limit. If the ranks have two
+    different limits, the largest peak under the other limit is added. If yet another rank has the
+    largest peak, so is that one. ``of_ranks``: name the ranks even if all limits are equal.
     """
     limits, peaks = schedule.problem.memory_limit, peak_memory(schedule)
     ranks = [first := fullest(schedule)]
@@ -125,7 +129,8 @@ def _held(schedule: Schedule, *, of_ranks: bool = False) -> str:
 
 
 def summary(schedule: Schedule) -> str:
-    """One line: bubble rate, period, makespan, memory and proof."""
+    """A line with bubble rate, period, makespan, peak memory, and the proven quality if there is a
+    bound."""
     schedule, objective = timed(schedule), schedule.problem.objective
     rate, known = percent(schedule.known_timing.bubble_rate(objective)), proof(schedule)
     parts = [f"bubble {rate} of the {objective.value}", figures(schedule)]
@@ -133,7 +138,11 @@ def summary(schedule: Schedule) -> str:
 
 
 def figures(schedule: Schedule) -> str:
-    """``period 1900.5 ms, makespan 2109.9 ms, peak memory 16 of 16``, with the objective first."""
+    """The costs and the peak memory as text: ``period 1900.5 ms, makespan 2109.9 ms, peak memory 16
+    of 16``.
+
+    The objective comes first.
+    """
     schedule = timed(schedule)
     timing = schedule.known_timing
     costs = [f"period {duration(timing.period)}", f"makespan {duration(timing.makespan)}"]
@@ -145,7 +154,7 @@ def figures(schedule: Schedule) -> str:
 
 
 def repeats(schedule: Schedule) -> str | None:
-    """A line on the interval at which the iteration in a picture repeats.
+    """A line below a picture that states after which interval the pictured iteration repeats.
 
     None if iterations do not overlap, or if the times were measured in a single step.
     """
@@ -159,15 +168,17 @@ def repeats(schedule: Schedule) -> str | None:
 
 
 def asked_by_profile(profile: Profile, objective: Objective) -> str | None:
-    """A note that the makespan is the objective because of the profile, or None."""
+    """A note that the objective is the makespan because the profile has a barrier, or None if that
+    is not so."""
     asked = profile.barrier and objective is Objective.MAKESPAN
     return "makespan, because the profile has a barrier" if asked else None
 
 
 def caption(name: str | None, schedule: Schedule, *, with_setting: bool = True) -> str:
-    """``measured, zb-6.2b, 8 ranks, 24 microbatches: V, 0.44 % bubble (optimal)``.
+    """A title for a schedule: ``measured, zb-6.2b, 8 ranks, 24 microbatches: V, 0.44 % bubble
+    (optimal)``.
 
-    ``name``: the user's name for the schedule.
+    ``name``: the user's name for the schedule, or None. ``with_setting``: include :func:`setting`.
     """
     rate = timed(schedule).known_timing.bubble_rate(schedule.problem.objective)
     known = f" ({quality})" if (quality := proof(schedule)) else ""
@@ -177,7 +188,8 @@ def caption(name: str | None, schedule: Schedule, *, with_setting: bool = True) 
 
 
 def facts(schedule: Schedule, assumed: str | None = None) -> str:
-    """All figures of a schedule, one per line with its label; ``assumed`` is one of them."""
+    """All figures of a schedule as text, one per line with its label. ``assumed``: the text of the
+    line "assumed", or None."""
     schedule = timed(schedule)
     timing, problem, report = schedule.known_timing, schedule.problem, schedule.report
     rate = percent(timing.bubble_rate(problem.objective))
@@ -210,7 +222,7 @@ def facts(schedule: Schedule, assumed: str | None = None) -> str:
 
 
 def averaging(schedule: Schedule) -> str | None:
-    """The cost of averaging over replicas, as text; None without replicas."""
+    """The cost of averaging gradients over replicas as text, or None without replicas."""
     schedule = timed(schedule)
     timing, objective = schedule.known_timing, schedule.problem.objective
     if not any(timing.averages):
@@ -225,7 +237,8 @@ def averaging(schedule: Schedule) -> str | None:
 
 
 def _steady(schedule: Schedule) -> str | None:
-    """The time of a step in the steady state, if weights are sent over links."""
+    """The time of a step in the steady state as text; None unless weights are passed, with known
+    sizes and links."""
     if not schedule.transfers or uncosted(schedule):
         return None
     every = duration(step_between_ops(schedule))
@@ -233,7 +246,7 @@ def _steady(schedule: Schedule) -> str | None:
 
 
 def _remat(schedule: Schedule) -> str | None:
-    """The number of recomputed and offloaded activations, if there are any."""
+    """The numbers of recomputed and of offloaded activations as text, or None if there are none."""
     ops = np.concatenate(schedule.order)
     number = np.bincount(ops & KIND_MASK, minlength=len(OpKind)).tolist()
     kinds = (OpKind.R, "recomputed"), (OpKind.O, "offloaded")
@@ -242,7 +255,8 @@ def _remat(schedule: Schedule) -> str | None:
 
 
 def transfer_note(schedule: Schedule) -> str | None:
-    """A note that gradients are stale, or that weight transfers have no realistic cost, if so."""
+    """A note that gradients are stale, or that the weight transfers have no realistic cost; None if
+    neither is so."""
     lag = max(staleness(schedule))
     if lag:
         return f"asynchronous: gradients lag by up to {lag} update{'s' * (lag > 1)}"
@@ -250,9 +264,9 @@ def transfer_note(schedule: Schedule) -> str | None:
 
 
 def uncosted(schedule: Schedule) -> str | None:
-    """The reason why weight transfers have no realistic cost.
+    """The reason why the weight transfers of a schedule have no realistic cost.
 
-    None if they have one, or if there are no transfers.
+    None if they have a realistic cost, or if there are no transfers.
     """
     profile = schedule.problem.profile
     if not schedule.transfers:
@@ -266,7 +280,7 @@ def uncosted(schedule: Schedule) -> str | None:
 
 
 def gap(schedule: Schedule) -> float | None:
-    """(cost - lower bound) / cost; None if there is no bound."""
+    """The gap, (cost - lower bound) / cost, or None if there is no lower bound."""
     report = schedule.report
     if report is None or report.lower_bound is None:
         return None
@@ -275,7 +289,8 @@ def gap(schedule: Schedule) -> float | None:
 
 
 def describe(document: dict[str, Any]) -> dict[str, Any]:
-    """The JSON object of a schedule without its order: size, limit and report."""
+    """The fields of a schedule document that summarize it: name, sizes, memory limit, and report,
+    but not the order of ops."""
     keys = ("passing", "ranks", "stages", "microbatches", "memory_limit")
     return {
         "name": document["profile"]["name"],

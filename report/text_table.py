@@ -1,4 +1,4 @@
-"""Tables for the terminal."""
+"""Tables as text for the terminal."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import TypeAlias
 from pipeloom.ir.units import duration
 
 WIDEST = 150
-"""The largest width, in characters, of a table in the terminal and of the text below it."""
+"""The maximum width, in characters, of a table in the terminal and of the text below it."""
 LEAST_WORDS = 40
-"""The least width, in characters, of a table's last column."""
+"""The minimum width, in characters, to which a table's last column is wrapped."""
 
 Cell: TypeAlias = str | float | None
 """Text, a time in milliseconds, or None, which is shown as ``-``."""
 
 
 def table(header: list[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """A table with aligned columns: the first and the last to the left, the others to the right.
+    """A table as text: the first and the last column are aligned to the left, the others to the
+    right.
 
-    All times in a column have the same unit. Text in the last column that would exceed ``WIDEST``
-    is wrapped.
+    All times in a column are shown in the same unit. Text in the last column is wrapped if the
+    table would be wider than ``WIDEST``.
     """
     columns = [_shown(column) for column in zip(header, *rows, strict=True)]
     widths = [max(map(len, column)) for column in columns]

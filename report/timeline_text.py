@@ -1,9 +1,9 @@
-"""The timeline in a terminal: one row per rank, and as many columns as fit.
+"""The timeline as text for a terminal: one row per rank, and as many columns as fit.
 
-Each column shows the op that runs at its middle. An op is shown as its kind and microbatch,
-followed by a fill character of its kind, so that the picture can be read without colours. A pair of
-ops that run at once is one cell with both microbatches. Copies to and from the host have their own
-rows::
+Each column shows the op that runs at the middle of its time interval. An op is shown as its kind
+and microbatch, followed by a fill character for its kind, so that the picture can be read without
+colors. A pair of ops that run at once is one cell with both microbatches. Copies to and from the
+host have their own rows::
 
     rank 0 │F0─F1─F2─····B0══W0┄P3/1≡≡≡≡
         out│   O0→→→
@@ -40,7 +40,10 @@ _COPIES = {OpKind.O: "out", OpKind.L: "back"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Mark:
-    """A mark from ``start`` to ``end``: the first of ``names`` that fits, followed by ``fill``."""
+    """An op, pair or average from ``start`` to ``end`` in ms.
+
+    It is shown as the first of ``names`` that fits, followed by ``fill``.
+    """
 
     start: float
     end: float
@@ -49,21 +52,26 @@ class _Mark:
     rgb: Colour
 
     def text(self, length: int) -> str:
-        """``F12──``, or ``F──`` if the number does not fit, or ``F``."""
+        """The mark as text of ``length`` characters: ``F12──``, or ``F──`` if the number does not
+        fit, or ``F``."""
         name = next((name for name in self.names if len(name) <= length), self.names[-1])
         return name + self.fill * (length - len(name))
 
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """``width`` columns for the times from 0 to ``end``, with ANSI ``colours`` on request."""
+    """The layout of a picture: ``width`` columns for the times from 0 to ``end`` in ms.
+
+    ``colours``: whether text has ANSI colors.
+    """
 
     width: int
     end: float
     colours: bool
 
     def line(self, marks: Sequence[_Mark], idle: tuple[float, float] = (0.0, 0.0)) -> str:
-        """The marks as text. Columns without a mark in the interval ``idle`` count as idle."""
+        """A row of marks as text. Columns without a mark are shown as idle within the interval
+        ``idle``, and as blanks outside of it."""
         starts = [mark.start for mark in marks]
         cells: list[tuple[_Mark | None, str]] = []
         for column in range(self.width):
@@ -86,7 +94,12 @@ class _Page:
         return f"\x1b[{ink};48;2;{red};{green};{blue}m{text}\x1b[0m"
 
     def levels(self, steps: Sequence[tuple[float, float]], most: float) -> str:
-        """For each column, a block whose height is the largest memory held in its time."""
+        """One block character per column, whose height shows the maximum memory held during the
+        column's time.
+
+        ``steps``: pairs (time, memory held from then on); ``most``: the memory shown at full
+        height.
+        """
         held, scale = np.zeros(self.width), self.width / self.end if self.end > 0 else 0.0
         for (start, size), (stop, _) in pairwise([*steps, (self.end, 0.0)]):
             columns = slice(int(start * scale), math.ceil(stop * scale))
@@ -110,10 +123,11 @@ def timeline_text(
     memory: float | None = None,
     end: float | None = None,
 ) -> str:
-    """The schedule as text with ``columns`` characters per line, and ANSI colours on request.
+    """The schedule as text: a title, the rows with axis and legend, and a summary.
 
-    ``name``: the user's name for it. ``memory``: if given, draw each rank's memory over time, from
-    0 to this. ``end``: the end of the time axis, by default the schedule's own.
+    ``name``: the user's name for the schedule. ``columns``: characters per line. ``colours``: use
+    ANSI colors. ``memory``: if given, also draw each rank's memory over time, with this as full
+    scale. ``end``: the end of the time axis in ms, by default that of the schedule.
     """
     schedule = timed(schedule)
     lines = [caption(name, schedule), bare_timeline(schedule, columns, colours, memory, end)]
@@ -128,7 +142,7 @@ def bare_timeline(
     memory: float | None = None,
     end: float | None = None,
 ) -> str:
-    """Only the rows, the axis and the legend, without a title and figures."""
+    """The rows, the axis and the legend of :func:`timeline_text`, without title and summary."""
     schedule = timed(schedule)
     found, head = rows(schedule), len(f"rank {schedule.problem.ranks - 1}") + 2
     page = _Page(max(10, columns - head - 1), last(schedule) if end is None else end, colours)
@@ -147,7 +161,11 @@ def bare_timeline(
 
 
 def _rows_of_copies(found: Sequence[RankBars]) -> dict[str, tuple[OpKind, ...]]:
-    """The rows of copies below each rank's row: one, or one per direction if some overlap."""
+    """The rows of copies below each rank's row, as kinds of copies by the row's name.
+
+    One row for both directions, or one per direction if copies of a rank overlap; empty if there
+    are no copies.
+    """
     if not any(row.copies for row in found):
         return {}
     copies = (sorted(row.copies, key=lambda bar: bar.start) for row in found)
@@ -157,14 +175,15 @@ def _rows_of_copies(found: Sequence[RankBars]) -> dict[str, tuple[OpKind, ...]]:
 
 
 def _copies(row: RankBars, kinds: Sequence[OpKind], page: _Page) -> list[_Mark]:
-    """The marks of a rank's copies, each at least a column wide, so that short ones are visible."""
+    """The marks of a rank's copies, each at least one column wide, so that short copies are
+    visible."""
     bars = (bar for bar in row.copies if bar.op and bar.op.kind in kinds)
     marks, least = map(_mark, sorted(bars, key=lambda bar: bar.start)), page.end / page.width
     return [replace(mark, end=max(mark.end, mark.start + least)) for mark in marks]
 
 
 def _marks(bars: Iterable[Bar]) -> Iterator[_Mark]:
-    """One mark per bar; a pair that runs at once is one mark."""
+    """Yield one mark per bar, but a single mark for a pair that runs at once."""
     first: Bar | None = None
     for bar in bars:
         if bar.half == 0:

@@ -9,11 +9,11 @@ import torch
 
 from pipeloom.ir.errors import InputError
 
-CYCLES = 1.5e6  # of a GPU's clock per millisecond, approximately
+CYCLES = 1.5e6  # approximate number of GPU clock cycles per millisecond
 
 
 class Device:
-    """Operations of one device, by torch's module for its type (``torch.cuda``, ``torch.xpu``).
+    """Operations on ``device`` by torch's module for its type, such as ``torch.cuda``.
 
     ``torch.cpu`` has streams and events, too. They do nothing, as work on a CPU is complete when a
     call returns.
@@ -25,39 +25,42 @@ class Device:
 
     @property
     def is_host(self) -> bool:
-        """Whether its memory is the host's."""
+        """Whether the device is a CPU, so that its memory is the host's."""
         return self.device.type == "cpu"
 
     def stream(self) -> torch.Stream:
-        """A new stream."""
+        """Returns a new stream."""
         stream: torch.Stream = self._torch.Stream(self.device)
         return stream
 
     def event(self, *, timed: bool = False) -> torch.Event:
-        """Returns a new event; if ``timed``, it records the time at which it is reached."""
+        """Returns a new event; if ``timed``, it records the time at which a stream reaches it."""
         event: torch.Event = self._torch.Event(*((True,) if timed else ()))
         return event
 
     def use(self, stream: torch.Stream) -> AbstractContextManager[object]:
-        """A context whose work is queued on ``stream``."""
+        """Returns a context in which work is queued on ``stream``."""
         context: AbstractContextManager[object] = self._torch.stream(stream)
         return context
 
     def current(self) -> torch.Stream:
-        """Returns the stream on which work is queued now."""
+        """Returns the device's current stream, on which work is queued."""
         stream: torch.Stream = self._torch.current_stream(self.device)
         return stream
 
     def synchronize(self) -> None:
-        """Waits until all queued work is done; returns at once on a CPU."""
+        """Waits until all work queued on the device is done; returns immediately on a CPU."""
         self._torch.synchronize(self.device)
 
     def peak_memory(self) -> int | None:
-        """Returns the peak bytes in use by the allocator since its reset; None on a CPU."""
+        """Returns the peak bytes that torch's allocator had in use since the last reset.
+
+        Returns None on a CPU.
+        """
         return None if self.is_host else self._torch.max_memory_allocated(self.device)
 
     def generator(self) -> torch.Generator:
-        """Returns the default generator of random numbers."""
+        """Returns torch's default random number generator of the device."""
         if self.is_host:
             return torch.default_generator
         current, index = self._torch.current_device(), self.device.index
@@ -66,13 +69,16 @@ class Device:
         return generator
 
     def keep_busy(self, milliseconds: float) -> None:
-        """Keeps the current stream of a GPU busy for about this time, to let the host run ahead."""
+        """Keeps the current stream of a GPU busy for about this time, so that the host runs ahead.
+
+        Does nothing on other devices.
+        """
         if self.device.type == "cuda":
             self._torch._sleep(int(milliseconds * CYCLES))
 
 
 def accelerator() -> Any:
-    """Returns torch's module for this machine's accelerator; ``torch.cpu`` if there is none."""
+    """Returns torch's module for this machine's accelerator, or ``torch.cpu`` if it has none."""
     return torch.get_device_module()
 
 
@@ -88,14 +94,17 @@ def check_devices() -> None:
 
 
 def with_index(device: torch.device) -> torch.device:
-    """Returns ``device`` with an index; by default, that of the current device of its type."""
+    """Returns ``device`` with an index: its own, or else that of the current device of its type.
+
+    A CPU is returned unchanged.
+    """
     if device.type == "cpu" or device.index is not None:
         return device
     return torch.device(device.type, torch.get_device_module(device).current_device())
 
 
 def set_gpu(index: int) -> None:
-    """Makes a GPU this process's current one."""
+    """Makes the GPU with this index the current device of this process."""
     torch.cuda.set_device(index)
 
 

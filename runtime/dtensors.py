@@ -18,13 +18,13 @@ PLAIN = (Tensor, nn.Parameter)
 
 
 def is_dtensor(tensor: object) -> TypeGuard[DTensor]:
-    """Whether a tensor is a DTensor; does not import them."""
+    """Whether a value is a DTensor; does not import torch's DTensor module (about 1 s)."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def parts(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Returns the tensors with memory that it consists of: itself, or those inside a subclass."""
+    """Returns the plain tensors that hold a tensor's memory: those inside a subclass, or itself."""
     if type(tensor) in PLAIN or not is_traceable_wrapper_subclass(tensor):
         return (tensor,)
     names, _ = tensor.__tensor_flatten__()
@@ -46,7 +46,10 @@ class _Arrived(torch.autograd.Function):
 
 
 def arrived(tensor: Tensor) -> Tensor:
-    """Returns the result of a pending collective, or ``tensor`` itself; differentiable."""
+    """Waits for a collective whose result is ``tensor``, and returns the result; differentiable.
+
+    Returns any other tensor unchanged.
+    """
     if not isinstance(tensor, AsyncCollectiveTensor):
         return tensor
     found: Tensor = _Arrived.apply(tensor)  # type: ignore[no-untyped-call]
@@ -55,14 +58,15 @@ def arrived(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def local(tensor: Tensor) -> Tensor:
-    """Returns the local part of a DTensor, which shares its memory; other tensors unchanged."""
+    """Returns the local part of a DTensor, which shares memory with it; other tensors unchanged."""
     return arrived(tensor.to_local()) if is_dtensor(tensor) else tensor
 
 
 def whole(parameter: Tensor, part: Tensor) -> Tensor:
-    """Returns a tensor with the layout of ``parameter`` whose local part is ``part``.
+    """Returns a DTensor with the layout of ``parameter`` whose local part is ``part``.
 
-    Differentiable: the gradient gets the layout of the part, by collectives if necessary.
+    If ``parameter`` is no DTensor, returns ``part``. Differentiable: a gradient in another layout
+    is converted to this one, by collectives if necessary.
     """
     if not is_dtensor(parameter):
         return part
@@ -79,9 +83,10 @@ def whole(parameter: Tensor, part: Tensor) -> Tensor:
 
 
 def set_local(parameter: nn.Parameter, part: Tensor) -> None:
-    """Makes ``part`` the local data of ``parameter``, possibly in another dtype; same object.
+    """Makes ``part`` the local data of ``parameter``, which stays the same object.
 
-    In-place changes of ``part`` do not increment the parameter's version counter.
+    ``part`` may have another dtype. In-place changes of ``part`` do not increment the parameter's
+    version counter.
     """
     part = part.data
     data = whole(parameter, part)
@@ -93,9 +98,10 @@ def set_local(parameter: nn.Parameter, part: Tensor) -> None:
 
 @torch.no_grad()
 def lay_out(parameters: Iterable[nn.Parameter]) -> None:
-    """Gives gradients the layout of their parameters; all processes of the meshes call it.
+    """Converts gradients that are DTensors to the layout of their parameters.
 
-    torch leaves some of them as partial sums over a mesh, and others unsharded.
+    torch leaves some gradients as partial sums over a mesh, and others unsharded. All processes of
+    the parameters' meshes call this.
     """
     for parameter in parameters:
         gradient, layout = parameter.grad, getattr(parameter, "placements", None)

@@ -14,7 +14,7 @@ class ExecutionError(PipeloomError):
 
 
 class ShapeError(PipeloomError):
-    """A tensor's shape or dtype differs from what was agreed on."""
+    """A tensor, batch or output has another shape, dtype or structure than expected."""
 
     exit_code = 1
 
@@ -34,10 +34,11 @@ class ChangedInPlaceError(InputError):
 class LaunchError(PipeloomError):
     """A process of a launch failed.
 
-    ``rank``: the first that failed; None if there was no answer in time. ``details``: its
-    traceback. ``exit_code``: that of the error it raised. ``moment``: when it reported the error,
-    on the machine's monotonic clock; 0 if it died. ``ours``: whether the error is one of
-    pipeloom's, which states in one line where it happened.
+    ``rank``: the number of the process that failed first; None if the processes did not answer in
+    time. ``details``: the traceback of the error that this process raised. ``exit_code``: the exit
+    code of that error. ``moment``: when the process reported it, in seconds of the machine's
+    monotonic clock; 0 if the process died. ``ours``: whether the error is one of pipeloom's, whose
+    message states in one line where it happened.
     """
 
     def __init__(
@@ -56,7 +57,10 @@ class LaunchError(PipeloomError):
 
 
 def advice(error: Exception) -> str:
-    """Returns advice for an error of torch that does not explain the problem, else ""."""
+    """Returns advice to append to the message of torch's error for a leaf changed in place.
+
+    That message does not explain the problem. Returns "" for other errors.
+    """
     if "a leaf Variable that requires grad" not in str(error):
         return ""
     return " Its input, or a parameter, is changed in place: expected a copy to be (inplace=False)."

@@ -1,4 +1,4 @@
-"""Excludes code from torch.compile and from traces; tested with torch 2.13."""
+"""Excludes functions from torch.compile, and code from traces; tested with torch 2.13."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def uncompiled(function: Function) -> Function:
-    """Excludes a function, and all that it calls, from compilation inside a compiled module.
+    """Excludes a function, and all functions that it calls, from torch.compile; returns it.
 
-    Compiled, it would use a tensor's version from another call. Same as ``torch.compiler.disable``,
-    without its overhead per call and its import.
+    In a compiled module, the function would otherwise use a tensor's version counter from an
+    earlier call. Same as ``torch.compiler.disable``, without its overhead per call and its import.
     """
     skip = eval_frame._FrameAction.SKIP
     strategy = eval_frame._FrameExecStrategy(skip, skip)
@@ -27,6 +27,6 @@ def uncompiled(function: Function) -> Function:
 
 
 def untraced() -> AbstractContextManager[Any]:
-    """A context inside a trace in which tensors are computed as usual."""
+    """Returns a context in which operations inside a trace compute tensors as outside of it."""
     found: AbstractContextManager[Any] = _disable_current_modes()
     return found

@@ -1,4 +1,4 @@
-"""The origin of recorded figures: the machine, the commit and hashes of the library's code."""
+"""The origin of recorded results: the machine, the commit, and hashes of the library's code."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _LIBRARY = Path(pipeloom.__file__).parent
 
 
 def environment() -> dict[str, Any]:
-    """The origin of a figure, as a JSON object.
+    """The origin of a measurement made now, as a dictionary for JSON.
 
     It contains :func:`machine`, the date, the load average of the last minute, the commit (with
-    ``+`` if there are uncommitted changes) and, for each folder of the library, a hash of its code,
-    which does not depend on comments and docstrings.
+    ``+`` if there are uncommitted changes) and, for each folder of the library, a hash of its code
+    that does not depend on comments and docstrings.
     """
     found = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": _commit()}
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
@@ -37,7 +37,8 @@ def environment() -> dict[str, Any]:
 
 
 def machine() -> dict[str, str]:
-    """The processor, the Python version, and the versions of the installed :data:`PACKAGES`."""
+    """The processor, the Python version, and the versions of those :data:`PACKAGES` that are
+    installed."""
     found = {"cpu": _cpu(), "python": platform.python_version()}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -46,7 +47,7 @@ def machine() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """The commit of the measured library; None outside of a checkout."""
+    """The commit of the measured library, or None if it is not in a git checkout."""
     try:
         return _git("rev-parse", "--short=12", "HEAD") + "+" * bool(_git("status", "--porcelain"))
     except (OSError, subprocess.CalledProcessError):

@@ -3,9 +3,9 @@
 Usage: ``python -m tools.mutants ROOM TESTS... [--count 20] [--seed 0] [--seconds 60]``, for example
 ``python -m tools.mutants ir/cost tests/property/ir tests/conformance``. A mutant is one changed
 operator, comparison, constant or condition in a copy of the tree. It is killed if pytest fails or
-takes longer than ``--seconds``, which is twice the time that the tests may take without it.
+takes longer than ``--seconds``; without a mutant, the tests must pass in half of that time.
 Kernels, which numba caches, and lines that only raise or describe are not changed. Survivors are
-listed; some of them do not change behaviour.
+listed; some of them do not change the behavior.
 
 ``--other TREE TESTS...`` compares two test suites: mutants are drawn from those that both trees
 have, and each is tested with the tests of its tree.
@@ -40,13 +40,14 @@ QUIET = (ast.Raise, ast.Assert, ast.ImportFrom, ast.Import, ast.AnnAssign, ast.J
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed file, in which the text of ``node`` is replaced by ``new``."""
+    """A change of one file: the text of the expression ``node`` is replaced by ``new``."""
 
     path: Path
     node: ast.expr
     new: str
     place: str
-    """The names of the class and function, and a number that distinguishes equal texts in it."""
+    """The names of the class and function that contain the expression, and a number that
+    distinguishes equal texts there."""
 
     @property
     def key(self) -> tuple[Path, str, str, str]:
@@ -72,7 +73,8 @@ def is_kernel(node: ast.AST) -> bool:
 
 
 def expressions(node: ast.AST, place: str = "") -> Iterator[tuple[str, ast.expr]]:
-    """The expressions below a node that may be changed, each with its class and function."""
+    """Yield the expressions below ``node`` that may be changed, each after the names of its class
+    and function."""
     for child in ast.iter_child_nodes(node):
         if not (isinstance(child, QUIET) or is_kernel(child)):
             if isinstance(child, ast.expr):
@@ -82,7 +84,8 @@ def expressions(node: ast.AST, place: str = "") -> Iterator[tuple[str, ast.expr]
 
 
 def changed(node: ast.expr) -> str | None:
-    """The changed text of an expression, or None if it cannot be changed."""
+    """The text of an expression after the change, or None if this kind of expression is not
+    changed."""
     copy = deepcopy(node)
     match copy:
         case ast.BinOp() | ast.BoolOp() if type(copy.op) in OPERATORS:
@@ -103,7 +106,7 @@ def changed(node: ast.expr) -> str | None:
 
 
 def mutants(tree: Path, room: str) -> list[Mutant]:
-    """All mutants of the files in a folder."""
+    """All mutants of the files in the folder ``room`` of a tree."""
     found = []
     for path in sorted((tree / room).rglob("*.py")):
         counts = Counter[tuple[str, str]]()
@@ -117,14 +120,18 @@ def mutants(tree: Path, room: str) -> list[Mutant]:
 
 
 def common(trees: Sequence[Path], room: str) -> list[tuple[Mutant, ...]]:
-    """The mutants that all trees have: in the same file, class and function, with the same text."""
+    """The mutants that all trees have, as tuples with one mutant per tree: in the same file, class
+    and function, with the same text."""
     found = [{mutant.key: mutant for mutant in mutants(tree, room)} for tree in trees]
     return [tuple(one[key] for one in found) for key in found[0] if all(key in o for o in found)]
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Tests of a checkout, and a copy of the checkout in which they run."""
+    """The tests of a checkout, and a copy of that checkout in which they run.
+
+    ``source``: the checkout. ``tests``: paths for pytest. ``tree``: the folder of the copy.
+    """
 
     source: Path
     tests: Sequence[str]
@@ -150,7 +157,7 @@ class Suite:
         return code != 0
 
     def finds(self, mutant: Mutant, seconds: float) -> bool:
-        """Whether the tests find the mutant; prints it if they do not."""
+        """Whether the tests find the mutant; if they do not, it is printed."""
         path = self.tree / mutant.path
         original = path.read_bytes()
         mutant.write(self.tree)
@@ -163,7 +170,8 @@ class Suite:
         return found
 
     def copy(self, seconds: float) -> bool:
-        """Copy the checkout; returns whether its tests pass in half of ``seconds``."""
+        """Copy the checkout to ``tree``. Returns whether its unchanged tests pass in half of
+        ``seconds``."""
         ignored = shutil.ignore_patterns(".*")
         shutil.copytree(self.source, self.tree, symlinks=True, ignore=ignored)
         warm = not self.failed(10 * seconds)  # also compiles kernels

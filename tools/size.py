@@ -34,7 +34,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def code_lines(source: str) -> int:
-    """The number of lines of ``source`` that hold code."""
+    """The number of lines of ``source`` that contain code."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in IGNORED:
@@ -43,7 +43,8 @@ def code_lines(source: str) -> int:
 
 
 def docstring_lines(source: str) -> set[int]:
-    """The lines of docstrings: string expressions at the start of a body or after an assignment."""
+    """The numbers of the lines of docstrings: strings at the start of a body or after an
+    assignment."""
     lines: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, DOCUMENTED):
@@ -68,15 +69,16 @@ def _documents(earlier: ast.stmt | None) -> bool:
 
 
 def words(text: str) -> int:
-    """The number of words of a page, without code blocks and parts generated from records."""
+    """The number of words of a page, without code blocks and without parts generated from
+    records."""
     written = r"<!-- (?:rows|claims)\b.*?<!-- end -->"
     prose = re.sub(written, "", text, flags=re.DOTALL).split("```")[::2]
     return sum(len(part.split()) for part in prose)
 
 
 def tracked(folder: str, ending: str) -> list[Path]:
-    """The files below ``folder`` with this ending that git tracks or would add, sorted, without
-    links."""
+    """The files below ``folder`` whose names end in ``ending`` and that git tracks or would add,
+    sorted, without symbolic links."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "--", folder],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -91,13 +93,13 @@ def room_files(folders: Iterable[str], ending: str) -> list[Path]:
 
 @cache
 def measured(path: Path) -> int:
-    """The number of code lines of a Python file, or of words of a page."""
+    """The number of code lines of a Python file, or the number of words of a page."""
     text = path.read_text(encoding="utf-8")
     return code_lines(text) if path.suffix == ".py" else words(text)
 
 
 def rows(budgets: dict[str, dict[str, object]]) -> list[tuple[str, int, int, str]]:
-    """Each budget as (name, size, budget, unit)."""
+    """Each budget as (name, current size, budget, unit)."""
     found = []
     for name, budget in budgets.items():
         folders, most = budget["of"], budget["most"]
@@ -117,7 +119,10 @@ def _within(path: Path, folders: Sequence[str]) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the table of budgets, or the files of ``FOLDER`` by size. Returns the exit code."""
+    """Print the table of budgets, or the files of the given folders by size.
+
+    Returns the exit code: 1 if a budget is exceeded.
+    """
     parser = argparse.ArgumentParser(prog="python -m tools.size", description=__doc__)
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help="list these folders' files")
     parser.add_argument("--files", type=int, default=20, metavar="N", help="at most so many files")

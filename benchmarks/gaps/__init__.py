@@ -1,6 +1,6 @@
-"""Gaps between schedules and their proven bounds.
+"""Gaps between the costs of schedules and their proven lower bounds.
 
-The parts are: kinds of problems, the memory frontier, placements, recomputation and offload.
+The parts are: kinds of problems, the memory frontier, placements, and recomputation with offload.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROOMS = ("ir", "solver")
 _ALL = parts(kinds, frontier, placements, remat)
 cases, measure, judge, columns = _ALL.cases, _ALL.measure, _ALL.judge, _ALL.columns
 WORSE = 1e-3
-"""Relative increase above which a cost counts as worse; costs may depend on the clock."""
+"""Relative increase above which a cost counts as worse. Smaller ones can be due to time limits."""
 
 
 def worse(before: Row, now: Row) -> Iterator[str]:
@@ -25,6 +25,6 @@ def worse(before: Row, now: Row) -> Iterator[str]:
 
 
 def files(rows: Rows) -> dict[str, str]:
-    """The picture of the memory frontier of one model."""
+    """The picture of the memory frontier of one model, as the text of an SVG file by path."""
     known = [*of_part(rows, "frontier below"), *of_part(rows, "frontier table5")]
     return {"docs/images/frontier-6.2b.svg": picture("6.2B-24", known)}

@@ -1,7 +1,7 @@
-"""The memory frontier: gaps of sets of instances with one stage per rank, and the targets.
+"""The memory frontier: gaps for sets of instances with one stage per rank, and their targets.
 
-Each instance is solved in a new process, so that none profits from caches of an earlier one, and
-the peak memory is its own. Times are those of ``optimize``, in seconds.
+Each instance is solved in a new process, so that it does not profit from caches of earlier ones,
+and so that its peak memory can be measured. Times are those of the solver, in seconds.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ SEEDS = 40
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A problem and the time in seconds in which it is to be solved.
+    """A problem, and the time limit in seconds within which it is to be solved.
 
-    ``row`` groups instances in the table: a row of table 5, or a kind. ``share`` is the memory
-    limit in units of P x M_B (M_B of the base profile if stages differ). ``published`` is the
-    bubble rate of the published heuristic at this limit, if known.
+    ``row``: groups instances in the table; a row of table 5 of the Zero Bubble paper, or a kind.
+    ``share``: the memory limit in units of P x M_B (if stages differ, with M_B of the profile that
+    they are derived from). ``published``: the bubble rate of the paper's heuristic at this limit,
+    if known.
     """
 
     name: str
@@ -48,16 +49,16 @@ class Instance:
 
 
 def table5() -> Iterator[Instance]:
-    """The twelve rows of table 5 at six limits; 10 s on 8 ranks, 30 s on more."""
+    """The twelve rows of table 5 at six memory limits, with 10 s on 8 ranks and 30 s on more."""
     for row in load_rows():
         for share in SHARES:
             yield _of_row(row, share, 10.0 if row.profile.ranks <= 8 else 30.0)
 
 
 def below() -> Iterator[Instance]:
-    """The twelve rows at limits below P x M_B, down to one microbatch at a time.
+    """The twelve rows of table 5 at limits below P x M_B, down to that of one microbatch at a time.
 
-    20 s on 8 ranks, 30 s on more.
+    The time limit is 20 s on 8 ranks and 30 s on more.
     """
     for row in load_rows():
         least = smallest_limit(Problem.linear(row.profile, row.microbatches))[0]
@@ -72,14 +73,17 @@ def unequal_stages() -> Iterator[Instance]:
 
 
 def odd_limits() -> Iterator[Instance]:
-    """Unequal stages at limits below or between multiples of P x M_B, for each objective."""
+    """Unequal stages or links at memory limits below or between multiples of P x M_B.
+
+    The objectives, period and makespan, alternate.
+    """
     for kind, seed in product(KINDS, range(8)):
         objective = Objective.MAKESPAN if seed % 2 else Objective.PERIOD
         yield _of_kind(kind, seed, unequal(kind, seed, objective, ODD_SHARES))
 
 
 def scale() -> Iterator[Instance]:
-    """The 6.2B profile on 64 and 256 ranks: 196,608 and 786,432 ops."""
+    """The 6.2B profile on 64 and 256 ranks with 1,024 microbatches: 196,608 and 786,432 ops."""
     row = next(row for row in load_rows() if str(row) == "6.2B-24")
     for (ranks, microbatches), share in product(SCALE, (1.0, 1.5, 2.0)):
         profile = Profile(row.profile.stages[:1] * ranks, ranks, row.profile.t_comm)
@@ -89,7 +93,8 @@ def scale() -> Iterator[Instance]:
 
 
 def makespan() -> Iterator[Instance]:
-    """Instances of table 5 and some with unequal stages, with the makespan as objective."""
+    """The rows of table 5 and some instances with unequal stages or links, with the makespan as
+    objective."""
     for row, share in product(load_rows(), (1, 1.5, 2)):
         yield _of_row(row, share, 20.0, Objective.MAKESPAN)
     for kind, seed in product(KINDS, range(8)):
@@ -110,10 +115,10 @@ SETS: dict[str, Callable[[], Iterator[Instance]]] = {
 class Target:
     """The requirements for a set of instances.
 
-    ``words`` describes the set. ``optimal``: the least share of schedules that are proven optimal.
-    ``median``, ``nearly_all`` (95th percentile) and ``worst``: the largest gaps allowed.
-    ``on_time``: whether solves must keep their time limit, with the tolerance ``TIME``. ``memory``:
-    the largest peak memory in bytes.
+    ``words``: a description of the set. ``optimal``: the minimum fraction of schedules that are
+    proven optimal. ``median``, ``nearly_all`` (95th percentile) and ``worst``: the largest gaps
+    allowed. ``on_time``: whether solves must keep their time limit, with the tolerance ``TIME``.
+    ``memory``: the largest peak memory allowed, in bytes.
     """
 
     words: str
@@ -135,10 +140,11 @@ TARGETS = {
     "makespan": Target("Table 5's models and unequal ones, for the makespan", median=0.01),
     "scale": Target("64 and 256 ranks, 1,024 microbatches", worst=0.01, on_time=True, memory=4e9),
 }  # fmt: skip
-"""The requirements by set."""
+"""The requirements by set of instances."""
 USUAL = ("table5", "below", "scale")
 TIME, MIB = 1.2, 2**20
-"""The largest ratio of a solve's time to its limit, for ``on_time``; bytes in a MiB."""
+"""The largest allowed ratio of a solve's time to its time limit, for ``on_time``; and the number of
+bytes in a MiB."""
 
 
 def _part(name: str) -> str:
@@ -155,9 +161,10 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Figures:
-    """Solve one instance; time and peak memory are those of ``optimize`` only.
+    """Solve one instance; time and peak memory include only the solver.
 
-    ``cpu_seconds`` sums over all threads. It shows whether other programs used the machine.
+    ``cpu_seconds`` is summed over all threads. Compared with ``seconds``, it shows whether other
+    programs used the machine.
     """
     one: Instance = case.given["instance"]
     begin, computed = perf_counter(), process_time()

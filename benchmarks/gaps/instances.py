@@ -1,6 +1,6 @@
-"""Random instances by kind, reproducible from kind, number and seed.
+"""Random problems by kind, reproducible from kind, number and seed.
 
-Instances with an even number have equal stages; in the others, times vary by up to 20 %.
+Problems with an even number have equal stages. In the others, times differ by up to 20 %.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pipeloom.ir import Link, Links, Objective, Placement, Problem, Profile, Sha
 
 RANKS = (4, 4, 6, 6, 8, 8, 8, 12, 16, 16)
 SHARES = (0.4, 0.5, 0.75, 0.5, 0.4, 0.6, 1.0, 0.75, 0.5, 1.0)
-"""Memory limits of the ten instances of a kind, in units of P x M_B of an average rank."""
+"""The memory limits of the ten problems of a kind, in units of P x M_B of an average rank."""
 TIGHT = (0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.3, 0.4, 0.5, 0.6)
 SPREAD = 0.2
 GB = 1e9
 
 Rng = np.random.Generator
 Placed = tuple[Callable[[int], Placement], int]
-"""A function from the number of ranks to a placement, and the number of stages on each rank."""
+"""A function from the number of ranks to a placement, and the number of stages per rank."""
 V: Placed = (Placement.v, 2)
 INTERLEAVED: Placed = (lambda ranks: Placement.interleaved(ranks, 2), 2)
 PLACED: Mapping[str, Placed] = {
@@ -36,9 +36,9 @@ KINDS = (*PLACED, *RELIEVED, "little memory", "makespan", "weights")
 
 
 def problem_of(kind: str, number: int, seed: int) -> Problem:
-    """Instance ``number`` of a kind.
+    """The problem with the given number, of a kind.
 
-    There are three microbatches per rank, or two when weights are passed.
+    It has three microbatches per rank, or two if weights are passed.
     """
     rng = np.random.default_rng([KINDS.index(kind), number, seed])
     if kind in RELIEVED:
@@ -57,7 +57,12 @@ def problem_of(kind: str, number: int, seed: int) -> Problem:
 def _stages(
     count: int, number: int, rng: Rng, spread: float | None = None, **sizes: Any
 ) -> tuple[StageProfile, ...]:
-    """Stages with T_F of about 10, and T_B and T_W in the proportions of measured transformers."""
+    """Stages with a T_F of about 10 ms, and with T_B and T_W in proportions measured on
+    transformers.
+
+    ``spread``: the maximum relative deviation of times, by default ``SPREAD`` for odd numbers and 0
+    for even ones. ``sizes``: further fields of each stage.
+    """
     spread = SPREAD * (number % 2) if spread is None else spread
     base = 10 * np.array([1.0, rng.uniform(0.9, 1.2), rng.uniform(0.6, 1.0)])
     times = base * rng.uniform(1 - spread, 1 + spread, (count, 3))
@@ -74,7 +79,10 @@ def _placed(
     objective: Objective = Objective.PERIOD,
     spread: float | None = None,
 ) -> Problem:
-    """A problem with M_B = 1 whose limit admits at least one microbatch."""
+    """A problem with M_B = 1 and a memory limit of at least one microbatch.
+
+    ``share``: the memory limit in units of P x M_B of a rank.
+    """
     (place, chunks), ranks = placed, RANKS[number]
     stages = _stages(ranks * chunks, number, rng, spread)
     limit = max(share * ranks * chunks, chunks * 1.0)
@@ -83,9 +91,10 @@ def _placed(
 
 
 def _relieved(number: int, rng: Rng, key: str) -> Problem:
-    """One stage per rank with M_B of 1 GB, which can be reduced to 2 % by recomputation or offload.
+    """A problem with one stage per rank and M_B = 1 GB, which recomputation or offload reduces to 2
+    %.
 
-    ``key`` is ``m_r`` (recomputation) or ``m_o`` (offload).
+    ``key``: ``m_r`` (recomputation) or ``m_o`` (offload).
     """
     ranks, again = RANKS[number], 0.9 if key == "m_r" else None
     relieved: dict[str, Any] = {key: 0.02 * GB}
@@ -100,9 +109,9 @@ def _relieved(number: int, rng: Rng, key: str) -> Problem:
 
 
 def _weights(number: int, rng: Rng) -> Problem:
-    """Weight passing over links that share wires, with two microbatches per rank.
+    """A problem with weight passing over links that share wires, and two microbatches per rank.
 
-    A hop takes 0.1 to 0.5 of an F.
+    The weights of a stage take 0.1 to 0.5 of an F per hop.
     """
     ranks, size = RANKS[number], 1e6
     stages = _stages(ranks, number, rng, weight_bytes=size)

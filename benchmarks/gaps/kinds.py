@@ -1,7 +1,7 @@
-"""Gaps between the best schedule found and the proven bound, by kind of problem.
+"""Gaps between the best schedule found and the proven lower bound, by kind of problem.
 
-There are ten instances of each kind. They are solved with 30 seconds each, and again with a limit
-on work, which gives the same result on a busy machine.
+There are ten instances of each kind. Each is solved with a limit of 30 seconds, and again with a
+limit on work, which gives the same result on a busy machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """Cost, bound, and the relative gap between them."""
+    """The cost, the lower bound, and the gap between them."""
     kind, number = case.given["kind"], case.given["number"]
     problem = problem_of(kind, number, SEED)
     schedule = solve(problem, **LIMITS[case.part])
@@ -49,7 +49,8 @@ def measure(case: Case) -> Row:
 
 
 def figures(rows: Rows) -> dict[str, float]:
-    """The median gap, the 90th percentile ("nine of ten"), and the worst gap."""
+    """The median gap of the rows, the 90th percentile ("nine of ten"), and the largest gap
+    ("worst")."""
     gaps = sorted(row["gap"] for row in rows)
     nine = gaps[int(np.ceil(0.9 * len(gaps))) - 1]
     return {"median": float(np.median(gaps)), "nine of ten": nine, "worst": gaps[-1]}
@@ -71,7 +72,7 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _missed(part: str, rows: Rows) -> Iterator[Claim]:
-    """One claim that lists the kinds whose gaps exceed a target."""
+    """Yield one claim that lists the kinds whose gaps exceed a target."""
     over = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
         found = figures([row for row in rows if row["kind"] == kind])

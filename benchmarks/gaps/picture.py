@@ -1,4 +1,5 @@
-"""A picture of the memory frontier: memory limit against bubble, bound, and published heuristic."""
+"""A picture of the memory frontier: bubble rate by memory limit, with lower bounds and the
+published heuristic."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ SCOPE = "one stage per rank, passing activations"
 
 
 def picture(row: str, cells: Iterable[dict[str, Any]]) -> str:
-    """An SVG of the recorded cells of one row of table 5, with limits in units of M_B."""
+    """The text of an SVG file with the recorded figures for one row of table 5.
+
+    ``cells``: recorded rows, of which those for ``row`` are shown. Limits are in units of M_B.
+    """
     known = [cell for cell in cells if cell["row"] == row]
     points = [
         FrontierPoint(_limit(c), c["bubble"], c["bound_bubble"], c["status"] == "optimal")

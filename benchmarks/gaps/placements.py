@@ -1,4 +1,4 @@
-"""``optimize`` without a given placement, compared with ``optimize`` for each placement."""
+"""``optimize`` without a given placement, compared with ``optimize`` for each single placement."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from . import unequal
 
 PART, NUMBER, SEED, SECONDS, RUNS = "placements", 10, 1, 20.0, 3
 MOST, MOST_MEAN = 0.01, 0.005
-"""Largest and mean relative excess allowed over the best placement solved by itself."""
+"""The largest and the mean relative excess allowed over the cost for the best placement solved by
+itself."""
 WRITTEN, MOST_BUBBLE = "equal stages", 0.005
-"""The profile that is not random, and the largest bubble allowed for it."""
+"""The name of the case whose profile is not random, and the largest bubble rate allowed for it."""
 
 
 Asked: TypeAlias = tuple[str, Profile, int, float]
-"""A description, a profile with one stage per rank, microbatches, and the memory limit."""
+"""A description, a profile with one stage per rank, the number of microbatches, and the memory
+limit."""
 
 
 def drawn(seed: int, number: int) -> Asked:
-    """A random profile with unequal stages or links, reproducible from seed and number."""
+    """A random case with unequal stages or links, reproducible from seed and number."""
     rng = np.random.default_rng((seed, number))
     kind, ranks = str(rng.choice(list(unequal.KINDS))), int(rng.integers(3, 11))
     profile = unequal.drawn(kind, ranks, rng)
@@ -39,7 +41,8 @@ def drawn(seed: int, number: int) -> Asked:
 
 
 def written() -> Asked:
-    """Eight equal stages, for which the linear placement costs 8 % more than the best one."""
+    """A case of eight equal stages, for which the linear placement costs 8 % more than the best
+    placement."""
     stages = (StageProfile(12.0, 13.0, 9.0, 2.1e9, 1.2e9),) * 8
     return "equal, P=8, M=16, 1.79 P M_B", Profile(stages, 8, 0.4), 16, 30e9
 
@@ -53,9 +56,10 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """The cost with each given placement, and of the placement that ``optimize`` chooses.
+    """The costs with each given placement, and with the placement that ``optimize`` chooses, for
+    three seeds.
 
-    Every solve has the same time limit.
+    Every call has the same time limit.
     """
     asked = written() if case.name == WRITTEN else drawn(SEED, case.given["number"])
     words, profile, microbatches, limit = asked
@@ -89,7 +93,8 @@ def _chosen(answer: Result) -> str:
 
 
 def excess(one: Row) -> float:
-    """Relative excess of the median cost with a chosen placement over the best given placement."""
+    """The median cost with a chosen placement, relative to the best cost with a given placement,
+    minus 1."""
     return _plain(one) / _best(one)[1] - 1
 
 

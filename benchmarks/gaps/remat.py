@@ -19,7 +19,7 @@ from .. import Case, Claim, Column, Row, Rows, Size, Table, plain, violations
 PROFILE = Path(__file__).parents[2] / "examples" / "profiles" / "gpt-6.2b-remat.json"
 PART, MICROBATCHES = "recomputation and offload", 24
 WORK = 150.0
-"""Work limit of each solve, in millions of simulated ops."""
+"""The work limit of each solve, in millions of simulated ops."""
 LIMITS = (4e9, 7e9, 10e9, 14e9, 20e9, 27e9, 40e9, 54e9)
 
 
@@ -39,7 +39,7 @@ def measure(case: Case) -> Row:
 
 
 def _found(problem: Problem) -> dict[str, Any] | None:
-    """The figures of the schedule; None if no schedule fits in memory."""
+    """The figures of the best schedule found, or None if no schedule fits in memory."""
     try:
         schedule = solve(problem, work_limit=WORK)
     except InfeasibleError:
@@ -57,7 +57,8 @@ def _found(problem: Problem) -> dict[str, Any] | None:
 
 
 def judge(rows: Rows) -> Iterator[Claim]:
-    """No schedule should cost more with recomputation and offload, or with more memory."""
+    """Claim that no schedule costs more with recomputation and offload than without, or with more
+    memory."""
     pairs = [(row["without"], row["with"]) for row in rows if row["without"]]
     pairs += [(less["with"], more["with"]) for less, more in pairwise(rows)]
     wrong = sum(after["period"] > before["period"] * (1 + 1e-9) for before, after in pairs)

@@ -1,4 +1,4 @@
-"""Random pipelines with unequal stages or links, based on the times of the 6.2B profile."""
+"""Random pipelines with unequal stages or links, derived from the times of the 6.2B profile."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ T_F, T_B, T_W, M_B, M_W, T_COMM = 29.718, 29.444, 19.927, 1.0, 0.432, 0.527
 SHARES = (1.0, 1.25, 1.5, 2.0)
 """Memory limits in units of P x M_B."""
 ODD_SHARES = (0.3, 0.45, 0.6, 0.7, 0.85, 0.95, 1.1, 1.37, 1.8)
-"""Limits of less than P microbatches, and limits between multiples of P x M_B."""
+"""Memory limits below P x M_B, and limits between its multiples, in units of P x M_B."""
 
 Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Kind = Callable[[int, np.random.Generator], tuple[tuple[StageProfile, ...], float | Numbers]]
 
 
 def _stages(times: Numbers, memory: Numbers) -> tuple[StageProfile, ...]:
-    """Stages from factors on the base profile; ``times``: shape (P, 3), ``memory``: shape (P,)."""
+    """Stages derived from the base profile by factors on its times, (P, 3), and on its memory,
+    (P,)."""
     stages = []
     for factors, size in zip(times, memory.tolist(), strict=True):
         t_f, t_b, t_w = np.round((T_F, T_B, T_W) * factors, 3).tolist()
@@ -33,32 +34,39 @@ def _equal(ranks: int) -> tuple[StageProfile, ...]:
 
 
 def times(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], float]:
-    """T_F, T_B and T_W of each stage vary independently by up to 20 %."""
+    """Equal stages, except that T_F, T_B and T_W of each stage vary independently by up to 20 %.
+
+    Like the other kinds below, it returns the stages and ``t_comm``: a delay in ms, or a matrix of
+    delays by (source, target).
+    """
     return _stages(rng.uniform(0.8, 1.2, (ranks, 3)), np.ones(ranks)), T_COMM
 
 
 def memory(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], float]:
-    """Times vary by stage by up to 20 %, M_B and M_W by up to 10 %."""
+    """Equal stages, except that the times of each vary together by up to 20 %, and M_B and M_W by
+    up to 10 %."""
     factors = rng.uniform(0.8, 1.2, (ranks, 1)).repeat(3, axis=1)
     return _stages(factors, rng.uniform(0.9, 1.1, ranks)), T_COMM
 
 
 def heavy_ends(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], float]:
-    """The first and the last stage (embedding, head) take 1.1 to 1.5 times as long."""
+    """Equal stages, except that the first and the last one (embedding, head) take 1.1 to 1.5 times
+    as long."""
     factors = np.ones((ranks, 3))
     factors[[0, -1]] = rng.uniform(1.1, 1.5, (2, 1))
     return _stages(factors, np.ones(ranks)), T_COMM
 
 
 def slow_link(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], Numbers]:
-    """Two nodes: a message between the two halves of the ranks takes 0.2 to 1 T_F."""
+    """Equal stages on two nodes: a message between the two halves of the ranks takes 0.2 to 1
+    T_F."""
     near = np.arange(ranks) < ranks // 2
     delays = np.where(near[:, None] == near, T_COMM, round(T_F * rng.uniform(0.2, 1.0), 3))
     return _equal(ranks), delays
 
 
 def matrix(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], Numbers]:
-    """Each ordered pair of ranks has its own delay, up to 0.3 T_F."""
+    """Equal stages, with a delay for each ordered pair of ranks of up to 0.3 T_F."""
     return _equal(ranks), np.round(rng.uniform(0.0, 0.3 * T_F, (ranks, ranks)), 3)
 
 
@@ -72,7 +80,7 @@ KINDS: dict[str, Kind] = {
 
 
 def drawn(kind: str, ranks: int, rng: np.random.Generator, name: str = "") -> Profile:
-    """A random profile of a kind."""
+    """A random profile of a kind in :data:`KINDS`."""
     stages, delays = KINDS[kind](ranks, rng)
     t_comm = delays if isinstance(delays, float) else tuple(map(tuple, delays.tolist()))
     return Profile(stages, ranks, t_comm, name=name)
@@ -86,8 +94,8 @@ def unequal(
 ) -> Problem:
     """A random problem, reproducible from kind and seed.
 
-    P is uniform in 2..16, M log-uniform in 4..96. The memory limit is one of ``shares`` times
-    P x M_B, or the limit that one microbatch needs, if that is larger.
+    P is uniform in 2..16, M log-uniform in 4..96. The memory limit is P x M_B times one of
+    ``shares``, or that of a single microbatch if it is larger.
     """
     rng = np.random.default_rng([list(KINDS).index(kind), seed])
     ranks = int(rng.integers(2, 17))

@@ -1,6 +1,6 @@
 """Ranks of a GPT that share one GPU: planned and measured steps.
 
-Without a GPU, only the tiny models of the small size run, on a CPU.
+Without a GPU, only the tiny models of the small size are run, on a CPU.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ RANKS = {2: 8, 4: 12, 8: 16}
 STAGES = ("blocks 512", "blocks 1024", "blocks 2048")
 ALIKE = 0.01  # plans with a smaller relative difference count as equal
 STEP, HOST, PEAK, GAIN, RATIO = 0.03, 0.02, 0.10, 0.9, 1.03
-"""Targets, as the largest distance from the ideal value.
+"""Targets for the figures.
 
-``STEP``: measured / planned step time. ``HOST``: share of a step in which a rank idles with its
-inputs available. ``PEAK``: measured / planned peak memory. ``GAIN``: the least share of the planned
-gain of tuning that is measured. ``RATIO``: the largest (B + W) / BW.
+``STEP`` and ``PEAK``: the largest deviation from 1 of measured / planned step time and peak memory.
+``HOST``: the largest fraction of a step in which a rank idles although its inputs are available.
+``GAIN``: the minimum fraction of the planned gain of tuning that is measured. ``RATIO``: the
+largest (B + W) / BW.
 """
 
 
@@ -87,20 +88,23 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _most(words: str, most: float, found: list[float], middle: float = 1.0) -> Claim:
-    """The claim that all figures are within ``most`` of ``middle``."""
+    """The claim that all values in ``found`` are within ``most`` of ``middle``."""
     text = f"{words}: {min(found):.3f} to {max(found):.3f}; the target is {middle:g} +- {most:g}."
     return Claim(PIPELINES, text, all(abs(each - middle) <= most for each in found))
 
 
 def _peak(found: Row) -> float:
-    """Measured / planned peak memory of the rank for which it is furthest from 1."""
+    """Measured / planned peak memory, on the rank for which this ratio is furthest from 1."""
     pairs = zip(found["peak"], found["planned_peak"], strict=True)
     ratios = [peak / plan for peak, plan in pairs if plan]
     return max(ratios, key=lambda ratio: abs(ratio - 1), default=1.0)
 
 
 def _ordered(row: Row) -> bool:
-    """Whether measured steps have the same order as planned ones, apart from nearly equal plans."""
+    """Whether the schedules that are planned to be faster are also measured to be faster.
+
+    Pairs of nearly equal plans are ignored.
+    """
     plans = sorted((each["planned_ms"], each["measured_ms"]) for each in row["schedules"].values())
     pairs = ((a, b) for a, b in combinations(plans, 2) if b[0] - a[0] > ALIKE * b[0])
     return all(shorter[1] < longer[1] for shorter, longer in pairs)

@@ -1,4 +1,4 @@
-"""Profiles, plans and steps of ranks that share a device, and a check of their gradients."""
+"""Profiles, plans and runs of ranks that share a device, and a check of their gradients."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from pipeloom.runtime import RunSettings, launch_ranks, measure_profile, run_pro
 
 T = TypeVar("T", bound=nn.Module)
 STEPS, ROUNDS, PLAN, TIMEOUT = 8, 6, 8.0, 150.0
-WITHIN = {"zb-1p": 1, "zb-2p": 2}  # P x M_B
+WITHIN = {"zb-1p": 1, "zb-2p": 2}  # memory limit in units of P x M_B
 CHUNKS = {"zb-v": 2}
 
 
 @dataclass(frozen=True)
 class Source(GPT):
-    """The GPT of the examples, created on its device, as drawing its weights on a CPU is slow."""
+    """The GPT of the examples, created on its device ``home``, as drawing its weights on a CPU is
+    slow."""
 
     home: str = "cpu"
 
@@ -42,10 +43,11 @@ class Source(GPT):
 def measured(
     ranks: int, microbatches: int, names: Sequence[str], device: str, *, tiny: bool
 ) -> dict[str, Any]:
-    """Profile the model with all ranks computing at the same time, then plan and run each schedule.
+    """Profile a GPT with all ranks computing at the same time, then plan and run each schedule of
+    ``names``.
 
-    With NVIDIA's Multi-Process Service (MPS), each rank computes on an equal share of the GPU. The
-    share is an environment variable, so each case runs in a new process.
+    With NVIDIA's Multi-Process Service (MPS), each rank gets an equal share of the GPU. The share
+    is an environment variable, so each case runs in a new process.
     """
     os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(100 // ranks)
     source = Source(4, 32, 2, 16, home=device)
@@ -71,7 +73,8 @@ def measured(
 
 
 def planned(name: str, profile: Profile, microbatches: int) -> Schedule:
-    """A family's schedule; for zb-1p and zb-2p an optimized one, within 1 or 2 times P x M_B."""
+    """The schedule called ``name``: of a family, or for zb-1p and zb-2p an optimized one within 1
+    or 2 times P x M_B of memory."""
     if name not in WITHIN:
         return build_family(name, profile, microbatches, objective=Objective.MAKESPAN)
     limit = WITHIN[name] * profile.ranks * max(stage.m_b for stage in profile.stages)
@@ -80,11 +83,13 @@ def planned(name: str, profile: Profile, microbatches: int) -> Schedule:
 
 
 def run(schedule: Schedule, source: GPT, device: str) -> tuple[dict[str, Any], Schedule]:
-    """Run a schedule; returns figures of its median step, and the same order with measured times.
+    """Run a schedule; returns figures of the step with the median time, and a schedule with
+    measured op times.
 
-    The figures are those of the step with the median time. The second result shows which part of
-    the difference between plan and measurement is not due to slow ops. ``host``: the largest share
-    of the step in which a rank idles although all inputs have arrived.
+    The second result has the same order of ops and the measured op times as profile. Its simulation
+    shows which part of the difference between plan and measurement is not due to slow ops. ``host``
+    in the figures: the largest fraction of the step in which a rank idles although all its inputs
+    have arrived.
     """
     settings = RunSettings(steps=STEPS, dtype="bfloat16", device=device, timeout=TIMEOUT)
     with TemporaryDirectory() as folder:
@@ -106,9 +111,10 @@ def run(schedule: Schedule, source: GPT, device: str) -> tuple[dict[str, Any], S
 
 
 def difference(family: str, device: str) -> float:
-    """Compare the gradients of a family on two ranks with those of one process, in float64.
+    """Compare the gradients of a family's schedule on two ranks with those of one process, in
+    float64.
 
-    Returns the largest difference relative to the largest gradient of the same parameter.
+    Returns the largest difference, relative to the largest gradient of the same parameter.
     """
     source = GPT(layers=4, width=64, heads=2, context=32, dtype=torch.float64)
     stages = (StageProfile(1.0, 1.0, 1.0),) * (2 * CHUNKS.get(family, 1))
@@ -144,7 +150,7 @@ def _on(device: str, make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _batch(source: GPT, device: str) -> list[list[Tensor]]:
-    """Inputs and targets of four microbatches."""
+    """The inputs and the targets of four microbatches."""
     return [[part.to(device) for part in half] for half in source.batch(0, 4)]
 
 

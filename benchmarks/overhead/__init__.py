@@ -1,4 +1,4 @@
-"""Overhead of the runtime: its steps compared with torch's and a bare loop's.
+"""The overhead of the runtime: its steps compared with those of torch's runtime and of a bare loop.
 
 Also the cost of a global gradient norm, and the amount of code that a step runs.
 """
@@ -15,9 +15,9 @@ MODULES, GRAPHS, LOOP, NORM, CORE = "modules", "graphs", "plain loop", "norm", "
 LENGTHS = (5.0, 20.0, 0.0)
 FAMILIES = ("1f1b", "interleaved-1f1b:2", "zb-h1", "zb-v")
 STAGES_AS = {MODULES: "eager", GRAPHS: "aten"}
-AT_MOST = {5.0: 1.03, 20.0: 1.01}  # modules: step / ideal, by the stages' milliseconds
-ABOVE_LOOP = {5.0: 0.01, 20.0: 0.005}  # graphs: step / ideal above that of a plain loop
-WITHOUT_COMPUTE = {MODULES: 0.25, GRAPHS: 0.2}  # step / torch's step
+AT_MOST = {5.0: 1.03, 20.0: 1.01}  # modules: largest step / ideal, by ms of a stage
+ABOVE_LOOP = {5.0: 0.01, 20.0: 0.005}  # graphs: largest step / ideal minus a plain loop's
+WITHOUT_COMPUTE = {MODULES: 0.25, GRAPHS: 0.2}  # largest step / torch's step
 RUNTIMES = ("ours", "torch", "bare")
 MOST_CODE = {"functions": 15, "files_before": 6, "lines": 1100}
 WAYS = {"ahead": "post-validation", "waiting": "all wait", "clipped": "post-validation, all clip"}
@@ -72,7 +72,7 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _steps(part: str, rows: Rows, loops: Rows) -> Iterator[Claim]:
-    """Claims about steps: relative to the ideal, and to torch's."""
+    """Yield claims about steps, relative to the ideal and to torch's steps."""
     loop = {row["case"]: row["loop_ms"] / row["ideal_ms"] for row in loops}
     for ms, most in AT_MOST.items():
         bound = most

@@ -1,7 +1,7 @@
 """A step in a bare loop: the same ops, loss and messages over Gloo, without a runtime.
 
-Each instruction of the program is one call. Nothing is counted, timed or checked, and autograd runs
-only for the loss. No runtime over Gloo can be faster on this machine.
+Each instruction of the program is one function call. Nothing is counted, timed or checked, and
+autograd runs only for the loss. No runtime over Gloo can be faster on this machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _X, _DY = ir.TensorKind.X, ir.TensorKind.DY
 
 
 class BareRank:
-    """Runs this rank's part of ``program``; ops take ``seconds`` each, BW twice that."""
+    """Runs this rank's part of ``program``. Each op takes ``seconds``, a BW twice as long."""
 
     def __init__(self, program: ir.Program, seconds: float) -> None:
         stages, rows = program.schedule.problem.stages, program.instructions
@@ -76,7 +76,7 @@ class BareRank:
             self._gradients[stage] += weight_gradient(self._waiting.pop((stage, j)), seconds)
 
     def _start(self, j: int) -> Tensor:
-        """The gradient with which B of the last stage starts."""
+        """The gradient of the loss of microbatch ``j`` with which B of the last stage starts."""
         y, found = self._losses.pop(j)
         found.backward()  # type: ignore[no-untyped-call]
         assert y.grad is not None

@@ -1,4 +1,4 @@
-"""The amount of code that a step runs: functions before its first instruction, and files in all."""
+"""The amount of code that a step runs: functions before its first instruction, and all files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from tools.size import code_lines
 RUNTIME = Path(__file__).resolve().parents[2] / "runtime"
 RANKS, MICROBATCHES, WIDTH = 2, 4, 8
 FIRST = {"RepeatedMessage.post", "HostClock.timed.<locals>.timed"}
-"""Functions that are called first by an instruction."""
+"""The functions through which an instruction first enters the runtime."""
 
 
 def measured() -> dict[str, Any]:
-    """Run a ZB-H1 step and count the runtime's code.
+    """Run a step of ZB-H1 and count the runtime's code that it runs.
 
-    Functions and files between ``Pipeline.step`` and the first instruction are the maximum over
-    both ranks; the files and code lines of the whole step are those of both.
+    ``functions`` and ``files_before``: those that run between ``Pipeline.step`` and the first
+    instruction, on the rank with more of them. ``files`` and ``lines``: the files that run in the
+    whole step on either rank, and their code lines.
     """
     stage = StageProfile(1.0, 1.0, 1.0, m_w=0.5)
     program = compile_schedule(build("zb-h1", Profile((stage,) * RANKS, RANKS), MICROBATCHES))
@@ -41,7 +42,8 @@ def measured() -> dict[str, Any]:
 
 
 def _on_a_rank(program: Program) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """Pairs (file, function) that run before the first instruction, and in the whole step."""
+    """The pairs (file, function) of the runtime that run before the first instruction, and in the
+    whole step."""
     torch.set_num_threads(1)
     modules = [partial(nn.Linear, WIDTH, WIDTH)] * RANKS
     sgd = partial(torch.optim.SGD, lr=0.1)

@@ -1,4 +1,5 @@
-"""Consecutive steps of sleeping stages, with no barrier between them from the benchmark."""
+"""Consecutive steps of sleeping stages with a gradient norm. The benchmark adds no barrier between
+steps."""
 
 from __future__ import annotations
 
@@ -26,11 +27,12 @@ WAYS: dict[str, tuple[float | None, bool]] = {
     "waiting": (ANY, False),
     "clipped": (NONE, True),
 }
-"""The largest norm allowed (None: no norm is computed), and whether post-validation is used."""
+"""By name of a way to handle the norm: the largest norm allowed (None if no norm is computed), and
+whether post-validation is used."""
 
 
 def measured(case: Asked) -> dict[str, Any]:
-    """Median step times over all ranks and rounds, in milliseconds, by way.
+    """The median step time in milliseconds over all ranks and rounds, by way (:data:`WAYS`).
 
     ``planned_ms``: the planned interval between consecutive iterations.
     """
@@ -43,7 +45,7 @@ def measured(case: Asked) -> dict[str, Any]:
 
 
 def _on_a_rank(case: Asked) -> dict[str, list[float]]:
-    """Seconds from the start of each step to that of the next one, by way."""
+    """The seconds from the start of each step to that of the next one, by way."""
     before_others()
     pipelines = {way: _pipeline(case, *how) for way, how in WAYS.items()}
     x = case.batch()

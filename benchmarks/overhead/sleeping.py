@@ -1,9 +1,9 @@
-"""Stages that only sleep, the same for both runtimes.
+"""Stages that sleep instead of computing, with the same times for both runtimes.
 
 F, B and W compute very little, and then sleep until a deadline that counts from their start, as if
 they ran on a device of that speed. So all costs of the runtime, its messages and late wake-ups add
-to the step. Each runtime gets W as its documentation recommends: ours as a deferred product, torch
-as a ``dw_builder``, which saves torch a traversal of the autograd graph.
+to the step. W is written for each runtime as its documentation recommends: for ours as a deferred
+matrix product, for torch as a ``dw_builder``, which saves torch a traversal of the autograd graph.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROWS, WIDTH = 4, 16
 
 
 def input_gradient(dy: Tensor, seconds: float) -> Tensor:
-    """B: the gradient of the input, a new tensor as from any product."""
+    """B: the gradient of the input, a new tensor as the result of a matrix product would be."""
     end = time.perf_counter() + seconds
     dx = dy.clone(memory_format=torch.contiguous_format)
     sleep_until(end)
@@ -34,7 +34,7 @@ def input_gradient(dy: Tensor, seconds: float) -> Tensor:
 
 
 class _Input(torch.autograd.Function):
-    """``x + weight`` with a B that sleeps; the weight gets no gradient."""
+    """``x + weight``. Its backward is a B that sleeps; the weight gets no gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, seconds: float) -> Tensor:
@@ -47,7 +47,7 @@ class _Input(torch.autograd.Function):
 
 
 class _Both(_Input):
-    """``x + weight`` with a BW that takes twice as long."""
+    """``x + weight``. Its backward is a BW that takes twice as long as a B."""
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor | None, None]:
@@ -61,7 +61,7 @@ _both: Callable[..., Tensor] = _Both.apply
 
 
 def added(x: Tensor, weight: Tensor, seconds: float) -> Tensor:
-    """``x + weight``; B and W take ``seconds`` each."""
+    """``x + weight``, for which each of B and W takes ``seconds``."""
     if has_torch_function((x, weight)):
         out: Tensor = handle_torch_function(added, (x, weight), x, weight, seconds)
         return out
@@ -70,7 +70,7 @@ def added(x: Tensor, weight: Tensor, seconds: float) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Added(Rule):
-    """The deferral rule of :func:`added` for ``pipeloom.runtime``."""
+    """The rule by which ``pipeloom.runtime`` defers W of :func:`added`."""
 
     seconds: float = field(kw_only=True)
     autocast = False
@@ -89,7 +89,7 @@ defer(added, lambda x, weight, seconds: (_Added(weight, seconds=seconds), x))
 
 
 def weigh(weight: Tensor, dy: Tensor, seconds: float) -> None:
-    """W: accumulate the gradient of the weight."""
+    """W: add the gradient of the weight to ``weight.grad``, in ``seconds``."""
     end = time.perf_counter() + seconds
     if weight.grad is None:
         weight.grad = dy.sum(0)
@@ -99,7 +99,7 @@ def weigh(weight: Tensor, dy: Tensor, seconds: float) -> None:
 
 
 class OurStage(nn.Module):
-    """A stage in which F, B and W take ``seconds`` each, and BW twice that."""
+    """A stage in which each of F, B and W takes ``seconds``, and a BW twice as long."""
 
     product: Callable[[Tensor, Tensor, float], Tensor] = staticmethod(added)
 
@@ -116,7 +116,7 @@ class OurStage(nn.Module):
 
 
 class TorchStage(OurStage):
-    """:class:`OurStage` for torch, with W in :meth:`dw_builder`."""
+    """:class:`OurStage` for torch's runtime, which gets W from :meth:`dw_builder`."""
 
     product = staticmethod(_input)
 
@@ -125,5 +125,5 @@ class TorchStage(OurStage):
 
 
 def loss(output: Tensor, target: Tensor) -> Tensor:
-    """A loss with as little computation as possible."""
+    """A loss with as little computation as possible; it ignores ``target``."""
     return output.sum()

@@ -1,4 +1,4 @@
-"""Both runtimes and a bare loop in the same processes, alternating between their steps."""
+"""Steps of both runtimes and of a bare loop in the same processes, alternating between them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from .traced import TracedStage
 RANKS, STEPS = 4, 20
 CHUNKS = {"interleaved-1f1b:2": 2, "zb-v": 2}
 LONG = 10.0  # ms per op
-LATENCY = 0.1  # ms, planned: the time of a small message
+LATENCY = 0.1  # planned time of a small message in ms
 Step = Callable[[], object]
 Module = Callable[[], torch.nn.Module]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A schedule of ``family`` with ``microbatches``; F, B and W sleep ``milliseconds`` each."""
+    """A schedule of ``family`` with ``microbatches``, in which each F, B and W sleeps for
+    ``milliseconds``."""
 
     family: str
     microbatches: int
@@ -48,7 +49,8 @@ class Asked:
 
     @property
     def ideal(self) -> float:
-        """The makespan in milliseconds of the same order without costs for messages and runtime."""
+        """The makespan in milliseconds of the same order of ops if messages and the runtime cost no
+        time."""
         if not self.milliseconds:
             return 0.0
         free = self.schedule(t_comm=0.0).problem
@@ -59,7 +61,7 @@ class Asked:
 
 
 def measured(case: Asked, stages_as: StagesAs) -> dict[str, Any]:
-    """The median step time of each runtime, in milliseconds.
+    """The median step time of each runtime in milliseconds, and the settings of the case.
 
     Long steps are repeated only half as often, because their times vary less.
     """
@@ -80,7 +82,8 @@ def measured(case: Asked, stages_as: StagesAs) -> dict[str, Any]:
 
 
 def in_a_loop(milliseconds: float) -> dict[str, Any]:
-    """F, B and W of a stage in a loop of plain torch; the median over ranks, in milliseconds."""
+    """The time of F, B and W of a stage in a loop of plain torch, in milliseconds: the median over
+    ranks."""
     with cores_awake():
         found = launch_ranks(_loop, RANKS, (milliseconds, 10 * STEPS))
     ideal = 3 * milliseconds
@@ -88,7 +91,7 @@ def in_a_loop(milliseconds: float) -> dict[str, Any]:
 
 
 def _on_a_rank(case: Asked, steps: int, stages_as: StagesAs) -> dict[str, list[Span]]:
-    """Start, end and CPU time of each step, by runtime."""
+    """The start, the end and the CPU time of each step, by runtime."""
     before_others()
     runtimes: dict[str, Step] = {
         "ours": _ours(case, stages_as),
@@ -99,10 +102,10 @@ def _on_a_rank(case: Asked, steps: int, stages_as: StagesAs) -> dict[str, list[S
 
 
 def _loop(milliseconds: float, rounds: int) -> float:
-    """F, B and W of a stage in a loop of plain torch, without messages and runtime.
+    """Run F, B and W of a stage in a loop of plain torch, without messages and runtime.
 
-    Returns the median of ``rounds``, in milliseconds. No runtime that uses autograd for B can be
-    faster on this machine.
+    Returns the median time of ``rounds`` rounds in milliseconds. No runtime that uses autograd for
+    B can be faster on this machine.
     """
     before_others()
     stage = TorchStage(milliseconds / 1e3)
@@ -144,7 +147,7 @@ def _torch(case: Asked) -> Step:
 
 
 def stages_here(schedule: Schedule) -> list[int]:
-    """The stages of this rank."""
+    """The indices of the stages on this rank."""
     return [s for s, owner in enumerate(owners(schedule)) if owner == dist.get_rank()]
 
 
@@ -154,7 +157,10 @@ def torch_step(
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     x: torch.Tensor,
 ) -> Step:
-    """A step of torch's runtime with this rank's ``stages``; ``x`` is both batch and target."""
+    """A function that runs a step of torch's runtime with this rank's ``stages``.
+
+    ``x`` is both the batch and the target.
+    """
     make: Any = _PipelineScheduleRuntime
     runtime = make(stages, schedule.problem.microbatches, loss_fn=loss)
     with tempfile.TemporaryDirectory() as folder:

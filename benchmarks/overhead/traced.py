@@ -31,7 +31,8 @@ def weight_gradient(dy: Tensor, seconds: float) -> Tensor:
 
 
 def _define(name: str, arguments: str, function: Any, shape: Any) -> None:
-    """Define an op by the function that computes it, and one that only returns the shape."""
+    """Define a custom op by the function that computes it, and a function that only returns the
+    result's shape."""
     _library.define(f"{name}({arguments}, float seconds) -> Tensor")
     _library.impl(name, function, "CPU")
     torch.library.register_fake(f"pipeloom_benchmarks::{name}", shape, lib=_library)
@@ -59,10 +60,10 @@ torch.library.register_autograd(
 
 
 class TracedStage(nn.Module):
-    """A stage in which F, B and W take ``seconds`` each.
+    """A stage in which each of F, B and W takes ``seconds``.
 
-    The ``first`` stage, whose input needs no gradient, has a bias before the product. So its B is
-    the computation that the gradients of both parameters share.
+    In the ``first`` stage, whose input needs no gradient, a bias is added before the op. So its B
+    is the computation that the gradients of both parameters share.
     """
 
     def __init__(self, seconds: float, *, first: bool) -> None:

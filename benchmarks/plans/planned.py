@@ -1,4 +1,5 @@
-"""Plans, and a comparison with published configurations, all timed by the model of ``predict``."""
+"""Plans of ``pipeloom.plan``, and published configurations whose step times are predicted by the
+same model."""
 
 from __future__ import annotations
 
@@ -18,9 +19,10 @@ from .. import Case, Claim, Column, Row, Rows, Size, Table, of_part, plain, viol
 GRID_PART, PUBLISHED_PART = "grid", "published configurations"
 MEASURED = Path(__file__).parents[1] / "predict" / "published.json"
 FIRST, MOST = 100.0, 1600.0
-"""Work limit of a plan, in millions of simulated ops.
+"""Work limits of a plan, in millions of simulated ops.
 
-If a target is missed, the work is multiplied by four, up to ``MOST``.
+The first plan gets ``FIRST``. As long as a target is missed, the limit is multiplied by four, up to
+``MOST``.
 """
 VTRAIN = "vtrain"
 WITHIN = 0.05
@@ -45,7 +47,8 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """Plan with the smallest work limit for which no target is missed."""
+    """Plan with the smallest work limit with which no target is missed, or else with the largest
+    one."""
     grid, work = case.part == GRID_PART, FIRST
     while True:
         if grid:
@@ -63,9 +66,9 @@ def _published() -> dict[str, list[MeasuredRow]]:
 
 
 def published_cases(rows: Iterable[MeasuredRow]) -> dict[str, list[MeasuredRow]]:
-    """Rows of large runs, grouped by the settings that a plan does not choose.
+    """The rows of large runs, grouped by those settings that a plan does not choose.
 
-    The keys list these settings.
+    The keys list the settings of a group.
     """
     found: dict[str, list[MeasuredRow]] = {}
     for row in rows:
@@ -79,7 +82,8 @@ def published_cases(rows: Iterable[MeasuredRow]) -> dict[str, list[MeasuredRow]]
 
 
 def of_published(rows: Sequence[MeasuredRow], work: float) -> Row:
-    """The plan of a case, and the predicted step times of its published configurations."""
+    """The plan for a case, and the predicted step times of the published configurations in
+    ``rows``."""
     setup = rows[0].setup
     given: dict[str, Any] = {key: getattr(setup.run, key) for key in (*_ALIKE, *_FLAGS)}
     if not all(row.setup.run.sequence_parallel for row in rows if row.setup.run.tp > 1):
@@ -125,7 +129,8 @@ def missed(row: Mapping[str, Any]) -> list[str]:
 
 
 def _nearest(row: Mapping[str, Any]) -> float | None:
-    """The shortest published step time divided by the plan's; None if nothing is published."""
+    """The shortest predicted step time of a published configuration divided by the plan's, or None
+    if there is none."""
     steps = [each["step_ms"] / row["step_ms"] for each in row.get("published", [])]
     return min(steps, default=None)
 
@@ -146,7 +151,8 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _beside(row: Row) -> str | None:
-    """Published step times divided by the plan's."""
+    """The predicted step times of published configurations divided by the plan's, as text, or
+    None."""
     steps = [f"{each['step_ms'] / row['step_ms']:.3f}" for each in row.get("published", [])]
     return ", ".join(steps) or None
 

@@ -1,4 +1,4 @@
-"""The best plans of one model on 8 to 4,096 GPUs, with the parts of their step times."""
+"""The best plans of one model on 8 to 4,096 GPUs, with the causes of their step times."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PART = "scaled plans"
 MODEL, GPU, CLUSTER, SEQUENCE = "llama-3-8b", "H100", "dgx-h100", 8192
 GPUS = [2**power for power in range(3, 13)]
 WEAK, STRONG = 2, 1024
-"""Sequences per step: on each GPU (weak scaling), or on all GPUs together (strong scaling)."""
+"""Sequences per step: for each GPU (weak scaling), or for all GPUs together (strong scaling)."""
 WORK = 100.0
-"""Work limit of each plan, in millions of simulated ops."""
+"""The work limit of each plan, in millions of simulated ops."""
 
 
 def cases(size: Size) -> Iterator[Case]:
@@ -65,7 +65,7 @@ columns = {
 
 
 def files(rows: Rows) -> dict[str, str]:
-    """A picture of weak scaling and one of strong scaling."""
+    """A picture of weak scaling and one of strong scaling, as the text of SVG files by path."""
     found = {}
     for kind in ("weak", "strong"):
         points = tuple(

@@ -1,4 +1,4 @@
-"""A training script for torch.distributed.pipelining and its port, run alternately."""
+"""A training script for torch.distributed.pipelining and its port to pipeloom, run alternately."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .. import Case, Claim, Row, Rows, Size, Table, plain
 ROOMS = ("runtime", "compiler")
 PART, MOST_CHANGED = "port", 8
 SCHEDULES = ("1F1B", "Interleaved1F1B", "ZBVZeroBubble")
-"""The names of torch's schedules."""
+"""The names of the schedules of torch that are compared."""
 
 
 def cases(size: Size) -> Iterator[Case]:
@@ -19,7 +19,8 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """Median step times and CPU times, the losses, and how many lines the port changes."""
+    """The median step times and CPU times, the losses, and the number of lines that the port
+    changes."""
     from .compare import compared
 
     with TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Runs both scripts in the same processes, alternating between their steps."""
+"""Runs the training script and its port in the same processes, alternating between their steps."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ from . import ported, script
 
 RANKS = 4
 FAMILIES = {"1F1B": "1f1b", "Interleaved1F1B": "interleaved-1f1b:2", "ZBVZeroBubble": "zb-v"}
-"""The family that corresponds to each of torch's schedules."""
+"""The family that corresponds to each schedule of torch."""
 ROUNDING = 1e-5
-"""Relative tolerance for losses: float32 sums in another order, over several steps."""
+"""The relative tolerance for losses: float32 numbers summed in another order, over several
+steps."""
 Measured = tuple[dict[str, list[Span]], dict[str, list[float | None]]]
-"""The steps of each script, and their losses."""
+"""The spans of the steps, and the losses, on one rank: both by the name of the script."""
 
 
 def compared(name: str, folder: str) -> dict[str, Any]:
-    """Median step times and CPU times in milliseconds, and a comparison of losses.
+    """The median step times and CPU times in milliseconds, and a comparison of the losses.
 
-    A step lasts from the first rank's start to the last one's end.
+    ``name``: a schedule of torch; ``folder``: where the schedule's file is written. A step lasts
+    from the start of the first rank to the end of the last one.
     """
     stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
     planned = build(FAMILIES[name], Profile((stage,) * RANKS, RANKS, 0.05), script.MICROBATCHES)
@@ -59,7 +61,7 @@ def changed_lines() -> int:
 
 
 def _on_a_rank(name: str, folder: str) -> Measured:
-    """Train with both scripts; ``folder`` contains the file of the schedule."""
+    """Train with both scripts. ``folder`` contains the file of the schedule."""
     os.chdir(folder)
     torch.set_num_threads(1)
     scripts: dict[str, Iterator[float | None]] = {

@@ -22,11 +22,11 @@ CHANGES = (
      '    program = f"{name}.json"\n'
      "    schedule = PlannedSchedule(given, MICROBATCHES, loss_fn=MODEL.loss, program=program)\n"),
 )  # fmt: skip
-"""Pairs of text that occurs once in the script, and its replacement in the port."""
+"""Pairs of a text that occurs once in the script, and its replacement in the port."""
 
 
 def ported(text: str) -> str:
-    """The text of the script after all changes."""
+    """The text of the port, from the text of the script."""
     for before, after in CHANGES:
         assert text.count(before) == 1, before
         text = text.replace(before, after)

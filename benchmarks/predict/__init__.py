@@ -1,8 +1,9 @@
-"""Predicted and measured step times and memory of published runs that calibration does not use.
+"""Predicted and measured step times and memory of published runs that were not used for
+calibration.
 
-A group contains the runs of one model and batch on the same number of GPUs. Every second group of
-each source is used for calibration, and the others are held out. The rates of the presets are
-calibrated on all rows.
+A group contains the runs of one model with one batch on the same number of GPUs. Every second group
+of each source is used for calibration, and the others are held out. The presets' rates, in
+contrast, are calibrated on all rows.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ TARGETS = {
     (DENSE, "median"): 10.0,
     (MEMORY, "median"): 5.0,
 }
-"""The largest values, in percent, of figures of held-out rows."""
+"""The largest values allowed, in percent, by (held-out rows, figure)."""
 Rows = Sequence[MeasuredRow]
 Reached = Callable[[str], Efficiency]
-"""A function from the name of a GPU to its rates."""
+"""A function from the name of a GPU to the rates that it reaches."""
 
 
 @cache
@@ -49,13 +50,15 @@ def all_rows() -> list[MeasuredRow]:
 
 @cache
 def halves() -> tuple[list[MeasuredRow], list[MeasuredRow]]:
-    """Calibration rows and held-out rows; rows that cannot be used for calibration are in both."""
+    """The calibration rows and the held-out rows. Rows that cannot be used for calibration are held
+    out in any case, and may be in both."""
     calibrating, held = split(all_rows())
     return calibrating, [*held, *(row for row in calibrating if not row.calibrates)]
 
 
 def split(rows: Rows) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
-    """Every second group of each source, for calibration, and the other groups."""
+    """The rows in every second group of each source, for calibration, and the rows in the other
+    groups."""
     chosen: set[Any] = set()
     for _, groups in groupby(sorted({row.group for row in rows}), key=lambda group: group[0]):
         chosen |= set(list(groups)[::2])
@@ -65,7 +68,10 @@ def split(rows: Rows) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
 
 @cache
 def calibration(gpu: str, half: int | None, *, shapes: bool = True) -> Calibration | None:
-    """The calibration of a GPU on half of the rows, or on all; None if it has no usable rows."""
+    """The calibration of a GPU on one half of the rows, or on all rows if ``half`` is None.
+
+    ``shapes``: fit factors for layer shapes. Returns None if none of the rows can be used.
+    """
     mine = _of_gpu(gpu, half)
     return calibrated_on(mine, shapes=shapes) if any(r.calibrates for r in mine) else None
 
@@ -115,7 +121,8 @@ def measure(case: Case) -> Row:
 
 
 def _held(name: str) -> Row:
-    """Figures of held-out rows; also without factors for layer shapes, and with swapped halves."""
+    """The figures of held-out rows: as they are, without factors for layer shapes, and with the
+    halves exchanged."""
     calibrating, held = halves()
     found: dict[str, Any] = {
         "figures": _figures(_parts(held)[name], name, reached(0)),
@@ -127,7 +134,7 @@ def _held(name: str) -> Row:
 
 
 def _parts(rows: Rows) -> dict[str, Rows]:
-    """Rows by source, and by kind: large dense, experts, unknown precision, known memory."""
+    """The rows by source, and by kind: large dense, experts, unknown precision, known memory."""
     dense = [row for row in rows if row.calibrates]
     sources = sorted({row.source for row in dense})
     parts = {
@@ -148,7 +155,7 @@ def _figures(rows: Rows, name: str, rates: Reached) -> dict[str, float]:
 
 
 def _time_ratios(rows: Rows, rates: Reached) -> list[float]:
-    """Predicted / measured step times."""
+    """Predicted / measured step time of each row."""
     return [time / row.step_ms for row, time in zip(rows, _times(rows, rates), strict=True)]
 
 
@@ -166,7 +173,11 @@ def _memory_ratio(row: MeasuredRow, rates: Reached) -> float:
 
 
 def _off(ratios: Sequence[float]) -> dict[str, float]:
-    """Statistics of prediction errors in percent; ``bias`` is the median with its sign."""
+    """Statistics of relative prediction errors in percent, from predicted / measured ratios.
+
+    ``median``, ``p90`` and ``largest``: of the absolute errors. ``bias``: the median of the signed
+    errors.
+    """
     off = np.array(ratios) * 100 - 100
     return {
         "rows": len(ratios),
@@ -178,9 +189,10 @@ def _off(ratios: Sequence[float]) -> dict[str, float]:
 
 
 def plan_loss(rows: Rows, rates: Reached) -> dict[str, float]:
-    """How much slower the run predicted to be fastest is than the fastest one, in percent.
+    """How much longer the run that is predicted to be fastest takes than the one that is fastest,
+    in percent.
 
-    The mean over all groups with several runs.
+    This is the mean over all groups with several runs.
     """
     losses = []
     for group in sorted({row.group for row in rows}):
@@ -193,7 +205,7 @@ def plan_loss(rows: Rows, rates: Reached) -> dict[str, float]:
 
 
 def _unseen(rows: Rows) -> dict[str, float]:
-    """Errors on vTrain's rows, calibrated on rows with other layer shapes."""
+    """Errors for vTrain's rows if calibration uses only rows with other layer shapes."""
     mine = [row for row in rows if row.source == VTRAIN]
     shapes = sorted({sorted(row.setup.shapes)[0] for row in mine})
     ratios: list[float] = []
@@ -277,7 +289,7 @@ columns = {
 
 
 def files(rows: Figures) -> dict[str, str]:
-    """The default calibrations of ``predict``, which use all rows."""
+    """The file of the default calibrations of ``predict``, which use all rows."""
     whole = [row for row in of_part(rows, RATES) if row["half"] is None]
     gpus = {row["gpu"]: _rounded(row["efficiency"]) for row in whole}
     text = json.dumps({"gpus": gpus}, indent=1) + "\n"

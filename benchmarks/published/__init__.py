@@ -1,7 +1,7 @@
-"""Published figures of schedules, built or predicted again.
+"""Published figures of schedules, compared with schedules built here or with predictions.
 
-They are tables 5 and 8 of the Zero Bubble paper, the formulas of the DeepSeek-V3 report, and
-WeiPipe's bubbles, bytes, throughput and memory.
+The figures are those of tables 5 and 8 of the Zero Bubble paper, the formulas of the DeepSeek-V3
+report, and WeiPipe's bubbles, bytes, throughput and memory.
 """
 
 from .. import parts

@@ -1,4 +1,5 @@
-"""Assumptions that the published tables do not state but predictions need, with their sources."""
+"""Assumptions, with their sources, that predictions need but WeiPipe's published tables do not
+state."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ GIB = 2.0**30
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """One set of assumptions for all 21 rows; ``assumed.json`` explains each.
+    """One set of assumptions for all 21 rows of the tables; ``assumed.json`` explains each of them.
 
-    ``overlap`` and ``recompute`` are sets of scheme names. Bandwidths are in GB/s per direction.
+    ``overlap`` and ``recompute`` are sets of names of schemes. Bandwidths are in GB/s per
+    direction.
     """
 
     rounds: int
@@ -36,7 +38,7 @@ class Assumptions:
 SOURCES: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
 )
-"""The value, meaning and source of each assumption, by name."""
+"""The value, the meaning and the source of each assumption, by name."""
 
 
 _VALUES: dict[str, Any] = {name: each["value"] for name, each in SOURCES.items()}

@@ -11,9 +11,10 @@ NODE = 8  # GPUs
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row; ``throughput`` in tokens/s per GPU and ``memory`` in GB, by scheme.
+    """One row of a table, with figures of each scheme.
 
-    None means out of memory.
+    ``throughput``: tokens/s per GPU, and ``memory``: GB, both by scheme; None if the scheme ran out
+    of memory. ``winner``: the fastest scheme.
     """
 
     table: str
@@ -31,7 +32,8 @@ class Row:
 
     @property
     def over_pcie(self) -> bool:
-        """Whether GPUs of a node are connected by PCIe; otherwise by NVLink."""
+        """Whether the GPUs of a node are connected by PCIe; if not, they are connected by
+        NVLink."""
         return "pcie" in self.table
 
 

@@ -1,8 +1,8 @@
 """Table 2 of the DeepSeek-V3 report, compared with the schedules that its formulas describe.
 
 F, B and W are the times of the part of the model on one rank. As in the report, B is the whole
-backward, W its weight gradients, and F&B a forward and a backward run at the same time. Memory is
-in units of the weights of a stage, and of the activations of one microbatch on a stage.
+backward, W its weight gradients, and F&B a forward and a backward that run at the same time. Memory
+is in units of the weights of a stage, and of the activations of one microbatch on a stage.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ METHODS = {
     "ZB1P": ("zb-h1", " with W <= F"),
     "DualPipe": ("dualpipe", " with F = B - W >= W"),
 }
-"""By row of the table: its family, and the condition under which its formula holds."""
+"""For each row of the table: its family, and the condition under which its formula holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class Times:
         return Profile((stage,) * ranks, ranks)
 
     def holds(self, method: str) -> bool:
-        """Whether the condition of the method's formula holds for these times."""
+        """Whether these times satisfy the condition of the method's formula."""
         even = math.isclose(self.f, self.b - self.w)
         return method == "1F1B" or (self.w <= self.f and (method == "ZB1P" or even))
 
     def published(self, method: str, p: int) -> tuple[float, float, float]:
-        """The bubble, parameters and activations on ``p`` ranks according to the table."""
+        """The bubble, the parameters and the activations on ``p`` ranks according to the table."""
         if method == "1F1B":
             return (p - 1) * (self.f + self.b), 1.0, p
         if method == "ZB1P":
@@ -79,9 +79,9 @@ def measure(case: Case) -> Row:
 
 
 def _cell(name: str, ranks: int, count: int, times: Times) -> Row:
-    """Compare the schedule of a method with its formulas.
+    """Compare the schedule of a method with the formulas of that method.
 
-    The bubble is the idle time of rank 0, or for DualPipe of a rank in the middle. Raises
+    The bubble is the idle time of rank 0, or for DualPipe that of a rank in the middle. Raises
     AssertionError if the schedule is not valid.
     """
     schedule = build_family(METHODS[name][0], times.profile(ranks), count)
@@ -105,7 +105,7 @@ def _cell(name: str, ranks: int, count: int, times: Times) -> Row:
 
 
 def _idle(timing: Timing, rank: int) -> float:
-    """The part of the makespan in which a rank does not compute."""
+    """The part of the makespan in which ``rank`` does not compute, in ms."""
     busy, until = 0.0, -math.inf
     for start, end in zip(timing.start[rank].tolist(), timing.end[rank].tolist(), strict=True):
         busy += max(0.0, end - max(start, until))

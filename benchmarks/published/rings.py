@@ -1,4 +1,4 @@
-"""Published weight-passing families: bubbles compared with their formulas, and the bytes sent.
+"""Published families that pass weights: bubbles compared with their formulas, and the bytes sent.
 
 A *turn* is one step of the ring, after which each rank passes weights on to the next rank.
 """
@@ -29,7 +29,8 @@ HEAVY = 1.25  # times of the last stage, relative to the other stages
 
 
 def profiles(ranks: int) -> dict[str, Profile]:
-    """Profiles by name: T_F / T_B / T_W equal on all stages, a heavier last stage, and a delay."""
+    """Profiles by name: with the same T_F / T_B / T_W on all stages, with a slower last stage, and
+    with a delay."""
 
     def equal(t_f: float, t_b: float, t_w: float, t_comm: float = 0.0) -> Profile:
         return Profile((StageProfile(t_f, t_b, t_w),) * ranks, ranks, t_comm=t_comm)
@@ -72,7 +73,7 @@ def _built(name: str, ranks: int, count: int, words: str, profile: Profile) -> R
 
 
 def formula(name: str, ranks: int, count: int) -> float | None:
-    """The published bubble rate of the makespan; None if no formula is published.
+    """The published bubble rate of the makespan, or None if no formula is published.
 
     It holds for equal times, no delay, P dividing M, and M > P.
     """
@@ -81,16 +82,16 @@ def formula(name: str, ranks: int, count: int) -> float | None:
 
 
 def _turns(name: str, ranks: int, count: int) -> Any:
-    """The ops of each rank, with their turns."""
+    """The ops of each rank, each op with its turn."""
     family: Any = FAMILIES[name]
     return family.turns(ranks, count).rows
 
 
 def elements(name: str) -> Row:
-    """The elements that a family sends over each link of the ring in its steady state.
+    """The numbers of elements that a family sends over each link of the ring in its steady state.
 
-    ``turn``: elements per turn. ``microbatch``: elements per microbatch and layer. ``turns``: turns
-    per microbatch.
+    ``turn``: elements per turn, in units of H^2. ``microbatch``: elements per microbatch and layer,
+    in the same unit. ``turns``: turns per microbatch.
     """
     microbatch = _sent(name, MANY) - _sent(name, FEW)
     last = {n: max(turn for row in _turns(name, RANKS, n) for turn, _ in row) for n in (FEW, MANY)}
@@ -100,10 +101,11 @@ def elements(name: str) -> Row:
 
 
 def _sent(name: str, count: int) -> float:
-    """The data that each rank sends to the next one per iteration, in units of a stage's weights.
+    """The amount that each rank sends to the next one per iteration, in units of the weights of a
+    stage.
 
-    All links between neighbours carry the same amount. Transfers from and to owners at the start
-    and the end do not depend on ``count``.
+    All links between neighbors carry the same amount. Transfers from and to owners at the start and
+    the end do not depend on ``count``, the number of microbatches.
     """
     unit = Profile((StageProfile(1.0, 1.0, 1.0, weight_bytes=1.0),) * RANKS, RANKS)
     sent = traffic(build_family(name, unit, count))

@@ -1,6 +1,6 @@
-"""Predicted cost of a scheme in a published row.
+"""The predicted time and memory of a scheme in a row of WeiPipe's tables.
 
-The simulator predicts the time, and the compiled program the memory.
+The simulator predicts the time; the memory is that of the compiled program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ MEMORY_ROUNDS = 2  # M / P; more microbatches do not increase the memory of thes
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """``throughput`` in tokens/s per GPU; ``memory`` of the rank with the highest peak, in GiB."""
+    """``throughput``: tokens/s per GPU. ``memory``: peak of the rank with the highest peak, in GiB.
+    ``fits``: whether that is within the GPU's memory."""
 
     throughput: float
     memory: float
@@ -58,9 +59,9 @@ def predict(row: Row, scheme: str, given: Assumptions) -> Prediction:
 
 
 def _profile(row: Row, scheme: str, model: Transformer) -> Profile:
-    """The profile of the scheme.
+    """The profile of a row's model for a scheme.
 
-    FSDP gathers layer by layer, with ring collectives as fast as their slowest link.
+    FSDP gathers weights layer by layer, by ring collectives that are as fast as their slowest link.
     """
     given = model.given
     inside = given.pcie if row.over_pcie else given.nvlink
@@ -75,7 +76,8 @@ def _profile(row: Row, scheme: str, model: Transformer) -> Profile:
 
 @cache
 def _shape(family: str, ranks: int, stages: int, count: int) -> Schedule:
-    """A schedule of the family; its orders and transfers do not depend on the profile's numbers."""
+    """A schedule of the family whose order and transfers are used for any profile, as they do not
+    depend on the profile's numbers."""
     unit = StageProfile(1.0, 1.0, 1.0, activation_bytes=1.0, weight_bytes=1.0)
     return build_family(family, Profile((unit,) * stages, ranks), count)
 
@@ -87,8 +89,8 @@ def _on(shape: Schedule, profile: Profile) -> Schedule:
 def _time(scheme: str, shape: Schedule, profile: Profile, given: Assumptions) -> float:
     """The time of an iteration in ms: the period for zero-bubble schemes, otherwise the makespan.
 
-    Without overlap, a message of activations blocks both of its ranks. With overlap, no op waits
-    for a message, but the time is at least that of the busiest wire.
+    Without overlap, a message with activations blocks both of its ranks. With overlap, no op waits
+    for a message, but the iteration takes at least the time of the busiest wire.
     """
     wires = _wire_time(scheme, shape, profile, given)
     if scheme in given.overlap:
@@ -100,7 +102,8 @@ def _time(scheme: str, shape: Schedule, profile: Profile, given: Assumptions) ->
 
 
 def _blocking(profile: Profile) -> Profile:
-    """Add the time of each message with activations or their gradients to both ops it connects."""
+    """Add the time of each message with activations or their gradients to the ops that send and
+    receive it."""
     stages, last = profile.stages, profile.num_stages - 1
     delays = profile.link_delays(stages[0].activation_bytes or 0.0)
     hops = [0.0, *(float(delays[s, s + 1]) for s in range(last)), 0.0]
@@ -112,7 +115,7 @@ def _blocking(profile: Profile) -> Profile:
 
 
 def _wire_time(scheme: str, shape: Schedule, profile: Profile, given: Assumptions) -> float:
-    """The time in ms that the busiest wire needs for all of its bytes of an iteration."""
+    """The time in ms that the busiest wire needs to carry all its bytes of an iteration."""
     assert profile.links is not None
     stage = profile.stages[0]
     size = stage.activation_bytes if scheme in PASS_ACTIVATIONS else stage.weight_bytes
@@ -128,12 +131,12 @@ def _wire_time(scheme: str, shape: Schedule, profile: Profile, given: Assumption
 
 
 def _untimed(profile: Profile) -> Profile:
-    """The profile without delays and with T_F : T_B : T_W = 1 : 2 : 1."""
+    """The profile without delays, and with T_F : T_B : T_W = 1 : 2 : 1."""
     stages = (replace(stage, t_f=1.0, t_b=2.0, t_w=1.0) for stage in profile.stages)
     return replace(profile, stages=tuple(stages), links=None)
 
 
 @cache
 def _memory(shape: Schedule, profile: Profile) -> float:
-    """The largest peak memory of a rank, in bytes."""
+    """The peak memory in bytes of the rank with the highest peak."""
     return max(footprint(_on(shape, profile)).total)

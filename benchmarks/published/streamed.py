@@ -1,6 +1,6 @@
 """Optimized weight passing, compared with the published order.
 
-There is either no delay between ranks, or a hop that takes half an F, with or without shared wires.
+Either there is no delay between ranks, or a hop takes half an F, with or without shared wires.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ WITHOUT_DELAY = tuple((ranks, share * ranks) for ranks in (4, 8, 16) for share i
 HOP = 0.5  # of a T_F of 1
 BYTES = 1e6
 MOST_BUBBLE, MOST_GAP = 0.04, 0.01
-"""Targets for P = 16, M = 64 and a hop of half an F."""
+"""Targets for P = 16, M = 64 and hops of half an F: the largest bubble rate and the largest gap."""
 WORK = 80.0
-"""Work limit of each solve in millions of simulated ops, so that results are reproducible."""
+"""The work limit of each solve in millions of simulated ops, which makes results reproducible."""
 
 
 def _hop(shared: Sharing, *, latency: bool = False) -> Links:
-    """Links on which a stage's weights take ``HOP`` per hop, due to their bandwidth or latency."""
+    """Links on which the weights of a stage take ``HOP`` per hop, due to bandwidth or to
+    latency."""
     rate = BYTES / (HOP * 1e6)  # gigabytes per second
     link = Link(HOP, 1e12) if latency else Link(0.0, rate)
     return Links(link, shared=shared)
@@ -37,7 +38,7 @@ HOPS: Mapping[str, Links | None] = {
     "ring": _hop(Sharing.RING),
     "ring, all latency": _hop(Sharing.RING, latency=True),
 }
-"""Links with a hop of half an F, by how messages share wires."""
+"""Links on which a hop takes half an F, by how messages share wires."""
 
 
 def cases(size: Size) -> Iterator[Case]:

@@ -1,4 +1,5 @@
-"""Tables 5 and 8 of the Zero Bubble paper: published and own bubble rates of the period."""
+"""Tables 5 and 8 of the Zero Bubble paper: published bubble rates of the period, and those of
+schedules built here."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from ..table import digits
 from .wrap import published_makespan
 
 CHUNKS = {"table5": 1, "table8": 2}
-"""The number of chunks per rank. The times in a table are those of one chunk."""
+"""The number of chunks (stages) per rank. The times in a table are those of one chunk."""
 OPTIMIZED = {"zb-1p": 1.0, "zb-2p": 2.0}  # the limit as a multiple of P x M_B
 TIME_LIMIT, INTERLEAVED = 60.0, "interleaved-1f1b"
 PUBLISHED_RULE, OWN_RULE = (f"{INTERLEAVED}, {rule}" for rule in ("as published", "every boundary"))
@@ -28,9 +29,9 @@ PUBLISHED_RULE, OWN_RULE = (f"{INTERLEAVED}, {rule}" for rule in ("as published"
 class Row:
     """One row of a table.
 
-    ``profile`` has one stage per rank; ``chunks`` is K of interleaved-1f1b. ``published`` holds the
-    bubble rate of each family, to four digits; ``heuristic`` that of the authors' heuristic, by the
-    memory limit in units of P x M_B.
+    ``profile`` has one stage per rank. ``chunks``: the number of chunks per rank in
+    interleaved-1f1b. ``published``: the bubble rate of each family, rounded to four digits.
+    ``heuristic``: the bubble rate of the authors' heuristic, by memory limit in units of P x M_B.
     """
 
     model: str
@@ -44,12 +45,12 @@ class Row:
         return f"{self.model}-{self.microbatches}"
 
     def shape(self) -> Figures:
-        """The figures that identify the row."""
+        """The fields of the row that identify it."""
         ranks, microbatches = self.profile.ranks, self.microbatches
         return {"model": self.model, "ranks": ranks, "microbatches": microbatches}
 
     def limit(self, share: float) -> float:
-        """The memory limit ``share`` x P x M_B: 1 for zb-1p, 2 for zb-2p."""
+        """The memory limit of ``share`` x P x M_B. ``share`` is 1 for zb-1p and 2 for zb-2p."""
         return share * self.profile.ranks * self.profile.stages[0].m_b
 
 
@@ -78,7 +79,8 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Figures:
-    """Build, verify and time the schedules of one row; returns own and published bubble rates."""
+    """Build or solve, verify and simulate the schedules of one row; returns own and published
+    bubble rates."""
     row: Row = case.given["row"]
     cells = {
         name: {"published": published} | own
@@ -153,12 +155,13 @@ def _proven(cells: list[tuple[str, dict[str, Any]]]) -> Claim:
 
 
 def _worse(cell: dict[str, Any]) -> float:
-    """The own minus the published rate, rounded to four digits; positive if ours is worse."""
+    """The own minus the published bubble rate, rounded to four digits. It is positive if ours is
+    worse."""
     return float(round(cell["own"], 4) - cell["published"])
 
 
 def both(name: str) -> Column:
-    """A column with published / own bubble rate, and "optimal" or the bound."""
+    """A column with the published and the own bubble rate, and "optimal" or the bound."""
 
     def cell(row: Figures) -> str | None:
         found = row["cells"].get(name)

@@ -21,9 +21,9 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Figures:
-    """Published and predicted figures of one row.
+    """The published and the predicted figures of one row.
 
-    The predicted winner is the fastest scheme among those that are predicted to fit in memory.
+    The predicted winner is the fastest of the schemes that are predicted to fit in memory.
     """
     row: Row = case.given["row"]
     found = {name: predict(row, name, BASE) for name in FAMILY}
@@ -40,7 +40,8 @@ def measure(case: Case) -> Figures:
 
 
 def _cell(row: Row, scheme: str, found: Prediction) -> dict[str, Any]:
-    """Predicted and published figures of a scheme; None if out of memory or not published."""
+    """The predicted and the published figures of a scheme; published ones are None if it ran out of
+    memory or they are unknown."""
     published, memory = row.throughput[scheme], row.memory.get(scheme)
     return {
         "published": published,
@@ -66,7 +67,8 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _throughput(name: str) -> Column:
-    """A column with published / predicted tokens/s per GPU, the error, and the memory in GB."""
+    """A column with published / predicted tokens/s per GPU, the relative error, and memory in
+    GB."""
 
     def cell(row: Figures) -> str:
         found = row["cells"][name]

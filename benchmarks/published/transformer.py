@@ -26,10 +26,11 @@ from pipeloom.ir import Link, Links, Profile, StageProfile
 
 from .assumed import Assumptions
 
-INPUT = 2.0  # bytes of a layer's input, in units of G S H
+INPUT = 2.0  # bytes per element of a layer's input, which has G S H elements
 NUMBER, OPTIMIZER = 2.0, 12.0  # bytes of an element sent, and of a parameter's optimizer state
 TOUCHED = 257.0
-"""Bytes that F of a layer reads and writes per element (G S H), with one kernel per operation.
+"""Bytes that F of a layer reads and writes per element (of G S H elements), with one kernel per
+operation.
 
 Two norms in float32: 72. Rotary embedding of q and k in float32: 96. Inputs and outputs of matrix
 products: 38. Gated activation on 8/3 H: 27. Two additions: 12. Input and output of attention: 8.
@@ -39,9 +40,10 @@ Transposition: 4.
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
-    """A model with ``layers``, ``hidden`` (H), ``sequence`` (S) and ``microbatch`` (G).
+    """A model with ``layers``, width ``hidden`` (H), ``sequence`` length (S) and ``microbatch`` (G)
+    sequences.
 
-    ``given`` holds the rates of the GPU.
+    ``given``: assumptions, with the rates of the GPU. ``recompute``: whether layers are recomputed.
     """
 
     layers: int
@@ -53,13 +55,15 @@ class Transformer:
 
     @property
     def recomputed_bytes(self) -> float:
-        """Bytes that a layer holds besides its input during B, with ``recompute``; else 0."""
+        """Bytes that a layer holds during B in addition to its input, if it is recomputed; else
+        0."""
         return self._units(self.given.held_bytes - INPUT) if self.recompute else 0.0
 
     def on(self, ranks: int, links: Links) -> Profile:
-        """The profile with one stage per rank.
+        """The model's profile with one stage per rank.
 
-        Layers are distributed evenly; if P does not divide them, the first stages get one more.
+        Layers are distributed evenly. If P does not divide their number, each of the first stages
+        gets one more.
         """
         each, more = divmod(self.layers, ranks)
         stages = tuple(self._stage(each + (rank < more)) for rank in range(ranks))
@@ -77,7 +81,8 @@ class Transformer:
         return StageProfile(t_f, t_b, t_w, *sizes, *kept)
 
     def _time(self, passes: int) -> float:
-        """Milliseconds of an op of one layer with ``passes`` passes over attention and memory."""
+        """The milliseconds of an op of one layer: its matrix products, and ``passes`` times the
+        attention and the memory traffic of F."""
         given, touched = self.given, 0.0
         if given.memory is not None:
             touched = self._units(TOUCHED * passes) / (given.memory * 1e6)
@@ -91,10 +96,10 @@ class Transformer:
 
 
 def in_nodes(ranks: int, size: int, inside: Link, between: Link) -> Links:
-    """Links of ``ranks`` ranks in nodes of ``size`` consecutive ranks.
+    """Links between ``ranks`` ranks in nodes of ``size`` consecutive ranks.
 
-    Ranks of a node are connected by ``inside``, all others by ``between``. All messages that leave
-    a node share one wire (its network card), and so do all messages that enter it.
+    Ranks of the same node are connected by ``inside``, all others by ``between``. All messages that
+    leave a node share one wire (its network card), and so do all messages that enter it.
     """
     pairs = tuple(
         (a, b, inside) for a, b in combinations(range(ranks), 2) if a // size == b // size

@@ -1,6 +1,6 @@
 """Optimized schedules for V placements, compared with the published V schedules.
 
-The memory limit is that of table 8, or smaller or larger.
+The memory limits are that of table 8, and smaller and larger ones.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .tables import SHAPE, Row, load_rows
 
 ROWS, SWEEP = "table8 optimized", "table8 at other limits"
 SHARES = (0.4, 0.5, 0.6, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0)
-"""Memory limits in units of P x M_B, with M_B of a whole rank (two chunks)."""
+"""Memory limits in units of P x M_B, where M_B is that of a whole rank (two chunks)."""
 SECONDS = 30.0
-"""Time limit of a solve."""
+"""The time limit of a solve in seconds."""
 
 
 def cases(size: Size) -> Iterator[Case]:
@@ -33,7 +33,7 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Figures:
-    """Published and own bubble rate, and the proven gap."""
+    """The published and the own bubble rate, and the gap to the proven bound."""
     row: Row = case.given["row"]
     problem = build_family("zb-v", row.profile, row.microbatches).problem
     limit = row.limit(case.given["share"])
@@ -55,9 +55,10 @@ def measure(case: Case) -> Figures:
 
 
 def _published(problem: Problem) -> Schedule | None:
-    """The best of the published V schedules that fit in memory; None if none fits.
+    """The best published V schedule that fits in memory, or None if none fits.
 
-    ZB-V is built for as many chunks as the limit admits.
+    ZB-V is built to hold as many activations (of one microbatch and chunk each) as the limit
+    allows.
     """
     chunks = int(problem.memory_limit[0] * (1 + 1e-9) / problem.profile.stages[0].m_b)
     built = []

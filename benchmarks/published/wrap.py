@@ -1,11 +1,11 @@
 """The published rule for interleaved 1F1B: each group of microbatches waits once per chunk.
 
-The interleaved column of the tables comes from a replay in which, between one chunk and the next
-(rank P-1 to rank 0 forwards, 0 to P-1 backwards), only the first microbatch of each group of P
-waits for its input; the inputs of the others are assumed to be available. By the contract, every
-microbatch waits. All twelve published figures agree with the published rule; they are lower than a
-real run can reach. The simulator does not have this rule, so this module replays it for the one
-column.
+The interleaved column of the paper's tables comes from a replay with a special rule: between one
+chunk and the next (from rank P-1 to rank 0 in the forward, 0 to P-1 in the backward), only the
+first microbatch of each group of P microbatches waits for its input; the inputs of the others are
+assumed to be available. In a real run, as in the simulator, every microbatch waits. All twelve
+published figures agree with the published rule; they are lower than a real run can reach. The
+simulator does not have this rule, so this module replays it for that column.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipeloom.ir import Op, OpKind
 def published_makespan(schedule: Schedule) -> float:
     """The makespan in ms of an interleaved schedule under the published rule.
 
-    ``t_comm`` must be one number for all pairs of ranks.
+    The profile's ``t_comm`` must be one number for all pairs of ranks.
     """
     problem = schedule.problem
     stages, t_comm = problem.profile.stages, problem.profile.t_comm
@@ -44,7 +44,8 @@ def published_makespan(schedule: Schedule) -> float:
 
 
 def _input(op: Op, ranks: int, stages: int, end: dict[Op, float]) -> float:
-    """The time at which the input of ``op`` is made; -inf if it does not wait, inf if unknown."""
+    """The time at which the input of ``op`` is computed: -inf if the op does not wait for one, inf
+    if it is not yet known."""
     source = op.stage - 1 if op.kind is OpKind.F else op.stage + 1
     wraps = op.stage % ranks == (0 if op.kind is OpKind.F else ranks - 1)
     if not 0 <= source < stages or (wraps and op.microbatch % ranks):

@@ -1,4 +1,4 @@
-"""The replay: answers of the optimizer to many kinds of questions, and schedules of all families.
+"""The replay: results of the optimizer for many kinds of questions, and schedules of all families.
 
 To compare two versions, run this folder with the library of another checkout:
 ``PYTHONPATH=OTHER/src:. python -m benchmarks replay --check``.
@@ -34,7 +34,7 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """The answers to a question with six seeds, or a hash of the family's schedule."""
+    """The results of a question for six seeds, or a hash of the family's schedule."""
     return {"kind": case.given["asked"].kind} | ask(case.given["asked"])
 
 

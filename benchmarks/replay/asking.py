@@ -1,4 +1,4 @@
-"""Asks the optimizer a question with six seeds, in this process."""
+"""Calls the optimizer for a question with six seeds, or builds a family, in this process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .instances import Family, Question
 
 SEEDS = range(6)
 ORDER = ("order", "pairs", "transfers", "averages")
-"""Keys of a schedule file that determine what runs when."""
+"""The keys of a schedule file that determine what runs when."""
 
 
 def ask(asked: Question | Family) -> dict[str, Any]:
-    """The row of a question or a family; ``seconds`` is CPU time."""
+    """The row of a question or a family. ``seconds`` is CPU time."""
     began = process_time()
     found = _built(asked) if isinstance(asked, Family) else _solved(asked)
     seconds = round(process_time() - began, 2)
@@ -34,7 +34,8 @@ def _built(asked: Family) -> dict[str, Any]:
 
 
 def _solved(asked: Question) -> dict[str, Any]:
-    """The answers as lists, one entry per seed; ``bounds``: the value of each bound by name."""
+    """The results of a question as lists, one entry per seed. ``bounds``: the value of each lower
+    bound by name."""
     rows = [_solve(asked, seed) for seed in SEEDS]
     schedules = [schedule for _, schedule in rows]
     found: dict[str, Any] = {key: [row.get(key) for row, _ in rows] for key in rows[0][0]}
@@ -45,7 +46,8 @@ def _solved(asked: Question) -> dict[str, Any]:
 
 
 def _solve(asked: Question, seed: int) -> tuple[dict[str, Any], Schedule | None]:
-    """Status, cost and proven bound with one seed, and the schedule, or None if there is none."""
+    """The status, the cost and the proven bound for one seed, and the schedule or None if there is
+    none."""
     limits: dict[str, Any] = {"work_limit": asked.work, "seed": seed}
     try:
         found = optimize(asked.profile, asked.microbatches, **asked.options, **limits)
@@ -63,7 +65,7 @@ def _solve(asked: Question, seed: int) -> tuple[dict[str, Any], Schedule | None]
 
 
 def bounds(problem: Problem) -> dict[str, float]:
-    """Lower bounds that the solver computes without a search; the highest for each name."""
+    """The lower bounds that the solver computes without a search: for each name the highest."""
     found: dict[str, float] = {}
     for bound in lower_bounds(problem):
         found[bound.name] = _rounded(max(bound.value, found.get(bound.name, 0.0)))

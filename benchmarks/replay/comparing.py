@@ -1,4 +1,4 @@
-"""Compares answers with the recorded ones, and reports what is worse than the tolerances allow."""
+"""Compares results with the recorded ones, and reports what is worse than the tolerances allow."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from statistics import median
 from typing import Any
 
 MEDIAN, BEST, BOUND = 5e-3, 1e-2, 1e-6
-"""Relative tolerances for increases of the median and the best cost, and decreases of a bound."""
+"""Relative tolerances: for an increase of the median cost and of the best cost, and for a decrease
+of a bound."""
 STATUSES = ("optimal", "feasible", "infeasible", "refused", "invalid", "crash")
-"""From best to worst."""
+"""The statuses of a question, from best to worst."""
 
 Answer = Mapping[str, Any]
 
 
 def worse(before: Answer, now: Answer) -> Iterator[str]:
-    """Yield a line for each respect in which an answer is worse than the recorded one."""
+    """Yield a line for each respect in which a result is worse than the recorded one."""
     if before["profile"] != now["profile"]:
         yield "another profile than the one recorded"
     if "status" not in before:
@@ -44,7 +45,10 @@ def _costs(before: Sequence[float], now: Sequence[float]) -> Iterator[str]:
 
 
 def _bounds(before: Answer, now: Answer) -> Iterator[str]:
-    """A bound that is no longer listed is compared with the highest bound listed."""
+    """Yield a line for each bound that has decreased.
+
+    A bound that is no longer listed is compared with the highest one that is listed.
+    """
     listed: dict[str, float] = now.get("bounds", {})
     best = max(listed.values(), default=0.0)
     for name, value in before.get("bounds", {}).items():
@@ -56,7 +60,7 @@ def _bounds(before: Answer, now: Answer) -> Iterator[str]:
 
 
 def majority(statuses: Sequence[str]) -> str:
-    """The most frequent status; the worse one in case of a tie."""
+    """The most frequent status; in case of a tie, the worse one."""
     counts = Counter(statuses)
     return max(counts, key=lambda each: (counts[each], STATUSES.index(each)))
 

@@ -1,4 +1,5 @@
-"""The questions for the replay: profiles, and what the optimizer is asked about each."""
+"""The questions for the replay: profiles, and the options with which the optimizer is called for
+each."""
 
 from __future__ import annotations
 
@@ -17,8 +18,7 @@ PARAMETRIZED = ("interleaved-1f1b:3", "looped-bfs:3", "zb-v:3", "wave:2", "fsdp:
 class Question:
     """A call of ``pipeloom.optimize``, repeated with each seed.
 
-    ``work``: millions of simulated ops. ``chosen``: whether the optimizer chooses the placement,
-    the passing or the cut; then there is no single problem whose bounds can be listed.
+    ``work``: the work limit in millions of simulated ops.
     """
 
     kind: str
@@ -36,7 +36,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family, to be built for a profile."""
+    """A family to be built for a profile."""
 
     family: str
     profile: Document
@@ -56,7 +56,7 @@ def _data() -> dict[str, list[dict[str, Any]]]:
 
 
 def questions() -> Iterator[Question]:
-    """All questions to the optimizer."""
+    """Yield all questions for the optimizer."""
     for each in _data()["questions"]:
         options = each["options"]
         if "slow" in options:  # JSON has only strings as keys
@@ -66,7 +66,7 @@ def questions() -> Iterator[Question]:
 
 
 def built(families: Iterable[str]) -> Iterator[Family]:
-    """Each family for each recorded profile."""
+    """Yield each family for each recorded profile."""
     for each in _data()["families"]:
         for family in (*families, *PARAMETRIZED):
             yield Family(family, each["profile"], each["microbatches"])

@@ -1,6 +1,6 @@
-"""Other methods on the same instances.
+"""Comparisons with other methods on the same instances.
 
-They cut a model into stages, order microbatches that differ, and pack sequences.
+The methods cut a model into stages, order microbatches that differ, or pack sequences.
 """
 
 from .. import parts

@@ -28,20 +28,22 @@ from pipeloom.ir import parse_profile
 
 COUNT, TRACED = 40, 4
 SHAPES = ((4, 8), (4, 16), (4, 32), (8, 16), (8, 32), (8, 64), (12, 24), (16, 32), (16, 64))
-"""Pairs of ranks and microbatches."""
+"""Pairs of a number of ranks and a number of microbatches."""
 SEQUENCES = (2, 4, 8)
-"""Sequences per microbatch."""
+"""Numbers of sequences per microbatch."""
 ROOM = (1.0, 1.25, 1.5, 2.0)
-"""Memory limits, in units of the peak memory of 1F1B or ZB-H1 (the larger) in the given order."""
+"""Memory limits, in units of the peak memory of 1F1B or ZB-H1, whichever is larger, with the
+microbatches in the given order."""
 LONGEST = 8192
 WIDTH = 4096
 LAYERS = 4
 PER_TOKEN = 24 * WIDTH**2 / 4e11
 """Milliseconds of a layer's matrix products in the forward, per token."""
 PER_PAIR = 4 * WIDTH / 4e11
-"""Milliseconds of attention per pair of tokens of one sequence; half of the pairs are masked."""
+"""Milliseconds of attention per pair of tokens of the same sequence; half of the pairs are
+masked."""
 IMAGE_TOKENS, IMAGE_TIME = 576, 12.0
-"""Per image: tokens in all stages, and milliseconds of the encoder's forward."""
+"""Per image: the tokens that all stages process, and the milliseconds of the encoder's forward."""
 TRACE_LIMIT = 8.0
 
 Rng = np.random.Generator
@@ -49,9 +51,10 @@ Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 
 def batch(number: int, seed: int, trace: Path | None) -> tuple[str, Problem]:
-    """The description and the problem of a batch; ``trace`` is the file for the last four.
+    """The description of a batch, and the batch as a problem. ``trace``: the file for the last four
+    batches.
 
-    Raises InputError if one of the last four is asked for without ``trace``.
+    Raises InputError if ``trace`` is None for one of these four.
     """
     if number < COUNT - TRACED:
         return _drawn(number, seed)
@@ -74,7 +77,7 @@ def _drawn(number: int, seed: int) -> tuple[str, Problem]:
 
 
 def _lengths(kind: str, shape: tuple[int, int], rng: Rng) -> Numbers:
-    """The tokens of each sequence, shape (microbatches, sequences)."""
+    """The number of tokens of each sequence, shape (microbatches, sequences)."""
     if kind == "log-normal":
         drawn = rng.lognormal(np.log(600), 0.9, shape)
     else:
@@ -120,7 +123,8 @@ def _problem(document: dict[str, Any]) -> Problem:
 
 
 def _limited(problem: Problem, room: float) -> Problem:
-    """Limit the memory of all ranks to ``room`` times the peak of 1F1B and ZB-H1 on any rank."""
+    """The problem with a memory limit for all ranks: ``room`` times the highest peak of 1F1B and
+    ZB-H1 on any rank."""
     peak = 0.0
     for family in ("1f1b", "zb-h1"):
         built = build_family(family, problem.profile, problem.microbatches)

@@ -1,11 +1,11 @@
 """DynaPipe's scheduler for microbatches that differ, imported from a local copy of its source.
 
-``dynapipe/schedule_opt`` is used unchanged: its cyclic scheduler gives each device an order, whose
-ops run as soon as their inputs are available, as in its wait-free executor. This module does what
-DynaPipe's planner does around it. It groups microbatches by k-means on their times, into four
-groups (three for more than 20 microbatches). It tries all orders of the groups, with random orders
-within a group, and the given order; first without a memory limit, and with it if no order fits. As
-in DynaPipe, there are only F and BW.
+``dynapipe/schedule_opt`` is used unchanged: its cyclic scheduler orders the ops of each device, and
+ops run as soon as their inputs are available, as in DynaPipe's wait-free executor. This module does
+what DynaPipe's planner does around the scheduler. It groups microbatches by k-means on their times,
+into four groups (three for more than 20 microbatches). It tries all orders of the groups, with
+random orders within a group, and the given order; first without a memory limit, and with it if no
+resulting schedule fits in memory. As in DynaPipe, there are only F and BW.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ ROUNDS = 30
 
 
 def dynapipe(problem: Problem, folder: Path) -> float | None:
-    """The lowest cost of its schedules that fit in memory; None if none fits."""
+    """The lowest cost of DynaPipe's schedules that fit in memory, or None if none fits.
+
+    ``folder``: the folder that contains DynaPipe's package.
+    """
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     package = "dynapipe.schedule_opt"
@@ -44,7 +47,7 @@ def dynapipe(problem: Problem, folder: Path) -> float | None:
 
 
 def _entries(problem: Problem) -> Iterator[list[int]]:
-    """The orders in which its planner lets microbatches enter the pipeline."""
+    """Yield the orders in which DynaPipe's planner lets microbatches enter the pipeline."""
     rng = np.random.default_rng(0)
     groups = _groups(problem)
     for order in permutations(range(len(groups))):
@@ -71,7 +74,10 @@ def _groups(problem: Problem) -> list[list[int]]:
 def _ordered(
     problem: Problem, common: Any, scheduler: Any, limit: float, entry: list[int]
 ) -> tuple[Any, ...] | None:
-    """The order of each rank by its cyclic scheduler; None if it finds none."""
+    """The order of ops on each rank by DynaPipe's cyclic scheduler, or None if it finds none.
+
+    ``entry``: the order in which microbatches enter; ``limit``: the memory limit.
+    """
     costs, stages = Costs.of(problem), problem.stages
     f, b, w = costs.durations[:3]
     microbatches = [
@@ -102,7 +108,8 @@ def _ordered(
 
 
 def cost_of(schedule: Schedule) -> float | None:
-    """The cost of a schedule without times; None if it does not fit in memory."""
+    """The cost of a schedule without times, which is simulated; None if it does not fit in
+    memory."""
     timing = simulate(schedule)
     if not within_memory(schedule.problem, timing):
         return None

@@ -1,6 +1,6 @@
-"""Random models with a heavy embedding and head on random pipelines.
+"""Random models with a heavy embedding and head, on random pipelines.
 
-Instances are not selected by their results.
+No instance was selected by its results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SEEDS = range(36)
 
 @dataclass(frozen=True)
 class Instance:
-    """One model on one pipeline."""
+    """One model on one pipeline. ``limit`` describes the memory limit."""
 
     profile: LayeredProfile
     microbatches: int
@@ -31,9 +31,9 @@ class Instance:
 
 
 def instance(seed: int) -> Instance:
-    """A random instance.
+    """The random instance of a seed.
 
-    Times are in units of the F of a block, memory in units of its M_B, and weights in units of its
+    The unit of time is the F of a block, the unit of memory its M_B, and the unit of weights its
     weights.
     """
     rng = np.random.default_rng(seed)
@@ -42,7 +42,7 @@ def instance(seed: int) -> Instance:
     layers = _layers(rng, blocks)
     placement = _placement(str(rng.choice(("linear", "linear", "v", "interleaved"))), ranks)
     cluster = Profile((), ranks, t_comm=float(rng.uniform(0.02, 0.3)), name=f"seed {seed}")
-    # 1F1B on an even cut of equal layers holds P microbatches of 1 / P of the model
+    # with equal layers and an even cut, 1F1B holds P microbatches of 1 / P of the model
     share, weights = float(rng.choice((0.6, 0.8, 1.0, 1.25))), bool(rng.integers(2))
     activations = share * sum(layer.m_b for layer in layers)
     if weights:
@@ -66,7 +66,7 @@ def _placement(name: str, ranks: int) -> Placement:
 
 
 def _layers(rng: np.random.Generator, blocks: int) -> tuple[StageProfile, ...]:
-    """Embedding, blocks that differ by up to 5 %, head and loss.
+    """An embedding, blocks that differ by up to 5 %, a head, and a loss.
 
     Gradients are as large as weights, and the optimizer has two states per weight.
     """

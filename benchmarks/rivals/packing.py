@@ -1,4 +1,5 @@
-"""Packings of batches of sequences by several methods; their schedules get the same work limit."""
+"""Batches of sequences packed by several methods. Schedules for all packings get the same work
+limit."""
 
 from __future__ import annotations
 
@@ -23,23 +24,28 @@ from .. import Case, Claim, Column, Row, Rows, Size, Table, plain
 PART, BATCHES, SEED, WORK, REFERENCE = "packing", 20, 18, 20.0, 4096
 MOST_WORSE = 1  # batches in which another packing may be better, due to the small work limit
 SAME = 1e-9
-"""Relative tolerance for equal costs."""
+"""The relative tolerance within which costs count as equal."""
 
 
 Numbers = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 
 def by_length(costs: Numbers, lengths: Numbers, number: int, most: float) -> Microbatches | None:
-    """Sort sequences by length, and put the same number into each microbatch."""
+    """Sort sequences by length, and put the same number of sequences into each of ``number``
+    microbatches.
+
+    Returns None if a microbatch would have more than ``most`` tokens.
+    """
     parts = np.array_split(np.argsort(lengths, kind="stable"), number)
     fits = all(lengths[part].sum() <= most for part in parts)
     return [part.tolist() for part in parts] if fits else None
 
 
 def first_fit(costs: Numbers, lengths: Numbers, number: int, most: float) -> Microbatches | None:
-    """First fit: each sequence, in the given order, goes to the first microbatch with room.
+    """First fit: each sequence, in the given order, goes to the first microbatch with enough space.
 
-    Bisection finds the smallest number of tokens per microbatch for which all sequences fit.
+    Bisection finds the smallest number of tokens per microbatch with which all sequences fit.
+    Returns None if they do not fit with ``most``.
     """
     order, none = np.arange(len(lengths)), np.zeros(len(lengths))
     low, high = int(lengths.max()), int(min(most, lengths.sum()))
@@ -58,15 +64,15 @@ OTHERS: dict[str, Callable[[Numbers, Numbers, int, float], Microbatches | None]]
     "first fit": first_fit,
     "dynamic programming": sorted_runs,
 }
-"""The other packings."""
+"""The methods that are compared with ours, by name."""
 
 
 def batch(number: int) -> tuple[dict[str, Any], Profile, dict[str, Any]]:
-    """Lengths, profile and options of a random batch.
+    """The lengths document, the profile and the options of a random batch.
 
-    Lengths are log-normal in batches with an even number, short or long in the others. Every fourth
-    batch has unequal stages. In every third one, the memory limit is 1.5 times P microbatches of
-    average size.
+    Lengths are log-normal in batches with an even number, and either short or long in the others.
+    Every fourth batch has unequal stages. In every third one, the memory limit is that of 1.5 P
+    microbatches of average size.
     """
     rng = np.random.default_rng((SEED, number))
     ranks, microbatches = int(rng.choice([4, 8])), int(rng.choice([8, 16]))
@@ -98,9 +104,9 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """The costs of each packing of a batch, the bound, and the CPU time of ours in seconds.
+    """The cost with each packing of a batch, the lower bound, and the CPU time of ours in seconds.
 
-    The cost is None if a packing exceeds the allowed tokens per microbatch.
+    The cost is None if a packing would exceed the allowed tokens per microbatch.
     """
     number = case.given["number"]
     document, profile, options = batch(number)
@@ -128,7 +134,7 @@ def measure(case: Case) -> Row:
 
 
 def _cost(costs: SequenceCosts, packed: Microbatches, replicas: int, seed: int) -> float:
-    """The cost of the slowest replica; the replicas share the work limit."""
+    """The cost of the slowest replica. The replicas share the work limit."""
     rows, count = dealt(packed, costs.busiest, replicas), len(packed) // replicas
     parts = (rows[first : first + count] for first in range(0, len(rows), count))
     limits: dict[str, Any] = {"work_limit": WORK / replicas, "seed": seed}
@@ -136,7 +142,7 @@ def _cost(costs: SequenceCosts, packed: Microbatches, replicas: int, seed: int) 
 
 
 def best_other(row: Row) -> float:
-    """The lowest cost of the other packings."""
+    """The lowest cost with one of the other packings."""
     return min((row[name] for name in OTHERS if row[name] is not None), default=inf)
 
 

@@ -1,4 +1,5 @@
-"""Joint optimization of cut and schedule, compared with scheduling a balanced or an even cut."""
+"""Joint optimization of cut and schedule, compared with optimized schedules for a balanced or an
+even cut."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from .models import SEEDS, Instance, instance
 PART, SECONDS, ENOUGH = "partition", 5.5, 20
 OTHERS = ("balanced", "even")
 SAME = 1e-6
-"""Relative tolerance for equal costs."""
+"""The relative tolerance within which costs count as equal."""
 
 
 def cases(size: Size) -> Iterator[Case]:
@@ -23,7 +24,7 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """The costs of one instance with each partition, with the same time limit."""
+    """The cost of one instance with each way to cut it, with the same time limit."""
     given = instance(case.given["seed"])
     return {
         "seed": case.given["seed"],
@@ -50,20 +51,21 @@ def _way(given: Instance, way: str) -> dict[str, Any]:
 
 
 def gain(cell: Row, other: str) -> float | None:
-    """Relative saving of the joint optimization over ``other``; None if either has no schedule."""
+    """The relative saving of the joint optimization compared with ``other``, or None if either has
+    no schedule."""
     costs = [cell["ways"][way]["cost"] for way in ("joint", other)]
     return None if None in costs else 1 - costs[0] / costs[1]
 
 
 def better(cell: Row) -> bool:
-    """Whether the joint optimization costs less than both others."""
+    """Whether joint optimization costs less than both other ways."""
     gains = [gain(cell, other) for other in OTHERS]
     fits = cell["ways"]["joint"]["cost"] is not None
     return fits and all(each is None or each > SAME for each in gains)
 
 
 def gap(cell: Row) -> float | None:
-    """The gap of the joint schedule to the bound for all cuts; None if there is no schedule."""
+    """The gap of the joint schedule to the bound for all cuts, or None if there is no schedule."""
     joint = cell["ways"]["joint"]
     if joint["cost"] is None:
         return None

@@ -1,4 +1,5 @@
-"""Microbatches that differ: our schedules, those in the given order, and DynaPipe's.
+"""Microbatches that differ: our schedules, schedules with microbatches in the given order, and
+DynaPipe's.
 
 The environment variable ``PIPELOOM_DYNAPIPE`` names a folder with a copy of DynaPipe's package; if
 it is not set, DynaPipe is left out. ``PIPELOOM_TRACE`` is the file of a measured run, from which
@@ -22,7 +23,7 @@ from .batches import COUNT, TRACED, batch
 from .dynapipe import cost_of, dynapipe
 
 PART, SEED, WORK = "unlike", 18, 200.0
-"""The work limit of a solve, in millions of simulated ops, takes about two CPU seconds."""
+"""The work limit of a solve, in millions of simulated ops, corresponds to about two CPU seconds."""
 SAME = 1 + 1e-6
 OTHERS = ("1f1b", "zb-h1", "mean", "dynapipe")
 
@@ -34,10 +35,10 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """Costs by method; None if the schedule does not fit in memory.
+    """The cost by method, or None if its schedule does not fit in memory.
 
-    ``mean``: a schedule optimized for average microbatches, with its order used for the actual
-    ones.
+    ``mean``: the order of a schedule that was optimized for average microbatches, used for the
+    actual ones.
     """
     trace, folder = os.environ.get("PIPELOOM_TRACE"), os.environ.get("PIPELOOM_DYNAPIPE")
     words, problem = batch(case.given["number"], SEED, None if trace is None else Path(trace))
@@ -73,7 +74,7 @@ def _family(problem: Problem, name: str) -> float | None:
 
 
 def shorter(row: Row) -> float:
-    """How much shorter our step is than the best of the others, relative to it."""
+    """How much shorter our step is than the best other one, relative to the latter."""
     costs = [row[name] for name in OTHERS if row.get(name) is not None]
     return float(1 - row["ours"] / min(costs))
 

@@ -1,4 +1,5 @@
-"""Passing activations, weights or shards on a ring of network namespaces with one slow link."""
+"""Passing activations, weights or shards of weights on a ring of network namespaces with one slow
+link."""
 
 from .ring import cases as cases
 from .ring import columns as columns

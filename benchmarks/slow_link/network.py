@@ -35,7 +35,7 @@ from pipeloom import InputError
 
 INTERFACE = "port"  # between a rank and its router
 ABOVE, BELOW = "above", "below"  # a router's links to the next and to the previous router
-# bytes sent at once after a pause; small, so that short messages are also delayed
+# bytes that are sent at once after a pause; few, so that short messages are delayed, too
 SLOW_BURST, FAST_BURST = 10_000, 30_000
 MTU = 9000  # jumbo frames: the CPU time of a frame does not depend on its size
 QUEUE = 256_000_000  # bytes; large, so that nothing is dropped
@@ -55,8 +55,8 @@ _NEW_NETWORK = 0x40000000  # CLONE_NEWNET in sched.h
 class Ring:
     """``ranks`` in a ring; link i connects ranks i and i + 1 (mod ``ranks``).
 
-    The link ``slow`` carries ``slow_megabits`` per second in each direction, the others
-    ``fast_megabits``.
+    The link number ``slow`` carries ``slow_megabits`` per second in each direction, and each other
+    link ``fast_megabits``.
     """
 
     ranks: int = 4
@@ -65,17 +65,17 @@ class Ring:
     fast_megabits: int = 1000
 
     def bucket(self, link: int) -> str:
-        """The arguments of ``tc`` that shape a link."""
+        """The arguments with which ``tc`` shapes a link."""
         slow = link == self.slow
         rate, burst = (self.slow_megabits, SLOW_BURST) if slow else (self.fast_megabits, FAST_BURST)
         return f"tbf rate {rate}mbit burst {burst} limit {QUEUE}"
 
 
 def way(source: int, target: int, ranks: int) -> list[int]:
-    """The ranks on the path of a message, both ends included.
+    """The ranks on the path of a message, including both ends.
 
-    It is the shorter direction around the ring, upwards if both are equally long, as for profiles
-    whose links share a ``ring``.
+    The path takes the shorter direction around the ring, or upwards if both are equally long.
+    Profiles whose links share a ``ring`` assume the same.
     """
     up = (target - source) % ranks
     step, hops = (1, up) if 2 * up <= ranks else (-1, ranks - up)
@@ -83,9 +83,9 @@ def way(source: int, target: int, ranks: int) -> list[int]:
 
 
 def address(rank: int) -> str:
-    """The address of a rank, to which Gloo binds.
+    """The IP address of a rank, to which Gloo binds.
 
-    The router's end of their link has the next one.
+    The router's end of the link to the rank has the next address.
     """
     return f"10.77.0.{4 * rank + 1}"
 
@@ -99,7 +99,7 @@ def router(maker: int, rank: int) -> str:
 
 
 def commands(ring: Ring, maker: int) -> Iterator[str]:
-    """The commands that build the ring in its existing namespaces."""
+    """Yield the commands that build the ring in its namespaces, which exist already."""
     for rank in range(ring.ranks):
         name, beside = own(maker, rank), router(maker, rank)
         for each in (name, beside):
@@ -123,7 +123,7 @@ def commands(ring: Ring, maker: int) -> Iterator[str]:
 
 
 def _pair(*ends: tuple[str, str, str]) -> Iterator[str]:
-    """The commands that connect two interfaces, each given by namespace, name and address."""
+    """Yield the commands that connect two interfaces, each given as (namespace, name, address)."""
     (low, first, _), (high, second, _) = ends
     peer = f"type veth peer name {second} mtu {MTU} netns {high}"
     yield f"ip -n {low} link add name {first} mtu {MTU} {peer}"
@@ -134,7 +134,7 @@ def _pair(*ends: tuple[str, str, str]) -> Iterator[str]:
 
 @contextmanager
 def namespaces(ring: Ring) -> Iterator[int]:
-    """Create the ring, and remove it at the end of the context.
+    """A context in which the ring exists.
 
     Yields the process id that is part of the namespaces' names. Rings left behind by killed
     processes are removed first. Raises InputError if the user or the machine cannot create the
@@ -165,21 +165,21 @@ def _remove(*names: str) -> None:
 
 
 def _left_behind() -> list[str]:
-    """Namespaces of rings whose process no longer exists."""
+    """The namespaces of rings whose process no longer exists."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
     found = re.findall(r"^(pipeloom-(\d+)-(?:rank|router)\d+)\b", listed.stdout, re.MULTILINE)
     return [name for name, maker in found if not Path(f"/proc/{maker}").exists()]
 
 
 def enter(name: str) -> None:
-    """Move this thread, and all threads that it starts from now on, into a namespace."""
+    """Move this thread, and all threads that it starts from now on, into a network namespace."""
     with Path("/run/netns", name).open("rb") as file:
         if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _NEW_NETWORK):
             raise OSError(ctypes.get_errno(), f"setns: {name}")
 
 
 def sent(name: str) -> dict[str, int]:
-    """Bytes that a router has sent over each of its links since the ring was created."""
+    """The bytes that a router has sent over each of its two links since the ring was created."""
     line = ["ip", "-n", name, "-s", "-j", "link"]
     listed = subprocess.run(line, capture_output=True, check=True)
     counts = {link["ifname"]: link["stats64"]["tx"]["bytes"] for link in json.loads(listed.stdout)}

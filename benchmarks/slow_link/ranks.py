@@ -1,4 +1,4 @@
-"""The ranks of the ring measure its links and train with each scheme.
+"""What each rank of the ring does: it measures the links, and trains with each scheme.
 
 The last scheme is torch's ``fully_shard`` with the same model, stages, microbatches and op times.
 Rank r runs microbatches r, P + r, ... Before the forward and the backward of a stage, torch
@@ -38,11 +38,11 @@ PROBE_BYTES, PROBES = 400_000, 9
 
 @dataclass(frozen=True, slots=True)
 class RankRun:
-    """The run of one rank.
+    """The measurements of one rank while it trains with one scheme.
 
-    ``ends``: the end of each step in seconds, on the clock that all ranks share. ``losses``: for
-    each step, the losses of this rank's microbatches. ``sent``: bytes per step that its router sent
-    over each link, including forwarded messages and headers.
+    ``ends``: the end of each step in seconds, on a clock that all ranks share. ``losses``: for each
+    step, the losses of this rank's microbatches. ``sent``: bytes per step that its router sent over
+    each link, including forwarded messages and headers.
     """
 
     ends: list[float]
@@ -51,7 +51,10 @@ class RankRun:
 
 
 def on_ring(maker: int, ask: Callable[[int], list[object]]) -> list[object]:
-    """Run by a launched rank: enter its namespace, connect the ranks, call ``ask(maker)``."""
+    """Run by each launched rank: enter its namespace, connect the ranks, and return ``ask(maker)``.
+
+    ``maker``: the process id in the namespaces' names.
+    """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     before_others()
     dist.destroy_process_group()
@@ -66,7 +69,10 @@ def on_ring(maker: int, ask: Callable[[int], list[object]]) -> list[object]:
 
 
 def probe(maker: int) -> list[object]:
-    """Measure the link between this rank and the next one in the ring, by ping-pong."""
+    """Measure the link between this rank and the next one in the ring by ping-pong.
+
+    Returns a list with (rank, next rank, link).
+    """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     found: list[object] = []
     for low in range(ranks):
@@ -82,7 +88,7 @@ def probe(maker: int) -> list[object]:
 
 
 def _ping_pong(peer: int, size: int, *, first: bool) -> float:
-    """Half of the median round trip, in milliseconds."""
+    """Half of the median round-trip time of ``size`` bytes, in milliseconds."""
     message, times = torch.zeros(size, dtype=torch.uint8), []
     for _ in range(PROBES + WARMUP):
         begin = time.perf_counter()
@@ -97,14 +103,14 @@ def train(
 ) -> list[object]:
     """Train with each program and then with ``fully_shard``; returns a :class:`RankRun` for each.
 
-    ``times``: the least milliseconds of F and of BW of a stage with ``fully_shard``.
+    ``times``: the minimum milliseconds of F and of BW of a stage with ``fully_shard``.
     """
     found = [_planned(model, program, maker) for program in programs]
     return [*found, _sharded(model, times, programs[0].schedule.problem.microbatches, maker)]
 
 
 def _planned(model: GPT, program: Program, maker: int) -> RankRun:
-    """Train with a program of ours; each op takes at least the planned time."""
+    """Train with one of our programs. Each op takes at least its planned time."""
     pipeline = Pipeline.from_source(program, model, memory=False, pace=True, timeout=120.0)
     batches = [model.batch(i, pipeline.microbatches) for i in range(STEPS)]
 
@@ -148,10 +154,10 @@ def _run(
     barrier: Callable[[], object],
     beside: str,
 ) -> RankRun:
-    """Run the steps one right after the other.
+    """Run ``STEPS`` steps one right after the other.
 
-    Ranks do not wait for each other between steps. Only before the first and after the last step,
-    when bytes are counted, there is a barrier.
+    Ranks do not wait for each other between steps. There is a barrier only before the first and
+    after the last step, when bytes are counted. ``beside``: the namespace of this rank's router.
     """
     barrier()
     before, ends, losses = sent(beside), [], []
@@ -167,8 +173,8 @@ class Paced(nn.Module):
     """A stage whose forward and backward take at least the given milliseconds, by sleeping.
 
     The backward starts when the gradient of the output is available, and ends when that of the
-    input is. The input of the first stage has no gradient: there it ends with the gradient of its
-    first module's output. ``finish``: the last step of the forward, such as the loss.
+    input is. As the input of the first stage has no gradient, its backward ends with the gradient
+    of its first module's output. ``finish``: the last part of the forward, such as the loss.
     """
 
     finish: Callable[[Tensor], Tensor] | None = None
@@ -198,7 +204,7 @@ class Paced(nn.Module):
 
 
 def _marked(x: Tensor, call: Callable[[Tensor], None]) -> Tensor:
-    """Returns ``x`` unchanged; calls ``call`` when its gradient is computed."""
+    """Return a view of ``x``; ``call`` is called when its gradient is computed."""
     marked = x.view_as(x)
     marked.register_hook(call)  # type: ignore[no-untyped-call]
     return marked

@@ -1,4 +1,4 @@
-"""All schemes of passing on a ring with one slow link: predicted and measured step times.
+"""Predicted and measured step times of all schemes of passing, on a ring with one slow link.
 
 The configurations are chosen so that each kind of passing wins in some of them. Predictions use
 only the given op times and the measured links.
@@ -34,7 +34,7 @@ FLOAT = 4  # bytes
 SECONDS = 20.0  # time limit of the optimizer for all schemes together
 STEPS, WARMUP = 6, 2  # steps of each scheme, including warm-up
 TIMEOUT = 600.0  # seconds, for all schemes
-TIE = 0.01  # step times with a smaller relative difference count as equal
+TIE = 0.01  # step times whose relative difference is smaller count as equal
 ALLOWED = 0.15  # relative error allowed for predictions
 HEADERS = 0.1  # share of bytes allowed for headers, acknowledgements and control messages
 LOSSES = 1e-4  # relative tolerance: float32 sums in another order
@@ -45,8 +45,8 @@ SCHEMES = ("activations", "weights", "fsdp", "fully_shard")
 class Configuration:
     """A GPT with one stage per rank, and ``microbatches`` of ``microbatch`` sequences per step.
 
-    ``time``: milliseconds of F, of B and of W of each stage. Ranks sleep until this time is over,
-    so the ops have the speed of an imagined device, not of the cores of this machine.
+    ``time``: milliseconds of each F, B and W. Ranks sleep until this time is over, so the ops have
+    the speed of an imagined device, not that of the cores of this machine.
     """
 
     layers: int
@@ -59,14 +59,15 @@ class Configuration:
 
     @property
     def model(self) -> GPT:
-        """The GPT, with one head for each 64 (or 32) of the width."""
+        """The GPT of this configuration, with one head per 64 (or 32) of its width."""
         from examples.gpt import GPT
 
         heads = self.width // (32 if self.width % 64 else 64)
         return GPT(self.layers, self.width, heads, self.context, self.microbatch)
 
     def profile(self, links: Links) -> Profile:
-        """A profile with the sizes of the model's parameters and no memory limit."""
+        """A profile with the model's sizes in bytes, the given times and links, and no memory
+        limit."""
         sent = FLOAT * self.microbatch * self.context * self.width
         modules = [make() for make in self.model.stages(self.ring.ranks)]
         sizes = [FLOAT * sum(p.numel() for p in module.parameters()) for module in modules]
@@ -96,10 +97,8 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """Measure the links, then predict the step time of each scheme and train with it.
-
-    Needs root.
-    """
+    """Measure the links, then predict the step time of each scheme and train with it. Requires
+    root."""
     from pipeloom.runtime import launch_ranks
 
     from . import ranks
@@ -141,13 +140,13 @@ def measure(case: Case) -> Row:
 
 
 def _links(pairs: Sequence[Any]) -> Links:
-    """The measured links between neighbours, which share a ring."""
+    """The measured links between neighbors, as links that share a ring."""
     fastest = max((link for _, _, link in pairs), key=lambda link: link.gigabytes_per_second)
     return Links(fastest, tuple(pairs), Sharing.RING)
 
 
 def _row(time: float, runs: Sequence[RankRun]) -> Row:
-    """The figures of a scheme.
+    """The figures of a scheme. ``time``: the predicted step time in ms; ``runs``: of all ranks.
 
     ``measured_ms`` is the median interval between the ends of successive steps after the warm-up,
     averaged over ranks.
@@ -168,7 +167,7 @@ def _row(time: float, runs: Sequence[RankRun]) -> Row:
 
 
 def wires(schedule: Schedule) -> list[tuple[float, float]]:
-    """Planned bytes per step over each link, as (upwards, downwards), without headers."""
+    """The planned bytes per step over each link, as (upwards, downwards), without headers."""
     sent = traffic(schedule)
     carried = np.zeros_like(sent)
     for source, target in np.argwhere(sent):
@@ -228,7 +227,8 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _more_than_planned(scheme: Mapping[str, Any]) -> Iterator[float]:
-    """Relative excess of the bytes sent over each link and direction over the planned ones."""
+    """Yield, for each link and direction, the relative excess of the bytes sent over the planned
+    bytes."""
     for planned, carried in zip(scheme.get("planned_wires", ()), scheme["wires"], strict=False):
         yield from (b / a - 1 for a, b in zip(planned, carried, strict=True) if a)
 

@@ -1,4 +1,4 @@
-"""The speed of the simulator, and the run time of commands, including the start of the process."""
+"""The speed of the simulator, and the run times of commands, including the start of the process."""
 
 from .. import parts
 from . import commands, simulator

@@ -1,4 +1,4 @@
-"""Run times of commands, each in a new process, with compiled kernels in the cache."""
+"""The run times of commands, each in a new process, with compiled kernels in the cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMANDS = {
     ),
 }  # fmt: skip
 MOST_SECONDS = 6.0
-"""The longest run time allowed for the command that proves its schedule optimal."""
+"""The longest run time allowed for the command that proves its schedule optimal, in seconds."""
 
 
 def cases(size: Size) -> Iterator[Case]:
@@ -33,7 +33,7 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """The median and the longest of several runs, after one that fills caches."""
+    """The median and the longest of several run times, after one run that fills caches."""
     words = [sys.executable, *COMMANDS[case.name]]
     run = partial(subprocess.run, words, capture_output=True, check=True)
     seconds = times(run, RUNS)

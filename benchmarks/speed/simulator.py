@@ -1,4 +1,4 @@
-"""The speed of the simulator's kernel as a search calls it, for stages that all differ."""
+"""The speed of the simulator's kernel, called as a search calls it, for stages that all differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """Time the kernel by itself, as a search calls it, and the whole of :func:`simulate`."""
+    """The time of the kernel alone, called as a search calls it, and of the whole
+    :func:`simulate`."""
     schedule = build_family("zb-h1", unequal_profile(), MICROBATCHES)
     order = np.concatenate(schedule.order)
     simulator = Simulator(schedule.problem, np.cumsum([0, *map(len, schedule.order)]))
@@ -41,7 +42,8 @@ def measure(case: Case) -> Row:
 
 
 def unequal_profile(seed: int = 0) -> Profile:
-    """A profile in which all stages and links differ: times +-20 %, delays 0.2 to 0.6 ms."""
+    """A random profile in which all stages and links differ: times by +-20 %, delays from 0.2 to
+    0.6 ms."""
     random = np.random.default_rng(seed)
     times = random.uniform(0.8, 1.2, (RANKS, 4)) * (10.0, 10.0, 8.0, 1.0)
     stages = tuple(StageProfile(f, b, w, m, 0.4 * m) for f, b, w, m in times.tolist())
@@ -50,7 +52,8 @@ def unequal_profile(seed: int = 0) -> Profile:
 
 
 def times(run: Callable[[], object], repeats: int) -> list[float]:
-    """The seconds of each of several runs, after one that compiles and fills caches."""
+    """The duration in seconds of each of ``repeats`` runs, after one that compiles and fills
+    caches."""
     run()
     seconds = []
     for _ in range(repeats):

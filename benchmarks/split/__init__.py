@@ -1,4 +1,4 @@
-"""B and W as separate ops, compared with BW: single stages, and whole steps.
+"""B and W as separate ops, compared with BW: for single stages, and for whole steps.
 
 Stages run as modules, as graphs, compiled, and with the split of torch.distributed.pipelining.
 """
@@ -16,9 +16,11 @@ WIDTHS = (128, 256, 512)
 STAGE_NAMES = (*(f"blocks {width}" for width in (64, *WIDTHS)), "llama 256")
 ROUNDS, STEPS_EACH = 30, 10
 GRAPHS = {"aten": ("eager", 1.01), "inductor": ("compiled", 1.02)}
-"""By kind of graph: the stages with whose BW it is compared, and the largest (B + W) / BW."""
+"""For each kind of graph: the kind of stages with whose BW it is compared, and the largest (B + W)
+/ BW allowed."""
 NARROW = 128
-"""Up to this width, compiled stages must be faster than eager ones, and more steps are run."""
+"""Up to this width, steps of compiled stages must be shorter than those of eager ones, and more
+steps are run."""
 SPLIT, WHOLE = "torch's compiled zb-h1", "torch's compiled 1f1b"
 
 
@@ -62,7 +64,7 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _steps(rows: Rows) -> Iterator[Claim]:
-    """The claim that ZB-H1 steps of compiled stages are fast enough."""
+    """Yield the claim that ZB-H1 steps of compiled stages are short enough."""
     missed = []
     for row in rows:
         own, ms = row["ms"]["inductor"], row["ms"]

@@ -48,10 +48,10 @@ class LlamaLayer(nn.Module):
 
 
 class Ours:
-    """A stage runner of this library, with fixed inputs like ``x``.
+    """A stage with a runner of this library, and with fixed inputs of the shape of ``x``.
 
-    With ``split``, :meth:`forward` prepares for B, and :meth:`backward` runs B, and :meth:`weight`
-    W; otherwise :meth:`backward` runs BW.
+    With ``split``, :meth:`forward` prepares for a separate B, :meth:`backward` runs B, and
+    :meth:`weight` runs W. Without it, :meth:`backward` runs BW.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Ours:
 
 
 class Torchs:
-    """The functions with which stages of torch.distributed.pipelining run F, B, W and BW."""
+    """A stage with the functions by which torch.distributed.pipelining runs F, B, W and BW."""
 
     def __init__(self, module: nn.Module, x: Tensor) -> None:
         self._module, self._x, self._dy = module, x, torch.randn_like(x)
@@ -111,17 +111,18 @@ Split: TypeAlias = Ours | Torchs
 
 
 WHOLE = {"of_eager": "eager", "of_compiled": "torch.compile"}
-"""Ways that run only BW, by the key of a result that compares B + W with their BW."""
+"""The ways that run only BW. The key is that of a result which compares B + W of another way with
+their BW."""
 LEDGERED = {"interception": "eager", "aten": "aten", "inductor": "inductor"}
-"""Our ways with a split, and the setting ``stages_as`` of each."""
+"""Our ways that split the backward, each with its setting ``stages_as``."""
 
 
 def run_ways(name: str, rounds: int, device_name: str) -> dict[str, dict[str, float]]:
     """Run the stage ``name`` in each way; returns medians over ``rounds``, by way.
 
-    Times are in milliseconds. ``before_b`` and ``between`` are the bytes that the memory ledger
-    counts before B, and between B and W. ``of_...`` are medians of (B + W) / BW within the same
-    round, because the speed of the machine changes from round to round.
+    Times are in milliseconds. ``before_b`` and ``between``: the bytes that the memory ledger counts
+    before B, and between B and W. ``of_...``: the median of (B + W) / BW within the same round,
+    because the speed of the machine changes from round to round.
     """
     device = torch.device(device_name)
     torch.set_num_threads(1)
@@ -158,7 +159,7 @@ def _medians(rows: Sequence[Mapping[str, Mapping[str, float]]], way: str) -> dic
 
 
 def _round(stage: Split, device: torch.device, *, split: bool) -> Mapping[str, float]:
-    """Times of BW, B and W in seconds, accumulating into existing gradients."""
+    """The times of BW, B and W in seconds. Gradients are added to existing ones."""
     stage.forward(False)
     found = {"bw": _taken(lambda: stage.backward(False), device)}
     if split:

@@ -1,4 +1,5 @@
-"""Steps of ZB-H1 on Gloo ranks, alternating between kinds of stages of our runtime and torch's."""
+"""Steps of ZB-H1 on Gloo ranks, alternating between kinds of stages of our runtime and of
+torch's."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ OURS: tuple[StagesAs, ...] = ("eager", "aten", "inductor")
 
 
 def measured(width: int, ranks: int, least: int) -> dict[str, Any]:
-    """Median step time and CPU time of all ranks by way, in milliseconds.
+    """The median step time, and the median CPU time of all ranks, by way, in milliseconds.
 
-    Each rank has one stage of two transformer blocks of ``width``. Narrow stages run four times as
-    many steps, because their times vary more.
+    Each rank has one stage of two transformer blocks of ``width``. ``least`` is the number of
+    steps; narrow stages run four times as many, because their times vary more.
     """
     steps = least if width > NARROW else 4 * least
     found = launch_ranks(_on_a_rank, ranks, (width, steps), timeout=3600)
@@ -48,7 +49,7 @@ def _on_a_rank(width: int, steps: int) -> dict[str, list[Span]]:
 
 
 def _schedule(family: str) -> Schedule:
-    """A schedule with two microbatches per rank."""
+    """A schedule of ``family`` with two microbatches per rank."""
     ranks = torch.distributed.get_world_size()
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * ranks, ranks, t_comm=LATENCY)
     return build_family(family, profile, 2 * ranks)

@@ -1,2 +1,5 @@
-"""The commands, one file each, which parse options, call the library and print. Folders: planning,
-files, training."""
+"""The commands, one file each. A command parses its options, calls the library and prints the
+result.
+
+Folders: planning, files, training.
+"""

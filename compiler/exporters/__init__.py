@@ -1,4 +1,5 @@
-"""Schedules in the formats of other systems, one file per format, and their launch flags."""
+"""Schedules in the formats of other systems, one file per format, and the flags to launch them
+with."""
 
 from __future__ import annotations
 
@@ -14,12 +15,14 @@ from .launch_flags import Launch, for_megatron, for_torch_csv, for_torchtitan
 
 @dataclass(frozen=True, slots=True)
 class Exporter:
-    """A format of another system.
+    """A file format of another system.
 
-    ``write(schedule)`` returns the text. ``launch(schedule, size)`` returns the flags to use with
-    it, for microbatches of ``size`` sequences. ``read(text, profile, where)`` returns the schedule;
-    ``where`` names the text in messages, such as a file's path. ``write`` and ``read`` raise
-    InputError for what the format or the schedule cannot express.
+    ``write(schedule)`` returns the text of a file. ``launch(schedule, size)`` returns the flags to
+    use with that file if microbatches have ``size`` sequences. ``read(text, profile, where)``
+    returns the schedule in a file with the times of ``profile``, and is None if the format cannot
+    be read; ``where`` names the text in messages, such as a file's path. ``write`` and ``read``
+    raise InputError for what the format or the schedule cannot express. ``summary`` describes the
+    format; ``suffix`` is the usual suffix of its files.
     """
 
     summary: str

@@ -1,4 +1,4 @@
-"""Launch flags: the command line that another system needs with an exported file, and notes.
+"""The command-line flags with which another system uses an exported file, and notes on their use.
 
 torchtitan (0.3): https://github.com/pytorch/torchtitan, ``torchtitan/config/configs.py``.
 Megatron-LM: https://github.com/NVIDIA/Megatron-LM, ``megatron/training/arguments.py``.
@@ -16,7 +16,7 @@ from pipeloom.ir.model.schedule import Schedule
 from .torchtitan import is_wrapped, nested
 
 FILE = "FILE"
-"""Stands in a flag for the exported file's name, or for its text."""
+"""Placeholder in a flag for the name of the exported file, or for its text."""
 UNTIED = "--untie-embeddings-and-output-weights"
 # the order of ops is in the CSV; torchtitan needs these names to place stages on ranks
 TORCHTITAN_NAMES = {
@@ -25,19 +25,20 @@ TORCHTITAN_NAMES = {
     PlacementKind.V: "ZBVZeroBubble",
 }
 TORCHTITAN_FAMILIES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved-1f1b": "Interleaved1F1B"}
-"""torch's schedule classes, by our family with the same order of ops."""
+"""The names of torch's schedules, by the family here that has the same order of ops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Flags, one per line, with :data:`FILE` for the exported file; and further notes."""
+    """Flags, one per line, with :data:`FILE` as placeholder for the exported file; and notes for
+    the user, one per line."""
 
     flags: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
 
 def for_torch_csv(schedule: Schedule, size: int) -> Launch:
-    """Flags to use with a CSV; ``size``: sequences per microbatch."""
+    """The flags to use with a CSV of ops. ``size``: sequences per microbatch."""
     placement, notes = schedule.problem.placement, _torch_ties(schedule)
     flags = (f"--parallelism.pipeline_parallel_schedule_csv {FILE}", *_batch(schedule, size))
     if (name := TORCHTITAN_NAMES.get(placement.kind)) is None:
@@ -49,7 +50,8 @@ def for_torch_csv(schedule: Schedule, size: int) -> Launch:
 
 
 def for_torchtitan(schedule: Schedule, size: int) -> Launch:
-    """Flags to use with the modules of each stage; ``size``: sequences per microbatch."""
+    """The flags to use with a list of the modules of each stage. ``size``: sequences per
+    microbatch."""
     family = (schedule.report.family if schedule.report else "").partition(":")[0]
     own = TORCHTITAN_FAMILIES.get(family)
     notes = (
@@ -64,7 +66,8 @@ def for_torchtitan(schedule: Schedule, size: int) -> Launch:
 
 
 def _named_modules(schedule: Schedule) -> tuple[str, ...]:
-    """A note on the names of modules, if they are not those of torchtitan's own models."""
+    """A note on the names of the modules, or nothing if they are those of torchtitan's own
+    models."""
     if is_wrapped(schedule):
         return (
             "names are those of torchtitan's transformers_modeling_backend (model.layers.0 is its "
@@ -80,7 +83,7 @@ def _named_modules(schedule: Schedule) -> tuple[str, ...]:
 
 
 def for_megatron(schedule: Schedule, size: int) -> Launch:
-    """Flags to use with a layout; ``size``: sequences per microbatch."""
+    """The flags to use with a pipeline layout. ``size``: sequences per microbatch."""
     problem = schedule.problem
     kinds = [layer.kind for layer in chain.from_iterable(s.layers for s in problem.profile.stages)]
     replicas = problem.profile.data_parallel
@@ -109,7 +112,8 @@ def for_megatron(schedule: Schedule, size: int) -> Launch:
 
 
 def _other_order(schedule: Schedule) -> tuple[str, ...]:
-    """Notes on the schedule that Megatron runs, if it differs from this one."""
+    """Notes that Megatron runs another schedule on this layout, or cannot run it; empty if neither
+    is so."""
     problem = schedule.problem
     chunks = problem.stages // problem.ranks
     runs = "1f1b" if chunks == 1 else f"interleaved-1f1b:{chunks}"

@@ -2,10 +2,10 @@
 
 ::
 
-    Et*3|t*4|t*4|t*2L     one part a stage: E embedding, t block, m multi-token prediction, L loss
+    Et*3|t*4|t*4|t*2L     one part per stage: E embedding, t block, m multi-token prediction, L loss
 
 ``t*3`` is ``ttt``, ``(tt|)*2`` repeats the part in parentheses, and commas are ignored. Megatron
-puts part s on rank s mod P. Its L is everything after the last block: final norm, output and loss.
+puts part s on rank s mod P. L stands for everything after the last block: norm, output and loss.
 See "Custom Pipeline Model Parallel Layout" in https://github.com/NVIDIA/Megatron-LM.
 """
 
@@ -32,11 +32,14 @@ _LETTERS = {
 _ORDER = "EtmL"
 _ENDS = {"E": "an embedding", "L": "a head or loss"}
 _ONCE = "EL"
-"""Letters of which a single one stands for several consecutive layers."""
+"""Letters that occur once for a whole run of consecutive layers of their kind."""
 
 
 def write(schedule: Schedule) -> str:
-    """The layout, in one line. Raises InputError if Megatron has none for these stages."""
+    """The schedule's layout as one line of text.
+
+    Raises InputError if Megatron has no layout for these stages.
+    """
     parts = named_parts(schedule, "megatron-layout")
     _check_placement(schedule)
     check_layers([layer for part in parts for layer in part], "profile: stages: layers")
@@ -45,7 +48,12 @@ def write(schedule: Schedule) -> str:
 
 
 def read_parts(text: str, where: str) -> list[str]:
-    """The letters of each stage, ``["Ett", "tt", "tL"]``. Raises InputError for anything else."""
+    """Parse a layout into the letters of each stage, such as ``["Ett", "tt", "tL"]``.
+
+    Repetitions are expanded. Raises InputError, in which ``where`` names the layout, if ``text`` is
+    empty or contains anything else than letters E, t, m and L, bars, commas, spaces and
+    repetitions.
+    """
     plain = "".join(text.split()).replace(",", "")
     for repeated in (r"\(([^()]+)\)\*([0-9]{1,4})", r"([EtmL|])\*([0-9]{1,4})"):
         plain = re.sub(repeated, lambda found: found[1] * int(found[2]), plain)
@@ -59,10 +67,11 @@ def read_parts(text: str, where: str) -> list[str]:
 
 
 def cut_of(parts: Sequence[str], profile: LayeredProfile, where: str) -> tuple[int, ...]:
-    """The first layer of each stage, for ``parts`` from :func:`read_parts`.
+    """The index of the first layer of each stage, for ``parts`` from :func:`read_parts`.
 
-    ``where`` names the layout in messages. Raises InputError if the profile has other layers, or if
-    a cut is between layers that it keeps together.
+    ``where`` names the layout in messages. Raises InputError if the profile's layers differ from
+    those of the layout, if a stage is empty, or if the layout cuts between two layers that the
+    profile keeps together.
     """
     letters = [_LETTERS[stage.layers[0].kind] for stage in profile.layers]
     # a single E or L stands for several layers
@@ -90,7 +99,7 @@ def cut_of(parts: Sequence[str], profile: LayeredProfile, where: str) -> tuple[i
 
 
 def _brief(letters: str) -> str:
-    """The letters in short: ``Et*6L``."""
+    """The letters with repetitions abbreviated, such as ``Et*6L``."""
     runs = ((letter, len(list(run))) for letter, run in groupby(letters))
     return "".join(x if n == 1 else f"{x}*{n}" for x, n in runs) or "nothing"
 
@@ -113,7 +122,7 @@ def _check_placement(schedule: Schedule) -> None:
 
 
 def check_layers(layers: Sequence[Layer], where: str) -> None:
-    """Raise InputError, with ``where`` in front, if no layout has these layers in this order."""
+    """Raise InputError, prefixed by ``where``, if no layout can have these layers in this order."""
     for before, layer in pairwise(layers):
         if _ORDER.index(_LETTERS[layer.kind]) < _ORDER.index(_LETTERS[before.kind]):
             raise InputError(
@@ -127,7 +136,7 @@ def check_layers(layers: Sequence[Layer], where: str) -> None:
 
 
 def _check_ends(parts: list[tuple[Layer, ...]]) -> None:
-    """Check that every E is in the first stage and every L in the last one."""
+    """Raise InputError unless every E is in the first stage and every L is in the last one."""
     for (letter, what), where in zip(_ENDS.items(), (0, len(parts) - 1), strict=True):
         stages = [n for n, part in enumerate(parts) for x in part if _LETTERS[x.kind] == letter]
         if set(stages) != {where}:

@@ -1,4 +1,4 @@
-"""The layers of each stage, for schedules whose stages were cut from a profile by layers."""
+"""The layers of each stage, known for schedules whose stages were cut from a profile by layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from pipeloom.ir.model.schedule import Schedule
 
 
 def check_passing(schedule: Schedule, form: str) -> None:
-    """Raise InputError unless only activations are sent, so that each stage stays on one rank."""
+    """Raise InputError unless the schedule passes only activations, so that each stage stays on one
+    rank.
+
+    ``form``: the name of the export format, for the message.
+    """
     passing = schedule.problem.placement.passing
     if passing is not Passing.ACTIVATIONS:
         raise InputError(
@@ -18,9 +22,10 @@ def check_passing(schedule: Schedule, form: str) -> None:
 
 
 def named_parts(schedule: Schedule, form: str) -> list[tuple[Layer, ...]]:
-    """The layers of each stage.
+    """The layers of each stage, in order.
 
-    Raises InputError if stages do not stay on one rank, or their layers are unknown.
+    ``form``: the name of the export format, for messages. Raises InputError if stages do not stay
+    on one rank, or if their layers are unknown.
     """
     check_passing(schedule, form)
     stages = schedule.problem.profile.stages

@@ -1,13 +1,13 @@
-"""The CSV of torch.distributed.pipelining, without communication, which torch adds.
+"""The CSV of torch.distributed.pipelining. It contains no communication; torch adds that.
 
 ::
 
     0F0,0F1,,,0I0,0W0,...     one row per rank, no header
     ,1F0,1I0,1F1,1B1,...      {stage}{F|I|W|B}{microbatch}, an empty cell where the rank idles
 
-torch's I is our B, and its B is our BW. torch ignores empty cells. For human readers, a column is
-one unit of time with T_F = T_B = T_W = 1 (a BW takes two) and no delays. There must be no blank
-line at the end, as torch would read it as another rank.
+torch's I is B here, and torch's B is BW here. torch ignores empty cells. They are written for human
+readers: a column is one unit of time if T_F = T_B = T_W = 1 (a BW takes two) and there are no
+delays. There must be no blank line at the end, as torch would read it as another rank.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _EXPECTED = "expected e.g. 2F0, 2I0, 2W0 or 2B0, or an empty cell"
 
 
 def write(schedule: Schedule) -> str:
-    """``schedule`` as CSV; in a pair, F comes before BW.
+    """The text of the CSV for ``schedule``. Of a pair that runs at once, F comes before BW.
 
-    Raises InputError if stages do not stay on one rank, are stepped more than once, or a rank has
-    no ops.
+    Raises InputError if stages do not stay on one rank, if a stage has several optimizer steps per
+    iteration, if activations are recomputed or offloaded, or if a rank has no ops.
     """
     if schedule.updates is not Updates.ITERATION:
         raise InputError(
@@ -75,9 +75,9 @@ def _cells(ops: list[Op], columns: list[int]) -> list[str]:
 def read(text: str, profile: Profile, where: str = "CSV") -> Schedule:
     """The schedule in ``text``, with times from ``profile``; ``where`` names the text in messages.
 
-    Raises InputError, with a line for each wrong cell (rows and columns count from 1), or if the
-    profile has other ranks or fewer stages. Raises InvalidScheduleError if ops are missing or
-    repeated, or can never run.
+    Raises InputError, with one line per wrong cell (rows and columns count from 1), or if the
+    number of ranks differs from the profile's or a stage is not in the profile. Raises
+    InvalidScheduleError if ops are missing or repeated, or can never run.
     """
     rows = [line.split(",") for line in text.rstrip().splitlines()]
     if len(rows) != profile.ranks:
@@ -109,14 +109,17 @@ def read(text: str, profile: Profile, where: str = "CSV") -> Schedule:
 
 
 def stages_in(text: str) -> int:
-    """The number of stages in the cells."""
+    """The number of stages in the text of a CSV: the highest stage number in its cells plus 1."""
     found = re.findall(r"\b([0-9]{1,6})[FIWB]", text)
     return 1 + max(map(int, found), default=0)
 
 
 def _op(cell: str, cells: int, where: str, errors: list[str]) -> Op | None:
-    """The op in a cell. None for an empty cell and, with a line added to ``errors``, for a wrong
-    one."""
+    """The op in a cell, or None for an empty cell.
+
+    For a wrong cell, it adds a line to ``errors`` and returns None. ``cells``: the number of cells
+    in the file, which a microbatch number must not reach.
+    """
     cell = cell.strip()
     if not cell:
         return None

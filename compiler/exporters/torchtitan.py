@@ -1,12 +1,12 @@
-"""The modules of each stage, as torchtitan's ``module_fqns_per_model_part``.
+"""The names of the modules of each stage, as torchtitan's ``module_fqns_per_model_part``.
 
 ::
 
     [["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"]]     one list per stage
 
-A list of lists of strings is written alike in JSON, TOML and Python. The ranks of the stages are
-not included, as they follow from the schedule that torchtitan runs. A loss that no module computes
-is left out. Rotary embeddings are in every part, as all layers use them.
+JSON, TOML and Python write a list of lists of strings in the same way. The list does not contain
+the ranks of the stages, as they follow from the schedule that torchtitan runs. A loss that no
+module computes is left out. Rotary embeddings are in every part, as all layers use them.
 
 For a Hugging Face model similar to Llama, the names are those of torchtitan's wrapper in version
 0.3 (https://github.com/pytorch/torchtitan,
@@ -31,12 +31,16 @@ WRAPPED = {
     "model.final_layernorm": "norm",
     "lm_head": "lm_head",
 }
-"""The names of modules other than layers in torchtitan's wrapper of Hugging Face models."""
+"""The names in torchtitan's wrapper of Hugging Face models, by the model's own names, for modules
+other than the layers."""
 LAYERS, ROTARY = "model.layers.", "rotary_emb"
 
 
 def write(schedule: Schedule) -> str:
-    """One list per stage, each on its own line. Raises InputError if the layers are unknown."""
+    """The list of each stage's module names, as text with one line per stage.
+
+    Raises InputError if the layers of the stages are unknown.
+    """
     parts = _with_rotary([_modules(part) for part in named_parts(schedule, "torchtitan")])
     if is_wrapped(schedule):
         parts = [[WRAPPED.get(m, m.removeprefix("model.")) for m in part] for part in parts]
@@ -44,14 +48,18 @@ def write(schedule: Schedule) -> str:
 
 
 def is_wrapped(schedule: Schedule) -> bool:
-    """Whether torchtitan's wrapper of Hugging Face models supports all modules."""
+    """Whether torchtitan's wrapper of Hugging Face models can run the model: it knows all
+    modules."""
     modules = _all_modules(schedule)
     known = all(name in WRAPPED or name.startswith(LAYERS) for name in modules)
     return known and f"model.{ROTARY}" in modules
 
 
 def nested(schedule: Schedule) -> str | None:
-    """The first module that torchtitan does not find: it searches the root and its lists."""
+    """The first module that torchtitan does not find because it is nested too deeply, or None.
+
+    torchtitan searches only the model's root and the lists there.
+    """
     deep = (name for name in _all_modules(schedule) if name.count(".") > name[-1:].isdigit())
     return next(deep, None)
 
@@ -65,13 +73,14 @@ def _modules(layers: Iterable[Layer]) -> list[str]:
 
 
 def _with_rotary(parts: list[list[str]]) -> list[list[str]]:
-    """The parts, with the model's rotary embeddings added to each."""
+    """The module names of each stage, with the model's rotary embeddings added to every stage."""
     rotary = [m for m in chain.from_iterable(parts) if m.rpartition(".")[2].startswith(ROTARY)]
     return [[*part, *(m for m in rotary if m not in part)] for part in parts]
 
 
 def write_toml(schedule: Schedule) -> str:
-    """The list as part of torchtitan's TOML files."""
+    """The text of the list of modules with its keys, to be pasted into a TOML file of
+    torchtitan."""
     parts = write(schedule).rstrip()
     return (
         f"[parallelism]\npipeline_parallel_degree = {schedule.problem.ranks}\n"

@@ -1,1 +1,1 @@
-"""The passes of the compiler, each from a valid program to a valid program."""
+"""The passes of the compiler. Each turns a valid program into another valid program."""

@@ -1,4 +1,5 @@
-"""The first pass: every rank computes its ops in the schedule's order."""
+"""The first pass: from a schedule to a program in which every rank only computes its ops in
+order."""
 
 from __future__ import annotations
 
@@ -17,10 +18,11 @@ from pipeloom.ir.units import counted
 
 
 def compute(schedule: Schedule) -> Program:
-    """The program that only computes; its schedule has simulated times.
+    """The program that contains the schedule's ops and no messages; its schedule has simulated
+    times.
 
     Raises InvalidScheduleError if ops are missing, repeated or misplaced or can never run, or if a
-    transfer starts on a rank that does not have the tensor.
+    weight transfer starts on a rank that does not have the tensor.
     """
     check_complete(schedule)
     _check_joined(schedule.transfers)
@@ -32,10 +34,10 @@ def compute(schedule: Schedule) -> Program:
 
 
 def check_complete(schedule: Schedule) -> None:
-    """Raise InvalidScheduleError unless the ops are complete.
+    """Raise InvalidScheduleError unless the schedule has exactly the ops that it needs.
 
-    Each (stage, microbatch) needs one F and either a BW or one B and one W, on its rank, and may
-    have one R, or one O and one L.
+    Each (stage, microbatch) needs one F and either one BW or one B and one W, on the rank on which
+    it is placed. It may have one R, or one O and one L.
     """
     problem = schedule.problem
     violations = []
@@ -72,7 +74,8 @@ def _miscounted(counts: IntArray) -> list[str]:
 
 
 def _check_joined(transfers: Sequence[Transfer]) -> None:
-    """Raise InvalidScheduleError if a transfer does not leave the rank on which its item is."""
+    """Raise InvalidScheduleError if a transfer leaves another rank than the one to which the
+    previous transfer of the same copy went."""
     violations = []
     for i, (transfer, earlier) in enumerate(zip(transfers, previous(transfers), strict=True)):
         name = f"transfers[{i}] ({transfer.kind.value} {transfer.stage} copy {transfer.copy})"

@@ -2,23 +2,26 @@
 
 Consider the graph whose nodes are the instructions, with edges from each instruction to the next on
 its rank, from a message's send to the wait for its receive, from its receive to the wait for its
-send, and from a relay to the one that it passes on to. The reduces of one group, one on each of its
-ranks, are a single node. Let the receives of every channel be posted in the order of its sends.
-Then a run deadlocks if and only if this graph has a cycle:
+send, and from each relay (see :mod:`.norm_relay`) to the relay that receives its numbers. The
+reduces of one group, one on each of its ranks, are a single node. Assume that the receives of every
+channel are posted in the order of its sends. Then a run deadlocks if and only if this graph has a
+cycle:
 
 *Acyclic: no deadlock.* As long as instructions are left, consider the first of them in a
 topological order. All instructions before it on its rank are done, so it is the next of its rank.
 If it waits for a message, the send and the receive of that message are posted. As both ends follow
 the channel's order, so are those of every earlier message of the channel. They are sent one after
 the other, and the wait ends. If it is a reduce, it is next on all its ranks, which then run it
-together. If it is a relay, the one that it waits for is done. Other instructions never block. So
+together. If it is a relay, the relay that it waits for is done. Other instructions never block. So
 some rank can always continue, and since there are finitely many instructions, all of them end.
 
-*Cyclic: deadlock.* None of the instructions on the cycle can end first.
+*Cyclic: deadlock.* None of the instructions on the cycle can end before another one on the cycle
+has ended.
 
 :func:`prove` goes through the program once in such an order, as far as there is one, in linear
-time. A message, a reduce or a hop of a relay is called a meeting there. An instruction that comes
-to a meeting does not block; one that awaits it continues when all have come.
+time. The code calls a message, a reduce or a hop of a relay a *meeting*: some instructions come to
+it (such as a send and a receive), without blocking, and others await it (such as the waits), and
+continue when all instructions that come to it are done.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ Rows: TypeAlias = tuple[Row, ...]
 
 
 class RelayHop(NamedTuple):
-    """One hop of a relay, from rank to rank."""
+    """One hop of a relay: the numbers that one rank sends to another."""
 
     kind: ir.RelayKind
     source: int
@@ -48,11 +51,15 @@ Meeting: TypeAlias = ir.Tensor | ir.Reduce | RelayHop
 
 
 Action: TypeAlias = tuple[bool, Meeting, ir.Instruction]
-"""Whether an instruction comes to a meeting (or awaits it), the meeting, and the instruction."""
+"""What an instruction does at a meeting: whether it comes to the meeting (or awaits it), the
+meeting, and the instruction."""
 
 
 def prove(program: Program) -> None:
-    """Raise InvalidScheduleError, with the cycle of waits, if ``program`` can deadlock."""
+    """Raise InvalidScheduleError, with the cycle of waits, if ``program`` can deadlock.
+
+    Also raises it if the receives of a channel are not posted in the order of its sends.
+    """
     violations = _out_of_order(program.instructions)
     if violations:
         raise InvalidScheduleError(violations)
@@ -104,7 +111,8 @@ def _actions(item: ir.Instruction, rank: int) -> list[Action]:
 
 
 def _left(rows: list[list[Action]]) -> list[list[Action]]:
-    """The actions that each rank can never do; it awaits the first. Empty without a deadlock."""
+    """The remaining actions of each rank, of which the first waits forever; empty lists if there is
+    no deadlock."""
     missing = Counter(meeting for row in rows for comes, meeting, _ in row if comes)
     waiting: dict[Meeting, list[int]] = defaultdict(list)
     at, ready = [0] * len(rows), deque(range(len(rows)))
@@ -123,7 +131,11 @@ def _left(rows: list[list[Action]]) -> list[list[Action]]:
 
 
 def _cycle(left: list[list[Action]]) -> str:
-    """A line with the ranks that wait for each other in a cycle, and for what each waits."""
+    """One line that names the ranks that wait for each other in a cycle, and what each of them
+    waits for.
+
+    If a rank waits for something that no rank provides, the line names this rank instead.
+    """
     waits: dict[int, tuple[str, int]] = {}
     for rank, row in enumerate(left):
         if not row:

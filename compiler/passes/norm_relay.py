@@ -1,4 +1,4 @@
-"""Optimizer steps without a barrier: the norm is relayed, and verified an iteration later.
+"""Optimizer steps without a barrier: ranks step before the norm of all gradients is known.
 
 ::
 
@@ -6,8 +6,11 @@
     rank 1   ...   1W7  |    └▶ sums ─┐  step | 1F0 1F1 ▲ verdict 1B0 ...
     rank 2   ...     2W7  |           └▶ sums  step | verdict ┘ 2F0 2B0 ...
 
-Each rank steps with the sum over the ranks up to it. The ops that a rank runs before its verdict
-are its *head*. If a rank's step was wrong, the heads are run again.
+The parts of the norm are summed from rank to rank (a *relay*), and each rank steps with the sum
+over the ranks up to itself. The last rank thus knows the whole norm. In the next iteration, it
+sends the *verdict* back: whether the steps were right, given the whole norm. The ops that a rank
+runs before its verdict are its *head*. If the step of a rank was wrong, it is undone and repeated,
+and the heads are run again.
 """
 
 from __future__ import annotations
@@ -28,13 +31,14 @@ from .segments import Row, after_sends, joined, segments
 
 
 def relay_norms(program: Program) -> Program:
-    """Add the relays of post-validation (Zero Bubble Pipeline Parallelism, section 4).
+    """Add the relays of post-validation (Zero Bubble Pipeline Parallelism, section 4) to a program.
 
-    A rank relays the sums before its first step, and the verdict after as many of its first F's as
-    possible. The inputs of these F's must also be computed in heads, so that a head never waits for
-    a verdict. The last rank knows the norm when it steps and has no head. Messages that are not
-    sent and received within heads are received, and waited for, after the verdict. A single rank
-    needs no relay. Raises InputError if weights are sent.
+    A rank relays the sums before its first optimizer step, and the verdict after as many of its
+    first F's as possible. The inputs of these F's must also be computed in heads, so that a head
+    never waits for a verdict. The last rank knows the norm when it steps and has no head. A message
+    that is not both sent and received within heads is received, and waited for, after the verdict.
+    With a single rank, the program is returned unchanged. Raises InputError if the schedule passes
+    weights.
     """
     if program.schedule.transfers:
         raise InputError(
@@ -56,7 +60,8 @@ def relay_norms(program: Program) -> Program:
 
 
 def _heads(rows: Sequence[Row], last: int) -> list[int]:
-    """The number of ops in each rank's head."""
+    """The number of ops in the head of each rank. ``last``: the last rank of the relay, which has
+    none."""
     heads = [_first_forwards(row) for row in rows]
     heads[last] = []
     while True:
@@ -77,8 +82,8 @@ def _fed(ran: set[Op], op: Op) -> bool:
 
 
 def _cut(row: Row, count: int) -> tuple[Row, Row]:
-    """The first ``count`` ops with all instructions before them and the sends right after; the
-    rest."""
+    """A rank's instructions in two parts: its first ``count`` ops with all instructions before them
+    and the sends right after them; and the rest."""
     if count == 0:
         return (), row
     parts = segments(row)
@@ -87,7 +92,7 @@ def _cut(row: Row, count: int) -> tuple[Row, Row]:
 
 
 def _within(heads: Sequence[Row]) -> set[ir.Tensor]:
-    """Tensors that are both sent and received in heads."""
+    """The tensors that are both sent and received within the given heads."""
     sent, received = (
         {item.tensor for head in heads for item in head if isinstance(item, kind)}
         for kind in (ir.Send, ir.Receive)

@@ -1,4 +1,4 @@
-"""The optimizer step of every stage."""
+"""Adds the optimizer step of every stage."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from .segments import Row, after_sends, joined, segments
 
 
 def step_stages(program: Program) -> Program:
-    """Step each rank's owned stages when the rank has computed and reduced everything.
+    """Add a step for each stage that a rank holds, after the rank has computed and reduced
+    everything.
 
-    A rank with several stages may have finished one of them earlier. It is not stepped then, as
-    other ranks may wait for the remaining ops, and the plan has no time for a step in between. With
-    an update after each microbatch, the step follows the gradient, after the sends that other ranks
-    wait for. Raises InvalidScheduleError if that is combined with weight passing or replicated
-    stages.
+    If a rank has several stages, one of them may be complete earlier. It is not stepped earlier, as
+    other ranks may wait for the rank's remaining ops, and the plan has no time for a step between
+    ops. With an update after each microbatch, a step follows each weight gradient, after the sends
+    that other ranks wait for. Raises InvalidScheduleError if such updates are combined with weight
+    passing or replicated stages.
     """
     if program.schedule.updates is Updates.MICROBATCH:
         _check_alone(program)
@@ -44,7 +45,8 @@ def _each(row: Row) -> Row:
 
 
 def _stepped(segment: list[Instruction]) -> list[Instruction]:
-    """``segment`` with an optimizer step after the W or BW that it begins with, and its sends."""
+    """``segment``, with an optimizer step if it begins with a W or BW: after that op and the sends
+    right after it."""
     if not segment or not isinstance(segment[0], Compute):
         return segment
     op = segment[0].op

@@ -1,4 +1,4 @@
-"""Inserts the sends, receives and waits of all messages, and moves the final waits for sends."""
+"""Inserts the sends, receives and waits of all messages, and postpones the last waits for sends."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .segments import Row, joined, segments
 
 @dataclass(frozen=True, slots=True)
 class PlaceMessages:
-    """Add the sends, receives and waits of all messages.
+    """A pass that adds the sends, receives and waits of all messages.
 
-    Their positions are described in
-    :class:`pipeloom.ir.cost.messages.placed_messages.PlacedMessages`. The buffer of a receive is
-    the number of the message; :func:`.receive_buffers.share_buffers` replaces it.
+    :class:`pipeloom.ir.cost.messages.placed_messages.PlacedMessages` describes their positions and
+    ``slack``. Each receive gets the number of its message as a preliminary buffer;
+    :func:`.receive_buffers.share_buffers` replaces it.
     """
 
     slack: int = SLACK
@@ -45,10 +45,10 @@ class PlaceMessages:
 
 
 def drain_sends(program: Program) -> Program:
-    """Move the waits for sends that follow a rank's last op to the end of the program.
+    """Move the waits for sends that follow a rank's last op to the end of its program.
 
-    They overlap with the optimizer step there. The waits for the owner's own weights stay before
-    the step, which modifies them.
+    There, the sends overlap with the optimizer step. Waits for sends of weights that the rank
+    itself owns stay before the step, because the step modifies these weights.
     """
     before = taken_on(program.schedule)
 
@@ -67,23 +67,29 @@ def drain_sends(program: Program) -> Program:
 
 
 def carried(schedule: Schedule) -> list[Tensor]:
-    """The tensor of each transfer."""
+    """The tensor that each weight transfer of the schedule carries."""
     return [Tensor(TensorKind[t.kind.name], t.stage, x) for x, t in enumerate(schedule.transfers)]
 
 
 def tensors(schedule: Schedule, messages: Messages) -> list[Tensor]:
-    """The tensor of each message of the schedule."""
+    """The tensor that each message of the schedule carries: first the transfers, then the
+    activations and their gradients."""
     return [*carried(schedule), *map(_needed, unpack(messages.used))]
 
 
 def _needed(op: Op) -> Tensor:
-    """The input that ``op`` needs from another op: x for an F, dy for a B or BW."""
+    """The tensor that ``op`` needs from another op: its input x for an F, its output gradient dy
+    for a B or BW."""
     kind = TensorKind.X if op.kind is OpKind.F else TensorKind.DY
     return Tensor(kind, op.stage, op.microbatch)
 
 
 def taken_on(schedule: Schedule) -> dict[Tensor, Tensor]:
-    """For each transfer except the first of its item, the tensor of the previous transfer."""
+    """A mapping from the tensor of each transfer to that of the previous transfer of the same copy,
+    which brought the tensor to the sender.
+
+    The first transfer of each copy is not in it.
+    """
     names = carried(schedule)
     return {
         name: names[earlier]

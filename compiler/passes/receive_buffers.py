@@ -1,4 +1,4 @@
-"""Frees received tensors after their last use, and shares receive buffers."""
+"""Frees received tensors after their last use, and lets receives share buffers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from .segments import Row, after_sends, inserted
 
 
 def free_received(program: Program) -> Program:
-    """Free each received tensor after its last use.
+    """Add an instruction that frees each received tensor after its last use.
 
-    Deferred weight gradients read the microbatch's input and output gradient (dW is a product of
-    the two), which are therefore freed after the weight gradient. Weights and gradients are freed
-    when they have been sent on and no op uses them: an op uses the copy of its weights that was
-    waited for last, and a gradient that has arrived at its owner is added when it is waited for.
+    A separate weight gradient (W) reads the microbatch's input and output gradient (dW is a product
+    of the two), so these are freed after it. Weights and their gradients are freed when they have
+    been sent on and no op uses them. An op uses the copy of its weights that its rank waited for
+    last. A gradient that has arrived at its owner is used at the wait, which adds it to the
+    owner's.
     """
     before = taken_on(program.schedule)
     rows = (_with_frees(row, _last_uses(row, before)) for row in program.instructions)
@@ -38,7 +39,10 @@ def _with_frees(row: Row, last: dict[ir.Tensor, int]) -> Row:
 
 
 def _last_uses(row: Row, before: dict[ir.Tensor, ir.Tensor]) -> dict[ir.Tensor, int]:
-    """The index of the last use of each received tensor in a rank's row; a wait for it is a use."""
+    """For each received tensor, the index of its last use among a rank's instructions.
+
+    The wait for a tensor counts as a use. ``before``: :func:`.place_messages.taken_on`.
+    """
     last: dict[ir.Tensor, int] = {}
     here: dict[int, ir.Tensor] = {}  # by stage: the weights that arrived last
     for i, item in enumerate(row):
@@ -54,7 +58,11 @@ def _last_uses(row: Row, before: dict[ir.Tensor, ir.Tensor]) -> dict[ir.Tensor, 
 
 
 def _read(op: Op, here: dict[int, ir.Tensor]) -> list[ir.Tensor]:
-    """The received tensors that an op reads: its weights, and for weight gradients x and dy."""
+    """The received tensors that an op reads: its stage's weights, and for weight gradients also x
+    and dy.
+
+    ``here``: by stage, the weights that arrived last.
+    """
     weights = [here[op.stage]] if op.kind is not OpKind.W and op.stage in here else []
     if op.kind not in (OpKind.W, OpKind.BW):
         return weights
@@ -63,12 +71,13 @@ def _read(op: Op, here: dict[int, ir.Tensor]) -> list[ir.Tensor]:
 
 
 def share_buffers(program: Program) -> Program:
-    """Give each receive a free buffer, and create a new one only if there is none.
+    """Give each receive a buffer that is free, or a new one if there is none.
 
-    A buffer for activations serves one kind and stage. A buffer for weights or for gradients serves
-    all stages, and is named after the largest of them. It is in use from the posting of the receive
-    to the free of the tensor. The number of buffers is minimal: when the n-th buffer of a use is
-    created, the n - 1 others are in use, so that n tensors are live at that point of the program.
+    A buffer for activations is only for one kind of tensor and one stage. A buffer for weights or
+    for their gradients is for all stages, and is named after the largest of those that use it. A
+    buffer is in use from the posting of a receive to the free of its tensor. The number of buffers
+    is minimal: if an n-th buffer for one use is created, the n - 1 others are in use, so that n
+    tensors are held at that point of the program.
     """
     stages = program.schedule.problem.profile.stages
     sizes = [stage.weight_bytes or 0.0 for stage in stages]
@@ -103,7 +112,7 @@ def _shared(row: Row, sizes: list[float]) -> tuple[Row, tuple[ir.Buffer, ...]]:
 
 
 def _use(tensor: ir.Tensor) -> ir.Buffer | ir.TensorKind:
-    """The key under which tensors share buffers."""
+    """The key of a pool of buffers: tensors with the same key can use the same buffers."""
     if tensor.kind in (ir.TensorKind.WEIGHT, ir.TensorKind.GRADIENT):
         return tensor.kind
     return ir.Buffer(tensor.kind, tensor.stage)

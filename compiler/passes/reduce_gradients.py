@@ -1,4 +1,4 @@
-"""Sums gradients of tied and replicated stages, and averages gradients over replicas of the
+"""Sums the gradients of tied and of replicated stages, and averages gradients over replicas of the
 pipeline."""
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ Groups: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 def tied_groups(tied: Sequence[Sequence[int]], stages: int) -> Groups:
-    """``tied`` sorted and without duplicates. Raises InputError for an invalid group."""
+    """``tied`` with sorted groups, sorted and without duplicates.
+
+    Raises InputError if a group has fewer than two different stages, or one that does not exist.
+    """
     for i, group in enumerate(tied):
         if len(set(group)) < 2 or not all(0 <= stage < stages for stage in group):
             raise InputError(
@@ -31,12 +34,13 @@ def tied_groups(tied: Sequence[Sequence[int]], stages: int) -> Groups:
 
 @dataclass(frozen=True, slots=True)
 class ReduceGradients:
-    """Sum the gradients of tied and of replicated stages, on every rank that has one.
+    """A pass that sums the gradients of tied stages and of replicated stages, on all ranks that
+    hold one of them.
 
-    ``groups``: the tied stages. Tied parameters of a replicated stage belong only to the reduce of
-    their group. A reduce waits for all its ranks. It comes after the rank's last compute, so that
-    no compute waits for weight gradients of other ranks. All ranks run reduces in the same order,
-    so that two of them cannot wait for each other.
+    ``groups``: the groups of tied stages. If a stage is both tied and replicated, the tied
+    parameters are summed only with their group. A reduce waits for all its ranks. It comes after
+    the rank's last compute, so that no compute waits for weight gradients of other ranks. All ranks
+    run their reduces in the same order, so that two reduces cannot wait for each other.
     """
 
     groups: Groups
@@ -52,11 +56,12 @@ class ReduceGradients:
 
 
 def average_gradients(program: Program) -> Program:
-    """Start averaging each stage's gradient as soon as it is complete on its rank.
+    """Start averaging each stage's gradient over the replicas as soon as it is complete on its
+    rank.
 
-    It starts after the stage's last weight gradient and the sends right after that op, or after the
-    sum over tied or replicated stages; for streamed stages, at the end. It runs in parallel with
-    the rest of the step.
+    The average starts after the stage's last weight gradient and the sends right after that op, or
+    after the sum over tied or replicated stages. For streamed stages, whose weights are passed, it
+    starts at the end. It runs in parallel with the rest of the iteration.
     """
     streamed = program.schedule.streamed
     rows = zip(program.instructions, owned(program.schedule), strict=True)

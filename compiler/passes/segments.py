@@ -1,4 +1,5 @@
-"""One rank's instructions, split at its computes, between which messages are placed."""
+"""A rank's instructions, split before each compute, so that messages can be placed between
+computes."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ Segments: TypeAlias = list[list[Instruction]]
 
 
 def segments(row: Iterable[Instruction]) -> Segments:
-    """``row`` split into the instructions before its first compute, and each compute with those
-    after it.
+    """``row`` split before each compute.
 
-    Segment i + 1 begins with the rank's i-th compute; there is one more segment than computes.
+    The first segment has the instructions before the first compute, and segment i + 1 begins with
+    the rank's i-th compute. So there is one more segment than computes.
     """
     cut: Segments = [[]]
     for instruction in row:
@@ -27,18 +28,20 @@ def segments(row: Iterable[Instruction]) -> Segments:
 
 
 def after_sends(row: Sequence[Instruction], at: int) -> int:
-    """The index of the last send directly after ``at``, or ``at`` if there is none."""
+    """The index of the last send in the run of sends directly after index ``at``; ``at`` if there
+    is none."""
     while at + 1 < len(row) and isinstance(row[at + 1], Send):
         at += 1
     return at
 
 
 def inserted(row: Row, after: Mapping[int, Iterable[Instruction]]) -> Row:
-    """``row`` with instructions inserted after those at the given indices; -1 is the beginning."""
+    """``row`` with the instructions of ``after`` inserted after the given indices; -1 is the
+    beginning."""
     pieces = ((*row[max(at, 0) : at + 1], *after.get(at, ())) for at in range(-1, len(row)))
     return tuple(chain.from_iterable(pieces))
 
 
 def joined(cut: Segments) -> Row:
-    """The inverse of :func:`segments`."""
+    """The instructions of all segments in one row: the inverse of :func:`segments`."""
     return tuple(chain.from_iterable(cut))

@@ -1,4 +1,4 @@
-"""``arithmetic``: a model's parameters, FLOPs and bytes, as sums over its layers."""
+""":func:`arithmetic`: a model's parameters, FLOPs and bytes, for each layer and in total."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ _KEPT = (
     *("micro_batch", "seq", "layers", "precision", "recompute", "attention"),
     *("gradients", "fused_cross_entropy"),
 )
-"""The keys of a run that also hold without parallelism."""
+"""The keys of a run that still apply when the model is counted without parallelism, on one rank."""
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """A model's parameters, FLOPs and bytes in a run, by layer.
+    """A model's parameters, FLOPs and bytes in a training run, by layer.
 
-    ``parameters``: of the whole model; ``active``: those used for a token. ``totals``: bytes of the
-    whole model and one microbatch, without any parallelism. ``work``: of one rank and one
-    microbatch.
+    ``parameters``: number of parameters of the whole model; ``active``: number of those that a
+    token uses. ``totals``: bytes of the whole model and one microbatch without any parallelism, by
+    kind (``parameters``, ``gradients``, ``optimizer``, ``activations`` and their sum, ``all``).
+    ``work``: the work of one rank for one microbatch, with the run's parallelism.
     """
 
     model: Model
@@ -46,11 +47,11 @@ class Arithmetic:
 
     @property
     def most_stages(self) -> int:
-        """The maximum number of stages, with one decoder layer each."""
+        """The maximum number of stages: one for each decoder layer."""
         return self.run.layers
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``predict --json`` prints without a cluster."""
+        """The dictionary that ``predict --json`` prints if no cluster is given."""
         return {
             "model": self.model.name,
             "parameters": self.parameters,
@@ -61,7 +62,7 @@ class Arithmetic:
         }
 
     def _layers(self) -> list[dict[str, Any]]:
-        """Each kind of layer, and the number of such layers."""
+        """One dictionary per kind of layer, with the number of layers of this kind as ``count``."""
         return [
             {
                 "layer": layer.name,
@@ -104,11 +105,12 @@ class Arithmetic:
 
 @takes(PredictRequest)
 def arithmetic(request: PredictRequest) -> Arithmetic:
-    """Parameters, FLOPs, and bytes held and moved by a model in a run, by layer.
+    """The parameters, FLOPs, and bytes held and moved by a model in a training run, by layer.
 
-    ``model``: a preset's name, a ``config.json``, its folder or its mapping. The other arguments
-    are those of :func:`pipeloom.predict`; the cluster does not matter, and ``gradients`` is by
-    default the run's precision. Raises InputError with one line per fault.
+    ``model``: a preset's name, a ``config.json``, the folder of one, or its content as a mapping.
+    The other arguments are those of :func:`pipeloom.predict`. The cluster is ignored, and gradients
+    are in the run's precision unless ``gradients`` is given. Raises InputError with one line per
+    fault.
     """
     found, run = read_model(request.model), request.given
     checked = TrainingRun.of(usual(found) | run, found)
@@ -117,7 +119,7 @@ def arithmetic(request: PredictRequest) -> Arithmetic:
     kept = {key: getattr(checked, key) for key in _KEPT}
     one = TrainingRun(**kept, global_batch=checked.micro_batch)
     alone = work_of(found, one).layers
-    # multi-token prediction is not counted in a model's size
+    # the published size of a model does not include multi-token prediction
     count = sum(x.parameters.total for x in alone if x.kind is not WorkKind.MTP)
     return Arithmetic(
         model=found,
@@ -130,7 +132,7 @@ def arithmetic(request: PredictRequest) -> Arithmetic:
 
 
 def _idle(model: Model, layers: tuple[LayerWork, ...]) -> int:
-    """The number of parameters of experts that are not chosen for a token."""
+    """The number of parameters in experts that are not chosen for a given token."""
     if model.experts is None:
         return 0
     expert = sum(layer.parameters.expert for layer in layers if layer.kind is WorkKind.MOE)
@@ -138,7 +140,8 @@ def _idle(model: Model, layers: tuple[LayerWork, ...]) -> int:
 
 
 def _totals_of(layers: tuple[LayerWork, ...], run: TrainingRun) -> dict[str, float]:
-    """Bytes summed over layers: everything on one rank, tied parameters once."""
+    """Bytes by kind, and their sum as ``all``, if one rank has all layers. Tied parameters count
+    once."""
     states = reduce(States.plus, (states_of(layer.parameters, run) for layer in layers))
     found = {
         "parameters": states.weights,

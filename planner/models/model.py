@@ -1,4 +1,4 @@
-"""The structure of a decoder-only transformer, in one vocabulary for all families of models."""
+"""The structure of a decoder-only transformer, with the same fields for all model families."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 class Experts:
     """A mixture of experts (Fedus et al., 2021): each token uses ``chosen`` of ``count`` experts.
 
-    ``width``: of an expert's intermediate activations. ``shared_width``: total width of the experts
-    that every token uses; 0: none. ``shared_gate``: whether these are weighted by a learned gate.
-    ``router_bias``: number of a layer's router parameters besides its matrix. ``biases``: whether
-    experts have biases. ``dense``: indices of decoder layers with a dense feed-forward part
-    instead.
+    ``width``: width of an expert's intermediate activations. ``shared_width``: total width of the
+    experts that every token uses; 0 if there are none. ``shared_gate``: whether a learned gate
+    weights the shared experts. ``router_bias``: number of parameters of a layer's router besides
+    its matrix. ``biases``: whether experts have biases. ``dense``: indices of the decoder layers
+    that have a dense feed-forward part instead of experts.
     """
 
     count: int
@@ -30,8 +30,10 @@ class Experts:
 class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2, 2024, section 2.1): low-rank q, k and v.
 
-    ``query_rank``: None if queries have a single full matrix. ``rope_dim``: width of the rotated
-    part of q and k, with one key for all heads; ``nope_dim``: width of the other part.
+    ``query_rank``, ``kv_rank``: ranks of the compressed queries, and of the compressed keys and
+    values; ``query_rank`` is None if queries have a single full matrix. ``rope_dim``: width of the
+    rotated part of q and k, whose key is common to all heads; ``nope_dim``: width of the other
+    part.
     """
 
     query_rank: int | None
@@ -44,19 +46,22 @@ class LatentAttention:
 class Model:
     """A decoder-only transformer.
 
-    ``hidden``: width of the residual stream; ``heads``: of queries; ``kv_heads``: of keys and
-    values; ``head_dim`` and ``value_dim``: widths of one head. ``width``: of the feed-forward part;
-    ``gated``: whether it has two input matrices (SwiGLU and similar, Shazeer, 2020); ``relu``:
-    whether only the output of its activation function is held. ``norms``: number of norms on a
-    layer's residual stream (2; Gemma 2 has 4); ``norm_parameters``: parameters per element of each
-    (RMSNorm 1, LayerNorm 2); ``final_norm``: whether there is one before the head. ``parallel``:
-    whether attention and feed-forward part read the same input (GPT-NeoX). ``qk_norm``: number of
-    parameters of the norms of q and k; 0: none. ``sinks``: one parameter per head. ``dropout``:
-    whether masks are held. ``positions``: number of learned position embeddings; 0: rotary ones.
-    ``embedding_width``: None if it is ``hidden``; otherwise a projection joins them (OPT-350M).
-    ``window``: positions that a token of a windowed layer attends to; ``windowed``: indices of
-    these layers. ``mtp``: number of multi-token prediction modules. ``longest``: maximum sequence
-    length; None if it is unknown.
+    ``hidden``: width of the residual stream. ``heads`` and ``kv_heads``: numbers of heads of
+    queries, and of keys and values. ``head_dim``: width of one head of queries and keys;
+    ``value_dim``: of values. ``width``: width of the feed-forward part; ``gated``: whether that
+    part has two input matrices (SwiGLU and similar, Shazeer, 2020); ``relu``: whether its
+    activation function needs only its output for B. ``tied``: whether embedding and head share
+    their matrix. ``norms``: number of norms on a layer's residual stream (2; Gemma 2 has 4);
+    ``norm_parameters``: parameters per element of a norm (RMSNorm 1, LayerNorm 2); ``final_norm``:
+    whether there is a norm before the head. ``parallel``: whether attention and feed-forward part
+    read the same input (GPT-NeoX). ``qk_norm``: number of parameters of the norms of q and k; 0 if
+    there are none. ``sinks``: whether attention has one sink parameter per head. ``dropout``:
+    whether there is dropout, whose masks are held. ``positions``: number of learned position
+    embeddings; 0 with rotary ones. ``embedding_width``: width of the embedding if projections
+    connect it to ``hidden`` (OPT-350M), or None if it is ``hidden``. ``window``: number of
+    positions that a token attends to in the layers whose indices are in ``windowed``. ``mtp``:
+    number of multi-token prediction modules. ``longest``: maximum sequence length, or None if it is
+    unknown.
     """
 
     name: str
@@ -92,11 +97,12 @@ class Model:
     longest: int | None = None
 
     def is_moe(self, layer: int) -> bool:
-        """Whether the decoder layer of this index has experts."""
+        """Whether the decoder layer with index ``layer`` has experts."""
         return self.experts is not None and layer not in self.experts.dense
 
     def window_of(self, layer: int) -> int | None:
-        """The number of positions that a token attends to in this layer; None: all before it."""
+        """The number of positions that a token attends to in the decoder layer with index
+        ``layer``, or None if it attends to all positions before it."""
         return self.window if layer in self.windowed else None
 
     @property

@@ -1,4 +1,4 @@
-"""Number formats: bytes of a held activation and of a product's operand."""
+"""Number formats of a run: bytes per element of an activation and of a matrix product's operand."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Self
 class Precision(StrEnum):
     """The format in which a run computes matrix products.
 
-    ``fp8`` has one scale per tensor; ``mxfp8`` has one byte of scale per 32 numbers (OCP
-    Microscaling Formats 1.0, 2023, table 1); ``nvfp4`` one byte per 16. With these, everything
-    except the operands of the layers' products (embedding and head excluded) is bf16. Names of
-    published measurements, such as ``float8`` and ``FP8-CS``, are accepted.
+    ``fp8`` has one scale per tensor, ``mxfp8`` one byte of scale per 32 numbers (OCP Microscaling
+    Formats 1.0, 2023, table 1), and ``nvfp4`` one byte per 16. With these three, only the operands
+    of the layers' matrix products are in that format; everything else, including embedding and
+    head, is bf16. Spellings in published measurements, such as ``float8`` and ``FP8-CS``, are
+    accepted.
     """
 
     FP32 = "fp32"
@@ -35,7 +36,7 @@ class Precision(StrEnum):
 
     @property
     def operand_bytes(self) -> float:
-        """Bytes per element of a product's operand, including its scale."""
+        """Bytes per element of a matrix product's operand, including its share of the scales."""
         narrow = {Precision.FP8: 1.0, Precision.MXFP8: 1 + 1 / 32, Precision.NVFP4: 0.5 + 1 / 16}
         return narrow.get(self, self.element_bytes)
 
@@ -46,11 +47,11 @@ class Precision(StrEnum):
 
     @property
     def wide(self) -> Precision:
-        """The format of everything that is not narrow in such a run: bf16 if the run's has less
-        than 16 bits."""
+        """The format of everything that is not an operand of a narrow matrix product: bf16 if this
+        format has less than 16 bits, otherwise this format."""
         return Precision.BF16 if self.is_narrow else self
 
     @property
     def units(self) -> str:
-        """The key of the format in a GPU's rates."""
+        """The key under which a cluster file has a GPU's rate for this format."""
         return {Precision.MXFP8: "fp8", Precision.NVFP4: "fp4"}.get(self, self.value)

@@ -1,7 +1,7 @@
-"""A run: parallel degrees, batch and memory savings, validated.
+"""A training run: parallel degrees, batch, and options that save memory, validated.
 
-The keys are those of published measurements and of ``predict``. Values that are absent, null, ``?``
-or ``not stated`` have the defaults that :class:`TrainingRun` documents.
+The keys are those of published measurements and of ``predict``. If a value is absent, null, ``?``
+or ``not stated``, the default that :class:`TrainingRun` documents is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Recompute(StrEnum):
 
 
 class Sharding(StrEnum):
-    """The states that data parallel ranks shard (Rajbhandari et al., 2020, section 5).
+    """The training states that data parallel ranks shard (Rajbhandari et al., 2020, section 5).
 
     ``zero1``: optimizer states; ``zero2``: also gradients; ``fsdp``: also weights (ZeRO-3).
     """
@@ -44,7 +44,8 @@ class Sharding(StrEnum):
 
 
 class AttentionKernel(StrEnum):
-    """``flash`` stores no matrix of scores (Dao et al., 2022); ``unfused`` writes and reads it."""
+    """The kernel of attention: ``flash`` never stores the matrix of scores (Dao et al., 2022);
+    ``unfused`` writes and reads it."""
 
     FLASH = "flash"
     UNFUSED = "unfused"
@@ -52,18 +53,21 @@ class AttentionKernel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun:
-    """A validated run; use :meth:`of` to make one.
+    """A validated training run, made by :meth:`of`, which sets the defaults that are named here.
 
-    ``gpus`` = tp x pp x dp x cp; ``dp`` follows
-    from the others by default. ``etp``: tensor parallel degree within an expert, by default tp.
-    ``layers``: by default the model's; may be fewer. ``layers_per_stage``: one number per stage (pp
-    x vp), not counting embedding and head; None: evenly divided. ``micro_batch``: 1.
-    ``global_batch``: one microbatch per replica, or 4 pp if pp > 1. ``seq``: 4096, or the model's
-    maximum length if that is less. ``precision``: bf16. ``recompute``: none. ``sequence_parallel``:
-    by default if tp > 1. ``sharding``: none. ``schedule``: 1f1b, or interleaved-1f1b if vp > 1.
-    ``attention``: flash. ``gradients``: the format in which they are summed, fp32 as in Megatron
-    and FSDP. ``fused_cross_entropy``: false, so that logits are kept in float32. ``compile``:
-    whether a compiler fuses elementwise kernels, false; the work is counted the same.
+    ``gpus`` = tp x pp x dp x cp; by default, ``dp`` follows from the other four. ``etp``: tensor
+    parallel degree within an expert, tp by default. ``layers``: number of decoder layers, at most
+    and by default the model's. ``layers_per_stage``: one number of decoder layers per stage (pp x
+    vp), or None if they are evenly divided. ``micro_batch``: sequences per microbatch, 1 by
+    default. ``global_batch``: sequences per step; by default one microbatch per replica, or 4 pp if
+    pp > 1. ``seq``: tokens per sequence; 4096 by default, or the model's maximum length if that is
+    less. ``precision``: bf16 by default. ``recompute``: none by default. ``sequence_parallel``: by
+    default, whether tp > 1. ``sharding``: none by default. ``schedule``: a family; 1f1b by default,
+    or interleaved-1f1b if vp > 1. ``attention``: flash by default. ``gradients``: the format in
+    which gradients are summed; fp32 by default, as in Megatron and FSDP. ``fused_cross_entropy``:
+    whether the gradient of the logits overwrites them; if not (the default), logits are held in
+    float32. ``compile``: whether a compiler fuses elementwise kernels, false by default; this does
+    not change the counted work.
     """
 
     gpus: int = 1
@@ -91,10 +95,10 @@ class TrainingRun:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], model: Model) -> TrainingRun:
-        """The run that ``given`` describes for ``model``.
+        """The run that the mapping ``given`` describes for ``model``.
 
-        Raises InputError with one line per fault: an invalid value, or degrees that
-        do not divide each other, the GPUs, the model or the batch.
+        Raises InputError with one line per fault: an invalid value, or degrees that do not fit each
+        other, the number of GPUs, the model or the batch.
         """
         words = words_of(given)
         run = cls(**values_of(words, model))
@@ -121,28 +125,34 @@ class TrainingRun:
 
     @property
     def split(self) -> int:
-        """Number of ranks that divide norms and residuals: tp with sequence parallelism, else 1."""
+        """The number of ranks that divide the tokens of norms and residual additions: tp with
+        sequence parallelism, else 1."""
         return self.tp if self.sequence_parallel else 1
 
     @property
     def dense_replicas(self) -> int:
-        """Number of ranks with the same parameters, except experts: the size of group DP."""
+        """The number of ranks that hold the same non-expert parameters, which is the size of
+        :attr:`.work.Group.DP`."""
         return self.dp * self.cp
 
     @property
     def expert_replicas(self) -> int:
-        """Number of ranks with the same experts: the size of group EDP."""
+        """The number of ranks that hold the same experts, which is the size of
+        :attr:`.work.Group.EDP`."""
         return self.tp * self.cp * self.dp // (self.ep * self.etp)
 
     @property
     def torch_selects(self) -> bool:
-        """Whether selective recomputation is torchtitan's."""
+        """Whether recomputation follows torchtitan's selective policy
+        (:mod:`.layers.every_second`)."""
         return self.sharding is Sharding.FSDP and self.recompute is Recompute.SELECTIVE
 
     @property
     def layers_by_stage(self) -> tuple[int, ...]:
-        """Decoder layers of each stage, in forward order. If uneven, the first stages have one
-        more."""
+        """The number of decoder layers of each stage, in forward order.
+
+        If the layers cannot be divided evenly, each of the first stages has one layer more.
+        """
         if self.layers_per_stage is not None:
             return self.layers_per_stage
         each, more = divmod(self.layers, self.stages)
@@ -151,11 +161,14 @@ class TrainingRun:
 
 KEYS = tuple(field.name for field in fields(TrainingRun))
 ALSO = ("microbatches", "local_batch")
-"""Alternative keys for the batch: number of microbatches, and of sequences, per replica."""
+"""Alternatives to ``global_batch``: numbers of microbatches and of sequences, both per replica."""
 
 
 def words_of(given: Mapping[str, Any]) -> Words:
-    """The given keys without unknown values."""
+    """The given keys, without those whose value is unknown (null, ``?`` or ``not stated``).
+
+    ``vp`` is kept, since :func:`_virtual` derives it from ``interleaved, not stated``.
+    """
     return Words({k: value for k, value in given.items() if k == "vp" or not _is_unknown(value)})
 
 
@@ -164,7 +177,7 @@ def _is_unknown(value: object) -> bool:
 
 
 def values_of(words: Words, model: Model) -> dict[str, Any]:
-    """The value of each field: as given, or its default."""
+    """The value of each field of :class:`TrainingRun` by name: as given, or its default."""
     defaults: dict[str, Any] = {field.name: field.default for field in fields(TrainingRun)}
     defaults |= {"seq": min(4096, model.longest or 4096), "layers": model.layers}
     found = {key: _value(words, key, default) for key, default in defaults.items() if key != "vp"}
@@ -174,7 +187,8 @@ def values_of(words: Words, model: Model) -> dict[str, Any]:
 
 
 def _value(words: Words, key: str, default: Any) -> Any:
-    """The value of this key, which must have the type of ``default``."""
+    """The value of this key, or ``default``. Its type must be that of ``default``; a value of
+    another type is recorded as a fault."""
     if isinstance(default, bool):
         return words.flag(key, default=default)
     if isinstance(default, StrEnum):
@@ -188,7 +202,11 @@ def _value(words: Words, key: str, default: Any) -> Any:
 
 
 def _by_stage(words: Words) -> tuple[int, ...] | None:
-    """Parse ``12,14``, a list, or a single number."""
+    """The value of ``layers_per_stage`` as a tuple of numbers, or None if it is not given.
+
+    It may be given as text such as ``12,14``, a list, or a single number. Anything else is recorded
+    as a fault.
+    """
     given = words.value("layers_per_stage")
     if given is None:
         return None
@@ -203,8 +221,8 @@ def _by_stage(words: Words) -> tuple[int, ...] | None:
 
 
 def _without_ends(given: tuple[int, ...] | None, layers: int) -> tuple[int, ...] | None:
-    """``layers_per_stage`` without embedding and head, which some systems count in the first and
-    last stage."""
+    """``layers_per_stage`` without embedding and head, which some systems count as layers of the
+    first and last stages."""
     if given is None or sum(given) != layers + 2 or not (given[0] and given[-1]):
         return given
     counts = [*given]
@@ -214,8 +232,11 @@ def _without_ends(given: tuple[int, ...] | None, layers: int) -> tuple[int, ...]
 
 
 def _virtual(words: Words, each: int) -> int:
-    """Stages per rank, which has ``each`` layers. For ``interleaved, not stated``, the smallest
-    number above 1 that divides them."""
+    """The number of stages per rank (``vp``), if a rank has ``each`` layers.
+
+    If ``vp`` is given as ``interleaved, not stated``, this is the smallest number above 1 that
+    divides ``each``; if it is not given at all, 1.
+    """
     given = words.value("vp")
     if not _is_unknown(given):
         return words.whole("vp")
@@ -224,7 +245,7 @@ def _virtual(words: Words, each: int) -> int:
 
 
 def _with_degrees(run: TrainingRun, words: Words) -> TrainingRun:
-    """The run, with the fields that follow from others if they are not given."""
+    """The run, with defaults for those fields that were not given and depend on others."""
     whole, inner = words.whole, run.tp * run.pp * run.cp
     dp = whole("dp", default=max(1, run.gpus // inner))
     local = whole("local_batch", default=1)
@@ -244,7 +265,7 @@ def _with_degrees(run: TrainingRun, words: Words) -> TrainingRun:
 
 
 def usual(model: Model) -> dict[str, Any]:
-    """The defaults of a run that depend on the model.
+    """The default values, by key, that depend on the model.
 
     Models with learned positions (GPT, OPT) have unfused attention and no sequence parallelism, as
     their published runs predate both.
@@ -253,7 +274,7 @@ def usual(model: Model) -> dict[str, Any]:
 
 
 def faults_of(run: TrainingRun, model: Model) -> Iterator[str]:
-    """One line per fault of the run as a whole; faults that follow from another one are omitted."""
+    """One line per fault of the run as a whole, without those that follow from another fault."""
     widths = [*_faults_of_widths(run, model)]
     yield from widths or _faults_of_degrees(run)
     yield from _faults_of_layers(run, model)

@@ -1,4 +1,5 @@
-"""The given keys of a model or a run, with values that are validated when they are read."""
+""":class:`Words`: the given keys of a model or a run, whose values are validated when they are
+read."""
 
 from __future__ import annotations
 
@@ -13,24 +14,26 @@ from pipeloom.ir.errors import InputError
 T = TypeVar("T")
 Choice = TypeVar("Choice", bound=StrEnum)
 MOST, MOST_LAYERS = 2**40, 10_000
-"""Maximum values; larger numbers are errors."""
+"""Maximum values of whole numbers and of numbers of layers; larger ones are recorded as faults."""
 
 
 def bare(name: str) -> str:
-    """The name in lower case, with only letters, digits and dots."""
+    """The name in lower case, without characters other than letters, digits and dots."""
     return re.sub(r"[^a-z0-9.]", "", name.lower())
 
 
 def find_name(name: str, known: Iterable[str]) -> str | None:
-    """The element of ``known`` that equals ``name`` under :func:`bare`; None if there is none."""
+    """The element of ``known`` that equals ``name`` after :func:`bare` is applied to both, or None
+    if there is none."""
     return {bare(each): each for each in known}.get(bare(name))
 
 
 class Words:
-    """Values by key; ``defaults`` replace absent values, but not null.
+    """The values that a user gave, by key. Values of ``defaults`` replace absent values, but not
+    null.
 
-    Faults are collected until :meth:`raise_faults`. A key may have several spellings, of which the
-    first that is given counts.
+    Every faulty value is recorded, and its default is used, until :meth:`raise_faults` raises
+    InputError for all of them. A key may have several spellings; the first that is given counts.
     """
 
     def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
@@ -39,7 +42,8 @@ class Words:
         self._defaults = defaults or {}
 
     def value(self, *keys: str) -> Any:
-        """The value of the first key that is given; None if none is given, or if it is null."""
+        """The value of the first of ``keys`` that is given, or None if none is given or it is
+        null."""
         for values in (self._given, self._defaults):
             for key in keys:
                 if key in values:
@@ -52,7 +56,12 @@ class Words:
     def whole(
         self, *keys: str, default: int | None = None, least: int = 1, most: int = MOST
     ) -> int:
-        """An integer; a fault if there is neither one nor a default."""
+        """The value of ``keys``, which are spellings of one key, as an integer from ``least`` to
+        ``most``.
+
+        Returns ``default`` if none of the keys is given. If there is no default, or for any other
+        value, a fault is recorded, and ``default`` or ``least`` is returned.
+        """
         value = self.value(*keys)
         if value is None:
             if default is None:
@@ -73,7 +82,10 @@ class Words:
         return value if isinstance(value, bool) else self.wrong(keys, "true or false", default)
 
     def number(self, key: str, least: float, most: float, expected: str) -> float | None:
-        """A number within these bounds; None if it is not given."""
+        """The value of ``key`` as a float from ``least`` to ``most``, or None if it is not given.
+
+        For any other value, a fault that names ``expected`` is recorded, and None is returned.
+        """
         value = self.value(key)
         if value is None:
             return None
@@ -82,7 +94,10 @@ class Words:
         return float(value)
 
     def choice(self, key: str, default: Choice) -> Choice:
-        """A member of the type of ``default``, given by its value in any case."""
+        """The value of ``key`` as a member of the enum of ``default``; its case is ignored.
+
+        Returns ``default`` if it is not given, or if it is invalid, which is recorded as a fault.
+        """
         if not self.has(key):
             return default
         try:
@@ -96,12 +111,15 @@ class Words:
         return default
 
     def conflict(self, keys: tuple[str, ...], expected: str, default: T) -> T:
-        """Record a value that contradicts others. Nothing is recorded if there are faults, which
-        may be the cause."""
+        """Record a fault for a value that contradicts others, and return ``default``.
+
+        If there are faults already, none is recorded, as one of them may be the cause.
+        """
         return default if self.faults else self.wrong(keys, expected, default)
 
     def refuse_unknown(self, known: Collection[str]) -> None:
-        """Record a fault for each unknown key, with a similar known one as a hint."""
+        """Record a fault for each given key that is not in ``known``, with a similar known key as a
+        hint."""
         hints = dict(misspelt(self._given, known))
         for key in self._given:
             if key not in known:

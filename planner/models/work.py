@@ -1,13 +1,13 @@
 """The work of one rank for one layer and one microbatch, as kernels and tensors.
 
-A layer's work is a list of kernels for each of F, B and W, and for R if something is recomputed:
-matrix products, attention, elementwise passes over memory, and collectives. Times follow from these
-and a cluster's rates and links.
+The work of a layer is a list of kernels for each of F, B and W, and for R if something is
+recomputed: matrix products, attention, elementwise passes over memory, and collectives. Their times
+follow from a cluster's rates and links.
 
 All values are for **one rank** of a tensor, context and expert parallel group and for **one
-microbatch**. Sizes are in bytes; FLOPs count a multiplication and an addition as two. The module
-also has bytes of weights, gradients and optimizer states on a rank, and the exchanges between
-replicas per step.
+microbatch**. Sizes are in bytes; in FLOPs, a multiplication and an addition count as two. This
+module also computes the bytes of weights, gradients and optimizer states on a rank
+(:func:`states_of`), and the collectives between replicas in each step (:func:`step_collectives`).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Group(StrEnum):
     EDP = "edp"
 
     def size(self, run: TrainingRun) -> int:
-        """The number of its ranks."""
+        """The number of ranks in the group."""
         replicas = {Group.DP: run.dense_replicas, Group.EDP: run.expert_replicas}
         return replicas[self] if self in replicas else int(getattr(run, self))
 
     def apart(self, run: TrainingRun) -> int:
-        """The difference of the numbers of neighbouring ranks."""
+        """The difference between the global numbers of neighboring ranks of the group."""
         apart = {Group.CP: run.tp, Group.DP: run.tp, Group.EP: run.etp}
         return (apart | {Group.EDP: run.etp * run.ep}).get(self, 1)
 
@@ -57,11 +57,11 @@ class CollectiveKind(StrEnum):
     REDUCE_SCATTER = "reduce-scatter"
     ALL_TO_ALL = "all-to-all"
     SEND = "send"
-    """To one other rank, while the same amount is received from another."""
+    """Each rank sends to one other rank, while it receives the same amount from another."""
 
 
 class WorkKind(StrEnum):
-    """``MTP``: a multi-token prediction module, with its head and loss."""
+    """The kind of a layer. ``MTP``: a multi-token prediction module, with its head and loss."""
 
     EMBEDDING = "embedding"
     DENSE = "dense"
@@ -72,7 +72,7 @@ class WorkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel of ``op``."""
+    """A kernel that runs in ``op`` (F, R, B or W)."""
 
     name: str
     op: OpKind
@@ -80,10 +80,10 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Gemm(Kernel):
-    """``count`` products of (m x k) and (k x n), run as one kernel.
+    """``count`` matrix products (m x k)(k x n), run as one kernel.
 
-    More than one are experts (a grouped product), or the batch and heads of unfused attention.
-    ``precision``: of its operands; the result has the run's element size.
+    If there are several, they are experts (a grouped product), or the batch and heads of unfused
+    attention. ``precision``: the format of the operands; the result has the run's element size.
     """
 
     m: float
@@ -98,18 +98,20 @@ class Gemm(Kernel):
 
     @property
     def bytes(self) -> float:
-        """Bytes moved: operands are read once, and the result is written once."""
+        """Bytes moved, if operands are read once and the result is written once."""
         read = (self.m * self.k + self.k * self.n) * self.precision.operand_bytes
         return self.count * (read + self.m * self.n * self.precision.element_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Attention(Kernel):
-    """Fused attention: scores, softmax and weighted sum in one kernel that stores no matrix.
+    """Fused attention: scores, softmax and weighted sum in one kernel that does not store the
+    scores.
 
-    ``rows``: of queries, over sequences and heads. ``flops``: of the computed pairs; ``bytes``:
-    read and written. If a ring of ranks divides a sequence, it stands for ``rounds`` kernels, one
-    per rank of the ring, run in sequence, each with the keys of one rank.
+    ``rows``: number of query rows, over all sequences and heads. ``flops``: FLOPs of the pairs that
+    are computed (causal); ``bytes``: bytes read and written. If a ring of ranks divides a sequence,
+    this object stands for ``rounds`` kernels that run one after the other, each with the keys of
+    one rank of the ring.
     """
 
     precision: Precision
@@ -121,8 +123,8 @@ class Attention(Kernel):
 
 @dataclass(frozen=True, slots=True)
 class Elementwise(Kernel):
-    """``kernels`` passes over memory that read and write ``bytes`` in total: norms, activation
-    functions, rotations, additions, casts, softmax."""
+    """``kernels`` passes over memory that read and write ``bytes`` in total, such as norms,
+    activation functions, rotations, additions, casts, and softmax."""
 
     bytes: float
     kernels: int
@@ -130,12 +132,13 @@ class Elementwise(Kernel):
 
 @dataclass(frozen=True, slots=True)
 class Collective(Kernel):
-    """A collective of ``size`` ranks in ``group``, each ``apart`` from the next; ``bytes`` per rank
-    as in nccl-tests.
+    """A collective of ``size`` ranks in ``group``, whose neighbors differ by ``apart`` in their
+    numbers.
 
-    All-reduce: the tensor. All-gather: each rank's result. Reduce-scatter: each rank's input.
-    All-to-all: what each rank sends, including to itself. Send: the message; ``count`` of them are
-    sent in sequence. :attr:`wire_bytes` is what crosses a rank's link.
+    ``bytes`` is per rank and as in nccl-tests. All-reduce: the tensor. All-gather: the result.
+    Reduce-scatter: the input. All-to-all: what the rank sends, including to itself. Send: one
+    message. ``count``: number of messages that are sent one after the other. :attr:`wire_bytes` is
+    what crosses a rank's link.
     """
 
     kind: CollectiveKind
@@ -147,14 +150,14 @@ class Collective(Kernel):
 
     @property
     def wire_bytes(self) -> float:
-        """Bytes that leave a rank with the best algorithm without in-network reduction."""
+        """Bytes that leave a rank if the best algorithm without in-network reduction is used."""
         others = (self.size - 1) / self.size
         factor = {CollectiveKind.ALL_REDUCE: 2 * others, CollectiveKind.SEND: 1.0}
         return self.bytes * self.count * factor.get(self.kind, others)
 
     @property
     def steps(self) -> int:
-        """The number of sequential messages, each with its latency."""
+        """The number of messages that a rank sends one after the other, each with a latency."""
         others = self.size - 1
         if self.kind is CollectiveKind.ALL_REDUCE:
             return 2 * min(others, ceil(log2(self.size)))
@@ -164,10 +167,10 @@ class Collective(Kernel):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tensor that is held after F, to the end of B or W (``until``).
+    """A tensor that is held from F to the end of B or W (``until``).
 
-    ``dropped``: it is recomputed, and hence held only from R on. ``made``: B for an output
-    gradient, which B computes and only W needs.
+    ``made``: B if the tensor is an output gradient, which B computes and only W needs. ``dropped``:
+    whether it is recomputed, and hence held only from R on.
     """
 
     name: str
@@ -179,11 +182,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """Parameters of a layer on a rank. Those of experts have fewer replicas.
+    """The numbers of parameters of a layer; experts are separate, as fewer ranks replicate them.
 
-    ``total``: of the whole layer. ``dense`` and ``expert``: on a rank of the tensor and expert
-    parallel groups, before sharding over data parallel ranks. ``tied``: parameters counted in
-    another layer, copied on ranks that lack that layer.
+    ``total``: of the whole layer. ``dense`` and ``expert``: on one rank of the tensor and expert
+    parallel groups, before sharding over data parallel ranks. ``tied``: parameters that are counted
+    in another layer, and copied to ranks that do not have that layer.
     """
 
     total: int
@@ -200,9 +203,10 @@ class Parameters:
 class LayerWork:
     """One layer's work for one microbatch on one rank.
 
-    ``kernels``: in the order in which they run within each op; R precedes B. ``workspace``: bytes
-    that F or B need temporarily (float32 logits). ``message_bytes``: bytes per rank that are sent
-    to the next stage if the model is cut after this layer, and returned as its gradient.
+    ``kernels``: in the order in which they run within each op; those of R precede those of B.
+    ``workspace``: bytes that F or B need temporarily (float32 logits). ``message_bytes``: bytes
+    that each rank sends to the next stage if the model is cut after this layer, and that the next
+    stage returns as their gradient.
     """
 
     kind: WorkKind
@@ -214,34 +218,36 @@ class LayerWork:
     message_bytes: float
 
     def of(self, op: OpKind) -> Iterator[Kernel]:
-        """The kernels of F, R, B or W."""
+        """The kernels of ``op``: F, R, B or W."""
         return (kernel for kernel in self.kernels if kernel.op is op)
 
     def flops(self, op: OpKind) -> float:
-        """FLOPs of products and attention."""
+        """FLOPs of the matrix products and of attention in ``op``."""
         return sum(k.flops for k in self.of(op) if isinstance(k, Gemm | Attention))
 
     @property
     def model_flops(self) -> float:
-        """FLOPs of F without causal masking: all pairs that a token may attend to, given its
-        window."""
+        """FLOPs of F if no pairs were masked as causal: a token attends to all positions, or to all
+        within its window."""
         attention = sum(k.flops for k in self.of(OpKind.F) if isinstance(k, Attention))
         return self.flops(OpKind.F) + attention
 
     def bytes_moved(self, op: OpKind) -> float:
-        """Bytes read from and written to device memory, without collectives."""
+        """Bytes that the kernels of ``op``, except collectives, read from and write to device
+        memory."""
         return sum(k.bytes for k in self.of(op) if isinstance(k, Gemm | Attention | Elementwise))
 
     @property
     def m_b(self) -> float:
-        """M_B: bytes held from F's start to B's end."""
+        """M_B: bytes held from F's start to B's end, without tensors that R recomputes."""
         return sum(t.bytes for t in self.held if t.made is OpKind.F and not t.dropped)
 
     @property
     def m_w(self) -> float:
-        """M_W: bytes held from B's end to W's end: the inputs and output gradients of products.
+        """M_W: bytes held from B's end to W's end: the inputs and output gradients of matrix
+        products.
 
-        Tensors recomputed for B are held for W, so that this may exceed M_B.
+        Tensors that were recomputed for B are held for W too, so that M_W can exceed M_B.
         """
         return sum(t.bytes for t in self.held if t.until is OpKind.W)
 
@@ -252,26 +258,26 @@ class LayerWork:
 
 
 def different(works: Sequence[LayerWork]) -> list[tuple[LayerWork, int]]:
-    """The distinct layers, by identity, with the number of each."""
+    """The distinct layers, compared by identity, each with the number of times that it occurs."""
     counts = Counter(map(id, works))
     return [(work, counts[id(work)]) for work in {id(work): work for work in works}.values()]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelWork:
-    """All layers in forward order: embedding, decoder layers, multi-token prediction, head.
+    """The work of all layers in forward order: embedding, decoder, multi-token prediction, head.
 
-    Equal layers are one object, so that derived values can be stored by identity.
+    Equal layers are one object, so that values derived from a layer can be cached by identity.
     """
 
     layers: tuple[LayerWork, ...]
     by_stage: tuple[int, ...]
-    """Decoder layers of each stage."""
+    """The number of decoder layers of each stage."""
 
     @property
     def stages(self) -> tuple[tuple[LayerWork, ...], ...]:
-        """The layers of each stage. The embedding is in the first stage; the layers after the
-        decoder are in the last."""
+        """The layers of each stage. The first stage includes the embedding, and the last stage the
+        layers after the decoder."""
         starts = [1]
         for count in self.by_stage:
             starts.append(starts[-1] + count)
@@ -284,10 +290,10 @@ _MOMENTS, _MASTER = 8.0, 4.0
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Bytes on one rank: ``weights``, ``gradients``, ``optimizer`` states.
+    """Bytes of training states on one rank: ``weights``, ``gradients``, ``optimizer`` states.
 
-    ``updated``: the number of parameters whose optimizer state the rank has. ``gathered``: the
-    unsharded weights of one layer in the run's format, while FSDP runs it.
+    ``updated``: the number of parameters whose optimizer state is on the rank. ``gathered``: bytes
+    of the unsharded weights of one layer in the run's format, held while FSDP runs that layer.
     """
 
     weights: float = 0.0
@@ -302,7 +308,10 @@ class States:
         return self.weights + self.gradients + self.optimizer
 
     def plus(self, other: States, times: int = 1) -> States:
-        """These states and ``times`` the others on one rank. Layers do not run at the same time."""
+        """The sum of these states and ``times`` the states ``other`` on the same rank.
+
+        ``gathered`` is the maximum, as layers do not run at the same time.
+        """
         return States(
             self.weights + times * other.weights,
             self.gradients + times * other.gradients,
@@ -313,15 +322,18 @@ class States:
 
 
 def states_of(parameters: Parameters, run: TrainingRun) -> States:
-    """Bytes of states with Adam in mixed precision.
+    """The bytes of weights, gradients and optimizer states on one rank, with Adam in mixed
+    precision.
 
-    Weights are in the run's format, gradients in ``run.gradients``; the optimizer has 12 bytes per
+    Weights are in the run's format, gradients in ``run.gradients``. The optimizer has 12 bytes per
     parameter: float32 weights and two moments (Micikevicius et al., 2018; Rajbhandari et al., 2020,
-    section 3.1: 2, 2 and K = 12). In float32 the weights are their own master copy: 8 bytes.
+    section 3.1: 2, 2 and K = 12). If the run is in float32, the weights are their own master copy,
+    and the optimizer has 8 bytes.
 
-    Sharding divides the optimizer states by the number of replicas; ``zero2`` also gradients;
-    ``fsdp`` also weights. These are then float32, as in torch's ``fully_shard``, and a running
-    layer's are gathered in the run's format. With a single replica nothing is gathered.
+    All sharding divides the optimizer states by the number of replicas; ``zero2`` divides the
+    gradients too, and ``fsdp`` also the weights. With ``fsdp``, weights are stored in float32, as
+    in torch's ``fully_shard``, and those of the running layer are gathered in the run's format. A
+    single replica gathers nothing.
     """
     dense = _states(parameters.dense + parameters.tied, run, run.dense_replicas)
     return dense.plus(_states(parameters.expert, run, run.expert_replicas))
@@ -338,10 +350,11 @@ def _states(count: float, run: TrainingRun, replicas: int) -> States:
 
 
 def step_collectives(parameters: Parameters, run: TrainingRun) -> tuple[Collective, ...]:
-    """The collectives of a layer's replicas per step; with ``fsdp``, at each of its ops.
+    """The collectives that the replicas of a layer run per step (with ``fsdp``, in each of its
+    ops).
 
     Without sharding: an all-reduce of gradients. ``zero1`` and ``zero2``: a reduce-scatter of
-    gradients and an all-gather of weights. ``fsdp``: an all-gather for F and one for B, and a
+    gradients and an all-gather of weights. ``fsdp``: an all-gather for F, another for B, and a
     reduce-scatter after W. Gradients are sent in the format in which they are summed, weights in
     the run's format.
     """

@@ -1,1 +1,2 @@
-"""The arguments of public functions: one frozen dataclass for each function and its command."""
+"""The arguments of public functions and their commands: one frozen dataclass (a *request*) for
+each."""

@@ -1,7 +1,9 @@
-"""A table of mutually exclusive options.
+"""Tables of options that exclude each other.
 
-A row has: an option; its allowed values if another option or fact is given, or has one of some
-values; that other option and these values; and the message for the first option's other values.
+A row of a table is (option, allowed, other, values, expected). If the argument ``other`` has one of
+``values`` (or is true, if ``values`` is empty), then ``option`` must have one of the values
+``allowed``. Otherwise the error says that ``expected`` was expected, which is formatted with all
+arguments.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ CUT_FIRST = (
 IN_A_ROW = "auto or linear with --passing auto, got {placement!r}"
 START = "a profile by stages, one placement and one passing"
 ON_ONE_RANK = "each stage on one rank, got --passing {passing}"
-# cut: layers are cut into stages; placed: the placement is not auto
+# "cut" holds if layers are cut into stages, and "placed" if the placement is not auto
 OPTIMIZE: Sequence[Exclusion] = (
     ("passing", SENT, "for_", (), "none with --for, got {passing!r}"),
     ("partition", (None, "joint"), "for_", (), "none with --for, got {partition!r}"),
@@ -60,7 +62,7 @@ COMPARE: Sequence[Exclusion] = (
 
 
 def refuse(table: Sequence[Exclusion], **asked: Any) -> None:
-    """Raises InputError for the first row of the table that the arguments ``asked`` violate."""
+    """Raise InputError for the first row of ``table`` that the arguments ``asked`` violate."""
     for option, left, other, values, expected in table:
         holds = asked[other] in values if values else asked[other]
         if holds and asked[option] not in left:

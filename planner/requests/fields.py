@@ -1,7 +1,8 @@
-"""Fields of requests: the keyword arguments of a function, and the options of its command.
+"""The fields of requests: they are the keyword arguments of a function and the options of its
+command.
 
-A request is a frozen dataclass. A field with :func:`option`, or with the metadata of :func:`place`,
-is also on the command line, with the docstring below it as help.
+A request is a frozen dataclass. A field made by :func:`option`, or with the metadata of
+:func:`place`, is also on the command line. The docstring below the field is its help text.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Asked = TypeVar("Asked", bound="Request")
 OPTION = "option"
-"""The key of :class:`Option` in a field's metadata."""
+"""The key under which a field's metadata has its :class:`Option`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A field's command-line syntax.
+    """The command-line syntax of a field.
 
-    ``metavar``: the name of its value in the help. ``names``: the option's names, by default
-    ``--field-name``; for a positional argument, its metavar. ``action``, ``nargs`` and
-    ``required``: as in argparse. ``group``: the title of its group in the help.
+    ``metavar``: the name of the value in the help. ``kind``: how the value is parsed and validated.
+    ``names``: the option's names, by default ``--field-name``; for a positional argument, its
+    metavar. ``action``, ``nargs`` and ``required``: as in argparse. ``group``: the title of the
+    option group that contains it in the help; empty for the main group.
     """
 
     metavar: str | None = None
@@ -47,25 +49,29 @@ class Option:
 
     @property
     def is_place(self) -> bool:
-        """Whether it is a positional argument."""
+        """Whether this is a positional argument."""
         return not "".join(self.names).startswith("-")
 
 
 def option(metavar: str | None = None, kind: Kind = ANY, *, default: Any = None, **how: Any) -> Any:
-    """A field with an :class:`Option`; ``how``: its other fields. With a bool as default it is a
-    flag."""
+    """A dataclass field that is a command-line option.
+
+    ``how``: further fields of its :class:`Option`. If ``default`` is a bool, the option is a flag
+    without a value.
+    """
     if isinstance(default, bool):
         how = {"action": "store_false" if default else "store_true"} | how
     return field(default=default, metadata={OPTION: Option(metavar, kind, **how)})
 
 
 def place(metavar: str, nargs: str | None = None) -> dict[str, Option]:
-    """The metadata of a field that is a positional argument."""
+    """The metadata of a dataclass field that is a positional argument with the name ``metavar``."""
     return {OPTION: Option(metavar, names=(metavar,), nargs=nargs)}
 
 
 def options_of(request: type[Request]) -> dict[str, Option]:
-    """The fields that are on the command line, by name."""
+    """The :class:`Option` of each field of ``request`` that is on the command line, by the field's
+    name."""
     found = {each.name: each.metadata.get(OPTION) for each in fields(request)}
     named = {name: (f"--{name.strip('_').replace('_', '-')}",) for name in found}
     return {
@@ -76,10 +82,13 @@ def options_of(request: type[Request]) -> dict[str, Option]:
 
 
 def docstrings(request: type[Request]) -> dict[str, str]:
-    """The docstrings of fields by name, including those of base classes."""
+    """The docstrings of the fields of ``request`` and its base classes, by the field's name.
+
+    The docstrings of a class whose source code is not available are missing.
+    """
     found: dict[str, str] = {}
     for each in filter(is_dataclass, reversed(request.__mro__)):
-        with suppress(OSError):  # the source may be missing
+        with suppress(OSError):  # inspect found no source
             (body,) = ast.parse(dedent(inspect.getsource(each))).body
             assert isinstance(body, ast.ClassDef)
             found |= _docstrings(body.body)
@@ -94,12 +103,16 @@ def _docstrings(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of a function; fields are validated when it is constructed."""
+    """Base class of all requests: the arguments of one function, validated at construction.
+
+    Construction raises InputError for an invalid value, or if two options in ``apart`` are both
+    given.
+    """
 
     apart: ClassVar[Sequence[tuple[str, str]]] = ()
-    """Pairs of mutually exclusive options."""
+    """Pairs of fields that exclude each other."""
     described: ClassVar[tuple[str, str]] = ("", "")
-    """The title of an option group, and its description."""
+    """The title of an option group, and the text below that title in the help."""
 
     def __post_init__(self) -> None:
         for name, made in options_of(type(self)).items():
@@ -111,13 +124,17 @@ class Request:
                 raise InputError(f"{other}: expected none beside {one} {first!r}, got {second!r}")
 
     def arguments(self, request: type[Request]) -> dict[str, Any]:
-        """The values of the fields of ``request``, a base class, by name."""
+        """The values of the fields that ``request``, a base class of this request, has, by name."""
         return {each.name: getattr(self, each.name) for each in fields(request)}
 
 
 def takes(request: Callable[P, Asked]) -> Callable[[Callable[[Asked], R]], Callable[P, R]]:
-    """A decorator for a function with one request: it then takes the request's fields as
-    arguments."""
+    """A decorator for a function whose only argument is a request of type ``request``.
+
+    The decorated function takes the request's fields as arguments instead, and has their signature.
+    It raises TypeError, like any function, for missing or unknown arguments, and for arguments that
+    were removed.
+    """
     expected = inspect.signature(request)
 
     def decorate(function: Callable[[Asked], R]) -> Callable[P, R]:

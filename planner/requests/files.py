@@ -1,4 +1,4 @@
-"""Requests for existing files: ``compile``, ``export`` and ``import``."""
+"""Requests that start from an existing file: ``compile``, ``export`` and ``import``."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class CompileRequest(Request):
     """stages that share parameters, whose gradients are summed; can be repeated"""
     post_validation: bool = option(default=False)
     """run the optimizer step before the norm of all gradients is known (for clipping and loss
-    scaling), and roll it back if the norm requires it"""
+    scaling), and undo and repeat it if the norm requires that"""
     data_parallel: bool = option(default=False)
-    """average each stage's gradients over several replicas of the pipeline, starting after the
-    stage's last weight gradient"""
+    """average each stage's gradients over several replicas of the pipeline, starting as soon as the
+    stage's last weight gradient is computed"""
     progress: Listener | None = None
 
 
@@ -59,7 +59,7 @@ class ExportRequest(Request):
     """format of the output"""
     _: KW_ONLY
     micro_batch_size: int | None = option("N", typed(COUNT))
-    """sequences per microbatch, for the flags; by default, the profile's micro_batch"""
+    """sequences per microbatch, for the printed flags; by default, the profile's micro_batch"""
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class ImportRequest(Request):
     from_: str = option(kind=typed(choice(*READ_BACK)), required=True)
     """format of the input"""
     profile: ProfileLike | ProfileSource = option("PROFILE", required=True)
-    """times and sizes of the stages"""
+    """profile with times and sizes of the stages"""
     _: KW_ONLY
     microbatches: int | None = option("M", MICROBATCHES, names=("-m", "--microbatches"))
-    """microbatches of an iteration, which a layout does not contain"""
+    """microbatches of an iteration; required for a layout, which does not contain their number"""
     partition: CutLike | None = option("HOW")
     """how to cut a profile's layers into stages: balanced (the default) makes the longest stage as
     short as possible, even gives each stage the same number of blocks; or a schedule file, whose

@@ -1,6 +1,6 @@
-"""Kinds of option values: how to parse them, and which values are valid in Python.
+"""Kinds of option values: how text is parsed, and which values are valid as arguments in Python.
 
-Imports nothing heavy, since the command line parses its options with them.
+This module imports nothing that loads slowly, since the command line parses its options with it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from ..inputs.words import check_choice, check_whole, number_in
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of values. ``read``: parses text; raises InputError with what was expected.
-    ``choices``: the only valid values, if there are few. ``check``: validates a value given in
-    Python, with its name for the error; None if its user does."""
+    """A kind of option values.
+
+    ``read``: parses text from the command line; raises InputError with what was expected.
+    ``choices``: the only valid values, or empty if there are too many to list. ``check``: validates
+    a value given in Python and raises InputError with the given name; None if the function that
+    uses the value validates it.
+    """
 
     read: Callable[[str], Any]
     choices: Sequence[object] = ()
@@ -27,12 +31,14 @@ class Kind:
 
 
 def typed(kind: Kind) -> Kind:
-    """The kind without a check in Python, which the value's user performs."""
+    """``kind`` without its check of values given in Python, which the function that uses them
+    performs."""
     return replace(kind, check=None)
 
 
 def whole(least: int, most: int | None = None) -> Kind:
-    """An integer >= ``least``; ``most`` applies only to the command line."""
+    """The kind of an integer from ``least`` to ``most``. Only the command line enforces
+    ``most``."""
 
     def read(text: str) -> int:
         value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
@@ -45,7 +51,8 @@ def whole(least: int, most: int | None = None) -> Kind:
 
 
 def positive(words: str) -> Kind:
-    """A finite number above 0; ``words``: its unit, for messages."""
+    """The kind of a finite number above 0. ``words``: its name or unit in messages, such as
+    "seconds"."""
 
     def read(text: str) -> float:
         value = number_in(text)
@@ -62,7 +69,8 @@ def _check_positive(name: str, value: Any) -> None:
 
 
 def choice(*choices: object) -> Kind:
-    """One of several words or numbers, or an enum member with such a value."""
+    """The kind of one of the given words or numbers. In Python, it may also be an enum member whose
+    value is one of them."""
 
     def read(text: str) -> object:
         return next((each for each in choices if str(each) == text), text)
@@ -86,7 +94,7 @@ def _number(text: str) -> float:
 
 
 def stages(text: str) -> list[int]:
-    """Parse ``0,3``."""
+    """Parse comma-separated stage numbers such as ``0,3``. Raises InputError for anything else."""
     parts = text.split(",")
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise InputError(f"expected stages, such as 0,3, got {text!r}")
@@ -95,5 +103,5 @@ def stages(text: str) -> list[int]:
 
 ANY, TEXT, NUMBER = Kind(_word), Kind(str), Kind(_number)
 WHOLE, COUNT, MICROBATCHES = whole(0), whole(1), typed(whole(1, 100_000))
-"""More microbatches would exhaust memory."""
+"""Limited on the command line, since more microbatches would exhaust memory."""
 SECONDS, AMOUNT = positive("seconds"), positive("a number")

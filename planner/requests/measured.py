@@ -1,4 +1,4 @@
-"""Requests for profiles from measured ops: ``profile``, with and without ``--from``."""
+"""Requests for profiles: measured here, or made with ``--from`` from ops measured elsewhere."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FROM = "from ops measured elsewhere"
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRequest(Request):
-    """Common arguments for measuring a profile, or making one from other measurements."""
+    """Arguments common to measuring a profile and to making one from other measurements."""
 
     ranks: int | None = option("P", MICROBATCHES)
     """number of processes; by default, the number of stages"""
     warmup: int | None = option("N", WHOLE)
-    """number of rounds before those, 2 by default; with --from, number of steps to skip, 1 by
-    default if there are several"""
+    """number of rounds before the measured ones, 2 by default; with --from, number of steps to skip
+    at the beginning of the files, 1 by default if there are several"""
     name: str = option("NAME", TEXT, default="")
     """name of the profile"""
     memory_limit: float | str | None = option("X", Kind(size_in))
@@ -44,16 +44,17 @@ class ProfileFromRequest(MeasuredRequest):
     files: FilePath | Sequence[FilePath] = option(
         "FILE", default=(), names=("--from",), nargs="+", group=FROM
     )
-    """traces of torch's profiler, one per rank, or their folder; a schedule of run --trace;
-    Primus's traces"""
+    """traces of torch's profiler (one per rank, or their folder), a schedule written by run
+    --trace, or Primus's traces"""
     _: KW_ONLY
     split: float | None = option("X", NUMBER, group=FROM)
-    """share of B in a BW that ran as one op, from 0 to 1; 0.5 by default"""
+    """fraction of a BW's time that its B takes, from 0 to 1, where B and W ran as one op; 0.5 by
+    default"""
     memory: Sequence[float] | None = option("M_B[,M_W]", Kind(_sizes), group=FROM)
     """activation memory of each stage, such as 1.2G or 1.2G,0.9G; M_W is M_B by default"""
     like: Like | None = option("FILE", group=FROM)
-    """profile of the same stages, schedule or program that supplies what the files lack (memory,
-    sizes, links, share of B)"""
+    """profile, schedule or program of the same stages that supplies what the files lack (memory,
+    sizes, links, the split of BW)"""
     t_comm: float | None = option("MS", NUMBER, group=FROM)
     """delay of a message in ms"""
     progress: Listener | None = None

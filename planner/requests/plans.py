@@ -1,4 +1,4 @@
-"""Requests for a model on GPUs: ``predict`` and ``plan``, with the keys of a run."""
+"""Requests for a model on GPUs: ``predict`` and ``plan``, with the keys of a training run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ flag = partial(option, action=BooleanOptionalAction, group=RUN)
 
 @dataclass(frozen=True, kw_only=True)
 class RunWords(Request):
-    """The keys of a run: parallel degrees, batch and recomputation."""
+    """The keys of a training run: parallel degrees, batch, precision, and options that save memory.
+
+    A key that is not given is None; :class:`..models.run.TrainingRun` documents the defaults.
+    """
 
     gpus: int | None = count()
     """number of GPUs; by default, tp x pp x cp x dp"""
@@ -50,13 +53,13 @@ class RunWords(Request):
     seq: int | None = count()
     """tokens per sequence; by default 4096, or the model's positions if these are fewer"""
     layers: int | None = count()
-    """number of decoder layers, to use fewer than the model has"""
+    """number of decoder layers, if fewer than the model has are used"""
     layers_per_stage: str | Sequence[int] | None = word()
     """decoder layers of each stage, such as 12,14"""
     precision: str | None = word()
     """fp32, bf16 (the default), fp16, fp8, mxfp8 or nvfp4"""
     gradients: str | None = word()
-    """type in which gradients are summed, such as fp32"""
+    """number format in which gradients are summed, such as fp32"""
     recompute: str | None = word()
     """none (the default), selective or full"""
     sharding: str | None = word()
@@ -66,39 +69,40 @@ class RunWords(Request):
     schedule: str | None = word()
     """a family such as zb-h1; by default 1f1b, or interleaved-1f1b with vp > 1"""
     sequence_parallel: bool | None = flag()
-    """divide norms over tensor parallel ranks; the default with tp > 1"""
+    """divide norms and residual additions over tensor parallel ranks; the default with tp > 1"""
     fused_cross_entropy: bool | None = flag()
-    """overwrite logits by their gradient instead of holding them in float32"""
+    """overwrite logits with their gradient instead of holding them in float32"""
     compile: bool | None = flag()
-    """a compiler fuses elementwise kernels"""
+    """assume that a compiler fuses elementwise kernels"""
 
     @property
     def given(self) -> dict[str, Any]:
-        """The keys that were given, with their values."""
+        """The keys that are not None, with their values."""
         words = self.arguments(RunWords)
         return {name: value for name, value in words.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class OnDevices(RunWords):
-    """A model's run, and its GPU or cluster."""
+    """A training run of a model, and the GPU or cluster on which it runs."""
 
     apart: ClassVar[Sequence[tuple[str, str]]] = (("gpu", "cluster"),)
 
     model: ModelLike = field(metadata=place("MODEL"))
-    """preset or Hugging Face config.json"""
+    """name of a preset, or Hugging Face config.json"""
     cluster: ClusterLike | None = option("NAME|FILE")
-    """preset or cluster file"""
+    """name of a preset, or cluster file"""
     _: KW_ONLY
     gpu: str | None = option("NAME")
-    """GPU such as H100, in its usual cluster"""
+    """GPU such as H100, in the cluster that is usual for it"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictRequest(OnDevices):
     """The arguments of :func:`pipeloom.predict`.
 
-    Instead of ``global_batch``: ``microbatches``, or ``local_batch`` sequences, of one replica.
+    Two arguments can replace ``global_batch``: ``microbatches``, the number of microbatches of one
+    replica per step, or ``local_batch``, the number of its sequences.
     """
 
     microbatches: int | None = None
@@ -111,7 +115,8 @@ class PredictRequest(OnDevices):
 
 
 def _scale(text: str) -> list[int]:
-    """Parse ``8,16,32``."""
+    """Parse numbers of GPUs separated by commas, such as ``8,16,32``. Raises InputError for
+    anything else."""
     return [COUNT.read(word) for word in text.split(",")]
 
 
@@ -140,21 +145,22 @@ class PlanRequest(Limited, OnDevices):
     """what ranks send: activations (the default; each stage stays on its rank), weights (each
     microbatch stays on its rank), or the better of both (auto)"""
     workers: int | None = option("N", WORKERS, group=SEARCH)
-    """processes that solve configurations, or numbers of GPUs, in parallel and share the cores; 1,
-    with --scale one for every two cores, by default; 1 uses only this process"""
+    """processes that solve configurations (with --scale, numbers of GPUs) in parallel and share the
+    cores; by default 1, which uses only this process, and with --scale one for every two cores"""
     scheduler: str | None = option("ADDRESS", group=SEARCH)
     """use the workers of this Dask scheduler instead, such as tcp://host:8786"""
     time_limit: float | None = option("S", SECONDS, group=SEARCH)
-    """seconds in all, or for each number of --scale, 45 by default; stops earlier once no plan can
-    be better"""
+    """seconds for the whole search, or with --scale for each number of GPUs, 45 by default; stops
+    earlier once no plan can be better"""
     work_limit: float | None = option("N", AMOUNT, group=SEARCH)
-    """instead of seconds: work in all, or for each number, in millions of simulated ops (about 100
-    take a second); the answer is the same on every machine"""
+    """instead of --time-limit: work of the whole search, or with --scale for each number of GPUs,
+    in millions of simulated ops (about 100 take a second); the answer is the same on every
+    machine"""
     seed: int = 0
     scale: Sequence[int] = option(
         "N,N,...", Kind(_scale), default=(), action="merge", group=SCALING
     )
     """numbers of GPUs, instead of --gpus: find the best plan for each of them"""
     scaling: str | None = option(kind=choice("weak", "strong"), group=SCALING)
-    """weak (the default): --global-batch is for the fewest GPUs and grows with their number;
-    strong: it stays the same"""
+    """weak (the default): --global-batch is for the smallest number of GPUs and grows in proportion
+    to it; strong: --global-batch is the same for all numbers of GPUs"""

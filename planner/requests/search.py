@@ -29,10 +29,11 @@ WORKERS = typed(whole(1, 1024))
 
 @dataclass(frozen=True, kw_only=True)
 class Limited(Request):
-    """Limits of a search, its listener, and its stopping criterion.
+    """The limits of a search, the listener to its progress, and a function that stops it.
 
-    ``progress`` is called with each event; its ``str`` is a line of text. When ``should_stop``
-    returns true, the best result so far is returned.
+    ``progress``: called with each event of the search; ``str(event)`` is a line of text.
+    ``should_stop``: called repeatedly; once it returns true, the search returns the best result so
+    far.
     """
 
     apart: ClassVar[Sequence[tuple[str, str]]] = (("time_limit", "work_limit"),)
@@ -41,15 +42,16 @@ class Limited(Request):
     """seconds for the search over all placements, 20 by default; stops earlier once the schedule is
     proven optimal"""
     work_limit: float | None = option("N", AMOUNT)
-    """instead of seconds: work for each search and placement, in millions of simulated ops (about
-    100 take a second); the same seed gives the same schedule"""
+    """instead of --time-limit: work for each search and placement, in millions of simulated ops
+    (about 100 take a second); the same seed gives the same schedule"""
     seed: int = option("N", WHOLE, default=0)
     """seed of random choices, 0 by default"""
     progress: Listener | None = None
     should_stop: Callable[[], bool] | None = None
 
     def search(self, seconds: float, **more: Any) -> Search:
-        """The optimizer with a default limit of ``seconds`` and ``more`` of its options."""
+        """The optimizer with these limits. ``seconds``: the time limit if none is given; ``more``:
+        further options of :class:`pipeloom.solver.core.options.SolveOptions`."""
         from pipeloom.solver.core.options import SolveOptions
         from pipeloom.solver.core.stopping import NEVER
 
@@ -63,7 +65,7 @@ class Limited(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Costed(Request):
-    """The objective: the cost of an iteration."""
+    """The objective of a request: which cost of an iteration is minimized."""
 
     objective: str | Objective | None = option(kind=choice("period", "makespan"))
     """cost of an iteration: without a barrier between optimizer steps (period) or with one
@@ -72,27 +74,27 @@ class Costed(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryLimited(Costed):
-    """The limit on activation memory."""
+    """The memory limit of a request."""
 
     memory_limit: float | str | None = option("X", Kind(size_in))
-    """activation memory of every rank, in the profile's unit (20G or 16GiB if that is bytes), or
-    none; by default, the profile's memory_limit, which can be a list with one limit for each
-    rank"""
+    """limit on the activation memory of every rank, in the profile's unit (such as 20G or 16GiB if
+    the unit is bytes), or none; by default, the profile's memory_limit, which can be a list with
+    one limit for each rank"""
 
 
 @dataclass(frozen=True)
 class Profiled(Request):
-    """A profile with a number of microbatches."""
+    """A profile, together with a number of microbatches."""
 
     profile: ProfileLike | ProfileSource = field(metadata=place("PROFILE"))
     """profile file, - for standard input"""
     microbatches: int | None = option("M", MICROBATCHES, names=("-m", "--microbatches"))
-    """microbatches of an iteration; by default, the length of the profile's lists"""
+    """microbatches of an iteration; by default, the length of the profile's lists, if it has any"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchRequest(Limited, Costed, Profiled):
-    """The arguments of functions that search schedules."""
+    """The arguments common to all functions that search for schedules."""
 
     passing: str = option(kind=choice(*PASSINGS), default=PASSINGS[0])
     """what ranks send: activations (the default; each stage stays on its rank) or weights (each
@@ -124,7 +126,7 @@ class SearchRequest(Limited, Costed, Profiled):
 
     @property
     def cuts(self) -> dict[str, Any]:
-        """The options that determine how the optimizer cuts layers."""
+        """The arguments that determine how the optimizer cuts layers into stages, by name."""
         keys = ("partition", "min_layers", "max_layers")
         return {key: getattr(self, key) for key in keys}
 
@@ -135,13 +137,14 @@ class OptimizeRequest(MemoryLimited, SearchRequest):
 
     passing: str = option(kind=choice(*PASSINGS, "auto"), default=PASSINGS[0])
     """what ranks send: activations (the default; each stage stays on its rank) or weights (each
-    microbatch stays on its rank); auto: the fastest of these and fully sharded data parallelism"""
+    microbatch stays on its rank); auto: the fastest of activations, weights and fully sharded data
+    parallelism"""
     recompute: str = option(kind=choice("auto", "all", "none"), default="auto")
     """which activations to recompute before their backward: those for which it pays (auto, the
-    default), all, or none; only stages with t_r and m_r in the profile can"""
+    default), all, or none; only stages with t_r and m_r in the profile can be recomputed"""
     offload: str = option(kind=choice("auto", "none"), default="auto")
     """which activations to offload to the host: those for which it pays (auto, the default), or
-    none; needs host_link and stages with m_o in the profile"""
+    none; requires host_link and stages with m_o in the profile"""
     for_: str | None = option(kind=choice("megatron", "torchtitan"))
     """find the best schedule that this system can run: for megatron, 1F1B and interleaved 1F1B on
     any layout; for torchtitan, torch's own schedules and any order in a CSV, with interleaved
@@ -150,13 +153,13 @@ class OptimizeRequest(MemoryLimited, SearchRequest):
     """largest number of copies of a stage's weights that a chosen placement may need; by default, 2
     if the profile has device_memory and all sizes that count towards it, else 1"""
     start: Schedule | Planned | Document | None = option("SCHEDULE")
-    """schedule to start the search from, for example the previous batch's; it must have the same
-    stages, ranks and number of microbatches"""
+    """schedule from which the search starts, for example that of the previous batch; it must have
+    the same stages, ranks and number of microbatches"""
     cache: str | None = option("DIR")
-    """folder for answers, which are verified again before they are reused; by default,
-    PIPELOOM_CACHE if it is set"""
+    """folder in which answers are stored; they are verified again before they are reused; by
+    default, the environment variable PIPELOOM_CACHE if it is set"""
     slow: Slow | str = option("RANK:X,...", Kind(slow_in), action="merge")
-    """ranks that take X times as long as in the profile, such as 3:1.2"""
+    """ranks that take X times as long as in the profile, such as 3:1.2 for rank 3"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +167,7 @@ class CompareRequest(MemoryLimited, SearchRequest):
     """The arguments of :func:`pipeloom.compare`."""
 
     no_optimizer: bool = option(default=False)
-    """compare only families, without a search"""
+    """compare only the families, without a search"""
 
 
 @dataclass(frozen=True)
@@ -176,22 +179,22 @@ class SweepRequest(SearchRequest):
     memory_limits: Mapping[str, float | str] | Iterable[float | str] = option(
         "A,B,...", Kind(sizes_in), default=(), action="merge", required=True
     )
-    """activation memory limits of every rank, in the profile's unit (20G or 16GiB if that is
-    bytes); none means no limit"""
+    """limits on the activation memory of every rank, in the profile's unit (such as 20G or 16GiB if
+    the unit is bytes); none means no limit"""
     _: KW_ONLY
     time_limit: float | None = option("S", SECONDS)
-    """seconds for each limit over all placements, 20 by default; stops earlier once the schedule is
-    proven optimal"""
+    """seconds for each memory limit, over all placements, 20 by default; stops earlier once the
+    schedule is proven optimal"""
     cache: str | None = option("DIR")
-    """folder for answers, from which a stopped sweep continues; by default, cache in the output
-    folder"""
+    """folder in which answers are stored, and from which a stopped sweep continues; by default, the
+    folder cache in the output folder"""
     workers: int | None = option("N", WORKERS)
-    """processes that solve limits in parallel and share the cores; one for every two cores by
-    default; 1 uses only this process"""
+    """processes that solve memory limits in parallel and share the cores; by default one for every
+    two cores; 1 uses only this process"""
     scheduler: str | None = option("ADDRESS")
     """use the workers of this Dask scheduler instead, such as tcp://host:8786"""
     output: FilePath | None = option("DIR", names=("-o", "--output"), required=True)
-    """folder for the results; made if absent"""
+    """folder for the results; created if it does not exist"""
 
 
 @dataclass(frozen=True)
@@ -199,11 +202,11 @@ class BuildRequest(MemoryLimited):
     """The arguments of :func:`pipeloom.build`."""
 
     family: str = field(metadata=place("FAMILY"))
-    """such as gpipe, 1f1b, interleaved-1f1b:2, zb-h1, zb-h2"""
+    """name of the family, such as gpipe, 1f1b, interleaved-1f1b:2, zb-h1, zb-h2"""
     profile: ProfileLike | ProfileSource = field(metadata=place("PROFILE"))
     """profile file, - for standard input"""
     microbatches: int | None = option("M", MICROBATCHES, names=("-m", "--microbatches"))
-    """microbatches of an iteration; by default, the length of the profile's lists"""
+    """microbatches of an iteration; by default, the length of the profile's lists, if it has any"""
     _: KW_ONLY
     replicate: Sequence[int] = option("S,S", Kind(stages), default=(), action="merge")
     """with weight passing, stages whose weights every rank keeps (such as embedding and head)"""

@@ -1,4 +1,4 @@
-"""A chart with two linear axes: a grid, lines, marks, and a legend."""
+"""A chart with two linear axes, a grid, lines, marks, and a legend, as SVG."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .elements import FAINT, STYLE, document, element, label, line, ticks
 
 LEFT, TOP, BOTTOM, ENTRY = 92.0, 84.0, 70.0, 22.0
 Box: TypeAlias = tuple[float, float, float, float]
-"""Left, top, right and bottom."""
+"""Coordinates of the left, top, right and bottom edges."""
 Point: TypeAlias = tuple[float, float]
 
 
@@ -18,8 +18,9 @@ Point: TypeAlias = tuple[float, float]
 class Chart:
     """A chart under construction.
 
-    ``x_axis``, ``y_axis``: the least and the largest value of each axis. ``right``: the space right
-    of the plot. ``content``: the elements so far.
+    ``title``, ``words``: the heading and the line below it. ``x_axis``, ``y_axis``: the smallest
+    and the largest value of each axis. ``right``: the width of the space to the right of the plot.
+    ``content``: the SVG elements so far. ``entries``: the number of lines in the legend so far.
     """
 
     title: str
@@ -37,7 +38,7 @@ class Chart:
         return LEFT, TOP, self.width - self.right, self.height - BOTTOM
 
     def x(self, value: float) -> float:
-        """The position of a value; larger values than the axis has are at its end."""
+        """The horizontal coordinate of a value; values beyond the axis are put at its right end."""
         left, _, right, _ = self.plot
         least, most = self.x_axis
         return left + (right - left) * min(1.0, (value - least) / (most - least))
@@ -48,7 +49,10 @@ class Chart:
         return bottom - (bottom - top) * (value - least) / (most - least)
 
     def grid(self, name: str, shown: Callable[[float], str]) -> None:
-        """Horizontal lines at round values of the vertical axis, and its name."""
+        """Add horizontal lines at round values of the vertical axis, and the axis's name.
+
+        ``shown``: formats a value.
+        """
         left, top, right, bottom = self.plot
         for value in ticks(*self.y_axis, 6):
             y = self.y(value)
@@ -60,7 +64,7 @@ class Chart:
         self.content.append(label(name, 22, middle, text_anchor="middle", transform=turned))
 
     def columns(self, name: str, values: Iterable[tuple[float, str]]) -> None:
-        """The values of the horizontal axis with their labels, and its name."""
+        """Add the labels of the horizontal axis, given as (value, text), and the axis's name."""
         left, _, right, bottom = self.plot
         middle = {"text_anchor": "middle"}
         for value, words in values:
@@ -70,14 +74,15 @@ class Chart:
         self.content.append(label(name, (left + right) / 2, bottom + 44, **middle))
 
     def entry(self, words: str, *marks: str) -> None:
-        """A line of the legend: marks around the origin, and what they mean."""
+        """Add a line to the legend: ``marks``, which are SVG elements drawn around the origin, and
+        their meaning ``words``."""
         y = TOP + 8 + self.entries * ENTRY
         place = f"translate({self.width - self.right + 24:g} {y:g})"
         self.content.append(element("g", "".join([*marks, label(words, 16, 4)]), transform=place))
         self.entries += 1
 
     def svg(self) -> str:
-        """The chart as an SVG file."""
+        """The whole chart as the text of an SVG file."""
         head = [
             label(self.title, 24, 32, class_="title"),
             label(self.words, 24, 52, class_="muted"),

@@ -1,4 +1,4 @@
-"""SVG elements as text, and the ticks of axes."""
+"""SVG elements as text, and round values for axes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ text {{ font-size: 12px; }}
 
 
 def number(value: float) -> str:
-    """A coordinate with at most two decimals."""
+    """A coordinate as text with at most two decimals."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def element(name: str, content: str = "", /, **attributes: Any) -> str:
-    """An SVG element. ``content`` is markup; underscores in attribute names become hyphens."""
+    """An SVG element as text.
+
+    ``content`` is markup and is not escaped. In attribute names, underscores become hyphens;
+    attributes with the value None are left out.
+    """
     text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_text(value)}"'
         for key, value in attributes.items()
@@ -39,28 +43,28 @@ def _text(value: str | float) -> str:
 
 
 def label(text: str, x: float, y: float, **attributes: Any) -> str:
-    """A text element with its base line at ``y``."""
+    """A text element that starts at ``x``, with its base line at ``y``."""
     return element("text", escape(text), x=x, y=y, **attributes)
 
 
 def tooltip(text: str) -> str:
-    """The text that is shown when the pointer is over the element that contains it."""
+    """A title element: it is shown when the pointer is over the element that contains it."""
     return element("title", escape(text))
 
 
 def line(*commands: str | float, stroke: str, **attributes: Any) -> str:
-    """A path that is not filled; ``commands``: such as ``"M", 1, 2, "H", 5``."""
+    """A path that is stroked and not filled. ``commands``: such as ``"M", 1, 2, "H", 5``."""
     return element("path", d=path(*commands), stroke=stroke, **attributes, fill="none")
 
 
 def path(*commands: str | float) -> str:
-    """The commands of a path as text."""
+    """The commands of a path, letters and coordinates, as the text of its attribute ``d``."""
     words = (each if isinstance(each, str) else f" {number(each)}" for each in commands)
     return re.sub("(?<=[A-Za-z]) ", "", "".join(words))
 
 
 def document(width: float, height: float, style: str, content: Sequence[str], title: str) -> str:
-    """A complete SVG file with a white background."""
+    """The text of an SVG file with a white background. ``style``: CSS; ``content``: elements."""
     paper = element("rect", width=width, height=height, fill=PAPER)
     body = "\n".join([tooltip(title), element("style", style), paper, *content])
     size = {"width": width, "height": height, "viewBox": f"0 0 {number(width)} {number(height)}"}
@@ -69,7 +73,7 @@ def document(width: float, height: float, style: str, content: Sequence[str], ti
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
-    """Round numbers from ``low`` to ``high``, approximately ``about`` of them."""
+    """Round numbers from ``low`` to ``high``, evenly spaced; approximately ``about`` of them."""
     if high <= low:
         return [low]
     raw = (high - low) / max(1, about)

@@ -1,4 +1,4 @@
-"""The frontier of a sweep: bubble rate over memory limit."""
+"""The frontier of a sweep as SVG: bubble rate as a function of the memory limit."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from .elements import element, label, line, path, ticks, tooltip
 
 LINE, BOUND = "#2f6cb3", "#8a97a6"
 CHARACTER = 6.6
-"""The width of a character at 12 px, sufficient for common fonts."""
+"""The width of a character at 12 px that suffices for common fonts."""
 _SHAPES = (
     "M0-6.5l6.5 6.5l-6.5 6.5l-6.5-6.5Z",
     "M-5.5-5.5h11v11h-11Z",
     "M0-6.5l6.5 12h-13Z",
     "M-6.5-5.5h13l-6.5 12Z",
 )
-"""A diamond, a square and two triangles; each is used in all colours before the next."""
+"""A diamond, a square and two triangles, as path commands. Each is used in all colors before the
+next."""
 _COLOURS = ("#e39a2b", "#14846b", "#7656a4", "#c2416b", "#8c6d46", "#3f9fb5", "#6b8e23")
 Mark: TypeAlias = tuple[str, float, float]
-"""A family's name, peak memory and bubble rate."""
+"""A family's name, its peak memory and its bubble rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierPoint:
-    """The best schedule for a memory limit (inf: unlimited).
+    """The best schedule found for a memory limit (inf if memory is unlimited).
 
-    ``bound``: a lower bound of the bubble rate, or None.
+    ``bound``: a lower bound on the bubble rate, or None.
     """
 
     limit: float
@@ -45,11 +46,12 @@ class FrontierPoint:
 class Frontier:
     """The results of a sweep.
 
-    ``points``: optimized schedules. ``families``: points with the same name have the same mark, and
-    dominated ones are not drawn (:attr:`shown`). ``scope``: the schedules that were searched and
-    that the bounds cover, as text. ``elsewhere``: names of families outside of this scope, such as
-    those with another placement. ``placements``: for each placement, its points (limit, bubble
-    rate) with ascending limits, one list per contiguous range of limits in which it was searched.
+    ``points``: the optimized schedules. ``families``: marks of families; marks of equal name look
+    the same, and dominated ones are not drawn (:attr:`shown`). ``scope``: the schedules that were
+    searched and that the bounds cover, as text. ``elsewhere``: names of families outside of this
+    scope, such as those with another placement. ``placements``: for each placement, its points
+    (limit, bubble rate) with ascending limits, in one list per contiguous range of limits for which
+    the placement was searched.
     """
 
     title: str
@@ -62,10 +64,9 @@ class Frontier:
 
     @property
     def shown(self) -> list[Mark]:
-        """The families that no other one dominates.
+        """The marks of families that no other family dominates in both peak memory and bubble rate.
 
-        Families with the same placement and passing as the optimizer are compared only with each
-        other, the rest with all.
+        Families in the scope are compared only with each other, families outside of it with all.
         """
         own = [one for one in self.families if one[0] not in self.elsewhere]
         best = {
@@ -80,7 +81,8 @@ class Frontier:
 
 
 def frontier_svg(frontier: Frontier) -> str:
-    """An SVG file: optimized schedules as a line, lower bounds below it, families as marks."""
+    """The text of an SVG file: optimized schedules as a line, lower bounds below it, families as
+    marks."""
     points, families = sorted(frontier.points, key=lambda point: point.limit), frontier.shown
     words = f"filled: proven optimal; grey: ruled out for all schedules with {frontier.scope}"
     axes = _axes(points, families)
@@ -108,7 +110,8 @@ def _axes(points: Sequence[FrontierPoint], families: Sequence[Mark]) -> tuple[Po
 
 
 def _draw_bounds(chart: Chart, points: Sequence[FrontierPoint]) -> None:
-    """The area below the bounds; a bound also holds for all smaller limits, so there are steps."""
+    """Draw the area below the bounds. A bound also holds for all smaller limits, hence the area has
+    steps."""
     style: dict[str, Any] = {"stroke": BOUND, "stroke_width": 1.5, "stroke_dasharray": "5 4"}
     known: list[Point] = []
     best = 0.0
@@ -125,7 +128,8 @@ def _draw_bounds(chart: Chart, points: Sequence[FrontierPoint]) -> None:
 
 
 def _draw_placement(chart: Chart, name: str, runs: Sequence[Sequence[Point]], colour: str) -> None:
-    """A thin line with small dots for each range of results, without points above the picture."""
+    """Draw a thin line with small dots for each range of a placement's results, without points
+    above the plot."""
     for points in runs:
         places = [(chart.x(a), chart.y(rate)) for a, rate in points if rate <= chart.y_axis[1]]
         _draw_steps(chart, places, stroke=colour, stroke_width=1)
@@ -135,14 +139,18 @@ def _draw_placement(chart: Chart, name: str, runs: Sequence[Sequence[Point]], co
 
 
 def _draw_steps(chart: Chart, places: Sequence[Point], *end: str | float, **style: Any) -> None:
-    """A line with steps, as a schedule also fits in all larger limits."""
+    """Draw a line with steps through ``places``, since a schedule also fits in all larger limits.
+
+    ``end``: further path commands.
+    """
     if places:
         steps = [word for x, y in places[1:] for word in ("H", x, "V", y)]
         chart.content.append(line("M", *places[0], *steps, *end, **style))
 
 
 def _draw_families(chart: Chart, families: Sequence[Mark], elsewhere: Collection[str]) -> None:
-    """The marks: filled, or hollow for families with another placement."""
+    """Draw the marks of families: filled, or hollow for families with another placement; and their
+    legend."""
     names = list(dict.fromkeys(name for name, _, _ in families))
     looks = {name: _look(i, name in elsewhere) for i, name in enumerate(names)}
     for name, peak, rate in families:
@@ -158,14 +166,15 @@ def _draw_families(chart: Chart, families: Sequence[Mark], elsewhere: Collection
 
 
 def _look(i: int, hollow: bool) -> dict[str, Any]:
-    """The shape and the colours of the i-th family's mark."""
+    """The shape and the colors of the i-th family's mark, as attributes of a path element."""
     colour = _COLOURS[i % len(_COLOURS)]
     fill = {"fill": "#fff", "stroke": colour} if hollow else {"fill": colour, "stroke": "#fff"}
     return {"d": _SHAPES[i // len(_COLOURS) % len(_SHAPES)], **fill, "stroke_width": 1 + hollow}
 
 
 def _draw_points(chart: Chart, points: Sequence[FrontierPoint]) -> None:
-    """The line of the best schedules, with the bubble rate where it changes, if there is room."""
+    """Draw the line of the best schedules, labeled with the bubble rate where it changes and space
+    permits."""
     places = [(chart.x(p.limit), chart.y(p.bubble_rate)) for p in points]
     right = chart.plot[2]
     _draw_steps(chart, places, "H", right, stroke=LINE, stroke_width=2)

@@ -1,4 +1,4 @@
-"""Scaling with the number of GPUs: the time per token, by cause."""
+"""How training scales with the number of GPUs, as SVG: the GPU time per token, divided by cause."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ PARTS = {
     "dp": ("#3b8f6b", "averaging over replicas"),
     "step": ("#8a97a6", "optimizer and host"),
 }
-"""The colour and the label of each part, from the bottom up."""
+"""The color and the label of each part of a bar, from the bottom up."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleBar:
-    """The bar of one number of GPUs.
+    """The bar for one number of GPUs.
 
-    ``tokens``: per second and GPU. ``parts``: the microseconds of a GPU per token, by cause; empty
-    if no plan fits.
+    ``tokens``: tokens per second and GPU. ``parts``: microseconds of a GPU per token, by cause
+    (:data:`PARTS`); empty if no plan fits in memory.
     """
 
     gpus: int
@@ -39,7 +39,8 @@ class ScaleBar:
 
 
 def scaling_svg(title: str, bars: Sequence[ScaleBar]) -> str:
-    """An SVG file with a bar for each number of GPUs; its height is the GPU time per token."""
+    """The text of an SVG file with a bar for each number of GPUs, whose height is the GPU time per
+    token."""
     most = max((sum(bar.parts.values()) for bar in bars), default=0.0) or 1.0
     columns = max(3, len(bars))
     axes = (0.0, float(columns)), (0.0, most * 1.08)

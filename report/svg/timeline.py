@@ -39,9 +39,11 @@ LEFT, RIGHT, MARGIN = 70.0, 150.0, 24.0
 NAME, HEAD, AXIS, GAP = 48.0, 28.0, 30.0, 16.0
 GAUGE = 56.0
 THIN, COPY = 1.5, 4.0
-"""The heights of a transfer and of a copy to or from the host, below a row."""
+"""The heights of a transfer and of a copy to or from the host, which are drawn below the rank's
+row."""
 ROOMY_WIDTH, MOST_WIDTH = 2400.0, 4000.0
-"""The largest widths of the plot that make bars readable, and visible."""
+"""Limits on the width of the plot: up to the first it grows until short bars are readable, up to
+the second until typical bars are visible."""
 CHART, SPACE, HEIGHT = 148.0, 36.0, 104.0
 FULLEST, OTHER, LIMIT = "#2f4a6b", "#9db0c6", "#c2416b"
 BARS = f"""
@@ -58,7 +60,7 @@ patternTransform="rotate(45)"><rect width="6" height="6" fill="#f3f5f8"/>
 
 @dataclass(frozen=True)
 class Panel:
-    """One schedule of a picture, with the user's name for it."""
+    """One schedule of a picture, its bars, and the user's name for it."""
 
     name: str | None
     schedule: Schedule
@@ -66,7 +68,7 @@ class Panel:
 
     @property
     def bars(self) -> Iterator[Bar]:
-        """All ops and copies."""
+        """The bars of all ops and copies, of all ranks."""
         return chain.from_iterable((*row.ops, *row.copies) for row in self.rows)
 
 
@@ -74,8 +76,9 @@ class Panel:
 class Grid:
     """The mapping of times and ranks to coordinates.
 
-    ``end``: the last time in ms. ``row``: the height of a rank's row. ``line``: the height of a
-    thin line below it. ``memory``: the full scale of the memory gauges.
+    ``width``: of the picture. ``end``: the last time in ms. ``row``: the height of a rank's row.
+    ``line``: the height of a thin line below the bars. ``memory``: the memory at full scale of a
+    gauge.
     """
 
     width: float
@@ -86,7 +89,8 @@ class Grid:
 
     @classmethod
     def of(cls, panels: Sequence[Panel], width: float) -> Grid:
-        """A grid at least ``width`` wide, in which most bars are readable."""
+        """A grid that is at least ``width`` wide, and wider if most bars would not be readable
+        otherwise."""
         schedules = [panel.schedule for panel in panels]
         end = max(map(last, schedules))
         lengths = np.concatenate([took for each in schedules for took in each.known_timing.took])
@@ -107,7 +111,7 @@ class Grid:
 
     @property
     def bar(self) -> float:
-        """The height of a bar."""
+        """The height of a bar, which is less than that of a row."""
         return self.row - 2 * (self.line - THIN) - (5.0 if self.row >= 20 else 2.0)
 
     def x(self, time: float) -> float:
@@ -117,11 +121,13 @@ class Grid:
 def timeline_svg(
     panels: Sequence[tuple[str | None, Schedule]], *, memory: bool = False, width: float = 1200.0
 ) -> str:
-    """An SVG file that shows schedules below each other, with the same scales of time and memory.
+    """The text of an SVG file that shows schedules below each other, with the same scales of time
+    and memory.
 
-    ``panels``: schedules with the user's names for them. Times are recorded (possibly measured) or,
-    if there are none, simulated; each schedule starts at 0. ``memory``: draw the memory held over
-    time below each schedule. The picture becomes wider than ``width`` if bars would be too thin.
+    ``panels``: pairs of the user's name, or None, and a schedule. Times are recorded (possibly
+    measured) or, if there are none, simulated; each schedule starts at 0. ``memory``: also draw the
+    memory held over time below each schedule. The picture becomes wider than ``width`` if bars
+    would be too thin.
     """
     shown = [Panel(name, one, rows(one)) for name, one in ((n, timed(s)) for n, s in panels)]
     grid, several = Grid.of(shown, width), len(shown) > 1
@@ -145,14 +151,18 @@ def timeline_svg(
 
 
 def heading(schedules: Sequence[Schedule]) -> str:
-    """The setting that all schedules share, or the names of their profiles if settings differ."""
+    """The title of a picture of several schedules: their common setting, or the names of their
+    profiles if settings differ."""
     settings = dict.fromkeys(map(setting, schedules))
     names = dict.fromkeys(each.problem.profile.name for each in schedules)
     return " and ".join(settings if len(settings) == 1 else filter(None, names)) or "schedules"
 
 
 def _legend(panels: Sequence[Panel], y: float, right: float) -> tuple[list[str], float]:
-    """The legend of what occurs in the picture, and the position of its last line."""
+    """The legend of what occurs in the picture, and the vertical position of its last line.
+
+    ``y``: the position of its first line; ``right``: the position at which lines are wrapped.
+    """
     lines, x = [], MARGIN
     for fills, words in _entries(panels):
         wide = 14 * len(fills) + 6 * bool(fills) + 6.6 * len(words)
@@ -167,7 +177,7 @@ def _legend(panels: Sequence[Panel], y: float, right: float) -> tuple[list[str],
 
 
 def _entries(panels: Sequence[Panel]) -> Iterator[tuple[list[str], str]]:
-    """The colours and the words of each entry of the legend."""
+    """Yield each entry of the legend: the colors of its squares, and its text."""
     found = {bar.op.kind for panel in panels for bar in panel.bars if bar.op}
     several = any(
         len({bar.op.stage for bar in row.ops if bar.op}) > 1 for p in panels for row in p.rows
@@ -190,7 +200,7 @@ def _entries(panels: Sequence[Panel]) -> Iterator[tuple[list[str], str]]:
 
 
 def _panel(panel: Panel, grid: Grid, top: float, *, memory: bool) -> tuple[list[str], float]:
-    """The elements of one schedule, and the position below them."""
+    """The elements of one schedule, and the vertical position below them."""
     first = top + HEAD
     bottom = first + len(panel.rows) * grid.row
     chart = list(_memory_chart(panel, grid, bottom)) if memory else []
@@ -217,7 +227,8 @@ def _axis(grid: Grid, first: float, bottom: float) -> Iterator[str]:
 
 
 def _cost(panel: Panel, grid: Grid, y: float) -> list[str]:
-    """A dimension line: the period, over the rank with the longest span, or the makespan."""
+    """A dimension line for the cost: the period, over the rank with the longest span, or the
+    makespan."""
     timing, objective = panel.schedule.known_timing, panel.schedule.problem.objective
     longest = max(panel.rows, key=lambda row: timing.spans[row.rank])
     left, right = map(grid.x, longest.counted)
@@ -250,7 +261,8 @@ def _row(row: RankBars, grid: Grid, y: float) -> Iterator[str]:
 
 
 def _bars(bars: Sequence[Bar], grid: Grid, y: float) -> Iterator[str]:
-    """The bars, in one group per colour, with the microbatch's number if there is room."""
+    """Yield the bars of a row, one group per color, and the numbers of their microbatches where
+    space permits."""
     groups: dict[str, list[str]] = defaultdict(list)
     numbers: dict[str, list[str]] = {"#fff": [], INK: []}
     for bar in bars:
@@ -272,8 +284,8 @@ def _bars(bars: Sequence[Bar], grid: Grid, y: float) -> Iterator[str]:
 
 
 def _number(words: str, x: float, y: float, wide: float, tall: float) -> list[str]:
-    """A microbatch's number centred in its bar, rotated if the bar is narrow; empty without
-    room."""
+    """The number of a microbatch, centered in its bar, and rotated if the bar is narrow; an empty
+    list if it does not fit."""
     long, turned = 6.2 * len(words) + 1.6, None
     if wide < long:
         wide, tall, turned = tall, wide, f"rotate(-90 {number(x)} {number(y)})"
@@ -294,7 +306,8 @@ def _thin(bar: Bar, grid: Grid, y: float, tall: float) -> str:
 
 
 def _gauge(peak: float, limit: float, grid: Grid, y: float) -> list[str]:
-    """The peak relative to the limit, with the same scale in all panels."""
+    """A horizontal gauge of peak memory relative to the limit, with the same scale in all
+    panels."""
     per = GAUGE / grid.memory if grid.memory > 0 else 0.0
     limited, tall = math.isfinite(limit), min(8.0, grid.bar / 2)
     words = f"{memory_size(peak)} of {memory_size(limit)}" if limited else memory_size(peak)
@@ -308,9 +321,10 @@ def _gauge(peak: float, limit: float, grid: Grid, y: float) -> list[str]:
 
 
 def _memory_chart(panel: Panel, grid: Grid, top: float) -> Iterator[str]:
-    """A line for each rank, with that of the fullest rank on top, and the memory limits.
+    """Yield the chart of memory over time: a line per rank, that of the fullest rank on top, and
+    the limits.
 
-    All charts of a picture have the same scale. Sizes are the profile's, even if times are
+    All charts of a picture have the same scale. Memory sizes are the profile's, even if times are
     measured.
     """
     if grid.memory <= 0:

@@ -14,10 +14,10 @@ from ..dtensors import is_dtensor, local
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule(ABC):
-    """A product of ``x`` with ``weight``, plus ``bias`` if there is one.
+    """A product of ``x`` with the parameter ``weight``, plus ``bias`` if there is one.
 
-    ``forward`` and ``input_grad`` receive the weight and bias to compute with; under autocast
-    these are copies in its dtype. ``accumulate`` adds to ``.grad`` of the parameters themselves.
+    ``forward`` and ``input_grad`` receive the weight and bias to compute with, which are copies in
+    autocast's dtype if autocast is enabled. ``accumulate`` adds to ``.grad`` of the parameters.
     """
 
     weight: Tensor
@@ -27,10 +27,10 @@ class Rule(ABC):
 
     @abstractmethod
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Returns the product."""
+        """Returns the product of ``x`` with ``weight``, plus ``bias``."""
 
     def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """Returns the gradient of ``x``, shaped like ``x``; ``dy`` is shaped like the product.
+        """Returns the gradient of ``x``, shaped like ``x``, given the product's gradient ``dy``.
 
         Not called for an ``x`` that needs no gradient, such as integers.
         """
@@ -38,7 +38,10 @@ class Rule(ABC):
 
     @abstractmethod
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
-        """Adds the gradients of weight and bias to their ``.grad``."""
+        """Computes the gradients of weight and bias, and adds them to the parameters' ``.grad``.
+
+        ``dy`` is the gradient of the product with ``x``.
+        """
 
 
 class Linear(Rule):
@@ -59,11 +62,14 @@ class Linear(Rule):
             add(self.bias, dy.sum(0))
 
 
-Reading = tuple[Rule, Tensor] | None
+Reading = tuple[Rule, Tensor] | None  # a product and its x; None: the product is not deferred
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Reading:  # noqa: A002
-    """Parses the arguments of ``functional.linear``; None for a form that is not handled."""
+    """Returns the rule and the x of a call of ``functional.linear``, from its arguments.
+
+    Returns None if the weight is not a matrix or the bias has another shape than (out,).
+    """
     if weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         return None
     return Linear(weight, bias), input
@@ -90,9 +96,10 @@ def add(parameter: Tensor, gradient: Tensor) -> None:
 
 
 def takes(grad: Tensor | None, a: Tensor, b: Tensor) -> TypeGuard[Tensor]:
-    """Whether a fused operation (``addmm_``) can add a product to ``grad``.
+    """Whether a fused operation (``addmm_``) can add the product of ``a`` and ``b`` to ``grad``.
 
-    Not for DTensors: the product may have another layout than the gradient.
+    All three must have one dtype. ``grad`` must not be a DTensor, as the product may have another
+    layout.
     """
     if grad is None or not grad.dtype == a.dtype == b.dtype:
         return False
@@ -100,5 +107,5 @@ def takes(grad: Tensor | None, a: Tensor, b: Tensor) -> TypeGuard[Tensor]:
 
 
 def rows(x: Tensor) -> Tensor:
-    """``x`` reshaped to a matrix: all dimensions but the last are flattened."""
+    """Returns ``x`` reshaped to a matrix: all dimensions but the last are flattened."""
     return x.reshape(-1, x.shape[-1])

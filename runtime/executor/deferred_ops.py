@@ -1,7 +1,8 @@
 """The products whose weight gradients can be deferred to W: one class and one table entry each.
 
-``RULES`` maps a torch function to a parser of its arguments. The parser returns None for a form
-that is not handled; autograd then computes the weight gradient.
+``RULES`` maps a torch function to a function that takes its arguments and returns the
+:class:`Rule` and x, or None for arguments that are not handled. Autograd then computes the weight
+gradient.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ class MatMul(Rule):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedMatMul(Rule):
-    """Grouped product: x (rows, in) in groups that end at the row numbers ``offs``.
+    """A grouped product: each group of rows of x (rows, in) is multiplied by its own matrix.
 
-    ``weight`` (groups, in, out) has one matrix per group.
+    Group g ends before row ``offs[g]``, and its matrix is ``weight[g]``, with weight (groups, in,
+    out).
     """
 
     offs: Tensor = field(kw_only=True)
@@ -70,7 +72,10 @@ class GroupedMatMul(Rule):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Convolution(Rule):
-    """A convolution of x; ``settings`` are stride, padding, dilation and groups."""
+    """A convolution of x; ``settings`` are stride, padding, dilation and groups.
+
+    ``function``: ``functional.conv1d``, ``conv2d`` or ``conv3d``.
+    """
 
     function: Callable[..., Tensor] = field(kw_only=True)
     settings: tuple[list[int], list[int], list[int], int] = field(kw_only=True)
@@ -102,7 +107,7 @@ class Convolution(Rule):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddingLookup(Rule):
-    """Lookup of the integers in x; row number ``padding`` of ``weight`` gets no gradient."""
+    """Selects the rows of ``weight`` whose numbers are in x; row ``padding`` gets no gradient."""
 
     padding: int | None = None
     autocast = False
@@ -206,7 +211,8 @@ RULES: dict[Any, Callable[..., Reading]] = {
 def defer(function: Callable[..., Any], read: Callable[..., Reading]) -> None:
     """Registers a product, such as a fused kernel, whose weight gradient is deferred to W.
 
-    ``function`` must dispatch through ``torch.overrides.handle_torch_function``. ``read`` receives
-    its arguments and returns the :class:`Rule` and x, or None for a form that it does not handle.
+    ``function`` computes the product and must dispatch through
+    ``torch.overrides.handle_torch_function``. ``read`` receives the arguments of each call of
+    ``function``, and returns the :class:`Rule` and x, or None if it does not handle them.
     """
     RULES[function] = read

@@ -5,8 +5,8 @@
     prepare:  1F0; send x2.0 to 2; ...   ->   [partial(runner.forward, cell), message.post, ...]
     step:     for call in calls: call()
 
-With short ops, this loop is the runtime's overhead; most of it is caused by code that was evicted
-from the CPU's caches while an op ran. :mod:`.instruction_calls` makes the calls of each
+If ops are short, this loop is the runtime's overhead; most of that is caused by code that was
+evicted from the CPU's caches while an op ran. :mod:`.instruction_calls` creates the calls of each
 instruction.
 
 If torch's profiler is active in a step, each instruction is recorded under its text (``2F0``,
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 class Executor:
     """Runs the instructions of one rank.
 
-    ``runners`` are by stage and ``cells`` by (stage, microbatch), both only for this rank;
-    ``interfaces[stage][microbatch]`` describes a stage's output. ``step_end`` provides the calls of
-    reduce, average, step and the relays. ``label`` is a prefix of each text in the profiler's
-    trace.
+    ``runners`` are indexed by stage and ``cells`` by (stage, microbatch), both only for the stages
+    of this rank. ``interfaces[stage][microbatch]`` describes the stage's outputs. ``step_end``
+    provides the calls of the instructions reduce, average, step and relay. ``label`` is a prefix of
+    each instruction's text in the profiler's trace.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class Executor:
         self.step_end: StepEnd = step_end
         self.ops: list[Op] = [i.op for i in self.row if isinstance(i, ir.Compute)]
         self.clock: Clock = make_clock(2 * len(self.ops), context.device)
-        self._anchors = not Device(context.device).is_host  # a clock of the host needs no start
+        self._anchors = not Device(context.device).is_host  # the host's clock needs no start
         made = InstructionCalls(self, context, cells, interfaces)
         self._prepared = [made.of(each) for each in self.row]
         self.calls = [call for calls in self._prepared for call in calls]
         self._positions = [at for at, calls in enumerate(self._prepared) for _ in calls]
 
     def run(self) -> None:
-        """Runs one step.
+        """Runs all instructions of one step.
 
-        Raises InputError if an instruction fails because of the user's input, otherwise
-        ExecutionError; both name the instruction.
+        If an instruction fails, raises InputError if the user's input is the cause, otherwise
+        ExecutionError; the message names the instruction.
         """
         calls, positions, index = self.calls, self._positions, 0
         if self._anchors:

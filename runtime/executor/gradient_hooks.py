@@ -1,4 +1,7 @@
-"""Detects hooks on gradients. Only autograd can call them, so such gradients are not deferred."""
+"""Detects hooks on parameters' gradients.
+
+Only autograd can call hooks, so it computes the gradients of such parameters in B.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,11 @@ def hooked(parameter: nn.Parameter) -> bool:
 
 
 class AccumulationHooks:
-    """The hooks on the gradient accumulation nodes of ``parameters``; false if there are none.
+    """The hooks on the gradient accumulation nodes of ``parameters``.
 
-    Wrappers that reduce gradients install such hooks. torch has no query for them, but the handle
-    of a new hook refers to the dict that contains all hooks of the node.
+    In a boolean context, the object is True if there is at least one such hook now. Wrappers that
+    reduce gradients install such hooks. torch has no query for them, but the handle of a new hook
+    refers to the dict that contains all hooks of the node.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -33,7 +37,7 @@ class AccumulationHooks:
 
 
 def _hooks_of(node: Node) -> list[Mapping[int, object]]:
-    """The two dicts in which torch stores the hooks of an autograd node."""
+    """Returns the two dicts in which torch stores the hooks and pre-hooks of an autograd node."""
     own = [add(lambda *_: None) for add in (node.register_hook, node.register_prehook)]
     found = [handle.hooks_dict_ref() or {} for handle in own]
     for handle in own:

@@ -4,7 +4,7 @@
 
     1F0; send x2.0 to 2; ...   ->   [[timed(partial(runner.forward, cell))], [message.post], ...]
 
-All lookups are done here, so that a step runs few calls with few frames each.
+All lookups are done here, so that a step runs few calls with few Python frames each.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ if TYPE_CHECKING:
 
 
 class InstructionCalls:
-    """Makes the calls of the instructions of ``executor``'s rank, in the order of the instructions.
+    """Creates the calls of the instructions of ``executor``'s rank, in the instructions' order.
 
-    The attributes describe the state after the instructions so far. ``under_way``: posted messages
-    that are not yet waited for. ``received``: tensors in buffers that are not yet freed.
-    ``receives``: the messages of all receives.
+    The attributes describe the state after the instructions prepared so far. ``under_way``: posted
+    messages that are not yet waited for, by the type and tensor of their wait. ``received``: the
+    memory of each tensor in a buffer that is not yet freed. ``receives``: the message of each
+    receive so far.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class InstructionCalls:
         self.receives: dict[ir.Tensor, RepeatedMessage] = {}
 
     def of(self, instruction: ir.Instruction) -> Sequence[Call]:
-        """Returns the calls of the next instruction."""
+        """Returns the calls of ``instruction``, which must be the next one of the rank."""
         return _MAKERS[type(instruction)](self, instruction)
 
     def _receive(self, receive: ir.Receive) -> Sequence[Call]:
@@ -100,7 +101,11 @@ class InstructionCalls:
         return _present(self.turns(free.tensor, place)[1], self._transport.releasing(place))
 
     def turns(self, tensor: ir.Tensor, place: Tensor) -> Turns | tuple[None, None]:
-        """Returns the calls that start and stop counting an activation; else (None, None)."""
+        """Returns the calls that start and stop counting the bytes of ``tensor`` in the ledger.
+
+        ``place``: the part of a receive buffer that contains it. Returns (None, None) for weights
+        and their gradients, or if activations are not counted.
+        """
         counts = tensor.kind in (ir.TensorKind.X, ir.TensorKind.DY)
         return (self._memory.turns(place) if counts else None) or (None, None)
 
@@ -113,7 +118,11 @@ class InstructionCalls:
         return [timed, *self._hand_over(op, cell)]
 
     def _hand_over(self, op: Op, cell: Cell) -> Sequence[Call]:
-        """If the next stage is on this rank, passes it the result directly."""
+        """Returns the calls that move an op's result to a neighboring stage on this rank.
+
+        For F, that is the next stage; for B and BW, the previous one. Returns an empty list for
+        other ops, and if the neighboring stage runs on another rank or does not exist.
+        """
         if op.kind is OpKind.F:
             target, hand_over = (op.stage + 1, op.microbatch), pass_output
         elif op.kind in (OpKind.B, OpKind.BW):

@@ -1,4 +1,4 @@
-"""Texts of instructions for users: in the profiler's trace, and in the error of a failed one."""
+"""Texts that describe an instruction to users: in profiler traces, and in errors if it fails."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ SENDS, RECEIVES = (ir.Send, ir.WaitSend), (ir.Receive, ir.WaitReceive)
 def under_texts(
     row: Sequence[ir.Instruction], prepared: Sequence[Sequence[Call]], label: str
 ) -> tuple[list[Call], list[int]]:
-    """Returns one call per instruction, recorded by the profiler, and the calls' positions."""
+    """Returns one call per instruction of ``row``, and the calls' positions 0, 1, ...
+
+    Each runs the instruction's ``prepared`` calls, and torch's profiler records it under the
+    instruction's text, prefixed by ``label``.
+    """
     pairs = zip(row, prepared, strict=True)
     return [partial(_under, f"{label}{x}", calls) for x, calls in pairs], [*range(len(row))]
 
@@ -40,7 +44,7 @@ def _under(name: str, calls: Sequence[Call]) -> None:
 
 
 def failed(executor: Executor, position: int, error: Exception) -> PipeloomError:
-    """Returns the error to raise for the instruction at ``position``, which raised ``error``.
+    """Returns the error to raise if the instruction at ``position`` has raised ``error``.
 
     It is an InputError if the user's input is the cause, otherwise an ExecutionError.
     """
@@ -60,7 +64,7 @@ def failed(executor: Executor, position: int, error: Exception) -> PipeloomError
 
 
 def _place(executor: Executor, position: int) -> str:
-    """Describes an instruction's position by the op that it is, or that it precedes."""
+    """Returns the text of a position: the number of the op there, or of the next op."""
     done = sum(isinstance(i, ir.Compute) for i in executor.row[:position])
     if done == len(executor.ops):
         return f"after the last of {counted(done, 'op')}"
@@ -70,7 +74,10 @@ def _place(executor: Executor, position: int) -> str:
 
 
 def _peer(row: Sequence[ir.Instruction], instruction: ir.Instruction) -> int | None:
-    """Returns the peer rank of a message; that of a wait is found by its send or receive."""
+    """Returns the rank with which an instruction exchanges a message; None without a message.
+
+    For a wait, that is the peer of its send or receive in ``row``; for a relay, its source.
+    """
     if isinstance(instruction, ir.Relay):
         return instruction.source
     at, tensor = type(instruction), getattr(instruction, "tensor", None)
@@ -83,7 +90,10 @@ def _peer(row: Sequence[ir.Instruction], instruction: ir.Instruction) -> int | N
 
 
 def _changed(runner: StageRunner, kind: OpKind, error: ChangedInPlaceError) -> str:
-    """Describes the stage, the op and, if it belongs to the stage, the modified tensor."""
+    """Returns the text of the error, with the stage, the kind of op and the tensor's name.
+
+    The name is left out if the tensor is neither a parameter nor a buffer of the stage.
+    """
     storages = _storages_of(error.tensor)
     own = (*runner.module.named_parameters(), *runner.module.named_buffers())
     names = [f"{name} " for name, tensor in own if storages & _storages_of(tensor)]

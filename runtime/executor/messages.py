@@ -1,4 +1,4 @@
-"""Moves the results of F and B: out of a cell, into a message, and into the next stage's cell."""
+"""Moves the results of F and B from a cell into a message or into a neighboring stage's cell."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from .stage_runner import Cell
 
 
 def take_output(cell: Cell, message: PackedMessage, device: torch.device) -> Tensor:
-    """Removes F's output from the cell and returns it as one tensor to send."""
+    """Removes F's outputs from the cell and returns them packed as one tensor to send."""
     output, cell.output = cell.output, ()
     return message.pack(output, device)
 
 
 def take_gradient(cell: Cell, message: PackedMessage, device: torch.device) -> Tensor:
-    """Removes B's result from the cell and returns it as one tensor to send."""
+    """Removes B's input gradients from the cell and returns them packed as one tensor to send."""
     dx, cell.dx = cell.dx, ()
     return message.pack(dx, device)
 
 
 def give_input(cell: Cell, parts: Sequence[tuple[Tensor, bool]]) -> None:
-    """Sets F's inputs from pairs of a tensor and whether it requires a gradient."""
+    """Sets the cell's inputs from ``parts``: pairs of a tensor and whether it needs a gradient."""
     # new leaf tensors for each message, since the receive buffer is reused
     cell.inputs = tuple([_leaf(x, needs_grad) for x, needs_grad in parts])
 
 
 def pass_output(source: Cell, target: Cell) -> None:
-    """Passes F's output to the next stage on the same rank."""
+    """Moves F's outputs to ``target``, the cell of the next stage, on the same rank."""
     assert source.interface is not None
     give_input(target, [*zip(source.output, source.interface.needs_grad, strict=True)])
     source.output = ()
 
 
 def pass_gradient(source: Cell, target: Cell) -> None:
-    """Passes B's result to the previous stage on the same rank."""
+    """Moves B's input gradients to ``target``, the cell of the previous stage, on the same rank."""
     target.dy, source.dx = source.dx, ()
 
 

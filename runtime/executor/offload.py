@@ -2,7 +2,7 @@
 
 :class:`OffloadedActivations` holds the tensors that autograd saved for one microbatch on one
 stage. Each storage is copied once, however many tensors share it. Parameters are not offloaded,
-nor is the stage's input, which stays in its receive buffer. On an accelerator, copies run on
+nor are the stage's inputs, which stay in their receive buffer. On an accelerator, copies run on
 separate streams, to and from pinned memory. On a CPU, the same copies are made (after F and at L),
 and the ledger does not count the offloaded tensors as activations.
 """
@@ -26,18 +26,18 @@ from ..measure.memory import Memory
 from ..uncompiled import uncompiled
 
 Copies: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # pairs (target, source) of byte tensors
-Wait: TypeAlias = Callable[[], object]
+Wait: TypeAlias = Callable[[], object]  # call that makes the current stream wait for copies
 
 
 def _nothing() -> None:
-    """Waits for nothing, as no copy is pending."""
+    """The wait if no copies have been started: does nothing."""
 
 
 class CopyChannels:
     """One copy stream per direction, synchronized with the compute stream by events.
 
-    ``out`` and ``back`` start copies. Each returns a function; all work that is queued on the
-    device after its call waits for the copies.
+    ``out`` (to the host) and ``back`` (to the device) start copies. Each returns a function that
+    makes the current stream wait for the copies; the host does not wait.
     """
 
     def __init__(self, device: Device) -> None:
@@ -48,12 +48,15 @@ class CopyChannels:
         return self._beside(self._out, copies)
 
     def back(self, copies: Copies) -> Wait:
-        # the copies out may still be writing the host memory that is read here
+        # earlier copies to the host may still be writing the memory that is read here
         self._back.wait_stream(self._out)
         return self._beside(self._back, copies)
 
     def _beside(self, channel: torch.Stream, copies: Copies) -> Wait:
-        """Queues the copies after all work queued so far, which may use sources and targets."""
+        """Queues the copies on ``channel`` and returns the function that waits for them.
+
+        They start after all work that the current stream has queued, as it may use their memory.
+        """
         channel.wait_stream(self._device.current())
         with self._device.use(channel):
             for target, source in copies:
@@ -74,12 +77,19 @@ class Host:
         return CopyChannels(self._device)
 
     def take(self, size: int) -> Tensor:
-        """Allocates memory; torch reuses pinned memory once copies from and to it are done."""
+        """Returns a new byte tensor of ``size`` bytes on the host, pinned for an accelerator.
+
+        torch reuses pinned memory once the copies from and to it are done.
+        """
         return torch.empty(size, dtype=torch.uint8, pin_memory=not self._device.is_host)
 
 
 class OffloadedActivations:
-    """The tensors that autograd saved in one F, on the device or on the host."""
+    """The tensors that autograd saved in F of one microbatch, on the device or on the host.
+
+    The order of the calls is :meth:`packing` around F, :meth:`leave` after it, :meth:`gone` in O,
+    :meth:`load` in L and :meth:`back` before B.
+    """
 
     def __init__(self, host: Host, memory: Memory) -> None:
         self._host, self._memory = host, memory
@@ -89,12 +99,15 @@ class OffloadedActivations:
         self._wait: Wait = _nothing
 
     def packing(self, stay: Iterable[Tensor]) -> AbstractContextManager[object]:
-        """A context in which the tensors that autograd saves are offloaded, except ``stay``."""
+        """Returns a context in which tensors that autograd saves are recorded to be offloaded.
+
+        Tensors that share memory with one of ``stay`` are left on the device.
+        """
         self._stay = frozenset(p.untyped_storage()._cdata for t in stay for p in parts(t))
         return saved_tensors_hooks(self.pack, unpack)
 
     def leave(self) -> None:
-        """Starts the copies to the host, after F."""
+        """Starts to copy the saved tensors to the host, after F."""
         tensors, copies = {saved.key: saved.tensor for saved in self._saved}, []
         for key, tensor in tensors.items():
             storage, device = tensor.untyped_storage(), tensor.device
@@ -104,7 +117,10 @@ class OffloadedActivations:
         self._wait = self._host.channels.out(copies)
 
     def gone(self) -> None:
-        """Waits for these copies and frees the device memory. Raises ChangedInPlaceError."""
+        """Waits until the tensors are on the host, and frees their device memory.
+
+        Raises ChangedInPlaceError if one was modified in place since autograd saved it.
+        """
         self._wait()
         self._wait = _nothing
         for saved in self._saved:
@@ -114,11 +130,11 @@ class OffloadedActivations:
 
     @property
     def moved(self) -> int:
-        """Bytes that are on the host or being copied to it."""
+        """The number of bytes on the host, including those that are being copied there or back."""
         return sum(place.nbytes for place, _ in self._places.values())
 
     def load(self) -> None:
-        """Starts the copies back to the device."""
+        """Allocates device memory for the saved tensors, and starts to copy them back into it."""
         there: dict[int, Tensor] = {}
         copies = []
         for key, (place, device) in self._places.items():
@@ -129,19 +145,19 @@ class OffloadedActivations:
         self._wait = self._host.channels.back(copies)
 
     def back(self) -> None:
-        """Waits for these copies, before B."""
+        """Waits until the tensors are on the device again, and frees the host memory, before B."""
         self._wait()
         self.clear()
 
     def clear(self) -> None:
-        """Drops host memory and references; from here on, only autograd holds the tensors."""
+        """Drops the host memory and the references to the tensors, which autograd still holds."""
         self._wait = _nothing
         self._places.clear()
         self._saved.clear()
 
     @uncompiled
     def pack(self, tensor: Tensor) -> Packed:
-        """Returns the handle that autograd saves instead of ``tensor``, within :meth:`packing`."""
+        """Returns the object that autograd saves in place of ``tensor``, see :func:`unpack`."""
         if type(tensor) not in PLAIN and is_traceable_wrapper_subclass(tensor):
             return _Wrapped(tensor, self.pack)
         storage = tensor.untyped_storage()
@@ -153,7 +169,10 @@ class OffloadedActivations:
 
 
 class _SavedActivation(CountedTensor):
-    """A tensor that autograd saved; while it is on the host, only its shape and layout."""
+    """A tensor that autograd saved. While it is on the host, only its layout is kept here.
+
+    ``key``: the id of its storage. ``shape``: storage offset, size, strides and dtype.
+    """
 
     __slots__ = ("device", "key", "shape")
 
@@ -164,13 +183,13 @@ class _SavedActivation(CountedTensor):
         self.shape = tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype
 
     def give_up(self) -> None:
-        """Drops the tensor."""
+        """Drops the tensor on the device."""
         self.ledger.release(self.held)
         self.held = ()
         del self.tensor
 
     def fill(self, storage: torch.UntypedStorage) -> None:
-        """Makes the tensor again, in ``storage``."""
+        """Recreates the tensor as a view of ``storage``, into which its values are copied later."""
         offset, size, stride, dtype = self.shape
         self.tensor = torch.empty(0, dtype=dtype, device=self.device)
         self.tensor.set_(storage, offset, size, stride)
@@ -178,7 +197,10 @@ class _SavedActivation(CountedTensor):
 
 
 class _Wrapped:
-    """A saved tensor of a subclass, such as a DTensor; its inner tensors are packed separately."""
+    """A saved tensor of a subclass, such as a DTensor, whose inner tensors ``pack`` has replaced.
+
+    ``unpack`` creates the tensor of the subclass again.
+    """
 
     __slots__ = ("context", "kind", "parts", "shape")
 
@@ -202,7 +224,10 @@ Packed: TypeAlias = Versioned | CountedTensor | _Wrapped
 
 @uncompiled
 def unpack(saved: Packed) -> Tensor:
-    """Returns the packed tensor, which is on the device. Raises ChangedInPlaceError."""
+    """Returns the tensor that ``saved`` stands for, which must be on the device.
+
+    Raises ChangedInPlaceError if it was modified in place since it was saved or loaded.
+    """
     if isinstance(saved, _Wrapped):
         return saved.unpack()
     return unchanged(saved.tensor, saved.version)

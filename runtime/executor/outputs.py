@@ -14,9 +14,9 @@ from ..tensors.trees import mapped, shown
 
 
 def judge_of(loss: Loss | None, master: torch.dtype | None) -> Loss | None:
-    """Returns the function that computes the loss of an output; None without a loss.
+    """Returns ``loss`` as a function that first casts floating-point outputs to ``master``.
 
-    It first casts floating-point outputs to ``master``, unless that is None.
+    Without ``master``, returns ``loss`` unchanged; without ``loss``, None.
     """
     if loss is None or master is None:
         return loss
@@ -35,9 +35,10 @@ def _in_full(output: Any, dtype: torch.dtype) -> Any:
 
 
 def as_tuple(output: Any) -> tuple[Tensor, ...]:
-    """Returns a stage's output as the next stage's arguments.
+    """Returns a stage's output as a tuple of plain tensors, which are the next stage's arguments.
 
-    Raises ShapeError if it is neither a tensor nor a list or tuple of tensors.
+    Raises ShapeError if it is neither a tensor nor a list or tuple of tensors, or if one of them is
+    a DTensor.
     """
     outputs = output if isinstance(output, tuple | list) else (output,)
     if not all(isinstance(x, Tensor) for x in outputs):
@@ -46,7 +47,7 @@ def as_tuple(output: Any) -> tuple[Tensor, ...]:
 
 
 def _handed_on(output: Tensor) -> Tensor:
-    """Returns a plain tensor that can be sent. Raises ShapeError for a DTensor."""
+    """Returns the output as a plain tensor, which can be sent. Raises ShapeError for a DTensor."""
     if is_dtensor(output):
         raise ShapeError(
             f"expected this process's part of its output, got a DTensor ({output.placements}): a "

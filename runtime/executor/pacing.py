@@ -14,7 +14,11 @@ from ..rank.context import RankContext
 
 
 def paced(context: RankContext) -> Callable[[Call, Op], Call]:
-    """Returns a function that stretches an op's call to its planned time, if pacing is on."""
+    """Returns a function that maps the call of an op to one that lasts as long as in the profile.
+
+    That call sleeps after the op until its planned time has passed. Calls of O and L, and all calls
+    without the option ``pace``, are returned unchanged.
+    """
     if not context.options.pace:
         return lambda run, op: run
     costs = Costs.of(context.program.schedule.problem)
@@ -28,7 +32,7 @@ def paced(context: RankContext) -> Callable[[Call, Op], Call]:
 
 
 def _stretched(run: Call, seconds: float) -> None:
-    """Calls ``run``, then sleeps until ``seconds`` after its start."""
+    """Calls ``run``, then sleeps until ``seconds`` have passed since the call's start."""
     end = time.perf_counter() + seconds
     run()
     time.sleep(max(0.0, end - time.perf_counter()))

@@ -14,9 +14,10 @@ from .deferred_linear import Rule
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OfView:
-    """A rule whose weight is a view of ``base`` that starts ``offset`` elements into it.
+    """A rule whose weight is a view of the parameter ``base``.
 
-    Only ``accumulate`` differs from ``rule``: it adds to the gradient of ``base``.
+    ``offset``: the number of elements in the storage of ``base`` before the view's first one. Only
+    ``accumulate`` differs from ``rule``: it adds to the gradient of ``base``.
     """
 
     rule: Rule
@@ -50,9 +51,10 @@ AnyRule: TypeAlias = Rule | OfView
 
 
 def of_view(rule: Rule) -> OfView | None:
-    """Returns the rule as a product with a view of a parameter.
+    """Returns ``rule`` as an :class:`OfView`, if its weight is a view of another tensor.
 
-    None if the weight is no view, if it views another dtype, or if it contains an element twice.
+    Returns None if the weight is not a view that requires a gradient, if it views a DTensor or
+    another dtype, or if it contains an element twice.
     """
     view = rule.weight
     base = view._base if view.requires_grad else None

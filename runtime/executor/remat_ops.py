@@ -17,11 +17,11 @@ from .stage_runner import Cell, Run, StageRunner
 
 
 def calls(runner: StageRunner, kind: OpKind, cell: Cell) -> Run:
-    """Returns the call that runs an op of this kind on ``cell``."""
+    """Returns the function that runs an op of this kind; it must be called with ``cell``."""
     if kind is OpKind.R or (kind is OpKind.F and cell.recomputed):
         return partial(_forward_again if kind is OpKind.R else _forward_alone, runner)
     offloaded = cell.offloaded
-    if offloaded is None or kind is OpKind.W:  # without a queue, B is BW
+    if offloaded is None or kind is OpKind.W:  # BW is a B on a cell without a queue
         return {OpKind.F: runner.forward, OpKind.W: runner.weight}.get(kind, runner.backward)
     if kind is OpKind.O:
         return lambda _: offloaded.gone()
@@ -31,7 +31,11 @@ def calls(runner: StageRunner, kind: OpKind, cell: Cell) -> Run:
 
 
 def _forward_alone(runner: StageRunner, cell: Cell) -> None:
-    """F of a microbatch that is recomputed: saves its input, and buffers before F modifies them."""
+    """Runs F without autograd, for a microbatch that R will compute again.
+
+    Keeps what R needs: the random state and modified buffers from before F, and the inputs. Raises
+    InputError if F modifies its arguments in place.
+    """
     cell.state = RandomState(devices_of(cell.inputs), runner.generators)
     if runner.stage > 0:
         cell.held = runner.memory.hold(*cell.inputs)
@@ -50,7 +54,10 @@ def _forward_alone(runner: StageRunner, cell: Cell) -> None:
 
 
 def _forward_again(runner: StageRunner, cell: Cell) -> None:
-    """R: afterwards, the cell is as after a usual F, except that its output is not sent again."""
+    """Runs R: F with autograd, from the random state and the buffers of the first F.
+
+    Keeps the output, result and loss of the first F, and releases the inputs that it held.
+    """
     assert cell.state is not None
     sent, result, loss = cell.output, cell.result, cell.loss
     with cell.state.again(), in_place_of_buffers(cell.buffers):
@@ -62,12 +69,12 @@ def _forward_again(runner: StageRunner, cell: Cell) -> None:
 
 
 def _versions(given: list[Tensor]) -> list[int]:
-    """The version counters of the tensors; 0 for inference tensors, which have none."""
+    """Returns the tensors' version counters; 0 for inference tensors, which have none."""
     return [0 if x.is_inference() else x._version for x in given]
 
 
 def _forward_out(runner: StageRunner, cell: Cell) -> None:
-    """F, after which copies of what autograd saved to the host start."""
+    """Runs F, and then starts copies to the host of the tensors that autograd has saved."""
     assert cell.offloaded is not None
     module, inputs = runner.module, tensors(cell.inputs)
     with cell.offloaded.packing((*module.parameters(), *module.buffers(), *inputs)):
@@ -76,7 +83,7 @@ def _forward_out(runner: StageRunner, cell: Cell) -> None:
 
 
 def _backward_loaded(runner: StageRunner, cell: Cell) -> None:
-    """B or BW of a microbatch whose activations L has loaded."""
+    """Runs B or BW of an offloaded microbatch, after the copies that L has started."""
     assert cell.offloaded is not None
     cell.offloaded.back()
     runner.backward(cell)

@@ -1,7 +1,8 @@
-"""Skip connections: an output of a stage that is the input of a later one.
+"""Skip connections: an additional output of a stage that is an input of a later stage.
 
-It is sent as one more tensor between all stages in between. Their modules do not see it, but their
-ranks hold it as long as the other received tensors. Its gradient returns the same way::
+The tensor is sent from stage to stage together with the other outputs. The modules of the stages
+that it only passes through do not see it, but their ranks hold it as long as the other received
+tensors. Its gradient is sent back through the same stages::
 
     stage 0 ─(x, skip)─▶ stage 1 ─(y, skip)─▶ stage 2       skips = [(0, 2)]
        returns (x, skip)   takes x, returns y   takes (y, skip)
@@ -21,7 +22,10 @@ from .outputs import as_tuple
 
 
 class Skips:
-    """Skip connections of pairs (i, j): one output of stage i is an input of stage j."""
+    """The skip connections (i, j) in ``pairs``: one output of stage i is an input of stage j.
+
+    Raises InputError for a pair without 0 <= i < j < ``stages``.
+    """
 
     def __init__(self, pairs: Sequence[tuple[int, int]], stages: int) -> None:
         for pair in pairs:
@@ -33,9 +37,12 @@ class Skips:
         self._pairs = pairs
 
     def around(self, stage: int, module: nn.Module) -> Callable[..., Any]:
-        """Returns the function from all that the stage receives to all that it sends.
+        """Returns the function that maps all tensors that the stage receives to all that it sends.
 
-        It is ``module`` itself if no skip connection starts or ends at the stage or passes through.
+        It calls ``module`` with the module's own inputs and the skip connections that end at the
+        stage, and passes the others on. It raises ShapeError if the module returns fewer tensors
+        than skip connections start. Without skip connections before and after the stage, returns
+        ``module`` itself.
         """
         received, sent = self._over(stage - 1), self._over(stage)
         starting = [k for k in sent if k not in received]
@@ -57,5 +64,5 @@ class Skips:
         return called if received or sent else module
 
     def _over(self, stage: int) -> list[int]:
-        """Returns the skips between the stage and the next one."""
+        """Returns the indices of the pairs that are sent from the stage to the next one."""
         return [k for k, (source, target) in enumerate(self._pairs) if source <= stage < target]

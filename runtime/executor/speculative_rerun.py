@@ -1,6 +1,9 @@
-"""Repeats the ops that ran before the last step's gradient norm was known, if that step was wrong.
+"""Repeats the first ops of a step if the optimizer step before them was wrong.
 
-A step is wrong if the norm was above its limit or not finite.
+With post-validation, a rank steps its optimizers and starts the next step's ops before the norm of
+all ranks' gradients is known. The *verdict*, a ``relay verdict`` instruction among these ops, waits
+for the norm. If it is above its limit or not finite, the optimizer step was wrong: it is corrected,
+and the ops before the verdict are repeated with the right weights.
 
 ::
 
@@ -9,10 +12,10 @@ A step is wrong if the norm was above its limit or not finite.
     rank 1        1F0 verdict  ▼ │  1F0 1B0 ...
                       received and discarded
 
-When a rank reaches its verdict, it has posted all messages that precede it. A receiver would take
-some of them only after its own verdict, where they would be confused with the repeated ones. So it
-first receives them into their buffers. Then it waits for all posted messages, and repeats the ops
-up to the verdict.
+When a rank reaches its verdict, it has already sent messages, some of which the receiving rank
+would only receive after its own verdict. There, it would mistake them for the messages of the
+repeated ops. So the receiving rank first receives these messages into their buffers and ignores
+them. Then it waits for all messages that it has posted, and repeats the ops up to the verdict.
 """
 
 from __future__ import annotations
@@ -29,9 +32,9 @@ if TYPE_CHECKING:
 class SpeculativeRerun:
     """The call of a ``relay verdict``, which repeats the ops before it if the last step was wrong.
 
-    ``StepEnd`` decides whether that is so and restores the state before these ops. The object is
-    created when the instruction is prepared. It records the messages that are not yet waited for
-    and the buffers that the ledger counts at this position.
+    ``StepEnd`` determines whether the step was wrong and restores the state from before the ops.
+    The object is created when the instruction is prepared. It records the posted messages that are
+    not yet waited for, and the receive buffers that the ledger counts, at this position.
     """
 
     def __init__(self, made: InstructionCalls) -> None:
@@ -61,7 +64,10 @@ class SpeculativeRerun:
 
 
 def stale(program: ir.Program, rank: int) -> list[ir.Tensor]:
-    """Tensors sent before the sender's verdict and received after ``rank``'s, in receive order."""
+    """Returns the tensors that are sent before the sender's verdict, but received after ``rank``'s.
+
+    They are in the order in which ``rank`` receives them.
+    """
     early = {
         item.tensor
         for row in program.instructions
@@ -74,6 +80,6 @@ def stale(program: ir.Program, rank: int) -> list[ir.Tensor]:
 
 
 def _verdict(row: Sequence[ir.Instruction]) -> int:
-    """The position of the verdict in the row; 0 if there is none."""
+    """Returns the position of the verdict in a rank's instructions; 0 if there is none."""
     relays = ((i, item) for i, item in enumerate(row) if isinstance(item, ir.Relay))
     return next((i for i, relay in relays if relay.kind is ir.RelayKind.VERDICT), 0)

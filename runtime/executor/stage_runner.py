@@ -25,25 +25,28 @@ from .outputs import as_tuple, checked_loss
 from .skip_connections import Skips
 from .weight_grad_deferral import Deferral, WeightQueue, gradient_edge, lies_in, run_backward
 
-SMALL = 1 << 16  # bytes; smaller outputs are kept until B, and not counted
-Using = Callable[[OpKind], AbstractContextManager[object]]
+SMALL = 1 << 16  # bytes; F's outputs up to this size are kept until B; the ledger ignores them
+Using = Callable[[OpKind], AbstractContextManager[object]]  # op kind -> context to run the op in
 
 
 class Cell:
     """The tensors of one microbatch on one stage of this rank, from before F to after W.
 
     ``inputs``, ``options``: positional and keyword arguments of F.
-    ``interface``: shapes and dtypes of the outputs; None on the last stage.
-    ``output``, ``dx``: results of F (with its graph) and B, until they are sent.
-    ``roots``, ``dy``: start of the backward pass and the gradients there.
-    ``target``: the loss's target and further arguments.
-    ``result``, ``loss``: the last stage's output and its loss.
-    ``queue``: deferred weight gradients; None if B and W are fused to BW.
-    ``recomputed``: whether F runs again (R), with the random state ``state`` and the saved
-    ``buffers``; until then, its input is counted as ``held``.
+    ``interface``: shapes and dtypes of F's outputs; None on the last stage.
+    ``output``, ``dx``: F's outputs (with their autograd graph) and B's gradients of the inputs,
+    until they are sent or moved to another cell.
+    ``roots``, ``dy``: outputs (or their autograd nodes) at which the backward pass starts, and the
+    gradients of the loss with respect to these outputs.
+    ``target``: on the last stage, a pair of the loss's target and its keyword arguments.
+    ``result``, ``loss``: on the last stage, the output and the loss of the microbatch, detached.
+    ``queue``: deferred weight gradients; None if B and W run as one op (BW).
+    ``recomputed``: whether the microbatch has an R, which runs F again with the random state
+    ``state`` and the ``buffers`` from before F. Until R, the ledger (the count of activation bytes)
+    includes the inputs, as ``held``.
     ``offloaded``: the offloaded activations; None if nothing is offloaded.
-    ``graphs``, ``kept``: the stage's graphs (:mod:`..graphs.graph_runner`), if it runs as graphs,
-    and the values that they keep between ops.
+    ``graphs``: if the stage runs as graphs (:mod:`..graphs.graph_runner`), their functions; False
+    if it cannot, None if not known yet. ``kept``: the values that graphs keep between ops.
     """
 
     __slots__ = (
@@ -67,8 +70,8 @@ class Cell:
         self.clear()
 
     def clear(self) -> None:
-        """Drops everything that a step left."""
-        self.inputs: tuple[Any, ...] = ()  # tensors; the first stage's may be other objects
+        """Drops all values that a step has stored in the cell."""
+        self.inputs: tuple[Any, ...] = ()  # tensors; on the first stage possibly other objects
         self.options: Mapping[str, Any] = {}
         self.roots: tuple[GradientEdge | Tensor, ...] = ()
         self.dy: tuple[Tensor, ...] = ()
@@ -92,16 +95,18 @@ Run = Callable[[Cell], None]
 class StageRunner:
     """Runs one stage as its ``module``; one object serves all microbatches.
 
-    ``bare`` is F without counting in the ledger.
+    ``forward``, ``backward`` (B or BW) and ``weight`` run an op on the cell that they are given.
+    ``bare`` is ``forward`` without counting saved tensors in the ledger.
 
     Arguments:
-        parameters: the parameters that ops compute with; by default the module's.
-        leaving: tensors whose memory is given back after each op; one of them is enough if they
-            share a storage.
-        using: returns the context for an op of a kind.
+        memory: the ledger, which counts the bytes of activations.
+        parameters: the parameters that ops compute with; by default those of the module.
+        leaving: tensors whose memory is freed after each op; one of them is enough if they share
+            a storage.
+        using: returns the context in which ops of the given kind run.
         skips: the skip connections of all stages.
         last: whether it is the last stage, which computes ``loss`` and starts its backward with
-            ``seed`` (1 / M for gradients of the mean loss).
+            the gradient ``seed`` of the loss (1 / M for gradients of the mean over microbatches).
     """
 
     def __init__(
@@ -135,7 +140,11 @@ class StageRunner:
     def _run_as(
         self, forward: Run, backward: Run, weight: Run, *, counted: Run | None = None
     ) -> None:
-        """Sets the calls of F, B and W. ``counted``: F in which the ledger counts saved tensors."""
+        """Sets the functions that run F, B and W, each in its context (``using``).
+
+        ``counted``: F in which the ledger counts saved tensors; by default, ``forward`` in the
+        ledger's context.
+        """
         if counted is None:
             counted = within(self.memory.watching(), forward)
         self.bare = within(self._using(OpKind.F), forward)
@@ -144,7 +153,7 @@ class StageRunner:
         self.weight = within(self._using(OpKind.W), weight)
 
     def prepare(self, cell: Cell, inputs: Sequence[Any]) -> None:
-        """Prepares the ops of a microbatch with arguments like ``inputs``; for a module, no-op."""
+        """Prepares the ops of ``cell`` for arguments like ``inputs``; does nothing for a module."""
 
     def _forward(self, cell: Cell) -> None:
         inputs, queue = cell.inputs, cell.queue
@@ -189,14 +198,14 @@ class StageRunner:
         cell.output = tuple([apart_from(x, received) for x in outputs])
 
     def _given_back(self, cell: Cell) -> Sequence[Tensor]:
-        """Tensors whose memory is reused or freed before F's output has been sent."""
+        """Returns the tensors whose memory may be reused or freed before F's outputs are sent."""
         return (*(cell.inputs if self.stage > 0 else ()), *self._leaving)
 
     def _finish(self, cell: Cell, output: Any) -> None:
         loss = self._judged(cell, output)
         if type(loss) is not Tensor:
             loss = arrived(loss.full_tensor() if is_dtensor(loss) else loss)
-        key = loss.dtype, self._seed._version  # changes when a dynamic loss scale is written
+        key = loss.dtype, self._seed._version  # the version changes with a dynamic loss scale
         seed = self._seeds.get(key)
         if seed is None:
             self._seeds = {key: (seed := self._seed.to(loss.dtype, copy=True))}
@@ -211,7 +220,7 @@ class StageRunner:
         return found if type(found) is Tensor and found.dim() == 0 else checked_loss(found)
 
     def _keep(self, cell: Cell, output: Any) -> None:
-        """Keeps the output for the result of the step, copied if it lies in a receive buffer."""
+        """Stores the detached output in ``cell.result``; copies tensors in receive buffers."""
         if self.keep_outputs:
             received = self._given_back(cell)
             if type(output) is Tensor:
@@ -221,12 +230,18 @@ class StageRunner:
 
 
 def apart_from(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
-    """Returns a copy if the tensor shares memory with a received one, which is freed earlier."""
+    """Returns ``tensor``, or a copy if it shares memory with a tensor in ``received``.
+
+    Such memory is reused or freed while ``tensor`` is still needed.
+    """
     return tensor.clone() if lies_in(tensor, received) else tensor
 
 
 def _gradient(x: Tensor, dy: Sequence[Tensor]) -> Tensor:
-    """Takes the gradient of an input; zeros if the stage does not use the input."""
+    """Returns the gradient of the input ``x`` and clears ``x.grad``; zeros if ``x`` is unused.
+
+    A gradient that shares memory with ``dy``, the gradients of the outputs, is copied.
+    """
     dx, x.grad = x.grad, None
     if dx is None:
         return torch.zeros_like(x)
@@ -234,7 +249,7 @@ def _gradient(x: Tensor, dy: Sequence[Tensor]) -> Tensor:
 
 
 def within(context: AbstractContextManager[object], run: Run) -> Run:
-    """Returns ``run`` inside ``context``, which must be reentrant."""
+    """Returns a function that calls ``run`` inside ``context``, which must be reusable."""
     if isinstance(context, nullcontext):
         return run
 

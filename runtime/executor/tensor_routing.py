@@ -1,4 +1,4 @@
-"""Source of each tensor that is sent, and destination of each tensor that is received."""
+"""Where a tensor to send is taken from, and where a received tensor is stored."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def routes(
     cells: Mapping[tuple[int, int], Cell],
     interfaces: Sequence[Sequence[StageInterface]],
 ) -> Mapping[ir.TensorKind, Routing]:
-    """Returns the routing of each kind of tensor.
+    """Returns the object that finds source and destination of tensors, for each tensor kind.
 
-    Activations and their gradients move between cells; weights and their gradients, between the
-    stages of the store.
+    Activations and their gradients are taken from ``cells`` and stored in them; weights and their
+    gradients, in the stages of ``context.store``.
     """
     activations = ActivationRouting(cells, interfaces, context.device)
     routing: dict[ir.TensorKind, Routing] = dict.fromkeys(ir.TensorKind, activations)
@@ -40,9 +40,11 @@ def routes(
 
 
 class ActivationRouting:
-    """Routes outputs (``x``, named by the receiving stage) and their gradients (``dy``).
+    """Finds the cells of activations (``x``) and their gradients (``dy``).
 
-    ``interfaces[s][j]`` describes the output of stage s for microbatch j.
+    ``x2.0`` is the input of stage 2 for microbatch 0, taken from the cell of stage 1. ``dy2.0`` is
+    the gradient of stage 2's output, taken from the cell of stage 3. ``interfaces[s][j]`` describes
+    the outputs of stage s for microbatch j.
     """
 
     def __init__(
@@ -56,15 +58,16 @@ class ActivationRouting:
         self._device = device
 
     def message(self, tensor: ir.Tensor) -> PackedMessage:
-        """The message of a tensor."""
+        """Returns the layout of the message that carries ``tensor``."""
         if tensor.kind is ir.TensorKind.X:
             return self._interfaces[tensor.stage - 1][tensor.index].forward
         return self._interfaces[tensor.stage][tensor.index].backward
 
     def taking(self, tensor: ir.Tensor) -> Callable[[], Tensor]:
-        """Returns a function that takes the contiguous tensor to send out of its cell.
+        """Returns a function that removes ``tensor`` from its cell and returns it for sending.
 
-        It is called when the send is posted. The tensor may have a graph.
+        The function is called when the send is posted. It returns one contiguous tensor, which may
+        have an autograd graph.
         """
         message = self.message(tensor)
         if tensor.kind is ir.TensorKind.X:
@@ -74,7 +77,10 @@ class ActivationRouting:
         return partial(take_gradient, source, message, self._device)
 
     def giving(self, tensor: ir.Tensor, buffer: Tensor) -> Callable[[], None]:
-        """Returns a function that stores ``tensor``, once received into ``buffer``, in its cell."""
+        """Returns the function to call once ``tensor`` was received into ``buffer``.
+
+        It stores views of ``buffer`` in the cell of the receiving stage, as ``inputs`` or ``dy``.
+        """
         cell = self._cells[tensor.stage, tensor.index]
         parts = self.message(tensor).tensors(buffer)
         if tensor.kind is ir.TensorKind.DY:
@@ -84,9 +90,10 @@ class ActivationRouting:
 
 
 class WeightRouting:
-    """Routes streamed weights and the accumulators D of their gradients.
+    """Finds the memory of streamed weights and of D, the accumulators of their gradients.
 
-    A tensor's index is that of its transfer. What is passed on is sent from its receive buffer.
+    A tensor's index is that of its transfer. Weights or a D that a rank passes on are sent from the
+    buffer into which they were received.
     """
 
     def __init__(self, store: StreamedStages, schedule: Schedule) -> None:
@@ -95,7 +102,7 @@ class WeightRouting:
         self._received: dict[int, Tensor] = {}  # by transfer
 
     def message(self, tensor: ir.Tensor) -> PackedMessage:
-        """The message of a tensor."""
+        """Returns the layout of the message that carries ``tensor``."""
         stage = self._stages[tensor.stage]
         gradient = tensor.kind is ir.TensorKind.GRADIENT
         return stage.gradients.message if gradient else stage.message

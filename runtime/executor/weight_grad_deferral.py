@@ -2,10 +2,10 @@
 
 During a stage's forward, :class:`Deferral` (a torch function mode) replaces each product with a
 parameter of the stage by :class:`_Deferred`. Its backward computes only the input gradient and
-queues what the weight gradient needs. W empties the queue and accumulates in place into
-``parameter.grad``. Autograd computes all other weight gradients in B, with the same result: those
-of norms, of products with a tensor computed from a parameter, and of calls inside composite
-functions such as ``nn.MultiheadAttention``.
+queues the tensors from which W computes the weight gradient. W empties the queue and accumulates in
+place into ``parameter.grad``. Autograd computes all other weight gradients in B, with the same
+result: those of norms, of products with a tensor computed from a parameter, and of calls inside
+composite functions such as ``nn.MultiheadAttention``.
 
 If activation checkpointing runs a block's forward again in B, the mode is active there, too
 (``WeightQueue.again``). Otherwise, B is a plain autograd backward.
@@ -38,7 +38,7 @@ from .parameter_views import AnyRule, of_view
 class WeightQueue:
     """The deferred weight gradients of one stage and microbatch.
 
-    ``again``: whether a part of the forward may run again in B.
+    ``again``: whether a part of the forward may run again in B, for activation checkpointing.
     """
 
     __slots__ = ("_memory", "_waiting", "again")
@@ -58,7 +58,7 @@ class WeightQueue:
             self._memory.release(self._waiting.pop()[-1])
 
     def run(self) -> None:
-        """Computes and drops the entries one by one.
+        """Runs W: adds the queued weight gradients to ``.grad``, and drops them one by one.
 
         Raises ChangedInPlaceError if a queued tensor was modified since B.
         """
@@ -77,11 +77,13 @@ class WeightQueue:
 class Deferral(TorchFunctionMode):
     """Defers the weight gradients of one stage's parameters into a queue.
 
-    One object serves all microbatches of a stage: ``with deferral.into(queue)``. Autograd computes
-    the gradients of parameters that are frozen or have gradient hooks, either on themselves or on
-    their accumulation node. It also computes those of products whose input lies in the memory of
-    ``leaving``, which is given back after each op. A forward is assumed to run again in B
-    (activation checkpointing) if a product runs without gradients or inside hooks for saved tensors
+    One object serves all microbatches of a stage: ``with deferral.into(queue)``. Products are left
+    to autograd if their parameter is frozen, complex, or has gradient hooks (on itself or on its
+    accumulation node), or if their input shares memory with a tensor of ``leaving``, which is freed
+    after each op.
+
+    Sets ``queue.again`` if activation checkpointing may run the forward again in B. That is assumed
+    if a product runs without gradients, in a compiled module, or inside hooks for saved tensors
     other than those of the ledger and of offloading.
     """
 
@@ -93,7 +95,7 @@ class Deferral(TorchFunctionMode):
         self._parameters = frozenset(id(p) for p in parameters if not AccumulationHooks([p]))
 
     def into(self, queue: WeightQueue) -> Self:
-        """Returns the mode that fills ``queue``."""
+        """Returns this object, as the context that defers weight gradients into ``queue``."""
         self._queue, queue.again = queue, False
         return self
 
@@ -125,7 +127,10 @@ class Deferral(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _deferred(self, rule: Rule, x: Tensor) -> AnyRule | None:
-        """Returns the rule for W to compute the gradients with; None leaves them to autograd."""
+        """Returns the rule by which W computes the weight gradient of a product with ``x``.
+
+        Returns None if autograd must compute it.
+        """
         if self._leaving and lies_in(x, self._leaving):
             return None
         if self._owns(rule.weight, rule.bias):
@@ -158,25 +163,26 @@ def lies_in(tensor: Tensor, others: Sequence[Tensor]) -> bool:
 
 
 def run_backward(roots: tuple[GradientEdge | Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
-    """Runs the backward pass from ``roots``, with the active torch function modes.
+    """Runs the backward pass from ``roots``, whose gradients are ``gradients``.
 
-    Calls autograd's engine, as ``torch.autograd.backward`` does after its checks; the engine has
-    checks of its own. ``torch.autograd.backward`` on a tensor would itself be a torch function, in
-    which the mode is disabled.
+    Active torch function modes stay active in it. In ``torch.autograd.backward``, which is a torch
+    function itself, they would be disabled. So this calls autograd's engine, as that function does
+    after its checks; the engine has checks of its own.
     """
     if not roots:
         return
-    # on a GPU, use this thread: torch's device thread would lack the contexts of this one
+    # on a GPU, use this thread: contexts of this thread are not active in torch's device thread
     with nullcontext() if gradients[0].is_cpu else torch.autograd.set_multithreading_enabled(False):
         _run_here(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 def gradient_edge(output: Tensor) -> GradientEdge:
-    """Returns the node where ``output``'s backward starts; keeps its graph, but not its memory.
+    """Returns the autograd node at which ``output``'s backward starts.
 
-    Equivalent to ``torch.autograd.graph.get_gradient_edge``. A node written in Python does not keep
-    its C++ object alive. torch keeps that with a view of the output; here the cheapest operation
-    whose input is the node does so.
+    The result keeps the output's graph alive, but not its memory. Equivalent to
+    ``torch.autograd.graph.get_gradient_edge``, but faster for a node written in Python, which does
+    not keep its C++ object alive: torch creates a view of the output to keep it, this function the
+    cheapest operation on the output.
     """
     node = output.grad_fn
     if not isinstance(node, torch._C._FunctionBase):
@@ -206,7 +212,7 @@ def _apply(rule: AnyRule, x: Tensor, queue: WeightQueue) -> Tensor:
 class _Deferred(torch.autograd.Function):
     """A product whose backward queues the gradients of weight and bias.
 
-    ``weight`` is an argument so that the backward runs even if x requires no gradient.
+    ``weight`` is only passed if x requires no gradient, so that the backward runs nevertheless.
     """
 
     @staticmethod

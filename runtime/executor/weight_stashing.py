@@ -1,14 +1,14 @@
-"""Weight stashing: a microbatch's backward uses the weights of its forward, despite later updates.
+"""Weight stashing (PipeDream): a microbatch's backward uses the weights of its forward.
 
-::
+It does so even if the optimizer has stepped in between::
 
-    F0 F1 F2  b0 step  F3  b1 step  b2 step  b3 step     on a stage that lags by two updates
+    F0 F1 F2  b0 step  F3  b1 step  b2 step  b3 step     a stage with three microbatches in flight
     v0 v0 v0  v0       v1  v0       v0       v1           the version that each op uses
 
-A forward runs on separate tensors that share the parameters' memory. If these are still in use at
-a step, the step first moves the parameters to a copy. So a version exists only as long as a
-microbatch needs it, and only versions in use are copied. :mod:`pipeloom.ir.model.schedule`
-states the number of versions.
+Forwards run on a *version*: separate tensors that share the parameters' memory. If a step finds
+that unfinished microbatches use the newest version, it first moves the parameters to a copy. So
+only versions in use are copied, and each exists only as long as a microbatch needs it.
+:func:`pipeloom.ir.model.schedule.versions` returns the number of versions.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Stash(nn.Module):
         self._under_way: dict[Cell, Version] = {}
 
     def forward(self, run: Callable[[], None]) -> None:
-        """Calls ``run``; ``functional_call`` replaces the module's weights meanwhile."""
+        """Calls ``run``; during this call, ``functional_call`` replaces the module's weights."""
         run()
 
     def within(self, cell: Cell, run: Run) -> None:
-        """Runs an op of the microbatch with the version that was the newest in its F.
+        """Calls ``run(cell)`` with the weights that were the newest in F of this microbatch.
 
-        This includes forwards repeated by activation checkpointing or R.
+        Forwards that R or activation checkpointing repeats use these weights, too.
         """
         if cell not in self._under_way:
             self._under_way[cell] = self._current()
@@ -54,7 +54,7 @@ class Stash(nn.Module):
 
     @torch.no_grad()
     def give_back(self, cell: Cell) -> None:
-        """Adds the gradient from the microbatch's backward to the parameters' ``.grad``."""
+        """Adds the gradients of the microbatch's version to the parameters' ``.grad``, after B."""
         version = self._under_way.pop(cell)
         for name, parameter in self.module.named_parameters():
             gradient, version[name].grad = version[name].grad, None
@@ -63,7 +63,7 @@ class Stash(nn.Module):
 
     def step(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Updates the parameters and clears their gradients; does nothing without an optimizer."""
-        newest, self._newest = self._newest, None  # made anew: requires_grad may change
+        newest, self._newest = self._newest, None  # created again: requires_grad may change
         if optimizer is None:
             return
         if any(version is newest for version in self._under_way.values()):

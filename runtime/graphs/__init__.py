@@ -1,1 +1,1 @@
-"""Stages as graphs: F, B and W of a stage are functions cut out of one traced graph."""
+"""Runs stages as graphs: F, B and W of a stage are functions cut out of one traced graph."""

@@ -2,24 +2,24 @@
 
 ::
 
-    F     what outputs and updates of buffers need
-    B     what the gradients of inputs need beyond that
-    W     the rest: the gradients of parameters
+    F     the calls that outputs and updates of buffers need
+    B     the further calls that the gradients of inputs need
+    W     the other calls, for the gradients of parameters
 
     parameters ─▶ F ──▶ outputs
                   │ saved ─────────┬──────────────┐
     tangents  ────┼─▶ B ─▶ gradients of inputs    │
                   │   └── waiting ─┼─▶ W ─▶ gradients of parameters
 
-If a stage's inputs need no gradient, its B consists of everything that at least two parameters'
-gradients depend on, which is the backward pass through its layers. A parameter's gradient is added
-in B if it is a result of B's own calls (for example, the weight gradient of a fused norm) or is a
-tangent itself.
+Tangents are the gradients of the outputs. If a stage's inputs need no gradient, its B consists of
+the calls that the gradients of at least two parameters depend on, which is the backward pass
+through its layers. B also adds the gradients of parameters that are results of its own calls (for
+example, the weight gradient of a fused norm) or are tangents themselves.
 
-Parameters and buffers do not cross a cut, nor do views and casts of parameters: they are looked up
-and computed again. So from F to B, a microbatch holds the bytes of ``saved``; from B to W, those of
-``waiting`` and of the part of ``saved`` that W needs. Each storage counts once. In addition, it
-holds the tensors that the stage receives.
+Parameters and buffers are not passed from op to op, nor are views and casts of parameters: each op
+looks them up and computes them again. So from F to B, a microbatch holds the bytes of ``saved``;
+from B to W, those of ``waiting`` and of the part of ``saved`` that W needs. Each storage counts
+once. In addition, it holds the tensors that the stage receives.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from .torch_internals.errors import TraceError
 _aten = torch.ops.aten
 _CASTS = {_aten._to_copy.default}
 HELD = (Role.PARAMETER, Role.BUFFER)
-"""Roles of inputs that are available to all ops."""
+"""Roles of graph inputs that every op can look up in the module."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """One function cut out of a joint graph; its nodes are those of the joint graph.
+    """One function cut out of a joint graph, as lists of nodes of the joint graph.
 
-    ``inputs``: its arguments, in order. ``calls``: what it computes, in the order of the joint
-    graph. ``returned``: its results. ``gradients``: parameters' gradients, which it adds to
-    ``.grad``.
+    ``inputs``: its arguments, in order. ``calls``: the calls that it runs, in the order of the
+    joint graph. ``returned``: its results. ``gradients``: the gradients of parameters that it adds
+    to their ``.grad``.
     """
 
     inputs: Sequence[fx.Node]
@@ -59,18 +59,19 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The ``pieces`` of a stage.
+    """The functions (``pieces``, by name) into which the graph ``joint`` of a stage is cut.
 
-    All take parameters and buffers, which are not held by any op. Their other inputs and results:
+    The first inputs of each piece are the parameters and buffers that it uses. Its further inputs
+    -> its results are, in this order:
 
-    - ``forward`` (F): the microbatch's tensors -> results (outputs, then updates) and ``saved``.
-      ``alone`` is F without ``saved``; ``again`` (R) returns only ``saved``.
-    - ``backward`` (B): the first ``to_b`` of ``saved``, and ``tangents`` -> gradients of inputs,
-      and the values that wait for W.
-    - ``weight`` (W): ``saved`` from ``from_w`` on, and the values that waited.
-    - ``fused`` (BW): all of ``saved``, and ``tangents`` -> gradients of inputs.
+    - ``forward`` (F): the tensors in the stage's arguments -> outputs, new values of buffers, and
+      ``saved``. ``alone`` is F without ``saved``; ``again`` (R) returns only ``saved``.
+    - ``backward`` (B): the first ``to_b`` of ``saved``, ``tangents`` (the gradients of outputs) ->
+      gradients of inputs, and the values that wait for W.
+    - ``weight`` (W): ``saved`` from position ``from_w`` on, the values that waited -> nothing.
+    - ``fused`` (BW): all of ``saved``, ``tangents`` -> gradients of inputs.
 
-    Of parameters and buffers, a piece only takes those that it uses. Inputs are in this order.
+    In addition, B, W and BW add the gradients of parameters to their ``.grad``.
     """
 
     joint: Joint
@@ -82,7 +83,7 @@ class Cut:
 
 
 def cut(joint: Joint) -> Cut:
-    """Returns the pieces of a joint graph.
+    """Returns the pieces of a joint graph, which is modified in place (:mod:`.rewrites`).
 
     Raises TraceError if its backward draws random numbers: they would differ from the forward's.
     """
@@ -93,7 +94,7 @@ def cut(joint: Joint) -> Cut:
 
 
 class _Cutting:
-    """The sets of nodes from which a cut is built."""
+    """The sets of nodes of a joint graph from which :meth:`result` creates the cut."""
 
     def __init__(self, joint: Joint) -> None:
         self._joint = joint
@@ -152,7 +153,7 @@ class _Cutting:
         return sorted(nodes, key=self._order.__getitem__)
 
     def _shared(self, gradients: Sequence[fx.Node]) -> list[fx.Node]:
-        """Returns the nodes of the backward that at least two of the gradients depend on."""
+        """Returns the nodes of the backward on which at least two of ``gradients`` depend."""
         counts: dict[fx.Node, int] = {}
         for gradient in set(gradients):
             for node in needed([gradient], self._forward):
@@ -160,7 +161,11 @@ class _Cutting:
         return [node for node, count in counts.items() if count > 1 and node.op != "placeholder"]
 
     def _crossing(self, calls: Collection[fx.Node], ends: Iterable[fx.Node]) -> set[fx.Node]:
-        """Returns the values from elsewhere that ``calls`` and ``ends`` need."""
+        """Returns the nodes outside of ``calls`` whose values ``calls`` and ``ends`` need.
+
+        Parameters, buffers and constants are left out. For their views and casts, this applies to
+        the nodes from which these are computed.
+        """
         calls = {node for node in calls if node.op != "placeholder"}
         found: set[fx.Node] = set()
         stack = [n for call in calls for n in call.all_input_nodes] + [*ends]
@@ -179,12 +184,12 @@ class _Cutting:
     ) -> Piece:
         """Returns the piece that computes ``returned`` and adds the gradients ``by``.
 
-        Its inputs are ``given`` and the parameters and buffers.
+        Its inputs are the parameters and buffers that it uses, and ``given``.
         """
         inputs, ends = [*self._held, *given], [*returned, *by]
         calls = self._sorted(needed(ends, set(inputs)))
         random = [n for n in self._order if draws(n) and n in self._forward]
-        if any(n in calls for n in random):  # draws everything that F draws, in F's order
+        if any(n in calls for n in random):  # then it draws all numbers that F draws, in F's order
             calls = self._sorted(needed([*ends, *random], set(inputs)))
         used = {n for call in calls for n in call.all_input_nodes} | {*ends}
         inputs = [n for n in self._held if n in used] + [*given]
@@ -192,6 +197,6 @@ class _Cutting:
 
 
 def _parts(graph: fx.Graph, nodes: Collection[fx.Node]) -> set[fx.Node]:
-    """Returns the nodes that select elements of tuples which ``nodes`` return."""
+    """Returns the nodes that select an element of a tuple that one of ``nodes`` returns."""
     chosen = [n for n in graph.nodes if n.target is operator.getitem]
     return {n for n in chosen if n.args[0] in nodes}

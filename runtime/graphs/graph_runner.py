@@ -1,8 +1,7 @@
 """Runs a stage's F, B and W as graphs, instead of its module and autograd.
 
 A stage that cannot be traced runs as a module; :attr:`GraphRunner.refusal` is the reason. The loss
-is not in the graph: autograd computes the output's gradient, from
-which B starts.
+is not in the graph: autograd computes the gradient of the last stage's output, from which B starts.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ LIMIT = 16  # graphs per stage; with ever new shapes, tracing costs more than it
 class GraphRunner(StageRunner):
     """Runs one stage as graphs; other arguments as for :class:`StageRunner`.
 
-    ``weights_in_w``: whether weights are available in W. ``make``: creates a function from a piece.
-    ``refusal``: why the stage runs as a module, else None.
+    ``weights_in_w``: whether the stage's weights are available in W. ``make``: creates a function
+    from a piece of a graph. ``refusal``: the reason why the stage runs as a module, otherwise None.
     """
 
     def __init__(
@@ -62,7 +61,10 @@ class GraphRunner(StageRunner):
         self._run_as(*runs, counted=partial(self._run_forward, counted=True))
 
     def refresh(self, cells: Iterable[Cell]) -> None:
-        """Called before a step: discards the graphs if the module has changed since."""
+        """Discards the graphs if the module has changed since they were traced.
+
+        Called before a step. ``cells``: the cells of the stage, whose graphs are discarded, too.
+        """
         hooked = self.refusal is None and self._hooks
         if self._state is None or hooked or not self._state.holds():
             self._state = ModuleState(self.module)
@@ -78,9 +80,11 @@ class GraphRunner(StageRunner):
         inputs: Sequence[Any],
         within: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """Finds or creates the graphs of a microbatch with arguments like ``inputs``.
+        """Sets ``cell.graphs`` to the stage's functions for arguments like ``inputs``.
 
-        ``within`` returns a context in which the module can run.
+        Traces the module if there are none yet. If that is impossible, sets ``cell.graphs`` to
+        False, and ``refusal`` to the reason. ``within`` returns a context in which the module can
+        run.
         """
         kind = kind_of(inputs, cell.options)
         try:
@@ -129,13 +133,13 @@ class GraphRunner(StageRunner):
             self._pass_on(cell, functions, found, counted=counted)
 
     def _given(self, cell: Cell) -> list[Tensor]:
-        """Returns the tensors in a microbatch's arguments, laid out as in the trace."""
+        """Returns the tensors in a microbatch's arguments, with the strides that were traced."""
         if self.stage == 0:
             return tensors((cell.inputs, cell.options))
         return [*(x.contiguous() for x in cell.inputs), *tensors(cell.options.values())]
 
     def _again(self, cell: Cell, functions: StageFunctions) -> None:
-        """R: computes ``saved`` again and, on the last stage, the loss."""
+        """Runs R: computes the ``saved`` values again and, on the last stage, the loss."""
         found = functions.function("again")(self._given(cell))
         self._hold(cell, functions, found[len(found) - len(functions.cut.saved) :])
         if self._last:
@@ -207,7 +211,10 @@ class GraphRunner(StageRunner):
     def _gradients(
         self, cell: Cell, kept: Kept, functions: StageFunctions, dy: Sequence[Tensor]
     ) -> list[Tensor]:
-        """Computes the gradients of the inputs; replaces the held values by those that W needs."""
+        """Runs B or BW from the outputs' gradients ``dy``; returns the gradients of the inputs.
+
+        After B, ``kept`` holds the values that W needs.
+        """
         values = kept.take()
         if cell.offloaded is not None:
             values = [unpack(x) for x in values]
@@ -235,7 +242,7 @@ _MAKERS: dict[StagesAs, Make] = {"aten": python_function, "inductor": compiled_f
 
 
 def runner_kind(stages_as: StagesAs) -> Callable[..., StageRunner]:
-    """Returns the function that creates stage runners, by the option ``stages_as``."""
+    """Returns the function that creates a stage's runner for this value of ``stages_as``."""
     if stages_as == "eager":
         return StageRunner
     return partial(GraphRunner, make=_MAKERS[stages_as])

@@ -1,4 +1,4 @@
-"""A stage's forward and backward as one graph of ATen calls.
+"""The joint graph of a stage: its forward and backward as one graph of ATen calls.
 
 ::
 
@@ -20,7 +20,7 @@ from torch import fx
 
 
 class Role(Enum):
-    """The meaning of an input or output; its key is a name in the module or a position."""
+    """The meaning of an input or output of a joint graph."""
 
     PARAMETER = auto()
     BUFFER = auto()
@@ -34,9 +34,10 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One input or output of a stage's graph.
+    """The meaning of one input or output of a joint graph.
 
-    ``key``: the name of a parameter or buffer, else a position.
+    ``key``: the name of the parameter or buffer in the module that it belongs to; otherwise, the
+    position of the stage's input or output.
     """
 
     role: Role
@@ -48,9 +49,9 @@ class Joint:
     """A stage's forward and backward in one graph.
 
     ``inputs``: the placeholders of ``graph`` with their meaning, in order. ``outputs``: the nodes
-    that the graph returns, with their meaning. A parameter on which nothing depends has no gradient
-    there. ``module`` contains the constants of the graph. ``meta["val"]`` of a node is a fake
-    tensor with its shape and dtype.
+    that the graph returns, with their meaning; there is no gradient of a parameter on which no
+    output depends. ``module`` contains the constants of the graph. ``meta["val"]`` of a node is a
+    fake tensor with the shape and dtype of its value.
     """
 
     graph: fx.Graph
@@ -59,5 +60,5 @@ class Joint:
     outputs: Sequence[tuple[fx.Node, Value]]
 
     def of(self, role: Role) -> list[tuple[fx.Node, Value]]:
-        """Returns the outputs of this role."""
+        """Returns the graph's outputs that have this role, as pairs of node and meaning."""
         return [(node, value) for node, value in self.outputs if value.role is role]

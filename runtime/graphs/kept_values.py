@@ -1,4 +1,4 @@
-"""The values of a microbatch between the ops of a stage that runs as graphs."""
+"""The values that a stage that runs as graphs keeps for a microbatch from one op to the next."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from .stage_functions import StageFunctions
 
 
 class Kept:
-    """The values that a microbatch holds between ops; counted in the ledger.
+    """The values that a microbatch holds between ops; the ledger counts them.
 
-    ``box``: on the last stage, the outputs' gradients from the loss's backward.
+    ``functions``: the stage's functions that return and take these values. ``box``: on the last
+    stage, the gradients of outputs, by position, from the backward of the loss.
     """
 
     __slots__ = ("_held", "_memory", "box", "functions", "values")
@@ -26,11 +27,11 @@ class Kept:
         self._held: Held = ()
 
     def hold(self, values: list[Tensor]) -> None:
-        """Holds these values; there must be none before."""
+        """Holds ``values``; no values may be held before."""
         self.values, self._held = values, self._memory.hold(*values)
 
     def take(self) -> list[Any]:
-        """Releases the values and returns them, for an op that drops them one by one."""
+        """Returns the held values and holds none; the caller's op drops each after its last use."""
         self._memory.release(self._held)
         values, self.values, self._held = self.values, [], ()
         return values
@@ -41,7 +42,7 @@ class Kept:
 
 
 class _Caught(torch.autograd.Function):
-    """The identity on an output, whose backward stores the gradient in ``box``.
+    """The identity on an output; its backward stores the output's gradient in ``box[index]``.
 
     It does not keep the output's memory.
     """
@@ -62,6 +63,9 @@ class _Caught(torch.autograd.Function):
 
 
 def caught(output: Tensor, anchor: Tensor, box: dict[int, Tensor], index: int) -> Tensor:
-    """Returns the output; its gradient goes into ``box``. ``anchor`` makes autograd compute it."""
+    """Returns ``output`` such that the backward pass stores its gradient in ``box[index]``.
+
+    ``anchor``: any tensor that requires a gradient, so that autograd runs this backward.
+    """
     found: Tensor = _Caught.apply(output, anchor, box, index)  # type: ignore[no-untyped-call]
     return found

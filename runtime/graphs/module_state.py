@@ -1,7 +1,7 @@
-"""The state of modules, other than tensors' values, that a traced forward may depend on.
+"""The state of modules, except the values of tensors, on which a traced forward may depend.
 
-A graph is valid while this state is unchanged: attributes of modules and the contents of lists,
-dicts and objects in them; hooks; ``requires_grad`` and identity of parameters.
+It consists of the modules' attributes, the contents of lists, dicts and objects in these, hooks,
+and the identity and ``requires_grad`` of parameters. A graph is valid while it is unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.nn.modules import module as modules
 
 from .torch_internals.errors import TraceError
 
-MOST = 20_000  # maximum number of dicts and lists per stage that are compared
+MOST = 20_000  # maximum number of dicts and lists that are compared per stage
 Held: TypeAlias = dict[Any, Any] | list[Any] | deque[Any] | set[Any]
 
 _HELD = (dict, list, deque, set)
@@ -34,9 +34,9 @@ _flags = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_h
 
 
 class ModuleState:
-    """A snapshot of a module and of everything in it.
+    """A snapshot of the state of a module and of its submodules.
 
-    ``constants``: the tensors that are neither parameters nor buffers.
+    ``constants``: the tensors in it that are neither parameters nor buffers.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -52,24 +52,28 @@ class ModuleState:
         self._then = self._now()
 
     def _now(self) -> tuple[list[int], list[Any]]:
-        """Returns lengths and versions, and the list of objects that must stay the same."""
+        """Returns the current state: a list of numbers and a list of objects in the modules.
+
+        The numbers are lengths of lists and dicts, and version counters of :attr:`constants`.
+        """
         counts = [*map(len, chain(self._dicts, self._rest)), *map(_version, self.constants)]
         values = chain(map(dict.values, self._dicts), self._rest, map(_flags, self._parameters))
         keys = chain.from_iterable(self._dicts)
         return counts, [*keys, *chain.from_iterable(values), *map(type, self._parts)]
 
     def holds(self) -> bool:
-        """Whether the state is unchanged; numbers and strings may be replaced by equal ones."""
+        """Whether the state is as in the snapshot; numbers and strings are compared by value."""
         (counts, now), (before, then) = self._now(), self._then
         return counts == before and (all(map(is_, now, then)) or all(map(_same, now, then)))
 
 
 @contextmanager
 def unchanged(module: nn.Module) -> Iterator[ModuleState]:
-    """A context for tracing the module's forward, which then restores everything in the module.
+    """A context for tracing the module's forward; on exit, restores the state of the module.
 
-    That includes what functions such as hooks refer to. Raises TraceError if the forward sets an
-    attribute or modifies a list or dict, since a graph would not do so.
+    It yields a snapshot, and also restores objects to which functions such as hooks refer. Raises
+    TraceError if the forward sets an attribute or modifies a list or dict, since a graph would not
+    do so.
     """
     before = [(path, held, _copy(held)) for path, held in _holders(module, called=True)]
     refused: TraceError | None = None
@@ -89,7 +93,10 @@ Copy: TypeAlias = dict[Any, Any] | list[Any]
 
 
 def _put_back(before: Sequence[tuple[str, Held, Copy]]) -> str | None:
-    """Restores all contents; returns the path of the first that was changed, or None."""
+    """Restores the contents of dicts and lists, given as (path, dict or list, copy of it).
+
+    Returns the path of the first value that had changed, or None if nothing had.
+    """
     first: str | None = None
     for path, held, copy in before:
         changed = _changed(copy, _copy(held))
@@ -106,7 +113,7 @@ def _put_back(before: Sequence[tuple[str, Held, Copy]]) -> str | None:
 def _holders(module: nn.Module, *, called: bool = False) -> list[tuple[str, Held]]:
     """Returns all dicts and lists in a module and in its hooks, each with its path.
 
-    ``called``: includes those that functions refer to.
+    ``called``: whether to include those to which functions refer.
     """
     hooks = [held for p in module.parameters() for held in _flags(p)[1:]]
     found: list[tuple[str, Held]] = []
@@ -126,9 +133,10 @@ def _holders(module: nn.Module, *, called: bool = False) -> list[tuple[str, Held
 
 
 def _within(value: Any, *, called: bool) -> Held | tuple[Any, ...]:
-    """Returns the contents of a value.
+    """Returns the values inside ``value``.
 
-    A dict or list itself, an object's attributes, or, if ``called``, what a function refers to.
+    These are a dict or list itself, the attributes of a module or of an object of the model, and,
+    with ``called``, the objects to which a function refers. Other values have none.
     """
     if isinstance(value, (*_HELD, tuple)):
         return value
@@ -141,14 +149,14 @@ def _within(value: Any, *, called: bool) -> Held | tuple[Any, ...]:
 
 
 def _of_the_model(kind: type) -> bool:
-    """Whether a class belongs to the model, not to torch, this library or Python itself."""
+    """Whether a class is defined by the model, not by torch, pipeloom or Python."""
     if issubclass(kind, (type, types.ModuleType)):
         return False
     return kind.__module__.partition(".")[0] not in ("torch", "builtins", "pipeloom")
 
 
 def _of_call(value: Any) -> tuple[Any, ...]:
-    """Returns the objects that a function is bound to."""
+    """Returns the objects in a function's closure, or to which a method or partial is bound."""
     closure = isinstance(value, types.FunctionType)
     return tuple(gc.get_referents(*((value.__closure__ or ()) if closure else (value,))))
 
@@ -169,7 +177,7 @@ def _copy(held: Held) -> Copy:
 
 
 def _changed(before: Any, after: Any) -> str | None:
-    """Returns the first key whose value changed, "" for a list; None if nothing changed."""
+    """Returns the first changed key of a dict, "" for a changed list, and None if unchanged."""
     if isinstance(before, dict):
         keys = (k for k in {**before, **after} if before.get(k, _NONE) is not after.get(k, _NONE))
         return next(map(str, keys), None)

@@ -1,4 +1,4 @@
-"""Rewrites of joint graphs that keep the results and improve the cut."""
+"""Changes of joint graphs that keep the results, and with which they are cut better."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SAME = {_aten.detach.default, _aten.alias.default}
 
 
 def simplify(joint: Joint) -> Joint:
-    """Removes calls without effect and double transposes from the joint graph, in place.
+    """Returns ``joint`` without calls that have no effect and without double transposes.
 
-    All values stay bitwise equal.
+    Its graph is changed in place. All values stay bitwise equal.
     """
     replaced: dict[fx.Node, fx.Node] = {}
     for node in joint.graph.nodes:
@@ -30,7 +30,10 @@ def simplify(joint: Joint) -> Joint:
 
 
 def _same(node: fx.Node) -> fx.Node | None:
-    """Returns an earlier node with the same value, shape and strides; None if there is none."""
+    """Returns an earlier node with the same value as ``node``, or None if there is none.
+
+    Shape and strides are the same, too.
+    """
     source = node.args[0] if node.args else None
     if isinstance(source, fx.Node) and node.target is source.target is _aten.t.default:
         source = source.args[0]
@@ -40,7 +43,7 @@ def _same(node: fx.Node) -> fx.Node | None:
 
 
 def split_convolutions(joint: Joint) -> None:
-    """Splits the backward of convolutions in two: for the input, and for weight and bias."""
+    """Splits each convolution's backward into one for the input and one for weight and bias."""
     for node in list(joint.graph.nodes):
         if node.target is not _aten.convolution_backward.default:
             continue
@@ -58,7 +61,7 @@ def split_convolutions(joint: Joint) -> None:
 
 
 def copy_updated(joint: Joint) -> None:
-    """Copies buffers that F updates, if the backward needs their previous values."""
+    """Lets F copy the buffers that it updates and whose previous values the backward needs."""
     updated = {value.key for _, value in joint.of(Role.BUFFER_UPDATE)}
     backward = reached(n for n, v in joint.inputs.items() if v.role is Role.TANGENT)
     first = next(n for n in joint.graph.nodes if n.op != "placeholder")
@@ -73,7 +76,7 @@ def copy_updated(joint: Joint) -> None:
 
 
 def name_generators(joint: Joint) -> None:
-    """Turns random generators in arguments of calls into attributes of the graph's module."""
+    """Replaces random generators in arguments of calls by attributes of ``joint.module``."""
     for node in list(joint.graph.nodes):
         generator = node.kwargs.get("generator")
         if isinstance(generator, torch.Generator):
@@ -84,12 +87,15 @@ def name_generators(joint: Joint) -> None:
 
 
 def reached(starts: Iterable[fx.Node]) -> set[fx.Node]:
-    """Returns ``starts`` and all nodes that depend on them."""
+    """Returns ``starts`` and all nodes that depend on them, directly or indirectly."""
     return _walked(starts, lambda node: node.users)
 
 
 def needed(ends: Iterable[fx.Node], known: Set[fx.Node] = frozenset()) -> set[fx.Node]:
-    """Returns ``ends`` and all nodes that they depend on, up to and without ``known``."""
+    """Returns ``ends`` and all nodes on which they depend, directly or indirectly.
+
+    Nodes in ``known``, and nodes that are only needed for those, are left out.
+    """
     return _walked(ends, lambda node: node.all_input_nodes, known)
 
 

@@ -1,4 +1,4 @@
-"""The functions of one stage for one kind of arguments: F, B, W, BW and R without autograd."""
+"""The functions that run F, B, W, BW and R of one stage without autograd, for given shapes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from .torch_internals.aten import below_autograd, check_constants, root_of, valu
 from .torch_internals.errors import TraceError
 from .torch_internals.export import trace_joint
 
-Make = Callable[[Piece, fx.GraphModule, Adds], Function]
+Make = Callable[[Piece, fx.GraphModule, Adds], Function]  # e.g. python_function
 
 
 @dataclass
 class StageForward:
-    """The function that is traced: from the tensors in a stage's arguments to those in its output.
+    """The function that is traced: maps the tensors in a stage's arguments to those in its output.
 
-    ``around`` adds skip connections to the module. The arguments have this ``form``. For the last
-    stage, the outputs are the tensors in its :meth:`result`.
+    ``around`` returns the module with skip connections (:meth:`Skips.around`). ``form``: the form
+    of the pair of positional and keyword arguments (:func:`.arguments.form_of`). ``last``: whether
+    it is the last stage; :meth:`result` then puts the tensors back into the form of its output.
     """
 
     around: Callable[[nn.Module], Callable[..., Any]]
@@ -51,20 +52,20 @@ class StageForward:
         return [x.to_local() if is_dtensor(x) else x for x in found]
 
     def result(self, outputs: Sequence[Tensor]) -> Any:
-        """Returns the last stage's output as its module would, with tensors from the graph."""
+        """Returns the last stage's output as its module would, given the tensors in it."""
         pairs = zip(self._wholes, outputs, strict=True)
         found = [whole(like, x) for like, x in pairs]
         return found[0] if self._result is PLACE else with_tensors(self._result, found)
 
 
 class StageFunctions:
-    """The pieces of a stage as functions, created on first use.
+    """The pieces of a stage's cut as functions, which are created on first use.
 
-    Each empties the list of tensors that it is given. ``results``: number of F's results, of which
-    the first ``outputs`` are outputs, the others updates of buffers. ``needs_grad``: for each
-    output, whether B takes its gradient; ``tangents``: the positions of these outputs, and
-    ``tangent_strides``: the strides of their gradients. ``gradients_of``: the inputs whose
-    gradients B returns.
+    Each function empties the list of tensors that it is given. ``outputs``: the number of F's
+    outputs, which are its first results. ``results``: the number of outputs and new values of
+    buffers, which follow. ``needs_grad``: for each output, whether B takes its gradient.
+    ``tangents``: the positions of the outputs for which it does. ``tangent_strides``: the strides
+    of their gradients. ``gradients_of``: the positions of the inputs whose gradients B returns.
     """
 
     def __init__(self, module: nn.Module, found: Cut, forward: StageForward, make: Make) -> None:
@@ -83,7 +84,12 @@ class StageFunctions:
     def traced(
         cls, module: nn.Module, tensors: Sequence[Tensor], forward: StageForward, make: Make
     ) -> StageFunctions:
-        """Traces a module for tensors like these. Raises TraceError."""
+        """Returns the functions of a module, which is traced without computing anything.
+
+        ``tensors``: tensors in the stage's arguments, of which only shape, strides, dtype and
+        ``requires_grad`` matter. ``forward``: the function that is traced. Raises TraceError if the
+        module cannot be traced.
+        """
         with unchanged(module) as state:
             joint = trace_joint(module, tensors, forward)
             known = [*state.constants, *_fixed_tensors(module)]
@@ -94,7 +100,7 @@ class StageFunctions:
         return cls(module, cut(joint), forward, make)
 
     def zeros(self, output: int) -> Tensor:
-        """Returns the zero gradient of an output that the loss does not depend on."""
+        """Returns a gradient of zeros for output number ``output``, which the loss does not use."""
         like = value_of(self.cut.tangents[self.tangents.index(output)])
         return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
 
@@ -106,7 +112,7 @@ class StageFunctions:
 
     @cached_property
     def kept_outputs(self) -> list[int]:
-        """The positions of outputs that share memory with saved values."""
+        """The positions of the outputs that share memory with values that F saves for B or W."""
         saved = {root_of(node) for node in self.cut.saved}
         outputs = self.joint.of(Role.OUTPUT)
         return [i for i, (node, _) in enumerate(outputs) if root_of(node) in saved]
@@ -117,7 +123,10 @@ class StageFunctions:
         return [str(v.key) for v in roles if v is not None and v.role is Role.PARAMETER]
 
     def check(self, interface: StageInterface | None, stage: int) -> None:
-        """Raises ShapeError if the outputs differ from those of shape inference."""
+        """Raises ShapeError if F's outputs differ from ``interface``, found by shape inference.
+
+        ``interface``: None for the last stage, which is not checked.
+        """
         if interface is None:
             return
         values = [value_of(node) for node, _ in self.joint.of(Role.OUTPUT)]
@@ -126,18 +135,19 @@ class StageFunctions:
             raise interface.unlike(stage, found)
 
     def make(self, *, split: bool, again: bool) -> None:
-        """Creates the functions of a microbatch before its step.
+        """Creates the functions that a microbatch needs, before its step.
 
-        ``split``: B and W, else BW. ``again``: F without saving and R, else F.
+        ``split``: whether it has B and W instead of BW. ``again``: whether it is recomputed (F
+        without saved values, and R).
         """
         backward = ("backward", "weight") if split else ("fused",)
         for name in (*backward, *(("alone", "again") if again else ("forward",))):
             self.function(name)
 
     def function(self, name: str) -> Function:
-        """Returns the function of the piece with this name.
+        """Returns the function of the piece with this name in ``Cut.pieces``.
 
-        R of the last stage is its F, as its loss needs the outputs, too.
+        R (``again``) of the last stage is its F, as the loss needs the outputs, too.
         """
         if name == "again" and self.forward_of.last:
             name = "forward"
@@ -178,9 +188,9 @@ def _place(module: nn.Module, key: str) -> tuple[dict[str, Any], str]:
 
 
 def _fixed_tensors(module: nn.Module) -> list[Tensor]:
-    """Returns the tensors that modules declare as constant by ``fixed_tensors()``.
+    """Returns the tensors that modules declare as constant by a method ``fixed_tensors()``.
 
-    For example, masks and rotary tables, one for each shape.
+    For example, these are masks and rotary tables, one for each shape.
     """
     asked = (getattr(part, "fixed_tensors", None) for part in module.modules())
     return [tensor for tensors in asked if tensors is not None for tensor in tensors()]

@@ -1,1 +1,1 @@
-"""One rank: its role, its options and its context."""
+"""What a rank's pipeline is created from: its part in the program, options and resources."""

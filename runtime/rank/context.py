@@ -19,9 +19,10 @@ from .role import RankRole
 class RankContext:
     """The program, options and resources that all parts of a rank's pipeline use.
 
-    ``store``: contains the modules of the rank's ``role``, on ``device``. ``memory``: counts bytes
-    of activations. ``relays``: whether norms are relayed between ranks and optimizers step before
-    the verdict. ``routes``: the connections of ``transport``.
+    ``role``: the stages that the rank runs and owns. ``store``: their modules, on ``device``.
+    ``memory``: counts bytes of activations. ``relays``: whether the gradient norm is summed by
+    messages from rank to rank and optimizers step before it is known (post-validation). ``routes``:
+    the connections that ``transport`` has opened.
     """
 
     program: Program
@@ -36,5 +37,5 @@ class RankContext:
 
     @property
     def waits_for_norm(self) -> bool:
-        """Whether all ranks wait for the norm of all gradients before they step."""
+        """Whether optimizers step only after all ranks have the norm of all gradients."""
         return self.options.needs_norm and not self.relays

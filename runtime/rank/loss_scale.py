@@ -11,9 +11,10 @@ from pipeloom.ir.errors import InputError
 class LossScale:
     """A factor of all losses that adapts as in ``torch.amp.GradScaler``.
 
-    A step with NaN or Inf in its gradients is skipped, and ``scale`` is multiplied by ``backoff``.
-    After ``interval`` consecutive steps without, it is multiplied by ``growth``. ``good`` counts
-    these steps. Powers of two cause no rounding. Raises InputError for a value out of range.
+    If a step has NaN or Inf in its gradients, it is skipped, and ``scale`` is multiplied by
+    ``backoff``. After ``interval`` consecutive steps with finite gradients, counted by ``good``, it
+    is multiplied by ``growth``. Values of ``scale`` that are powers of two cause no rounding.
+    Raises InputError for a value out of range.
     """
 
     scale: float = 65536.0
@@ -36,7 +37,10 @@ class LossScale:
                 )
 
     def after(self, finite: bool) -> LossScale:
-        """Returns the scale of the next step; ``finite``: whether the last gradients were."""
+        """Returns the loss scale of the next step.
+
+        ``finite``: whether the gradients of the last step had neither NaN nor Inf.
+        """
         if not finite:
             return replace(self, scale=self.scale * self.backoff, good=0)
         if self.good + 1 < self.interval:

@@ -19,7 +19,7 @@ from ..transport import Routes, Transport, connect, ending_together, gather_earl
 from ..transport import whereabouts as whereabouts_in
 from .loss_scale import LossScale
 
-Loss: TypeAlias = Callable[..., Any]  # (output, target, **loss_kwargs) -> scalar tensor
+Loss: TypeAlias = Callable[..., Any]  # (output, target, **loss_kwargs) -> scalar loss tensor
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 StagesAs: TypeAlias = Literal["eager", "aten", "inductor"]
 STAGES_AS: tuple[StagesAs, ...] = get_args(StagesAs)
@@ -31,7 +31,7 @@ NormGroups: TypeAlias = Mapping[str, dist.ProcessGroup]
 class PipelineOptions:
     """The keyword arguments of :class:`~..pipeline.pipeline.Pipeline`, documented there.
 
-    Raises InputError for a dtype that is not floating-point, a loss that is no function, an
+    Raises InputError for a dtype that is not floating-point, a loss that is not callable, an
     optimizer instead of a function that creates one, an unknown ``stages_as``, and a ``transport``
     together with a ``group``.
     """
@@ -75,25 +75,34 @@ class PipelineOptions:
             raise InputError("transport: expected none beside group, whose ranks would be others")
 
     def whereabouts(self) -> tuple[int, int]:
-        """Returns this rank, and the number of ranks."""
+        """Returns the number of this rank and the number of ranks of the pipeline."""
         if self.transport is not None:
             return self.transport.rank, self.transport.size
         return whereabouts_in(self.group)
 
     def made_together(self) -> AbstractContextManager[None]:
-        """A context in which all ranks create a pipeline; an exception inside ends all of them."""
+        """Returns a context in which all ranks create a pipeline.
+
+        If one rank raises an exception in it, all ranks raise that.
+        """
         if self.transport is not None:
             return ending_together(self.transport)
         return made_together(self.group, self.timeout)
 
     def gather_early(self, value: Any) -> list[Any]:
-        """Returns the literals that all ranks passed, before the pipeline has a transport."""
+        """Returns the values that the ranks passed, in rank order; all ranks call it.
+
+        It works before the pipeline has a transport. Values are Python literals.
+        """
         if self.transport is not None:
             return self.transport.gather(value)
         return gather_early(value, self.group, self.timeout)
 
     def connect(self, routes: Routes, device: torch.device) -> Transport:
-        """Returns the pipeline's transport, derived from the given one or the process group."""
+        """Returns a new transport with ``routes``, for the pipeline; all ranks call it.
+
+        It is created from the option ``transport``, or else from the process group.
+        """
         if self.transport is not None:
             return self.transport.beside(routes)
         return connect(routes, device, self.group)
@@ -105,7 +114,7 @@ class PipelineOptions:
 
     @property
     def sum_dtype(self) -> torch.dtype | None:
-        """The dtype of sums over ranks; None: the gradients' own."""
+        """The dtype in which gradients are summed over ranks; None: their own dtype."""
         return self.reduce_dtype or self.param_dtype
 
 

@@ -1,4 +1,4 @@
-"""The roles of ranks in a program."""
+"""What each rank does in a program: the stages that it runs and owns, and its connections."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..transport import Routes
 
 @dataclass(frozen=True, slots=True)
 class RankRole:
-    """The part of ``rank`` in a program.
+    """The stages that ``rank`` runs, owns and needs in a program.
 
-    ``users``: the ranks that run each stage. ``holders``: the ranks that own it. ``needed``: the
-    stages whose modules this rank needs, ascending, because it runs or owns them or passes on their
-    weights.
+    ``users``: for each stage, the ranks that run it. ``holders``: for each stage, the ranks that
+    own it. ``needed``: the stages whose modules this rank needs, ascending, because it runs them,
+    owns them or passes on their weights.
     """
 
     rank: int
@@ -50,12 +50,12 @@ class RankRole:
 
 
 def has_relays(program: Program) -> bool:
-    """Whether the program relays norms, for post-validation."""
+    """Whether ranks pass on sums of the gradient norm in the program, for post-validation."""
     return any(isinstance(i, ir.Relay) for row in program.instructions for i in row)
 
 
 def users_of(program: Program) -> list[list[int]]:
-    """Returns the ranks that run each stage."""
+    """Returns, for each stage, the ranks that run it, ascending."""
     users: list[list[int]] = [[] for _ in range(program.schedule.problem.stages)]
     for rank, row in enumerate(program.instructions):
         for stage in sorted({i.op.stage for i in row if isinstance(i, ir.Compute)}):
@@ -81,9 +81,12 @@ def routes_of(
     *,
     gathers: bool,
 ) -> Routes:
-    """Returns the pairs of ranks that send, and the groups that sum tied or replicated parameters.
+    """Returns the connections that the program needs.
 
-    ``held``: the ranks that own each stage. ``gathers``: whether all ranks sum norms.
+    These are the pairs (sender, receiver) of its messages, and the groups of ranks that sum the
+    gradients of tied parameters or of a stage that several ranks own. ``held``: for each stage, the
+    ranks that own it. ``tied``: groups of tied parameters. ``timeout``: in seconds. ``gathers``:
+    whether the norm of all gradients is summed over all ranks.
     """
     channels = {
         (rank, i.target)

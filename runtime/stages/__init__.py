@@ -1,1 +1,1 @@
-"""Storage of stages' weights and gradients."""
+"""Where a rank stores the weights and gradients of its stages."""

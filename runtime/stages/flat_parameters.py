@@ -1,4 +1,4 @@
-"""A stage's parameters as one message."""
+"""Stores a stage's parameters as one message, so that they are sent without packing."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ WHERE = "where weights are streamed or param_dtype is given"
 
 
 def message_of(parameters: Sequence[nn.Parameter], dtype: torch.dtype) -> PackedMessage:
-    """Returns the message of the parameters' local parts, or of their gradients, in ``dtype``."""
+    """Returns the layout of a message with the parameters' local parts, in ``dtype``.
+
+    Their gradients have the same layout.
+    """
     return PackedMessage([Spec(tuple(local(p).shape), dtype) for p in parameters])
 
 
 class FlatWeights:
-    """Moves parameters into one ``message``, whose memory can be freed temporarily.
+    """One tensor, ``flat``, with a stage's parameters; its memory can be freed between ops.
 
-    The parameters stay the same objects, and their data become views of one storage. So what
-    autograd saved in F (a weight or a view of it) refers in B to the storage's current content.
+    The parameters stay the same objects, and their data become views of one storage. So tensors
+    that autograd saved in F (a weight or a view of it) refer in B to the storage's current content.
+    ``message``: the layout of ``flat``. ``release`` frees the memory, and ``allocate`` allocates it
+    again, without values.
     """
 
     def __init__(
@@ -37,7 +42,7 @@ class FlatWeights:
 
     @torch.no_grad()
     def copy(self, values: Sequence[Tensor]) -> None:
-        """Copies the parameters' values from tensors of any dtype."""
+        """Copies ``values`` (of any dtype) into the message, and binds the parameters to it."""
         for view, value in zip(self._views, values, strict=True):
             view.copy_(value)
         bind(self._parameters, self._views)
@@ -50,7 +55,7 @@ class FlatWeights:
 
 
 def bind(parameters: Sequence[nn.Parameter], values: Sequence[Tensor]) -> None:
-    """Makes ``values`` the local data of the parameters."""
+    """Makes ``values`` the local data of ``parameters``, one each."""
     for parameter, value in zip(parameters, values, strict=True):
         set_local(parameter, value)
 
@@ -58,9 +63,10 @@ def bind(parameters: Sequence[nn.Parameter], values: Sequence[Tensor]) -> None:
 def common_dtype(
     modules: Sequence[nn.Module], device: torch.device, other: torch.dtype | None = None
 ) -> torch.dtype:
-    """Returns the common dtype of all parameters; without parameters ``other`` or torch's default.
+    """Returns the dtype of all parameters of ``modules``.
 
-    Raises InputError if they differ in dtype or are not all on ``device``.
+    Without parameters, returns ``other``, or torch's default dtype if that is None. Raises
+    InputError if parameters differ in dtype or are not all on ``device``.
     """
     parameters = [p for module in modules for p in module.parameters()]
     dtypes = {p.dtype for p in parameters}

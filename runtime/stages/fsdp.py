@@ -1,4 +1,4 @@
-"""Stages wrapped in torch's ``fully_shard``: gathered once per step, reduced once after it.
+"""Stages wrapped in torch's ``fully_shard``: gathered and reduced once per step.
 
 ::
 
@@ -8,9 +8,9 @@
     average s       torch reduces the gradients of stage s to shards of the average (or of the sum
                     divided by set_gradient_divide_factor), and frees the whole parameters
 
-In the meantime, the hooks of ``fully_shard`` are disabled: they would reduce gradients in each
-microbatch's backward pass, before the deferred weight gradients are computed. ``close`` enables
-them again.
+While a pipeline has the stages, the hooks of ``fully_shard`` are disabled: they would reduce
+gradients in each microbatch's backward pass, before the deferred weight gradients are computed.
+``close`` enables them again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SET = (
     "reduce_grads", "all_reduce_grads", "reshard_after_backward", "post_forward_mesh_info",
     "gradient_divide_factor", "force_sum_reduction_for_comms", "_reduce_dtype",
 )  # fmt: skip
-"""Attributes of torch's parameter groups that a pipeline changes."""
+"""Attributes of torch's parameter groups that a pipeline changes, and restores when it closes."""
 
 
 def is_sharded(module: nn.Module) -> bool:
@@ -48,7 +48,7 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def parameter_groups(part: FSDPModule) -> tuple[Any, ...]:
-    """Returns torch's groups of the part's parameters; older versions have at most one."""
+    """Returns torch's parameter groups of ``part``; older versions of torch have at most one."""
     state: Any = part._get_fsdp_state()
     if hasattr(state, "_fsdp_param_groups"):
         return tuple(state._fsdp_param_groups)
@@ -56,11 +56,11 @@ def parameter_groups(part: FSDPModule) -> tuple[Any, ...]:
 
 
 class ShardedModule:
-    """One stage whose parameters are sharded over the processes of ``group``, until ``close``.
+    """One stage whose parameters are sharded over the processes of ``group``.
 
-    ``timeout``: limit for gathering on a CPU; on GPUs, that of the shards' own process group
-    applies. Raises InputError with the ``stage`` for a module that is sharded only in part or over
-    other processes.
+    ``whole``: the gathered parameters. ``timeout``: the limit for gathering on a CPU; on GPUs, that
+    of the shards' own process group applies. Raises InputError with the ``stage`` for a module that
+    is sharded only in part or over other processes. ``close`` restores the module.
     """
 
     def __init__(
@@ -108,16 +108,17 @@ class ShardedModule:
     def gather(self) -> None:
         """Gathers the current parameters before a step.
 
-        Raises ConnectionError after the timeout, InputError if a frozen parameter is now trained.
+        Raises ConnectionError after the timeout, and InputError if a parameter was frozen when the
+        pipeline was created and is now trained.
         """
         check_frozen(self._frozen, "where they are in fully_shard")
-        for each in (*self._states, *self._groups):  # a forward that raised leaves them in another
+        for each in (*self._states, *self._groups):  # a failed forward leaves them in another state
             each._training_state = type(each._training_state).IDLE
         self.release()
         self._unshard()
 
     def release(self) -> None:
-        """Frees the whole parameters and their gradients."""
+        """Frees the gathered parameters and their gradients; the shards stay."""
         self._reshard()
         for parameter in self._trained:
             parameter._unsharded_param.grad = parameter.unsharded_accumulated_grad = None
@@ -132,10 +133,10 @@ class ShardedModule:
 
     @torch.no_grad()
     def reduce(self, dtype: torch.dtype | None) -> None:
-        """Reduces all gradients to the shards' and frees the whole parameters.
+        """Starts to reduce all gradients to those of the shards; frees the gathered parameters.
 
-        On a GPU, the reduction continues until :meth:`finish`. ``dtype``: that of the gradients
-        that are sent; by default their own.
+        On a GPU, the reduction continues until :meth:`finish`. ``dtype``: the dtype in which
+        gradients are sent; by default, that of the ``fully_shard`` policy or the gradients' own.
         """
         for found, divisor in zip(self._groups, self._divisors, strict=True):
             for parameter in self._trained.keys() & {*found.fsdp_params}:
@@ -149,7 +150,7 @@ class ShardedModule:
         self.release()
 
     def finish(self) -> None:
-        """Makes the current stream wait for the gradients of the shards."""
+        """Makes the current stream wait until the gradients of the shards are reduced."""
         for state in self._states:
             if state._is_root:
                 state._root_post_backward_final_callback()
@@ -172,7 +173,10 @@ class ShardedModule:
 
 
 class ShardedStages(StageStore):
-    """Stages of which some are sharded over ``group``; CPU waits are limited to ``seconds``."""
+    """Stages of which some are sharded over ``group``.
+
+    ``seconds``: the limit of each wait for other processes on a CPU.
+    """
 
     resident = False
 
@@ -209,10 +213,10 @@ class ShardedStages(StageStore):
 def resident_stages(
     modules: Mapping[int, nn.Module], group: dist.ProcessGroup | None, seconds: float
 ) -> StageStore:
-    """Returns the store of unchanged modules, of which some may be sharded over ``group``.
+    """Returns the store of stages whose weights stay on this rank, or are sharded over ``group``.
 
-    ``seconds``: limit of the waits for shards of other processes. Raises InputError for sharded
-    stages without a group.
+    ``seconds``: the limit of each wait for shards of other processes. Raises InputError for sharded
+    stages without a ``group``.
     """
     sharded = [s for s, module in modules.items() if is_sharded(module)]
     if not sharded:
@@ -237,8 +241,8 @@ def _check_whole(stage: int, module: nn.Module, parameters: Sequence[Any]) -> No
 def _check_processes(stage: int, parameter: Any, group: dist.ProcessGroup) -> None:
     """Raises InputError if a parameter is not sharded over ``group``.
 
-    Processes of ``group`` over which ``fully_shard`` does not shard must have different parts of
-    the parameter, as for experts.
+    ``fully_shard`` may shard it over some processes of ``group`` only if the other processes have
+    different parts of it, as with expert parallelism.
     """
     shard = parameter.sharded_param
     data = set(dist.get_process_group_ranks(group))

@@ -1,11 +1,11 @@
-"""Sums a stage's weight gradients while their accumulator D moves from rank to rank.
+"""Sums a stage's weight gradients in a message D, which is sent from rank to rank to the owner.
 
 ::
 
-    a rank that does not own the stage    adds its parameters' .grad to the next D that leaves
-    the owner                             adds each D that arrives to its parameters' .grad
+    a rank that does not own the stage    adds its parameters' .grad to the next D that it sends
+    the owner                             adds each D that it receives to its parameters' .grad
 
-A D in another dtype is rounded once on each rank.
+If a D has another dtype than the gradients, it is rounded once on each rank.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .gradients import clear_unused, nothing
 
 
 class GradientAccumulator:
-    """The gradients of one stage on one rank.
+    """The gradients of one stage's trained ``parameters`` on one rank, sent as D (gradient sum).
 
-    ``owned``: whether the rank owns the stage. ``dtype``: that of a D, whose tensors are a
-    ``message``.
+    ``owned``: whether the rank owns the stage. ``dtype``: the dtype of a D. ``message``: the layout
+    of a D.
     """
 
     def __init__(
@@ -40,14 +40,20 @@ class GradientAccumulator:
         self._unsure: list[nn.Parameter] = []  # gradients only received with D's, maybe unused
 
     def begin(self) -> None:
-        """Prepares a step; a failed one may have left gradients."""
+        """Prepares a step: on a rank that does not own the stage, clears gradients.
+
+        A step that failed may have left some.
+        """
         self._unsure = []
         if not self._owned:
             self._clear()
 
     @torch.no_grad()
     def leave(self, received: Tensor | None) -> Tensor:
-        """Returns the D to send, given the ``received`` one; None: it starts here."""
+        """Returns the D to send, to which a rank that does not own the stage adds its gradients.
+
+        ``received``: the D that is passed on, which is changed in place; None: a new D.
+        """
         sent = received
         if sent is None:
             sent = self.message.empty(self._device)
@@ -64,7 +70,7 @@ class GradientAccumulator:
 
     @torch.no_grad()
     def come_home(self, received: Tensor) -> None:
-        """Adds a D that has reached the owner to the owner's gradients."""
+        """Adds a D that the owner has received to the gradients of the parameters."""
         lay_out(self._parameters)
         views = self.message.tensors(received)
         for parameter, view in zip(self._parameters, views, strict=True):
@@ -76,9 +82,10 @@ class GradientAccumulator:
                 local(parameter.grad).add_(view)
 
     def settle(self) -> None:
-        """Removes gradients to which nothing was added (:mod:`.gradients`), after all additions.
+        """Removes the gradients of parameters that no microbatch used (:mod:`.gradients`).
 
-        The host waits for the device if a D arrived before the owner itself had added anything.
+        Called when all gradients were added. The host waits for the device if a D arrived when
+        parameters on the owner did not have gradients yet.
         """
         unsure, self._unsure = self._unsure, []
         clear_unused(unsure)

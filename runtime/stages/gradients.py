@@ -1,8 +1,8 @@
 """Gradients that are summed over processes: packing into one message, and unused gradients.
 
 In one process, a parameter that no microbatch used has no gradient, so optimizers skip it; with a
-gradient of 0, AdamW would decay it. To tell the two apart, sums start with -0.0. Adding it changes
-no value, not even the sign of a zero. A result that is -0.0 everywhere means no gradient.
+gradient of 0, AdamW would decay it. To distinguish the two cases, sums start with -0.0. Adding -0.0
+changes no value, not even the sign of a zero. A sum that is -0.0 everywhere means no gradient.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ NOTHING = -0.0
 
 
 def nothing(dtype: torch.dtype) -> complex:
-    """Returns the initial value of sums of this dtype."""
+    """Returns the initial value of sums of this dtype: -0.0, also as imaginary part."""
     return complex(NOTHING, NOTHING) if dtype.is_complex else NOTHING
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """Returns the parameter's gradient; if it has none, creates one of :data:`NOTHING`."""
+    """Returns the parameter's gradient; if it has none, first sets it to -0.0 everywhere."""
     if parameter.grad is None:
         dtype = parameter.grad_dtype or parameter.dtype
         parameter.grad = torch.full_like(parameter, nothing(dtype), dtype=dtype)
@@ -31,14 +31,17 @@ def gradient_of(parameter: nn.Parameter) -> Tensor:
 
 
 def reals(tensor: Tensor) -> Tensor:
-    """Returns a view of the tensor as real numbers; a copy if its conjugate bit is set."""
+    """Returns the tensor, or a complex one as a view of real numbers (..., 2).
+
+    It is a copy if the conjugate bit is set.
+    """
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def flattened(gradients: Sequence[Tensor], dtype: torch.dtype | None) -> Tensor:
-    """Returns the gradients as one flat message of real numbers.
+    """Returns the gradients as one flat tensor of real numbers, for a message.
 
-    ``dtype``: of the message; by default one that can represent all. A single gradient is not
+    ``dtype``: its dtype; by default one that can represent all gradients. A single gradient is not
     copied if possible.
     """
     parts = [reals(gradient).flatten() for gradient in gradients]
@@ -47,7 +50,7 @@ def flattened(gradients: Sequence[Tensor], dtype: torch.dtype | None) -> Tensor:
 
 
 def spread(flat: Tensor, gradients: Sequence[Tensor]) -> None:
-    """Writes a message of :func:`flattened` back into the gradients."""
+    """Copies ``flat``, which :func:`flattened` has returned for ``gradients``, back into them."""
     sizes = [gradient.numel() * (1 + gradient.is_complex()) for gradient in gradients]
     for gradient, part in zip(gradients, torch.split(flat, sizes), strict=True):
         if gradient.is_complex():
@@ -59,7 +62,7 @@ def spread(flat: Tensor, gradients: Sequence[Tensor]) -> None:
 
 @torch.no_grad()
 def clear_unused(parameters: Sequence[nn.Parameter]) -> None:
-    """Removes gradients that are :data:`NOTHING` everywhere; the host waits for the device."""
+    """Sets gradients that are -0.0 everywhere to None; the host waits for the device."""
     found = [p for p in parameters if p.grad is not None]
     if not found:
         return

@@ -11,11 +11,11 @@ from pipeloom.ir.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class MixedPrecision:
-    """The dtypes of a stage.
+    """The dtypes of a stage's parameters and gradients.
 
-    ``master``: of the parameters that the optimizer steps, and of each rank's gradient sums.
-    ``param``: of the parameters that are computed with and sent. ``reduce``: of gradients that are
-    sent or summed over ranks.
+    ``master``: of the parameters that the optimizer updates, and of the gradients that a rank sums
+    over microbatches. ``param``: of the parameters that ops use and that are sent. ``reduce``: of
+    the gradients that are sent or summed over ranks.
     """
 
     master: torch.dtype
@@ -24,7 +24,7 @@ class MixedPrecision:
 
     @property
     def mixed(self) -> bool:
-        """Whether computation uses another dtype than the master parameters."""
+        """Whether ops use parameters of another dtype than the optimizer."""
         return self.param != self.master
 
 

@@ -1,4 +1,4 @@
-"""The stages that a rank runs, and the interface to where their weights are stored."""
+"""The modules of a rank's stages, and the interface to their weights, wherever these are stored."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ Stage: TypeAlias = nn.Module | Callable[[], nn.Module]
 
 
 class StageStore:
-    """The modules that this rank computes with; their weights stay on it.
+    """The modules of the stages that this rank needs; their weights stay on this rank.
 
     Subclasses: with :class:`~pipeloom.runtime.stages.streamed_weights.StreamedStages`, weights are
     here only while they are needed; with :class:`~pipeloom.runtime.stages.fsdp.ShardedStages`, only
     a shard is here between steps. A module is requested once and called in every F: the object
     stays the same, but the data of its parameters may move.
 
-    ``resident``: whether steps need no ``gather``, ``begin`` and ``settle``.
+    ``resident``: whether weights always stay here, so that steps need not call ``gather``,
+    ``begin`` and ``settle``.
     """
 
     resident = True
@@ -36,7 +37,7 @@ class StageStore:
 
     @property
     def stages(self) -> Sequence[int]:
-        """The stages that ``module`` accepts, ascending."""
+        """The stages whose modules this store has, ascending."""
         return list(self._modules)
 
     def module(self, stage: int) -> nn.Module:
@@ -44,7 +45,7 @@ class StageStore:
         return self._modules[stage]
 
     def owns(self, stage: int) -> bool:
-        """Whether the stage's weights are here in every op; otherwise only in F, B and BW."""
+        """Whether the stage's weights are here in every op; otherwise they are not here in W."""
         return True
 
     def parameters(self, stage: int) -> Sequence[nn.Parameter]:
@@ -52,23 +53,23 @@ class StageStore:
         return list(self._modules[stage].parameters())
 
     def gather(self) -> None:
-        """Fetches parameters from elsewhere before a step or a trial; all ranks call it."""
+        """Fetches parameters from other processes before a step; all ranks call it."""
 
     def begin(self) -> None:
-        """Prepares a step."""
+        """Prepares the weights of all stages for a step, after ``gather``."""
 
     def settle(self, stage: int) -> None:
-        """Called in a step after the stage's last op, before its optimizer steps."""
+        """Prepares a stage's weights and gradients for its optimizer, after its last op."""
 
     def release(self) -> None:
         """Frees gathered parameters, outside of steps."""
 
     def close(self) -> None:
-        """Restores the modules as they were given."""
+        """Restores the modules to the form in which the caller gave them."""
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """A context for ops outside of training steps, after ``gather``."""
+        """A context in which ops can run outside of training steps, after ``gather``."""
         self.begin()
         try:
             yield
@@ -78,21 +79,24 @@ class StageStore:
             self.release()
 
     def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
-        """Returns the context in which the stage runs an op of this kind; reusable."""
+        """Returns the context in which an op of this kind has the stage's weights; reusable."""
         return nullcontext()
 
     def trying(self, stage: int) -> AbstractContextManager[object]:
-        """Returns a context in which the module can run, possibly with other parameter values."""
+        """Returns a context in which the stage's module can run for shape inference or tracing.
+
+        In this context, the module's parameters may have other values.
+        """
         return nullcontext()
 
 
 def stage_modules(
     stages: Mapping[int, Stage] | Sequence[Stage], needed: Sequence[int], count: int
 ) -> dict[int, nn.Module]:
-    """Returns the modules of the stages ``needed``, of ``count``; calls callables to create them.
+    """Returns the modules of the ``needed`` stages, by stage; calls functions to create them.
 
-    A sequence contains all stages or exactly the needed ones, in order. Raises InputError if a
-    needed stage is missing or is not a module.
+    ``stages``: a mapping, or a sequence of all ``count`` stages or of exactly the needed ones, in
+    order. Raises InputError if a needed stage is missing, is not a module or cannot be split.
     """
     table = stage_table(stages, needed, count)
     missing = [s for s in needed if s not in table]
@@ -104,7 +108,10 @@ def stage_modules(
 def stage_table(
     stages: Mapping[int, Stage] | Sequence[Stage], needed: Sequence[int], count: int
 ) -> Mapping[int, Stage]:
-    """Returns all given stages by number. Raises InputError for a sequence of another length."""
+    """Returns all given stages, modules or functions that create them, by stage.
+
+    Raises InputError for a sequence whose length is neither ``count`` nor that of ``needed``.
+    """
     if isinstance(stages, Mapping):
         return stages
     if len(stages) == count:
@@ -127,7 +134,10 @@ REDUCING = {
 
 
 def made(stage: Stage, index: int) -> nn.Module:
-    """Returns the stage's module. Raises InputError if it is none or cannot be split."""
+    """Returns the module of stage number ``index``, which is created if ``stage`` is a function.
+
+    Raises InputError if it is not a module, or if it reduces or delays its weight gradients itself.
+    """
     module = stage if isinstance(stage, nn.Module) else _make(stage)
     if not isinstance(module, nn.Module):
         raise InputError(
@@ -138,7 +148,7 @@ def made(stage: Stage, index: int) -> nn.Module:
 
 
 def _make(stage: Callable[[], nn.Module]) -> nn.Module:
-    """Calls the function and records where it registered parameters (:mod:`.tie_detection`)."""
+    """Calls the function and records where it registers parameters (:mod:`.tie_detection`)."""
     with registering() as registered:
         module = stage()
         if isinstance(module, nn.Module):
@@ -147,7 +157,7 @@ def _make(stage: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _check_parts(module: nn.Module, index: int) -> None:
-    """Refuses hooks that reduce in each microbatch, and modules that delay their W themselves."""
+    """Raises InputError for modules that reduce gradients in each microbatch or delay W."""
     for path, part in module.named_modules():
         if hasattr(part, "backward_dw") and getattr(part, "need_backward_dw", lambda: True)():
             raise InputError(
@@ -166,7 +176,8 @@ def _check_parts(module: nn.Module, index: int) -> None:
 def check_frozen(parameters: Mapping[str, torch.Tensor], where: str) -> None:
     """Raises InputError if a parameter that was frozen at the pipeline's creation is now trained.
 
-    ``parameters``: those that were frozen, by name; their gradients would not be sent.
+    ``parameters``: the parameters that were frozen, by name; their gradients would not be sent.
+    ``where``: the part of the message that says under which condition this is required.
     """
     for name, parameter in parameters.items():
         if parameter.requires_grad:

@@ -1,17 +1,18 @@
-"""Stages whose weights are streamed, or whose computation uses another dtype.
+"""Stages whose weights are streamed (sent to the ranks that need them), or in mixed precision.
 
 ::
 
     recv w2.5      into a buffer
     wait recv      the buffer becomes stage 2's weights on this rank
     2F0            allocates the parameters, copies the buffer into them, runs F, frees them
-    2BW0           the same; gradients are in .grad until the next D of stage 2 leaves
+    2BW0           the same; gradients are in .grad until the next D (gradient sum) of stage 2
+                   is sent
     send w2.7      from the buffer; the owner sends its parameters themselves
 
 So in addition to the program's buffers, a rank stores the weights that it owns and, during an op,
-those of one more stage. In mixed precision, the owner has two tensors. The masters are the
-parameters' data outside of steps and while the optimizer runs. The tensor that ops compute with and
-that is sent is cast from the masters at the beginning of a step.
+those of one more stage. In mixed precision, the owner stores each parameter twice. The *masters*
+are the parameters' data outside of steps and while the optimizer runs. The parameters that ops use
+and that are sent are cast from the masters at the beginning of a step.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class StreamedStages(StageStore):
     ``modules``: all stages that the rank runs, owns or passes on. Their parameters are moved into
     flat tensors; those of stages owned by other ranks occupy memory only while an op runs.
     ``streamed``: the weights and gradients of each stage. ``param_dtype``, ``reduce_dtype``: see
-    :class:`MixedPrecision`. ``master``: the parameters' dtype, in case no stage of this rank has
-    parameters. Raises InputError if parameters differ in dtype, or if two stages share one.
+    :class:`MixedPrecision`. ``master``: the dtype of all parameters, needed if no stage of this
+    rank has parameters. Raises InputError if parameters differ in dtype, or if stages share one.
     """
 
     resident = False
@@ -92,9 +93,10 @@ class StreamedStages(StageStore):
 
 
 class StreamedStage:
-    """One stage on one rank: its weights, wherever they are stored, and its gradients.
+    """The weights of one stage on one rank, which may be received or owned, and their gradients.
 
-    It is the context of ops that read weights of another rank.
+    If another rank owns the weights, ops that use them run within this object as context: they are
+    in the parameters' memory only there. ``message``: their layout when they are sent.
     """
 
     def __init__(
@@ -121,21 +123,24 @@ class StreamedStage:
 
     @torch.no_grad()
     def begin(self) -> None:
-        """Prepares a step: casts the masters' weights."""
+        """Prepares a step: casts the masters to the parameters that ops use.
+
+        Raises InputError if a parameter was frozen at creation and is now trained.
+        """
         check_frozen(self._frozen, WHERE)
         self.gradients.begin()
         if self._masters is not None:
             self.weights.copy(self._masters)
 
     def settle(self) -> None:
-        """Makes the masters the parameters' data again, after the stage's last op."""
+        """Makes the masters the parameters' data again, after the stage's last op in a step."""
         self._here = None
         self.gradients.settle()
         if self._masters is not None:
             bind(self._parameters, self._masters)
 
     def come(self, buffer: Tensor) -> None:
-        """Stores received weights; ops use the latest."""
+        """Makes the received weights in ``buffer`` those that the next ops use."""
         self._here = buffer
 
     def __enter__(self) -> None:

@@ -1,9 +1,10 @@
-"""Detects parameters that stages share, whether or not the caller named them.
+"""Detects tied parameters: those that several stages share, even if the caller did not name them.
 
 If several stages of this rank contain the same object, they share it. For stages on other ranks, a
 function may create the whole model and return a part of it. Then :func:`registering` records all
-places where a parameter was registered. If each of several stages keeps another one of these
-places, they share the parameter; places have the same names on all ranks.
+*places* where a parameter was registered in a module. A parameter with several places is shared by
+the stages that keep different ones of these places. As all ranks create the same model, a place has
+the same name on all ranks.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from pipeloom.ir.errors import InputError
 
-Member: TypeAlias = tuple[int, str]
-Group = Sequence[Member]
+Member: TypeAlias = tuple[int, str]  # stage, name of a parameter in it
+Group = Sequence[Member]  # names of one parameter
 _Joined = TypeVar("_Joined", Member, int)
 
 
@@ -32,24 +33,31 @@ def stages_of(group: Group) -> tuple[int, ...]:
 
 
 def ranks_of(stages: Sequence[int], holders: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Returns the ranks that hold any of the stages, ascending."""
+    """Returns the ranks that own any of the stages, ascending.
+
+    ``holders``: for each stage of the program, the ranks that own it.
+    """
     return tuple(sorted({rank for stage in stages for rank in holders[stage]}))
 
 
 def tied_stages(tied: Iterable[Group]) -> list[tuple[int, ...]]:
-    """Returns the groups of stages that share parameters, ascending."""
+    """Returns, for each group whose parameter is in several stages, these stages, ascending."""
     return sorted({stages for stages in map(stages_of, tied) if len(stages) > 1})
 
 
 _Registered: TypeAlias = "list[tuple[ref[nn.Module], str, ref[nn.Parameter]]]"
-# for parameters that were also registered outside of their stage: all places in the whole model,
-# which have the same names on all ranks, and the places inside the stage
+# parameter that was also registered outside of its stage -> (its places in the whole model, its
+# places inside the stage)
 _MADE: Any = WeakTensorKeyDictionary()
 
 
 @contextmanager
 def registering() -> Iterator[_Registered]:
-    """A context that records the parameters registered in modules, in order, as weak references."""
+    """A context that records in which modules parameters are registered.
+
+    The list that it yields contains (module, class and name, parameter) for each registration, in
+    order; module and parameter are weak references.
+    """
     registered: _Registered = []
 
     def note(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -65,10 +73,11 @@ def registering() -> Iterator[_Registered]:
 
 
 def remember(module: nn.Module, registered: _Registered) -> None:
-    """Records the places of a new stage's parameters that were also registered elsewhere.
+    """Records the places of those parameters of a new stage that were also registered elsewhere.
 
-    A place is the number of the registration, the count of registrations, and the parameter's class
-    and name.
+    ``registered``: the registrations while ``module`` was created. A place consists of the number
+    of the registration, the count of all registrations, the class of the module and the name of the
+    parameter in it.
     """
     inside = {(id(m), id(p)) for m in module.modules() for p in m.parameters(recurse=False)}
     every: defaultdict[int, list[Hashable]] = defaultdict(list)
@@ -83,7 +92,7 @@ def remember(module: nn.Module, registered: _Registered) -> None:
             _MADE[p] = tuple(every[id(p)]), tuple(kept[id(p)])
 
 
-# parameters also registered outside of their stage: all places, places inside, shape
+# parameter also registered outside of its stage -> (all its places, places inside, shape)
 _Standing: TypeAlias = dict[Member, tuple[Any, ...]]
 
 
@@ -94,11 +103,12 @@ def find_ties(
     own: Mapping[int, nn.Module],
     gather: Callable[[Any], list[Any]],
 ) -> list[list[Member]]:
-    """Returns groups of (stage, parameter name) that are one: ``tied``, and those any rank finds.
+    """Returns groups of tied parameters as (stage, parameter name), the same on all ranks.
 
-    ``given``: the modules that this rank has of any of the ``count`` stages. ``own``: those of the
-    stages that it needs. ``gather(value)`` returns the values of all ranks, so that all find the
-    same groups. Raises InputError for a stage that does not exist.
+    These are the groups ``tied`` that the caller named, and those that any rank detects; groups
+    with a common parameter are merged. ``given``: the modules that this rank has of any of the
+    ``count`` stages. ``own``: those of the stages that it needs. ``gather(value)`` returns the
+    values of all ranks. Raises InputError for a stage in ``tied`` that does not exist.
     """
     for group in tied:
         if not all(0 <= stage < count for stage, _ in group):
@@ -112,7 +122,10 @@ def find_ties(
 def _named(
     modules: Mapping[int, nn.Module], told: Collection[Member]
 ) -> list[tuple[Member, nn.Parameter]]:
-    """Returns each stage's distinct parameters, by the name in ``told`` or their first name."""
+    """Returns each stage's distinct parameters as pairs of (stage, name) and parameter.
+
+    If a parameter has several names in its stage, the one in ``told`` is used, or else the first.
+    """
     found: dict[tuple[int, int], tuple[Member, nn.Parameter]] = {}
     for s, module in sorted(modules.items()):
         for name, parameter in module.named_parameters(remove_duplicate=False):
@@ -125,7 +138,11 @@ def _named(
 def _seen(
     named: Sequence[tuple[Member, nn.Parameter]], own: Mapping[int, nn.Module]
 ) -> tuple[Any, ...]:
-    """Returns groups of parameters that are one object on this rank, and its :data:`_Standing`."""
+    """Returns what this rank contributes to the detection.
+
+    This is a list of groups of parameters that are one object on this rank, and the places
+    (:data:`_Standing`) of the parameters of its ``own`` stages.
+    """
     objects: dict[int, list[Member]] = {}
     for member, parameter in named:
         objects.setdefault(id(parameter), []).append(member)
@@ -138,7 +155,10 @@ def _seen(
 
 
 def _matching(rows: Iterable[_Standing]) -> list[list[Member]]:
-    """Returns groups of parameters with the same places, of which each stage contains others."""
+    """Returns groups of parameters that have the same places and keep different ones of them.
+
+    ``rows``: the places of each rank's parameters.
+    """
     alike: dict[Hashable, dict[Member, tuple[Hashable, ...]]] = {}
     for member, (every, kept, shape) in (item for row in rows for item in row.items()):
         alike.setdefault((every, shape), {})[member] = kept
@@ -150,7 +170,7 @@ def _matching(rows: Iterable[_Standing]) -> list[list[Member]]:
 
 
 def joined(groups: Iterable[Iterable[_Joined]]) -> list[list[_Joined]]:
-    """Merges groups that share a member; members and groups are sorted."""
+    """Merges groups that have a common member; returns sorted lists, in sorted order."""
     apart: list[set[_Joined]] = []
     for group in map(set, groups):
         common = [other for other in apart if other & group]

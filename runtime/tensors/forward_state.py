@@ -13,10 +13,10 @@ from .rng_state import RandomState, generators_of
 
 
 class ForwardState:
-    """A copy of the current state of generators and buffers.
+    """A copy of the current state of random generators and buffers.
 
-    Includes the default generators of ``devices``, and the modules' own generators and buffers,
-    such as running statistics.
+    It includes the default generators of the CPU and of ``devices``, and the generators and buffers
+    (such as running statistics) of ``modules``.
     """
 
     def __init__(self, modules: Iterable[nn.Module], devices: Iterable[torch.device]) -> None:
@@ -28,7 +28,7 @@ class ForwardState:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Restores the state, so that forwards give the same results again."""
+        """Restores the copied state, so that forwards give the same results as after the copy."""
         self._random.restore()
         for one in self._buffers:
             one.module._buffers[one.name] = one.buffer
@@ -37,7 +37,7 @@ class ForwardState:
 
 @contextmanager
 def undisturbed(modules: Iterable[nn.Module], devices: Iterable[torch.device]) -> Iterator[None]:
-    """A context that restores random state and buffers."""
+    """A context that on exit restores random states and the modules' buffers (ForwardState)."""
     state = ForwardState(modules, devices)
     try:
         yield
@@ -47,7 +47,10 @@ def undisturbed(modules: Iterable[nn.Module], devices: Iterable[torch.device]) -
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptBuffer:
-    """A buffer of ``module``, with a copy of its ``value`` and its ``version`` before a forward."""
+    """The ``buffer`` of ``module`` called ``name``, as it was before a forward.
+
+    ``value``: a copy. ``version``: torch's version counter of the buffer.
+    """
 
     module: nn.Module
     name: str
@@ -57,9 +60,10 @@ class KeptBuffer:
 
     @property
     def changed(self) -> bool:
-        """Whether the buffer was modified or replaced.
+        """Whether the buffer has been modified or replaced since.
 
-        Values are compared, too, as torch does not count writes by ``batch_norm`` and to ``.data``.
+        Values are compared, too, as writes by ``batch_norm`` and to ``.data`` do not increment the
+        version counter.
         """
         if self.module._buffers[self.name] is not self.buffer:
             return True
@@ -70,9 +74,9 @@ class KeptBuffer:
 
 @contextmanager
 def kept_buffers(places: Iterable[tuple[nn.Module, str]]) -> Iterator[list[KeptBuffer]]:
-    """A context for a forward that modifies buffers, given as pairs (module, name).
+    """A context for a forward that may modify the buffers ``places``, pairs (module, name).
 
-    On exit, the list contains the previous values of the modified buffers.
+    On exit, the list that it yields contains those that were modified, with their previous values.
     """
     kept = _copies(places)
     yield kept
@@ -81,7 +85,7 @@ def kept_buffers(places: Iterable[tuple[nn.Module, str]]) -> Iterator[list[KeptB
 
 @contextmanager
 def in_place_of_buffers(kept: Sequence[KeptBuffer]) -> Iterator[None]:
-    """A context in which the modules use and modify the copies instead of their buffers."""
+    """A context in which modules use and modify the copies in ``kept`` instead of their buffers."""
     own = [one.module._buffers[one.name] for one in kept]
     for one in kept:
         one.module._buffers[one.name] = one.value

@@ -26,7 +26,7 @@ Batch: TypeAlias = Any  # see above
 
 
 class OneEach(list[Any]):
-    """A list with one value per microbatch, even if it contains no tensors."""
+    """A keyword argument that is a list of one value per microbatch, even without tensors."""
 
 
 def is_cut(batch: Batch) -> bool:
@@ -37,10 +37,11 @@ def is_cut(batch: Batch) -> bool:
 
 
 def split(batch: Batch, microbatches: int, name: str) -> Sequence[Any]:
-    """Splits a whole batch into equal parts along dimension 0; returns microbatches unchanged.
+    """Returns the microbatches of a batch, which is split into equal parts along dimension 0.
 
-    Raises ShapeError if it cannot be split evenly, or if microbatches differ in number, structure
-    or dtype.
+    A batch that is already split is returned unchanged. Raises ShapeError, with the batch's
+    ``name``, if a tensor cannot be split evenly, if the batch is split into another number of
+    microbatches, or if these differ in structure or dtype.
     """
     if not is_cut(batch):
         return _parts(batch, microbatches, name)
@@ -59,17 +60,17 @@ def split(batch: Batch, microbatches: int, name: str) -> Sequence[Any]:
 
 
 def split_options(options: Mapping[str, Any], microbatches: int) -> list[dict[str, Any]]:
-    """Returns the keyword arguments of each microbatch.
+    """Returns the keyword arguments of each microbatch, given those of the whole batch.
 
-    A tuple is a whole batch. A list without tensors is passed to each microbatch, unless it is a
-    :class:`OneEach`.
+    A list that contains tensors, or is a :class:`OneEach`, has one value per microbatch. Another
+    list is passed to each microbatch. A tuple is always a whole batch.
     """
     cut = {name: _option(value, microbatches, name) for name, value in options.items()}
     return [{name: parts[j] for name, parts in cut.items()} for j in range(microbatches)]
 
 
 def option_counts(options: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the number of microbatches of each keyword argument that is a list of them."""
+    """Returns the length of each keyword argument that is a list of microbatches, by name."""
     return {name: len(value) for name, value in options.items() if _is_option_cut(value)}
 
 
@@ -86,7 +87,7 @@ def _is_option_cut(value: Any) -> bool:
 
 
 def _parts(batch: Any, microbatches: int, name: str) -> Sequence[Any]:
-    """Returns the microbatches of a whole batch."""
+    """Splits a whole batch; each microbatch has the structure of the batch."""
     leaves, tree = _pytree.tree_flatten(batch)
     rows = [_cut(leaf, microbatches, name) for leaf in leaves]
     return [_pytree.tree_unflatten([row[j] for row in rows], tree) for j in range(microbatches)]
@@ -108,7 +109,7 @@ def _likeness(part: Any) -> object:
 
 
 def _check_plain(value: object, name: str) -> None:
-    """Raises ShapeError for an object that contains tensors, as these would not be split."""
+    """Raises ShapeError for an object with tensors in it, as these would not be split."""
     if isinstance(value, nn.Module):
         return
     held = getattr(value, "__dict__", {}).values()

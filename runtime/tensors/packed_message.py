@@ -9,12 +9,12 @@ from math import prod
 import torch
 from torch import Tensor
 
-ALIGNED = 64  # bytes; alignment of a packed tensor
+ALIGNED = 64  # bytes; each packed tensor starts at a multiple of this in the message
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Spec:
-    """Shape and dtype of one microbatch's tensor."""
+    """Shape and dtype of a tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -25,7 +25,7 @@ class Spec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of such a tensor."""
+        """The number of bytes of a tensor with this shape and dtype."""
         return prod(self.shape) * self.dtype.itemsize
 
     def __repr__(self) -> str:
@@ -33,7 +33,11 @@ class Spec:
 
 
 class PackedMessage:
-    """Tensors as one message: a single tensor unchanged, several as bytes, none as one byte."""
+    """The layout of tensors with these ``specs`` in one message of ``nbytes`` bytes.
+
+    A single tensor is sent as it is. Several tensors are copied into one tensor of bytes. Without
+    tensors, the message is one byte.
+    """
 
     def __init__(self, specs: Sequence[Spec]) -> None:
         self._specs = tuple(specs)
@@ -46,23 +50,29 @@ class PackedMessage:
         self.nbytes = max(1, end if self._single is None else self._single.nbytes)
 
     def place(self, buffer: Tensor) -> Tensor:
-        """Returns the part of a byte buffer that the message fills."""
+        """Returns the part of a byte buffer that the message fills, as a tensor.
+
+        It has the shape and dtype of a single tensor; otherwise, it consists of bytes.
+        """
         if self._single is None:
             return buffer[: self.nbytes]
         return _view(buffer, 0, self._single)
 
     def tensors(self, place: Tensor) -> tuple[Tensor, ...]:
-        """Returns the tensors in a part of a buffer, as views."""
+        """Returns the message's tensors as views of ``place``, a result of :meth:`place`."""
         if self._single is not None:
             return (place,)
         return tuple(map(_view, [place] * len(self._specs), self._offsets, self._specs))
 
     def empty(self, device: torch.device) -> Tensor:
-        """Returns a message without values."""
+        """Returns a new message whose values are not initialized."""
         return self.place(torch.empty(self.nbytes, dtype=torch.uint8, device=device))
 
     def pack(self, tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-        """Returns the tensor to send."""
+        """Returns ``tensors`` as one contiguous tensor to send.
+
+        Several tensors are copied into a new tensor on ``device``; a single contiguous one is not.
+        """
         if self._single is not None:
             return tensors[0].contiguous()
         packed = self.empty(device)

@@ -1,4 +1,4 @@
-"""Saves and restores random state, so that a repeated forward drops the same elements."""
+"""Saves and restores random states, so that dropout is the same in a repeated forward."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ CPU = torch.device("cpu")
 
 
 class RandomState:
-    """A copy of the current state of the default generators of ``devices`` and of ``own``."""
+    """A copy of the current states of random generators.
+
+    These are the default generators of the CPU and of ``devices``, and the generators ``own``.
+    """
 
     def __init__(
         self, devices: Iterable[torch.device], own: Iterable[torch.Generator] = ()
@@ -26,13 +29,13 @@ class RandomState:
         self._states = _states([*default, *own])
 
     def restore(self) -> None:
-        """Restores the state."""
+        """Sets the generators to the copied states."""
         for generator, state in self._states:
             generator.set_state(state)
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """A context that draws the same numbers again; on exit, the state is as before."""
+        """A context that starts from the copied states; on exit, restores those from before it."""
         after = _states(generator for generator, _ in self._states)
         self.restore()
         try:
@@ -47,7 +50,7 @@ def _states(generators: Iterable[torch.Generator]) -> list[tuple[torch.Generator
 
 
 def generators_of(module: nn.Module) -> list[torch.Generator]:
-    """Returns the random generators that modules have as attributes."""
+    """Returns the random generators that are attributes of the module or of a submodule."""
     held = (vars(part).values() for part in module.modules())
     return [x for values in held for x in values if isinstance(x, torch.Generator)]
 

@@ -13,7 +13,10 @@ from .packed_message import Spec
 
 
 def cut(batch: Tensor, microbatches: int, name: str) -> Sequence[Tensor]:
-    """Splits a batch into equal parts. Raises ShapeError with its ``name`` if impossible."""
+    """Splits a batch into equal microbatches along dimension 0.
+
+    Raises ShapeError, with the batch's ``name``, if it cannot be split evenly.
+    """
     if batch.dim() == 0 or batch.shape[0] % microbatches:
         raise ShapeError(
             f"{name}: {Spec.of(batch)} cannot be cut into {microbatches} equal microbatches "
@@ -25,9 +28,10 @@ def cut(batch: Tensor, microbatches: int, name: str) -> Sequence[Tensor]:
 
 
 def merge(outputs: Sequence[Any]) -> Any:
-    """Concatenates the outputs of all microbatches to one batch; scalars are stacked.
+    """Concatenates the microbatches' outputs along dimension 0; scalars are stacked.
 
-    Returns a list if they are not tensors or differ in more than the number of rows.
+    Outputs that are tuples or dicts are concatenated element by element. Values that are not
+    tensors, or differ in more than the size of dimension 0, are returned as a list.
     """
     first = outputs[0]
     if isinstance(first, tuple):

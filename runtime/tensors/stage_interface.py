@@ -1,6 +1,7 @@
 """The tensors between a stage and the next, and which of them have gradients.
 
-One message carries them all. A single tensor is its own message; several are packed::
+One message carries all tensors of a microbatch. A single tensor is sent as it is; several are
+packed::
 
     stage 0 ──▶ (hidden float32[2, 8], mask bool[2, 8], skip float32[2, 4]) ──▶ stage 1
                  x1.0:   hidden │ mask │ skip          one message of bytes
@@ -33,7 +34,10 @@ class StageInterface:
         return cls(tuple(map(Spec.of, outputs)), tuple(x.requires_grad for x in outputs))
 
     def fits(self, outputs: Sequence[Tensor]) -> bool:
-        """Whether outputs match; ``requires_grad`` is only compared if gradients are enabled."""
+        """Whether ``outputs`` have this interface.
+
+        Their ``requires_grad`` is only compared if gradients are enabled.
+        """
         if len(outputs) != len(self.specs):
             return False
         for x, (shape, dtype, needs_grad) in zip(outputs, self._expected):  # noqa: B905
@@ -44,7 +48,10 @@ class StageInterface:
         return True
 
     def unlike(self, stage: int, found: StageInterface) -> ShapeError:
-        """Returns the error of a ``stage`` whose interface differs from shape inference's."""
+        """Returns the error to raise if ``stage`` has the interface ``found`` instead of this one.
+
+        This one was determined by shape inference.
+        """
         what = f"stage {stage}: its output is {found}, was {self} when it was tried"
         if found.specs != self.specs:
             return ShapeError(
@@ -62,17 +69,17 @@ class StageInterface:
 
     @cached_property
     def nbytes(self) -> tuple[int, ...]:
-        """Bytes of each output."""
+        """The number of bytes of each output."""
         return tuple(spec.nbytes for spec in self.specs)
 
     @cached_property
     def forward(self) -> PackedMessage:
-        """The message of the outputs."""
+        """The layout of the message with the outputs."""
         return PackedMessage(self.specs)
 
     @cached_property
     def backward(self) -> PackedMessage:
-        """The message of their gradients."""
+        """The layout of the message with the gradients of the outputs that have one."""
         pairs = zip(self.specs, self.needs_grad, strict=True)
         return PackedMessage([spec for spec, needs_grad in pairs if needs_grad])
 

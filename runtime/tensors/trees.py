@@ -12,22 +12,29 @@ from .packed_message import Spec
 
 
 def mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Applies ``function`` to each tensor in dicts, lists and tuples; keeps other values."""
+    """Returns ``value`` with ``function`` applied to each tensor, also in dicts, lists and tuples.
+
+    Other values are kept.
+    """
     if isinstance(value, Tensor):
         return function(value)
     return _pytree.tree_map(lambda x: function(x) if isinstance(x, Tensor) else x, value)
 
 
 def tensors(values: Iterable[Any]) -> list[Tensor]:
-    """Returns the tensors among the values, including nested ones."""
+    """Returns the tensors among ``values``, including those in nested dicts, lists and tuples."""
     return [x for x in _pytree.tree_leaves([*values]) if isinstance(x, Tensor)]
 
 
-Form: TypeAlias = Any  # shape and dtype; text; or (path, form) of each nested value
+Form: TypeAlias = Any  # of a tensor: its Spec; of nested values: pairs (path, form); else text
 
 
 def form(value: Any) -> Form:
-    """Returns the properties that two arguments of one kind share; hashable."""
+    """Returns a hashable description of an argument, without the values of its tensors.
+
+    It is equal for two arguments if they have the same structure, the same shapes and dtypes of
+    tensors, and the same text of other values.
+    """
     if isinstance(value, Tensor):
         return Spec.of(value)
     found, tree = _pytree.tree_flatten_with_path(value)
@@ -38,5 +45,5 @@ def form(value: Any) -> Form:
 
 
 def shown(value: Any) -> str:
-    """Returns the text of a value, with shapes and dtypes in place of tensors."""
+    """Returns the text of a value, in which dtype and shape stand for each tensor."""
     return str(_pytree.tree_map(lambda x: Spec.of(x) if isinstance(x, Tensor) else x, value))

@@ -1,4 +1,4 @@
-"""Transports of tensors between ranks: one small interface, one file per transport."""
+"""Transports, which send tensors between ranks: one small interface, one file per transport."""
 
 from .base import Handle as Handle
 from .base import Routes as Routes

@@ -1,8 +1,8 @@
 """The interface of a transport, through which the executor communicates with other ranks.
 
 Messages from one rank to another are received in the order in which they are sent. ``send`` and
-``recv`` post a message and never block; ``wait`` of the returned handle blocks (on a GPU, it makes
-the current stream wait, not the host).
+``recv`` post a message and never block. ``wait`` of the handle that they return blocks (with NCCL,
+it makes the current stream wait, not the host).
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from torch import Tensor
 if TYPE_CHECKING:
     from .faults import Faults, RankFault
 
-PINGS = 8
+PINGS = 8  # measurements of the difference between two ranks' clocks
 
 
 class Handle(Protocol):
-    """A posted message."""
+    """A posted send or receive."""
 
     @property
     def wait(self) -> Callable[[], object]:
-        """Waits until the message is received, or sent. Raises on a timeout."""
+        """The function that waits until the message is sent or received; raises on a timeout."""
         ...
 
 
 class Transport:
     """The connections of one rank to all others. This class serves a program with one rank.
 
-    ``rank`` and ``size``: this rank and the number of ranks. ``replicated``: whether the pipeline
-    has replicas. ``faults``: where their errors are published; None: nothing is known of them.
+    ``rank`` and ``size``: the number of this rank, and the number of ranks. ``replicated``: whether
+    the pipeline has replicas. ``faults``: where all ranks and replicas publish errors; None if they
+    do not.
     """
 
     rank, size = 0, 1
@@ -51,15 +52,15 @@ class Transport:
         raise NotImplementedError
 
     def releasing(self, buffer: Tensor) -> Callable[[], None] | None:
-        """Returns the function to call before ``buffer`` is received into again, or None.
+        """Returns the function to call when all reads of a receive buffer have been issued.
 
-        It is called when all reads of the buffer have been issued. This method is called before the
-        buffer's first use.
+        It is called once after each receive into ``buffer``, before the next one. Returns None if
+        there is nothing to call. This method itself is called before the buffer's first use.
         """
         return None
 
     def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
-        """Sums ``tensor`` in place over ``ranks``, one of the groups given at construction."""
+        """Sums ``tensor`` in place over ``ranks``, which must be one of ``Routes.groups``."""
 
     def share(self, value: Any, source: int) -> Any:
         """Returns the ``value`` that rank ``source`` passed; all ranks call it."""
@@ -73,17 +74,17 @@ class Transport:
         """Waits until all ranks have called it."""
 
     def fail(self, fault: RankFault, *, asks: bool) -> RankFault:
-        """Publishes a fault of this rank and ends all waits between it and other ranks.
+        """Publishes the ``fault`` of this rank, and ends all waits between it and other ranks.
 
-        Of several ranks' faults, the first is kept. With ``asks``, returns that one, since the
-        fault of this rank may be a consequence of it; otherwise ``fault``.
+        If several ranks publish faults, the first one is kept. With ``asks``, returns the first
+        one, as the fault of this rank may be a consequence of it; otherwise returns ``fault``.
         """
         return fault
 
     def beside(self, routes: Routes) -> Transport:
-        """Returns a new transport between the same ranks; all ranks call it.
+        """Returns a new transport with ``routes`` between the same ranks; all ranks call it.
 
-        Messages of the two are independent, but if a rank fails, the waits of both end.
+        Messages of the two transports are independent, but if a rank fails, the waits of both end.
         """
         return Transport()
 
@@ -95,7 +96,8 @@ class Transport:
 class Routes:
     """The connections that a program uses.
 
-    ``channels``: ordered pairs of ranks. ``groups``: groups of ranks that sum.
+    ``channels``: pairs (sender, receiver) of ranks. ``groups``: groups of ranks over which tensors
+    are summed (``all_reduce``). ``timeout``: the limit of each wait.
     """
 
     channels: frozenset[tuple[int, int]] = frozenset()
@@ -110,9 +112,9 @@ class Routes:
 
 
 def clock_offset(transport: Transport) -> float:
-    """Returns the seconds to add to this rank's ``time.perf_counter`` to get rank 0's.
+    """Returns the seconds to add to this rank's ``time.perf_counter`` to get that of rank 0.
 
-    It is the median of the differences after barriers; all ranks call it.
+    It is the median of differences that are measured after barriers. All ranks call it.
     """
     offsets: list[float] = []
     for _ in range(PINGS):

@@ -12,7 +12,10 @@ from .staged_gloo import StagedGlooTransport
 
 
 def whereabouts(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
-    """Returns rank and size in ``group`` (by default, of all processes); (0, 1) without a group."""
+    """Returns this process's rank in ``group`` (by default, all processes), and the group's size.
+
+    Returns (0, 1) if ``torch.distributed`` is not initialized.
+    """
     if not dist.is_initialized():
         return 0, 1
     return dist.get_rank(group), dist.get_world_size(group)
@@ -21,10 +24,11 @@ def whereabouts(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
 def connect(
     routes: Routes, device: torch.device, group: dist.ProcessGroup | None = None
 ) -> Transport:
-    """Returns the transport for ``device``.
+    """Returns a new transport for tensors on ``device`` between the ranks of ``group``.
 
     It is Gloo on a CPU; otherwise NCCL if that is a backend of ``group``, else Gloo through host
-    memory. All processes call it at the same time, each for its ``group`` (by default, all).
+    memory. All processes call this at the same time, each for its own ``group`` (by default, all
+    processes).
     """
     if not dist.is_initialized():
         return Transport()

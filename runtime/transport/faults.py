@@ -1,4 +1,4 @@
-"""An error on one rank ends all ranks and replicas, at once and with that error.
+"""Ends all ranks and replicas immediately if one rank fails; all of them raise its error.
 
 ::
 
@@ -7,7 +7,8 @@
     rank 2   waits for rank 1: the same
     replica  waits for an average, longer than SLICE: finds the error, and ends likewise
 
-A step without errors sends no additional message, and shorter waits make no request.
+A step without errors sends no additional message. Waits shorter than SLICE make no request to the
+store.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from .base import Transport
 
 T = TypeVar("T")
-EVERYWHERE = "everywhere"  # agreed in all replicas
-SLICE = timedelta(milliseconds=50)
+EVERYWHERE = "everywhere"  # value of an error's attribute ``agreed``, see :func:`agreed`
+SLICE = timedelta(milliseconds=50)  # interval at which a wait looks for published errors
 KINDS: dict[str, type[PipeloomError]] = {
     kind.__name__: kind for kind in (InputError, ShapeError, ExecutionError)
 }
@@ -40,15 +41,18 @@ KINDS: dict[str, type[PipeloomError]] = {
 
 @dataclass(frozen=True, slots=True)
 class RankFault:
-    """The error of the first rank that failed, which the others raise."""
+    """The error of a rank, in a form that is published in the store; other ranks raise it, too.
+
+    ``rank``: the rank that failed. ``kind``: the name of the error's class. ``text``: its message.
+    """
 
     rank: int
     kind: str
     text: str
-    process: int | None = None  # global rank; None: with a transport of the caller
-    guess: bool = False  # may be caused by another, silent rank
+    process: int | None = None  # global rank; None: the caller has provided the transport
+    guess: bool = False  # whether another rank, which does not answer, may be the cause
     absent: Sequence[int] = field(default=(), compare=False)
-    """Processes missing where all were expected; one of them failed."""
+    """The processes that were missing where all were expected; one of them has failed."""
 
     @classmethod
     def of(cls, rank: int, error: Exception) -> RankFault:
@@ -56,9 +60,9 @@ class RankFault:
         return cls(rank, kind.__name__, of_rank(rank, in_short(in_words(error))))
 
     def raised(self) -> PipeloomError:
-        """Returns it as an exception with attributes ``rank`` and ``process``.
+        """Returns the exception to raise for this fault, with attributes ``rank`` and ``process``.
 
-        A launch reports that process as failed.
+        The launcher reports that process as failed.
         """
         error = KINDS.get(self.kind, ExecutionError)(self.text)
         error.rank, error.process = self.rank, self.process  # type: ignore[attr-defined]
@@ -66,10 +70,10 @@ class RankFault:
 
 
 class Faults:
-    """The first error of a pipeline and its replicas, under one ``key`` of the store.
+    """The place where a pipeline and its replicas publish their first error: a key of the store.
 
-    ``process``: this one. ``members``: the processes of this pipeline's ranks, in order. Replicas
-    use the key of the first one.
+    ``process``: the number of this process. ``members``: the processes of this pipeline's ranks, in
+    rank order. All replicas use the ``key`` of the first one.
     """
 
     def __init__(self, store: Store, key: str, process: int, members: Sequence[int]) -> None:
@@ -77,7 +81,7 @@ class Faults:
         self.process, self.members = process, list(members)
 
     def own(self, error: Exception) -> RankFault:
-        """Returns this process's fault."""
+        """Returns ``error`` as a fault of this process."""
         return replace(RankFault.of(self.members.index(self.process), error), process=self.process)
 
     def there(self) -> bool:
@@ -85,9 +89,10 @@ class Faults:
         return self._store.has(self.key)
 
     def first(self, fault: RankFault | None = None, *, seconds: float | None = None) -> RankFault:
-        """Returns the first fault that any process published, possibly ``fault``.
+        """Returns the first fault that any process has published.
 
-        ``seconds``: a new time limit of the store.
+        Publishes ``fault`` first if there is none yet; without ``fault``, there must be one.
+        ``seconds``: a new time limit of requests to the store.
         """
         if seconds is not None:
             self._store.allow(seconds)
@@ -96,16 +101,18 @@ class Faults:
         return RankFault(*json.loads(self._store.put_first(self.key, json.dumps(astuple(fault)))))
 
     def named(self, fault: RankFault) -> RankFault:
-        """Adds the process to a fault of another pipeline, such as a replica."""
+        """Returns ``fault``; if it comes from another pipeline, its text begins with the process.
+
+        The other pipeline may be a replica of this one.
+        """
         if fault.process in self.members:
             return fault
         return replace(fault, text=f"process {fault.process}, {fault.text}")
 
     def wait(self, work: dist.Work, timeout: timedelta) -> None:
-        """Waits for a collective on a CPU.
+        """Waits for a collective on a CPU, like ``work.wait(timeout)``.
 
-        Raises RuntimeError like ``work.wait(timeout)``, and ConnectionError if a fault is published
-        meanwhile.
+        Raises RuntimeError like that, and ConnectionError if a fault is published meanwhile.
         """
         end = time.monotonic() + timeout.total_seconds()
         while True:
@@ -125,10 +132,11 @@ class Faults:
                     raise ConnectionError(self.named(self.first()).text)
 
     def silent(self, processes: Sequence[int]) -> tuple[list[int], str]:
-        """Returns the processes that do not answer, and the end of a message that names them.
+        """Returns the processes that do not answer, and a text about them to append to a message.
 
-        All of them call it. The limit is one second. If more than one is missing, it is extended by
-        two: some may be late because one hangs. If the store is lost, the message says so.
+        A process answers by calling this method, too, within one second. If more than one is
+        missing, they have two seconds more: some may be late because one hangs. The text is empty
+        if all ``processes`` answer. If the store is lost, returns no processes and that error.
         """
         self._store.allow(4 * PATIENCE)
         key = f"{self.key}/ended"
@@ -141,7 +149,10 @@ class Faults:
         return missing, f"; no answer from {self.names(missing)}" if missing else ""
 
     def leave(self, processes: Sequence[int]) -> None:
-        """Ends this process's requests. If it serves the store, it stays for those of others."""
+        """Announces that this process makes no more requests.
+
+        If it serves the store, it then waits, at most LINGER, until ``processes`` announce it, too.
+        """
         self._store.allow(LINGER + SLACK)  # no call is pending when the rank ends
         key = f"{self.key}/left"
         with suppress(StoreLostError):
@@ -150,7 +161,10 @@ class Faults:
                 self._store.missing(key, processes, LINGER)
 
     def names(self, processes: Sequence[int]) -> str:
-        """Returns, for example, ``rank 1, 2``; numbers of processes if some are no members."""
+        """Returns a text with the ranks of ``processes``, for example ``rank 1, 2``.
+
+        It has the numbers of the processes, ``process 5, 6``, if one is not in this pipeline.
+        """
         if set(processes) <= set(self.members):
             return f"rank {', '.join(str(self.members.index(p)) for p in processes)}"
         return f"process {', '.join(map(str, processes))}"
@@ -158,7 +172,7 @@ class Faults:
 
 @contextmanager
 def ending_together(transport: Transport) -> Iterator[None]:
-    """A context in which an exception ends all ranks, see :func:`end_all`."""
+    """A context in which an exception on this rank ends all ranks, see :func:`end_all`."""
     try:
         yield
     except Exception as error:
@@ -166,10 +180,10 @@ def ending_together(transport: Transport) -> Iterator[None]:
 
 
 def end_all(transport: Transport, error: Exception) -> NoReturn:
-    """Ends all ranks, including those of replicas, because of an error on this one.
+    """Ends all ranks, including those of replicas, because of ``error`` on this one, and raises.
 
-    Does nothing if all have agreed on the error (:func:`agreed`). Raises the error of the first
-    rank that failed, with its number; on that rank itself, ``error``.
+    Raises the error of the rank that failed first, with the number of that rank; on that rank
+    itself, ``error``. If all ranks raise ``error`` anyway (:func:`agreed`), only raises it.
     """
     scope = getattr(error, "agreed", None)
     if scope == EVERYWHERE or (scope and not transport.replicated):
@@ -182,16 +196,20 @@ def end_all(transport: Transport, error: Exception) -> NoReturn:
 
 
 def agreed(error: PipeloomError, *, everywhere: bool = False) -> PipeloomError:
-    """Marks an error that all ranks raise, so that they need not be ended, and returns it.
+    """Marks an error that all ranks raise, so that they need not be ended; returns it.
 
-    If there are replicas, this holds only if all of them raise it (``everywhere``).
+    ``everywhere``: whether the ranks of all replicas raise it, too. If there are replicas, an error
+    without this mark still ends all ranks.
     """
     error.agreed = EVERYWHERE if everywhere else True  # type: ignore[attr-defined]
     return error
 
 
 def gathered(transport: Transport, call: Callable[[], T]) -> list[T]:
-    """Returns the result of ``call`` on each rank. If it raises on one, raises that on all."""
+    """Returns the results of ``call`` on all ranks, in rank order; all ranks call this.
+
+    If ``call`` raises a PipeloomError on a rank, all ranks raise it, with the rank's number.
+    """
     mine: T | PipeloomError
     try:
         mine = call()
@@ -205,7 +223,10 @@ def gathered(transport: Transport, call: Callable[[], T]) -> list[T]:
 
 
 def may_be_anothers(error: BaseException | None) -> bool:
-    """Whether the error may be caused by a connection that another rank closed."""
+    """Whether the error may be due to a connection that another rank has closed.
+
+    That is true if it, or an error that caused it, is an OSError or a RuntimeError.
+    """
     while error is not None:
         if isinstance(error, OSError | RuntimeError):
             return True
@@ -216,10 +237,11 @@ def may_be_anothers(error: BaseException | None) -> bool:
 def wait_for(
     work: dist.Work, timeout: timedelta | None, what: str, faults: Faults | None = None
 ) -> None:
-    """Waits for ``work``.
+    """Waits for a collective, ``work``.
 
     ``timeout``: the limit on a CPU. None on a GPU, where only the current stream waits. Raises
-    ConnectionError after the limit, for an error of ``work``, and for a fault found in ``faults``.
+    ConnectionError, whose message begins with ``what``, after the limit, for an error of ``work``,
+    or if another process publishes an error in ``faults`` meanwhile.
     """
     if timeout is None:
         work.wait()

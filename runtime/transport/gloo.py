@@ -1,8 +1,8 @@
 """Gloo: CPU tensors over TCP.
 
-A send completes only once its receive is posted, whatever its size. Messages are matched with
-receives by their tags, in any order. ``is_completed`` stays False until ``wait``. So each channel
-numbers its messages and uses the number as the tag.
+A send completes only once its receive is posted, whatever its size. Gloo matches messages with
+receives by tags, in any order. So each channel numbers its messages and uses the number as the tag.
+``is_completed`` of a message is False until ``wait``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class GlooHandle:
         self._work, self._tensor, self._timeout = work, tensor, timeout
 
     def wait(self) -> None:
-        """Raises TimeoutError after the transport's timeout, ConnectionError for a lost peer."""
+        """Waits until the message is sent or received.
+
+        Raises TimeoutError after the transport's timeout, and ConnectionError if the peer is lost.
+        """
         try:
             self._work.wait(self._timeout)
         except RuntimeError as error:
@@ -44,7 +47,7 @@ class GlooHandle:
 
 
 class PostedLater:
-    """A send that a thread posts, as posting may take as long as copying the message."""
+    """A send that another thread posts, as posting may take as long as copying the message."""
 
     __slots__ = ("_posted", "_timeout")
 
@@ -54,8 +57,8 @@ class PostedLater:
     def wait(self) -> None:
         """Waits until the message is sent.
 
-        Raises the error of posting or of the message's own wait, and TimeoutError if the send has
-        not been posted in time.
+        Raises the errors of posting the send and of :meth:`GlooHandle.wait`, and TimeoutError if
+        the send was not posted within the transport's timeout.
         """
         seconds = self._timeout.total_seconds()
         if wait([self._posted], seconds).not_done:
@@ -64,7 +67,7 @@ class PostedLater:
 
 
 class GlooTransport(GroupTransport):
-    """One process group; tags are message numbers, counted per channel."""
+    """Messages over one process group; a message's tag is its number in its channel."""
 
     backend = "gloo"
 
@@ -72,7 +75,7 @@ class GlooTransport(GroupTransport):
         super().__init__(routes, device, group)
         self._sent: dict[int, int] = defaultdict(int)
         self._received: dict[int, int] = defaultdict(int)
-        # posting a long send copies into the kernel's buffers: not in the computing thread
+        # posting a long send copies it into the kernel's buffers, so another thread does it
         self._thread = ThreadPoolExecutor(1)
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
@@ -83,7 +86,10 @@ class GlooTransport(GroupTransport):
     def _sent_by_thread(
         self, tensor: Tensor, peer: int, ready: Callable[[], object] | None = None
     ) -> Handle:
-        """Sends in a thread, once ``ready`` has returned; the handle raises the thread's errors."""
+        """Posts a send in another thread, after calling ``ready``; returns its handle.
+
+        ``wait`` of the handle raises the errors of that thread.
+        """
         post = partial(self._posted, self.group.send, tensor, peer, _next(self._sent, peer))
 
         def run() -> Handle:
@@ -99,16 +105,20 @@ class GlooTransport(GroupTransport):
     def _posted(
         self, post: Callable[..., dist.Work], tensor: Tensor, peer: int, tag: int
     ) -> Handle:
-        """Raises ConnectionError if the peer is lost."""
+        """Returns the handle of the message that ``post`` posts with this tag.
+
+        Raises ConnectionError if the peer is lost.
+        """
         try:
             return GlooHandle(post([tensor], peer, tag), tensor, self.timeout)
         except RuntimeError as error:
             raise _readable(error) from error
 
     def disconnect(self) -> None:
-        """Closes all connections of its groups.
+        """Closes all connections of this transport's process groups, which ends their waits.
 
-        Gloo does so when a wait times out: here, a wait for a message that no peer sends.
+        Gloo closes a connection when a wait times out: here, a wait for a message that no peer
+        sends.
         """
         token = torch.empty(1)
         for group in self._made.values():

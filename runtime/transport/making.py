@@ -1,15 +1,16 @@
-"""Creation of pipelines by all ranks at once: within a time limit, and naming the rank at fault.
+"""Creates pipelines on all ranks at once, within a time limit, and names the rank that failed.
 
 ::
 
-    rank 0   check  1  ties  1  connect ...                  1  all ranks are there
-    rank 1   check  1  raises, publishes the error in the store
-    rank 2   check  1  ties, waits: finds rank 1's error
+    rank 0   check  |  ties  |  connect ...                  |  all ranks have created theirs
+    rank 1   check  |  raises, publishes the error in the store
+    rank 2   check  |  ties, waits: finds rank 1's error
 
-Ranks meet in the store of ``torch.distributed`` before they call collectives, which would wait for
-a rank that never comes, or not name it. If some ranks do not come in time, this is published; each
-rank that waits for them or for a connection sees it and answers. Among the missing ranks, those
-that do not answer either are at fault. Values are exchanged as Python literals, so reading them
+At each ``|``, ranks exchange values through the store of ``torch.distributed``. They do so before
+they call collectives, which would wait for a missing rank forever, or would not name it. If some
+ranks are missing after the time limit, the first rank to notice publishes that in the store. Each
+rank that waits for others or for a connection reads it and answers. Of the missing ranks, those
+that do not answer either have failed. Values are exchanged as Python literals, so reading them
 cannot run code.
 """
 
@@ -36,9 +37,12 @@ _Made = TypeVar("_Made")
 
 
 class Making:
-    """One rank's part in the joint creation of an object by all processes.
+    """This process's part in the creation of an object, such as a pipeline, by all processes.
 
-    ``members``: the processes that are the program's ranks. ``place``: the text of what all do.
+    ``process`` and ``size``: the number of this process, and the number of all. ``members``: the
+    processes that are the ranks of this program, in rank order. ``seconds``: the limit of each
+    wait. ``place``: what all processes do, for error messages. ``faults``: where errors of the
+    creation are published; ``running``: where errors of the finished pipeline are published.
     """
 
     place = "make their Pipeline"
@@ -50,14 +54,14 @@ class Making:
         self._everyone = tuple(range(size))
         self._key = f"pipeloom/{self._store.add(f'pipeloom/made by {process}', 1)}"
         self.faults = Faults(store, f"{self._key}/fault", process, members)
-        # of the pipeline that is being created, when it runs
         self.running = Faults(store, f"{self._key}/fault of {members[0]}", process, members)
         self._meetings: Counter[tuple[int, ...]] = Counter()
 
     def exchange(self, value: Any, processes: Sequence[int] = ()) -> list[Any]:
-        """Returns the literals of ``processes`` (by default, all) in their order; each calls it.
+        """Returns the values that ``processes`` (by default, all) have passed, in their order.
 
-        Raises ConnectionError for a fault of any process or after the time limit.
+        Each of them calls it. Values are Python literals. Raises ConnectionError if any process
+        publishes an error meanwhile, or after the time limit.
         """
         members = tuple(processes) or self._everyone
         self._store.allow(self._seconds + PATIENCE)
@@ -80,7 +84,7 @@ class Making:
             raise ConnectionError(self.faults.first(own).text)
 
     def initialise(self, backend: str) -> None:
-        """Creates the process group of all processes."""
+        """Initializes ``torch.distributed`` for all processes, with this backend."""
         make = partial(
             dist.init_process_group,
             backend,
@@ -92,7 +96,11 @@ class Making:
         self.connected(make, self._seconds)
 
     def connected(self, make: Callable[[], _Made], seconds: float) -> _Made:
-        """Returns the process group of ``make``. Raises ConnectionError for another's fault."""
+        """Returns the process group that ``make`` creates within ``seconds``.
+
+        Raises ConnectionError if another process publishes an error meanwhile, and TimeoutError
+        after the limit.
+        """
         self._store.allow(seconds + SLACK + PATIENCE)
         return within(seconds + SLACK, make, GROUP, self._look)
 
@@ -101,7 +109,10 @@ class Making:
             raise ConnectionError(self.faults.first().text)
 
     def end(self, error: Exception) -> Exception:
-        """Returns the error to raise in place of this rank's: that of the first failed rank."""
+        """Publishes the error of this rank, and returns the error to raise instead.
+
+        That is the error of the rank that failed first, or ``error`` if this rank did.
+        """
         self._store.allow(LATE)
         try:
             own = replace(self.faults.own(error), guess=may_be_anothers(error))
@@ -113,7 +124,10 @@ class Making:
             self.faults.leave(self._everyone)
 
     def _completed(self, fault: RankFault) -> RankFault:
-        """Adds the processes that do not answer to a fault, which becomes the first one's."""
+        """Returns ``fault`` with the names of the processes that do not answer.
+
+        The first of them becomes the process that has failed.
+        """
         missing, words = self.faults.silent(self._everyone)
         text = f"{fault.text}{words}"
         if fault.absent:
@@ -129,10 +143,12 @@ _UNDER_WAY: ContextVar[Making | None] = ContextVar("making", default=None)
 
 @contextmanager
 def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[None]:
-    """A context in which all ranks create their pipelines; it is left once all have.
+    """A context in which all ranks create their pipelines; its exit waits for all ranks.
 
-    An exception inside it ends all ranks, which raise it with its rank. The same happens if a rank
-    does not come within ``seconds``.
+    ``group``: the process group of this pipeline's ranks; by default, all processes. If one rank
+    raises an exception in the context, all ranks raise it, with the number of that rank. If a rank
+    does not arrive within ``seconds``, all other ranks raise an ExecutionError that names it. The
+    context does nothing if ``torch.distributed`` is not initialized.
     """
     world = dist.group.WORLD
     if world is None:
@@ -140,7 +156,6 @@ def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[N
         return
 
     def make() -> Making:
-        """Returns the Making for ``group``, by default for all processes."""
         members = dist.get_process_group_ranks(group or world)
         store = Store(world.get_group_store(), seconds)
         return Making(store, dist.get_rank(), dist.get_world_size(), members, seconds)
@@ -152,8 +167,8 @@ def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[N
 def meet(own: Any, backend: Callable[[list[Any]], str], seconds: float) -> None:
     """Initializes ``torch.distributed``; all processes call it.
 
-    ``backend`` chooses the backend from the literals ``own`` of all processes. Raises
-    ExecutionError with the processes that do not come within ``seconds``.
+    ``own``: a Python literal. ``backend``: returns the name of the backend, given the literals of
+    all processes. Raises ExecutionError with the processes that do not arrive within ``seconds``.
     """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -192,10 +207,11 @@ def new_group(
     backend: str | None = None,
     device: torch.device | None = None,
 ) -> dist.ProcessGroup | None:
-    """Same as ``torch.distributed.new_group``; returns None if this process is not in ``ranks``.
+    """Creates a process group, as ``torch.distributed.new_group``; all processes call it.
 
-    All processes call it. If ``device`` is a GPU, the ranks connect here and not at the first
-    message.
+    Returns None if this process is not in ``ranks``. If ``device`` is a GPU, the ranks connect here
+    and not at the first message. Raises an error if another process fails in
+    :func:`made_together` meanwhile, or after ``timeout``.
     """
     make = partial(dist.new_group, list(ranks), timeout=timeout, backend=backend, device_id=device)
     making, seconds = _UNDER_WAY.get(), timeout.total_seconds()
@@ -207,15 +223,19 @@ def new_group(
 
 
 def faults_under_way() -> Faults | None:
-    """Returns where errors of the pipeline will be published that is being created, if one is."""
+    """Returns where the pipeline that is being created will publish errors.
+
+    Returns None outside of :func:`made_together`.
+    """
     making = _UNDER_WAY.get()
     return None if making is None else making.running
 
 
 def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) -> list[Any]:
-    """Returns the literals of all ranks of ``group`` (by default, all processes) before connecting.
+    """Returns the values that all ranks of ``group`` (by default, all processes) have passed.
 
-    All ranks call it.
+    They are in rank order, and must be Python literals. All ranks call it. It works before the
+    ranks have a transport.
     """
     if not dist.is_initialized():
         return [value]

@@ -5,10 +5,10 @@ messages of its channel, and both directions run at once.
 
 CUDA loads a kernel when it first runs, and for that waits until the device is idle. A pending
 message keeps the device busy, possibly until the other rank sends something that depends on this
-rank's computation: a deadlock. So each message goes through host memory the first time and again
-after shapes have changed; by then, all kernels are loaded (docs/decisions/0038).
+rank's computation: a deadlock. So the first time, and again after shapes have changed, each message
+goes through host memory; afterwards, all kernels are loaded (docs/decisions/0038).
 
-::
+Order of operations (comments in the code refer to the numbers)::
 
     compute stream   ── F ── record ─────────── B ── wait ── ...
                              │ 1                     ▲ 3
@@ -35,12 +35,15 @@ from .process_group import GroupTransport
 from .staged_gloo import StagedGlooTransport
 
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
-"""The number of hardware queues, by default 8. More streams share queues, each of which is FIFO."""
+"""The environment variable with the number of the GPU's hardware queues, by default 8.
+
+If there are more streams, they share queues, each of which runs in FIFO order.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One direction between two ranks; ``peer`` is the other's rank within ``group``."""
+    """Messages from one rank to another; ``peer`` is the other rank's number within ``group``."""
 
     group: dist.ProcessGroup
     stream: torch.Stream
@@ -79,7 +82,7 @@ class NcclTransport(GroupTransport):
         self.barrier()
 
     def _check_connections(self) -> None:
-        """Warns if streams share queues: in simulations, some schedules can then hang."""
+        """Warns if streams share hardware queues: in simulations, some schedules can then hang."""
         streams, given = 1 + 2 * len(self._channels), os.environ.get(CONNECTIONS, "")
         most = int(given) if given.isdecimal() else 8
         if self.rank == 0 and streams > most:
@@ -121,7 +124,7 @@ class NcclTransport(GroupTransport):
             return NcclHandle(channel.group.recv([buffer], channel.peer, 0), buffer)
 
     def releasing(self, buffer: Tensor) -> Callable[[], None]:
-        self._free.pop(buffer.data_ptr(), None)  # of an earlier buffer at this address
+        self._free.pop(buffer.data_ptr(), None)  # event of an earlier buffer at this address
         return partial(self._release, buffer.data_ptr(), self._device.event())
 
     def _release(self, pointer: int, event: torch.Event) -> None:

@@ -1,6 +1,7 @@
-"""A message that is sent in every step, over any transport.
+"""A message that is sent or received in every step, over any transport.
 
-A transport may have another one as ``first``, which carries each message the first time.
+A transport may have an attribute ``first``: another transport, which carries each message the first
+time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from .base import Handle, Transport
 
 
 class RepeatedMessage:
-    """A message of every step, with a post and a wait."""
+    """A message that is posted and waited for in every step.
+
+    ``first`` posts it the first time, ``then`` every other time.
+    """
 
     __slots__ = ("_handle", "_start", "_then")
 
@@ -28,19 +32,22 @@ class RepeatedMessage:
         self._start = self._then
 
     def wait(self) -> None:
-        """Waits until the message is received, or sent."""
+        """Waits until the posted message is sent or received."""
         assert self._handle is not None
         self._handle.wait()
         self._handle = None
 
 
 def sending(transport: Transport, take: Callable[[], Tensor], peer: int) -> RepeatedMessage:
-    """Sends ``take()`` at each post, detached: contiguous, and unchanged until the wait."""
+    """Returns a message that sends the tensor ``take()`` to ``peer`` at each post, detached.
+
+    The tensor must be contiguous and must not change until the wait.
+    """
     return RepeatedMessage(*(partial(_send, one, take, peer) for one in _in_turn(transport)))
 
 
 def receiving(transport: Transport, buffer: Tensor, peer: int) -> RepeatedMessage:
-    """Receives from ``peer`` into ``buffer`` at each post."""
+    """Returns a message that is received from ``peer`` into ``buffer`` after each post."""
     return RepeatedMessage(*(partial(one.recv, buffer, peer) for one in _in_turn(transport)))
 
 

@@ -20,11 +20,12 @@ _Other = TypeVar("_Other", bound="GroupTransport")
 
 
 class GroupTransport(Transport):
-    """Collectives over communicators of its own, which no other messages use.
+    """A transport over process groups (communicators) of its own, which nothing else uses.
 
-    All processes of ``torch.distributed``, including those of another ``group`` (such as replicas
-    of a pipeline), create their transports at the same time. torch numbers communicators in the
-    order in which a process creates them, so all processes participate in creating each.
+    ``group``: the process group of this pipeline's ranks. All processes of ``torch.distributed``,
+    including those of other groups (such as replicas of the pipeline), create their transports at
+    the same time. torch numbers communicators in the order in which a process creates them, so all
+    processes participate in creating each.
     """
 
     backend: str
@@ -44,7 +45,10 @@ class GroupTransport(Transport):
         self._groups = {r: self.communicator("sum", r) for _, r in summed if self.rank in r}
 
     def labels(self, routes: Routes) -> Iterable[tuple[str, tuple[int, ...]]]:
-        """Returns name and ranks of the communicators that a backend needs besides collectives'."""
+        """Returns (name, ranks) of each communicator that the backend needs for messages.
+
+        Those for collectives are not included.
+        """
         return ()
 
     def communicator(self, label: str, ranks: tuple[int, ...]) -> dist.ProcessGroup:
@@ -63,7 +67,11 @@ class GroupTransport(Transport):
     def _make(
         self, wanted: Sequence[tuple[str, tuple[int, ...]]]
     ) -> dict[tuple[str, tuple[int, ...]], dist.ProcessGroup]:
-        """Returns this rank's groups by name and ranks; all processes create all, in one order."""
+        """Returns those of the ``wanted`` process groups that include this rank.
+
+        They are indexed by name and global ranks. All processes create the groups that any of them
+        wants, in the same order.
+        """
         own = [(label, self._globally(ranks)) for label, ranks in wanted]
         lists = gather_early(own, None, self.timeout.total_seconds())
         made, gpu = {}, None if self.device.type == "cpu" else self.device
@@ -106,13 +114,13 @@ class GroupTransport(Transport):
         return faults.named(replace(first, text=first.text + lost, guess=False))
 
     def _faults(self) -> Faults:
-        """Returns a place for faults of the ranks of a transport that was created alone."""
+        """Returns where errors are published if the transport is created without a pipeline."""
         store = Store(self.group.get_group_store(), PATIENCE)
         return Faults(store, "fault", dist.get_rank(), self._global_ranks)
 
     def attached(self, other: _Other) -> _Other:
         """Makes the waits of ``other`` end with those of this transport; returns ``other``."""
-        self._attached = [*(one for one in self._attached if one._made), other]  # not closed ones
+        self._attached = [*(one for one in self._attached if one._made), other]  # drops closed ones
         return other
 
     def disconnect(self) -> None:

@@ -1,15 +1,15 @@
-"""Gloo for device tensors: each message is copied to host memory, sent, and copied back.
+"""Gloo for device tensors: each message is copied to host memory, sent, and copied to the device.
 
-::
+Order of operations (comments in the code refer to the numbers)::
 
     rank 0   compute stream  ── F ──┐
              copy stream            └─ copy to host ─┐ 1
-             thread that posts                       └─ send
+             posting thread                          └─ send
     rank 1   host            ── receive posted ── wait for it ─┐ 2
              compute stream                                    └─ copy to device ── F ──
 
-Ranks may share a device, and NCCL is not required. The host waits for each message, so it is slower
-than NCCL if each rank has its own device.
+Ranks may share a device, and NCCL is not required. The host waits for each message, so this
+transport is slower than NCCL if each rank has its own device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 
 class StagedReceive:
-    """A message that is received into host memory."""
+    """A receive into host memory, from which ``wait`` copies the message into the buffer."""
 
     __slots__ = ("_buffer", "_handle", "_place")
 
@@ -36,7 +36,10 @@ class StagedReceive:
         self._handle, self._place, self._buffer = handle, place, buffer
 
     def wait(self) -> None:
-        """Raises as :meth:`GlooHandle.wait`. Kernels launched afterwards see the message."""
+        """Waits for the message; kernels launched afterwards read it in the device's buffer.
+
+        Raises the errors of :meth:`GlooHandle.wait`.
+        """
         self._handle.wait()  # 2
         with torch.no_grad():
             self._buffer.copy_(self._place, non_blocking=True)
@@ -66,11 +69,17 @@ class StagedGlooTransport(GlooTransport):
             tensor.copy_(place)
 
     def _host_memory(self, tensor: Tensor) -> Tensor:
-        """Allocates host memory; torch reuses pinned memory once copies from and to it are done."""
+        """Returns new host memory for ``tensor``, pinned for an accelerator.
+
+        torch reuses pinned memory once the copies from and to it are done.
+        """
         return torch.empty_like(tensor, device=CPU, pin_memory=not self._accelerator.is_host)
 
     def _copied(self, tensor: Tensor, place: Tensor) -> Callable[[], object]:
-        """Starts the copy; returns a function that waits for it and keeps ``tensor`` until then."""
+        """Starts to copy ``tensor`` to ``place`` on the host.
+
+        Returns the function that waits for the copy. It keeps ``tensor`` alive until then.
+        """
         self._copies.wait_stream(self._accelerator.current())
         with self._accelerator.use(self._copies):
             place.copy_(tensor, non_blocking=True)

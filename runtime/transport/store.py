@@ -1,7 +1,7 @@
-"""Calls to the store of ``torch.distributed`` with a time limit.
+"""Requests to the key-value store of ``torch.distributed``, with a time limit.
 
 If the process that serves the store is stopped, torch waits forever: after its own timeout, it
-asks the store to cancel the request and waits for the answer. So each call runs in a separate
+asks the store to cancel the request and waits for the answer. So each request runs in a separate
 thread, which is abandoned if it takes too long.
 """
 
@@ -24,15 +24,15 @@ from torch.distributed.rendezvous import rendezvous as torchs_rendezvous
 
 from ..errors import ExecutionError
 
-PATIENCE = 1.0  # seconds in which a rank reports that its wait has ended
-LINGER = 1.0  # most seconds that the rank which serves the store stays for the others
-THREAD = "rank asks the store"  # prefix by which the command line recognizes an abandoned thread
+PATIENCE = 1.0  # seconds that a rank has to publish an error or to answer
+LINGER = 1.0  # maximum seconds for which the rank that serves the store stays for the others
+THREAD = "rank asks the store"  # the command line recognizes abandoned threads by "rank "
 SLACK = 0.25  # seconds by which torch's calls may exceed their timeout
-LATE = PATIENCE - SLACK  # seconds for publishing an error after such a call
+LATE = PATIENCE - SLACK  # seconds to publish an error after a call has exceeded its timeout
 GROUP = "a process group to be made"
 SHORTEST_PAUSE, LONGEST_PAUSE = 1e-3, 0.05  # seconds between two checks
 _Found = TypeVar("_Found")
-_left: list[Thread] = []  # the last abandoned thread: until it ends, torch blocks other calls
+_left: list[Thread] = []  # the last abandoned thread; until it ends, torch blocks other requests
 
 
 class StoreLostError(ExecutionError, ConnectionError):
@@ -50,11 +50,11 @@ def within(
     what: str = "",
     look: Callable[[], object] | None = None,
 ) -> _Found:
-    """Returns or raises what ``call``, a request to the store, does within ``seconds``.
+    """Runs ``call``, a request to the store, in a thread; returns its result or raises its error.
 
-    ``look`` is called repeatedly in the meantime, and may raise. After the limit, raises
-    TimeoutError if ``what`` names the awaited object, otherwise StoreLostError; the latter also at
-    once if an earlier call is still waiting.
+    ``look`` is called repeatedly in the meantime, and may raise. After ``seconds``, raises
+    TimeoutError if ``what`` names the awaited object, otherwise StoreLostError. Raises
+    StoreLostError immediately if an abandoned thread is still waiting for the store.
     """
     if _left and _left[0].is_alive():
         raise StoreLostError
@@ -82,9 +82,10 @@ def _answer(future: Future[_Found], call: Callable[[], _Found]) -> None:
 
 
 def rendezvous(rank: int, size: int, seconds: float) -> TorchStore:
-    """Returns the store described by torchrun's variables; rank 0 serves it if nobody else does.
+    """Returns the store that torchrun's environment variables describe, within ``seconds``.
 
-    torch's own function would wait for all ranks, without naming the missing ones.
+    Rank 0 serves the store if torchrun does not. torch's own function would wait for all ranks,
+    without naming the missing ones. Raises ExecutionError if there is no connection.
     """
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     patience = timedelta(seconds=seconds)
@@ -105,9 +106,11 @@ def rendezvous(rank: int, size: int, seconds: float) -> TorchStore:
 
 
 class Store:
-    """A store, ``whole``, whose calls raise StoreLostError after a time limit.
+    """Requests to torch's ``store``, which raise StoreLostError after a time limit.
 
-    It uses its own connection, as torch blocks others while it waits for a group.
+    ``seconds``: the limit of all requests until :meth:`allow` sets another one. ``whole``: torch's
+    store. Requests use a connection of their own, as torch blocks other connections while it
+    waits for a process group to be created.
     """
 
     def __init__(self, store: TorchStore, seconds: float) -> None:
@@ -116,7 +119,7 @@ class Store:
         self._own: TorchStore = self._ask(store.clone)  # type: ignore[attr-defined]
 
     def allow(self, seconds: float) -> None:
-        """Sets the time limit of all calls from now on."""
+        """Sets the limit of all requests from now on: together, they may take ``seconds``."""
         self._end = time.monotonic() + seconds
 
     def set(self, key: str, value: str = "") -> None:
@@ -133,7 +136,7 @@ class Store:
         return self._ask(self._own.check, list(keys))
 
     def put_first(self, key: str, value: str) -> str:
-        """Sets the value of a key that has none; returns the key's value."""
+        """Sets the key to ``value`` if it has no value yet; returns the value that it has then."""
         found: bytes = self._ask(self._own.compare_set, key, "", value)
         return found.decode()
 
@@ -152,9 +155,10 @@ class Store:
         most: int = 0,
         look: Callable[[], object] | None = None,
     ) -> list[int]:
-        """Returns the ranks that have not set their key ``{key}/{rank}`` within ``seconds``.
+        """Waits until all ``ranks`` have set their key ``{key}/{rank}``; returns the missing ones.
 
-        Returns earlier once at most ``most`` are left. ``look`` is called meanwhile.
+        Returns earlier if at most ``most`` ranks are missing, or after ``seconds``. ``look`` is
+        called repeatedly in the meantime, and may raise.
         """
         end, pause, left = time.monotonic() + seconds, SHORTEST_PAUSE, list(ranks)
         while left and not self.has(*(f"{key}/{r}" for r in left)):
@@ -169,7 +173,7 @@ class Store:
 
 
 def _a_rank_serves() -> bool:
-    """Whether rank 0 serves the store, not the process that started the ranks (torchrun)."""
+    """Whether rank 0 serves the store, and not the process that started the ranks (torchrun)."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
 
 
@@ -185,10 +189,10 @@ def _server() -> str:
 
 
 def timed_out(what: str, seconds: float) -> TimeoutError:
-    """Returns the error of a wait for ``what`` that timed out, in torch's words."""
+    """Returns the error of a wait for ``what`` that timed out, worded like torch's."""
     return TimeoutError(f"Timed out waiting {seconds * 1e3:.0f}ms for {what}")
 
 
 def in_short(text: str) -> str:
-    """Removes source locations and guesses about causes from torch's error message."""
+    """Returns torch's error message without source locations and guesses about causes."""
     return re.sub(r"\[/\S+:\d+\] |\. This (is typically|may indicate)[\s\S]*", "", text)

@@ -1,7 +1,7 @@
 """pipeloom: proven optimal pipeline schedules for measured times, run on torch.distributed.
 
-The public names are listed in ``__init__.pyi``. Each is loaded on first use, so planning does not
-import torch, and ``--help`` no solver.
+``__init__.pyi`` lists the public names. Each is imported on first use, so planning does not import
+torch, and ``--help`` imports no solver.
 """
 
 from __future__ import annotations

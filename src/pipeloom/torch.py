@@ -5,8 +5,8 @@
     schedule = Schedule1F1B(stage, 8, loss_fn=loss)                              # before
     schedule = PlannedSchedule(stage, 8, loss_fn=loss, program="schedule.json")  # after
 
-Stages, batches, losses, outputs and gradients are handled as in torch. The order of ops, the
-messages and the split of the backward into B and W are those of pipeloom.
+Stages, batches, losses, outputs and gradients are handled as in torch. pipeloom determines the
+order of ops, the messages, and the split of the backward into B and W.
 """
 
 from __future__ import annotations
@@ -40,18 +40,20 @@ from .planner.inputs.documents import Document, Planned, read_document, read_sch
 
 Stages: TypeAlias = _PipelineStageBase | Sequence[_PipelineStageBase]
 Plan: TypeAlias = Program | Schedule | Planned | Document
-"""A program, a schedule, an answer of ``optimize``, or the file or JSON object of one."""
+"""A program, a schedule, a result of ``optimize``, or the file or JSON object of one of them."""
 SAID_OTHERWISE = {
     "loss": "loss_fn",
     "optimizer": "none, as the caller's steps",
     "group": "none, but the stages' own",
     "device": "none, but the stages' own",
 }
-"""Options of a pipeline that a planned schedule does not accept, and what is expected instead."""
+"""Options of :class:`~pipeloom.Pipeline` that :class:`PlannedSchedule` does not accept, and what is
+expected instead."""
 BESIDE_LISTS = ("losses", "return_outputs", "loss_kwargs")
-"""Arguments of ``step`` that are allowed together with lists of microbatches."""
+"""Arguments of ``step`` that can be combined with lists of microbatches."""
 RESERVED = {"update", "microbatches"}
-"""Arguments of a pipeline's ``step`` that torch's schedules do not have."""
+"""Arguments of ``Pipeline.step`` that torch's schedules do not have; stages cannot use these
+names."""
 
 
 class PlannedSchedule(PipelineScheduleMulti):
@@ -60,22 +62,24 @@ class PlannedSchedule(PipelineScheduleMulti):
     Every rank of the stages' group creates one, and all ranks call ``step`` or ``eval`` the same
     number of times. The pipeline is connected in the first step, with the ``submod`` that each
     stage has then. Gradients accumulate until the caller zeroes them, and the caller steps its
-    optimizers. Unlike torch's schedules, a step scales only the gradients that it adds, not earlier
-    ones, and ``eval`` switches modules to evaluation mode.
+    optimizers. In contrast to torch's schedules, a step scales only the gradients that it adds, not
+    earlier ones, and ``eval`` switches modules to evaluation mode.
 
     Arguments:
-        stages: this rank's ``PipelineStage``, or a list of all of them, as placed by the program.
+        stages: this rank's ``PipelineStage``, or the list of all its stages, as the program places
+            them.
         n_microbatches: the number of microbatches; must be that of the program.
-        loss_fn: ``loss_fn(output, target, **loss_kwargs)`` of one microbatch. If None, ``step``
-            runs only the forward.
+        loss_fn: ``loss_fn(output, target, **loss_kwargs)`` returns the loss of one microbatch. If
+            it is None, ``step`` runs only the forward.
         program: the program to run. A schedule is compiled; if stages are wrapped in
             ``fully_shard``, gradients are averaged over the processes that hold the shards.
         options: some of the options of :class:`~pipeloom.Pipeline`, such as ``scale_grads``,
             ``timeout`` or ``varying_shapes``.
 
     The other arguments are those of torch's schedules. Raises InputError if the stages do not match
-    the program. The first step raises the errors of a pipeline, and warns if the size of the
-    stages' parameters differs from the program's profile.
+    the program. The first step raises the errors that a :class:`~pipeloom.Pipeline` raises when it
+    is created, and warns if the size of the stages' parameters differs from that in the program's
+    profile.
     """
 
     def __init__(
@@ -114,7 +118,11 @@ class PlannedSchedule(PipelineScheduleMulti):
 
     @classmethod
     def of(cls, schedule: Any, program: Plan, **options: Any) -> PlannedSchedule:
-        """Replace one of torch's schedules; its stages, microbatches, loss and chunk specs stay."""
+        """A planned schedule in place of ``schedule``, one of torch's, with its stages, number of
+        microbatches, loss and chunk specs.
+
+        ``options``: further arguments of :class:`PlannedSchedule`.
+        """
         stages = getattr(schedule, "_stages", None) or [schedule._stage]
         options = {"scale_grads": schedule.scale_grads, **options}
         return cls(
@@ -135,10 +143,10 @@ class PlannedSchedule(PipelineScheduleMulti):
         program: Plan,
         **options: Any,
     ) -> Callable[..., tuple[Any, ...]]:
-        """Wrap ``function`` so that its first result, one of torch's schedules, becomes a planned
-        one.
+        """Wrap ``function``, whose first result is one of torch's schedules, so that it returns a
+        planned schedule instead.
 
-        Its other results are passed on. For torchtitan:
+        The other results of ``function`` are returned unchanged. For torchtitan:
         ``pipelining_fn=PlannedSchedule.pipelining(pipeline_llm, program)`` in a model's spec.
         """
 
@@ -166,11 +174,12 @@ class PlannedSchedule(PipelineScheduleMulti):
     ) -> Any:
         """Run one step, with the arguments of torch's schedules or with lists of microbatches.
 
-        ``args`` are whole batches. Instead, ``arg_mbs``, ``kwarg_mbs`` and ``target_mbs`` may be
-        lists with one entry per microbatch, as in torchtitan. ``given``: ``target``, ``losses``,
-        ``return_outputs``, ``loss_kwargs``, and keyword arguments of the stages; with lists of
-        microbatches, only ``losses``, ``return_outputs`` and ``loss_kwargs``. Returns the outputs
-        on the rank of the last stage, and None on the others.
+        ``args`` are whole batches. Instead of them, ``arg_mbs``, ``kwarg_mbs`` and ``target_mbs``
+        may be lists with one entry per microbatch, as in torchtitan. ``given``: ``target``,
+        ``losses``, ``return_outputs``, ``loss_kwargs``, and keyword arguments of the stages; with
+        lists of microbatches, only ``losses``, ``return_outputs`` and ``loss_kwargs``. Returns the
+        merged outputs on the rank of the last stage, and None on the other ranks or if
+        ``return_outputs`` is false.
         """
         if arg_mbs is None and kwarg_mbs is None and target_mbs is None:
             return super().step(*args, **given)
@@ -193,7 +202,7 @@ class PlannedSchedule(PipelineScheduleMulti):
         return_outputs: bool = True,
         loss_kwargs: dict[str, Any] | None = None,
     ) -> None:
-        """Run the program, and store outputs in the last stage, where torch expects them."""
+        """Run the program, and store the outputs in the last stage, from which torch reads them."""
         args, kwargs = self._check_inputs(arg_mbs, kwarg_mbs, target_mbs, losses)
         if self._pipeline is None:
             self._pipeline = self._connected()
@@ -214,7 +223,7 @@ class PlannedSchedule(PipelineScheduleMulti):
             last.output_chunks[:] = outputs if isinstance(outputs, list) else [outputs]
 
     def _connected(self) -> Pipeline:
-        """The connected pipeline; all ranks must call it at the same time."""
+        """Create and connect the pipeline. All ranks must call this at the same time."""
         stages, program = self._stages, self._plan
         self._modules = [stage.submod for stage in stages]
         group = self._options.get("data_group") or _shards_group(self._modules)
@@ -257,7 +266,8 @@ def _read(given: Plan) -> Program | Schedule:
 
 
 def _check_plan(schedule: Schedule, microbatches: int) -> None:
-    """Raise InputError if the program does not train like torch, or has other microbatches."""
+    """Raise InputError if the program does not train as torch does, or has another number of
+    microbatches."""
     passing, problem = schedule.problem.placement.passing, schedule.problem
     if passing is not Passing.ACTIVATIONS:
         raise InputError(f"program: passing: expected activations, got {passing.value}")
@@ -274,7 +284,8 @@ def _check_plan(schedule: Schedule, microbatches: int) -> None:
 
 
 def _check_stages(schedule: Schedule, stages: Sequence[_PipelineStageBase]) -> None:
-    """Raise InputError if the program places other stages on this rank of the stages' group."""
+    """Raise InputError unless the program places exactly these stages on this rank of their
+    group."""
     if not stages:
         raise InputError("stages: expected a PipelineStage or a list of them, got none")
     for i, stage in enumerate(stages):
@@ -305,7 +316,8 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 
 def _check_beside_lists(args: Sequence[Any], given: Mapping[str, Any]) -> None:
-    """Raise InputError for arguments that cannot be combined with lists of microbatches.
+    """Raise InputError for arguments of ``step`` that cannot be combined with lists of
+    microbatches.
 
     ``target=None``, which ``eval`` passes on, is allowed.
     """
@@ -321,7 +333,8 @@ def _check_beside_lists(args: Sequence[Any], given: Mapping[str, Any]) -> None:
 
 
 def _shards_group(modules: Sequence[nn.Module]) -> dist.ProcessGroup | None:
-    """The group over which ``fully_shard`` shards the stages; None if they are not sharded.
+    """The process group over which ``fully_shard`` shards the stages, or None if they are not
+    sharded.
 
     Raises InputError if the shards are also replicated.
     """
@@ -338,10 +351,10 @@ def _shards_group(modules: Sequence[nn.Module]) -> dist.ProcessGroup | None:
 
 
 def _by_microbatch(kwargs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The keyword arguments of all microbatches, by name.
+    """The keyword arguments of the stages by name, each with one value per microbatch.
 
-    Raises InputError if microbatches have different arguments, or if ``Pipeline.step`` has an
-    argument of the same name.
+    Raises InputError if microbatches have arguments of different names, or if ``Pipeline.step`` has
+    an argument of the same name.
     """
     names = kwargs[0].keys()
     for name in RESERVED & names:

@@ -1,4 +1,4 @@
-"""The public functions that need torch: ``measure`` and ``run``."""
+"""The public functions that need torch: :func:`measure` and :func:`run`."""
 
 from __future__ import annotations
 
@@ -38,16 +38,18 @@ def measure(
     dtype: str | None = None,
     **settings: Any,
 ) -> Measurement:
-    """Measure the stages of ``model`` and return their profile.
+    """Measure the stages or layers of ``model``, and the links between ranks; returns the measured
+    profile.
 
-    ``model``: a model source, or ``module:attribute``. ``stages``: the number of pieces; without
-    it, or with ``layers``, each layer is measured separately. ``ranks``: the number of processes,
-    by default that of stages. ``alone``: one process measures the stages one by one, and no links.
-    ``memory_limit``: the limit in bytes of activations per rank to write into the profile.
-    ``dtype``: for example ``float32``; None: the model's own.
+    ``model``: a model source, or ``module:attribute``. ``stages``: the number of stages to measure;
+    without it, or with ``layers``, each layer is measured separately. ``ranks``: the number of
+    processes, by default ``stages``. ``alone``: measure the stages one by one in a single process,
+    and no links. ``name``: the name of the profile. ``memory_limit``: the limit on each rank's
+    activations, in bytes, to be written into the profile. ``dtype``: the type of parameters and
+    activations, such as ``float32``, or None for the model's own.
 
-    The other settings are those of :func:`measure_profile`. Raises InputError for invalid settings,
-    and LaunchError if a rank fails.
+    ``settings``: further arguments of :func:`measure_profile`. Raises InputError for invalid
+    settings, and LaunchError if a rank fails.
     """
     if layers and stages is not None:
         raise InputError(f"stages: expected none beside layers, got {stages}")
@@ -83,14 +85,15 @@ def run(
     no_post_validation: bool = False,
     **settings: Any,
 ) -> RunResult | None:
-    """Train ``model`` with ``program``; returns the losses and times of the steps.
+    """Train ``model`` with ``program``; returns the losses, times and peak memory of the steps.
 
-    ``trace``: a file for the median step, a schedule with measured times. ``callbacks``: functions
-    called in this process after each step with its :class:`StepRecord`, or their names
-    ``module:attribute``; if they have a method ``close``, it is called at the end. ``quiet``: no
-    progress on standard error. The other settings are those of :class:`RunSettings`. Under
-    torchrun, all processes but the first return None. Raises InputError for invalid input, and
-    LaunchError if a rank fails.
+    ``trace``: the file for the median step, written as a schedule with measured times.
+    ``callbacks``: functions that this process calls after each step with its :class:`StepRecord`,
+    or their names ``module:attribute``; a method ``close`` of a callback, if there is one, is
+    called at the end. ``quiet``: print no progress to standard error. ``no_post_validation``: wait
+    for the norm of all gradients before each optimizer step. ``settings``: further settings, as in
+    :class:`RunSettings`. Under torchrun, all processes except the first return None. Raises
+    InputError for invalid input, and LaunchError if a rank fails.
     """
     loaded, where = read_program(program)
     chosen = RunSettings(progress=not quiet, post_validation=not no_post_validation, **settings)

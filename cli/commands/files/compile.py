@@ -21,7 +21,7 @@ from ...progress import ProgressDisplay
 
 @dataclass(frozen=True, kw_only=True)
 class CompileCommand(WritingCommand, CompileRequest):
-    """``pipeloom compile``."""
+    """The command ``pipeloom compile``: calls :func:`pipeloom.compile`, and writes the program."""
 
     def run(self) -> int:
         from pipeloom.ir.formats import dump_program

@@ -17,7 +17,8 @@ from ...output import check_output, print_json, say_words
 
 @dataclass(frozen=True, kw_only=True)
 class ExportCommand(WritingCommand, ExportRequest):
-    """``pipeloom export``."""
+    """The command ``pipeloom export``: calls :func:`pipeloom.export`, writes the text and prints
+    the flags."""
 
     def run(self) -> int:
         from pipeloom.ir.formats import write_text

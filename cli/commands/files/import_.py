@@ -18,7 +18,7 @@ from ...progress import ProgressDisplay
 
 @dataclass(frozen=True, kw_only=True)
 class ImportCommand(WritingCommand, ImportRequest):
-    """``pipeloom import``."""
+    """The command ``pipeloom import``: calls :func:`pipeloom.import_`, and writes the schedule."""
 
     def run(self) -> int:
         from pipeloom.planner.exchange import import_

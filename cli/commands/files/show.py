@@ -30,26 +30,27 @@ from ...progress import ProgressDisplay
 
 @dataclass(frozen=True, kw_only=True)
 class ShowCommand(Command):
-    """``pipeloom show``."""
+    """The command ``pipeloom show``: calls :func:`pipeloom.show`, and prints or writes the
+    picture."""
 
     files: Sequence[str] = field(metadata=place("FILE", "+"))
-    """schedule or program, - for standard input"""
+    """schedule or program file, - for standard input"""
     output: str = option("FILE", default="-", names=("-o", "--output"))
-    """where to draw; the extension gives the kind: .svg, .html, .png, .trace.json, .txt; the
-    terminal by default"""
+    """file to draw to; its extension gives the kind of picture: .svg, .html, .png, .trace.json,
+    .txt; the terminal by default"""
     measured: str | None = option("TRACE")
-    """file written by run --trace for the same schedule: draw it below, and list where its time
-    went"""
+    """file written by run --trace for the same schedule: also draw it, below the planned one, and
+    list where the run took longer"""
     memory: bool = option(default=False)
     """draw the memory of each rank over time below each timeline"""
     kind: str | None = option(kind=choice(*PICTURES.values()), names=("--as",))
-    """kind of picture, instead of the extension's"""
+    """kind of picture, instead of that given by the extension"""
     titles: Sequence[str] | None = option("TEXT", TEXT, names=("--title",), action="append")
-    """title of a panel; once for each file, in order"""
+    """title above a schedule; once for each file, in order"""
     colour: str = option(
         kind=choice("auto", "always", "never"), default="auto", names=("--colour", "--color")
     )
-    """colours in the terminal; auto uses them unless NO_COLOR is set"""
+    """colors in the terminal; auto uses them unless NO_COLOR is set"""
     columns: int | None = option("N", whole(20, 10_000))
     """width of the picture in the terminal"""
 

@@ -21,10 +21,14 @@ from ...output import answer
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyCommand(Command):
-    """``pipeloom verify``."""
+    """The command ``pipeloom verify``: calls :func:`pipeloom.verify` for each file, and prints the
+    results.
+
+    The exit code is not 0 if a file is invalid.
+    """
 
     files: Sequence[str] = field(metadata=place("FILE", "+"))
-    """schedule or program, or -"""
+    """schedule or program file, - for standard input"""
     certificate: str | None = option("FILE")
     """certificate of the schedule's lower bound, written by optimize --certificate"""
 

@@ -1,1 +1,2 @@
-"""Commands that plan schedules, cuts, placements and configurations."""
+"""Commands that plan: schedules, cuts of layers, placements, and configurations of a training
+run."""

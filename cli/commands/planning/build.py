@@ -26,7 +26,8 @@ from ...progress import ProgressDisplay
 
 @dataclass(frozen=True, kw_only=True)
 class BuildCommand(WritingCommand, BuildRequest):
-    """``pipeloom build``."""
+    """The command ``pipeloom build``: calls :func:`pipeloom.build` and writes the schedule, or
+    lists the families."""
 
     family: str = field(default="", metadata=place("FAMILY", "?"))
     profile: Any = field(default=None, metadata=place("PROFILE", "?"))

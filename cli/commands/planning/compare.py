@@ -21,7 +21,7 @@ from ...output import answer
 
 @dataclass(frozen=True, kw_only=True)
 class CompareCommand(Command, Quiet, CompareRequest):
-    """``pipeloom compare``."""
+    """The command ``pipeloom compare``: calls :func:`pipeloom.compare`, and prints the table."""
 
     def run(self) -> int:
         from pipeloom.planner.compare import compare

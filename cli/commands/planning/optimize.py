@@ -39,10 +39,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizeCommand(WritingCommand, Quiet, OptimizeRequest):
-    """``pipeloom optimize``."""
+    """The command ``pipeloom optimize``: calls :func:`pipeloom.optimize`, and writes the
+    schedule."""
 
     explain: bool = option(default=False)
-    """explain why no schedule is cheaper, and where this one idles"""
+    """explain why no schedule is cheaper, and where the one found idles"""
     certificate: str | None = option("FILE")
     """also write a certificate of the schedule's lower bound, which verify --certificate checks
     with code that shares nothing with the solver"""
@@ -66,8 +67,8 @@ class OptimizeCommand(WritingCommand, Quiet, OptimizeRequest):
         return 0 if certified or not self.certificate else 1
 
     def _check_certificate(self, path: str) -> None:
-        """Raises InputError if the certificate cannot be written to ``path``, or if the schedule
-        is."""
+        """Raise InputError if the certificate cannot be written to ``path``, or if that is the
+        schedule's file."""
         from pipeloom.ir.formats import check_writable
 
         if path == "-":
@@ -88,7 +89,10 @@ class OptimizeCommand(WritingCommand, Quiet, OptimizeRequest):
 
 
 def _certify(path: str, answer: Result) -> bool:
-    """Write the certificate; False, with a message, if there is none."""
+    """Write the certificate of ``answer`` to ``path``, and return True.
+
+    If there is no certificate, print a message and return False.
+    """
     from pipeloom.ir.formats import write_json
     from pipeloom.planner.results.certificate import shortfall
 

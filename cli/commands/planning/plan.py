@@ -23,10 +23,12 @@ from ...progress import interruptible, watched
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCommand(Command, Quiet, PlanRequest):
-    """``pipeloom plan``."""
+    """The command ``pipeloom plan``: calls :func:`pipeloom.plan`, prints the plan, and writes its
+    files."""
 
     output: str | None = option("DIR", names=("-o", "--output"))
-    """folder for the best plan's profile, schedule, program and other systems' flags"""
+    """folder for the best plan's profile, schedule and program, and for the flags of other
+    systems"""
 
     def run(self) -> int:
         from pipeloom.planner.plan import plan

@@ -24,10 +24,11 @@ from ...output import answer, check_output, finish
 
 @dataclass(frozen=True, kw_only=True)
 class PredictCommand(WritingCommand, PredictRequest):
-    """``pipeloom predict``."""
+    """The command ``pipeloom predict``: calls :func:`pipeloom.predict`, or
+    :func:`pipeloom.arithmetic` if there is no cluster, and prints the result."""
 
     output: str | None = option("FILE", names=("-o", "--output"))
-    """where to write the pipeline profile; - is standard output; not written by default"""
+    """file for the pipeline profile; - is standard output; not written by default"""
 
     def run(self) -> int:
         check_output(self)
@@ -45,7 +46,11 @@ class PredictCommand(WritingCommand, PredictRequest):
         return 0
 
     def _arithmetic(self, arguments: dict[str, Any]) -> int:
-        """Print the model's parameters, FLOPs and bytes, which do not depend on a device."""
+        """Print the model's parameters, FLOPs and bytes, which do not depend on a device.
+
+        ``arguments``: those of :class:`PredictRequest`. Raises InputError for options that need a
+        cluster.
+        """
         from pipeloom.planner.models.arithmetic import arithmetic
 
         for name in ("output", "schedule"):

@@ -19,7 +19,8 @@ from ...output import answer
 
 @dataclass(frozen=True, kw_only=True)
 class SweepCommand(Command, Quiet, SweepRequest):
-    """``pipeloom sweep``."""
+    """The command ``pipeloom sweep``: calls :func:`pipeloom.sweep`, which writes the files, and
+    prints the table."""
 
     def run(self) -> int:
         from pipeloom.planner.solving.workers import processes_here

@@ -1,8 +1,8 @@
 """Measures a model's stages and the links between ranks into a profile.
 
 All ranks compute at the same time while they are measured, as they do in a pipeline.
---model names a model source such as examples.gpt:small, which is in the checkout. Its module can be
-in the current folder.
+--model names a model source such as examples.gpt:small, which is in the checkout. The module of a
+source can also be in the current folder.
 
 --from makes the profile from ops that were measured elsewhere, and needs no torch. It reads traces
 of torch's profiler, of a pipeloom run or of torch.distributed.pipelining (one file per rank, or
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from pipeloom.ir.formats.measured_profile import Measurement
 
 UNSTEADY = 0.2
-"""Half the interquartile range of a time, relative to it, above which a note is printed."""
+"""If half the interquartile range of a measured time, relative to that time, exceeds this, a note
+is printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ class MeasureRequest(ModelRequest, MeasuredRequest):
     repeats: int = option("N", COUNT, default=10)
     """number of measured rounds, 10 by default"""
     alone: bool = option(default=False)
-    """measure in one process, one stage after another, without links"""
+    """measure in one process, one stage after another, and do not measure links"""
     recompute: bool = option(default=False)
     """also measure the recomputation of a forward and the memory held until then (t_r, m_r)"""
     offload: bool = option(default=False)
@@ -65,7 +66,8 @@ class MeasureRequest(ModelRequest, MeasuredRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileCommand(WritingCommand, ProfileFromRequest, MeasureRequest):
-    """``pipeloom profile``."""
+    """The command ``pipeloom profile``: calls :func:`pipeloom.measure`, or with ``--from``
+    :func:`pipeloom.profile_from`, and writes the profile."""
 
     def run(self) -> int:
         check_output(self)
@@ -109,8 +111,11 @@ class ProfileCommand(WritingCommand, ProfileFromRequest, MeasureRequest):
 
 
 def _words(measurement: Measurement) -> str:
-    """The measurement as text: one row per stage, each time with its interquartile range; messages
-    and copies."""
+    """The measurement as text for the terminal.
+
+    One table row per stage or layer, each time with its interquartile range; then lines on the
+    microbatch, messages and links; then notes.
+    """
     from pipeloom.ir.units import amount, counted, duration
 
     profile = measurement.profile

@@ -2,8 +2,8 @@
 
 A program compiled with --data-parallel can run in several replicas, each with its own data.
 
---model names a model source such as examples.gpt:small, which is in the checkout. Its module can be
-in the current folder.
+--model names a model source such as examples.gpt:small, which is in the checkout. The module of a
+source can also be in the current folder.
 
 example:
   pipeloom run program.json --model examples.gpt:small --steps 10 --trace measured.json
@@ -37,7 +37,7 @@ from ...output import check_apart, print_json, say_words
 if TYPE_CHECKING:
     from pipeloom.runtime.train.train import RunResult
 
-SHOWN = 100  # number of losses in the text
+SHOWN = 100  # maximum number of losses in the text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +50,8 @@ class RunRequest(ModelRequest):
     steps: int = option("N", COUNT, default=1)
     """optimizer steps, 1 by default"""
     seed: int = option("N", WHOLE, default=0)
-    """seed of dropout and of initial weights, 0 by default (the weights of hf: models have a seed=
-    setting)"""
+    """seed of dropout and of the initial weights, 0 by default (for hf: models, the setting seed=
+    of --model is the seed of the weights)"""
     pace: bool = option(default=False)
     """sleep so that each op takes at least its planned time, as if ranks that share cores had a
     device each"""
@@ -60,26 +60,26 @@ class RunRequest(ModelRequest):
     )
     """function to call after each step, or class of such a callback; can be repeated"""
     timeout: float = option("S", SECONDS, default=300.0)
-    """seconds to wait for a message, 300 by default; the run has no limit"""
+    """seconds to wait for a message, 300 by default; the run as a whole has no limit"""
     trace: str | None = option("FILE")
-    """write the median step as a schedule with measured times"""
+    """file for the median step: a schedule with measured times"""
     param_dtype: str | None = option(kind=DTYPE)
-    """mixed precision: compute with parameters, and send them, in this type; the optimizer keeps
-    them in --dtype"""
+    """mixed precision: compute with parameters in this type, and send them in it; the optimizer
+    keeps them in --dtype"""
     reduce_dtype: str | None = option(kind=DTYPE)
-    """type of gradients that are sent or summed over ranks; --param-dtype by default"""
+    """type in which gradients are sent or summed over ranks; --param-dtype by default"""
     clip_grad_norm: float | None = option("X", AMOUNT)
     """scale gradients down if their norm over the whole model exceeds X"""
     loss_scale: float | None = option("X", AMOUNT)
-    """multiply losses by X and divide gradients by it; a step with NaN or Inf is skipped and halves
-    X, 2000 steps without double it"""
+    """multiply losses by X and divide gradients by it; a step with NaN or Inf in its gradients is
+    skipped and halves X, 2000 steps in a row without them double it"""
     no_post_validation: bool = option(default=False)
-    """wait for the norm before the optimizer step, even if the program was compiled with
-    --post-validation"""
+    """wait for the norm of all gradients before the optimizer step, even if the program was
+    compiled with --post-validation"""
     check: bool = option(default=True, names=("--no-check",))
     """do not check in the first step that all ranks and replicas run the same job"""
     varying_shapes: bool = option(default=False)
-    """allow microbatches to change their shapes from step to step"""
+    """allow the shapes of microbatches to change from step to step"""
     replicas: int | None = option("R", COUNT)
     """replicas of a program compiled with --data-parallel, each with its own ranks and
     microbatches; by default, the profile's data_parallel, or as many as torchrun starts"""
@@ -88,15 +88,16 @@ class RunRequest(ModelRequest):
     every: int | None = option("N", COUNT)
     """steps between checkpoints"""
     resume: str | None = option("DIR")
-    """continue from a checkpoint, or from the last complete one in a folder, until --steps steps in
-    all; the program can differ"""
+    """continue from a checkpoint, or from the last complete one in a folder, until --steps steps
+    are done in total; the program can be another one"""
     eval_every: int | None = option("N", COUNT)
-    """number of steps between evaluations on the model source's eval_batch"""
+    """steps between evaluations on the model source's eval_batch"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunCommand(Command, RunRequest):
-    """``pipeloom run``."""
+    """The command ``pipeloom run``: calls :func:`pipeloom.run`, and prints losses, times and
+    memory."""
 
     def run(self) -> int:
         need_program(self.program)
@@ -148,8 +149,8 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
 
 
 def _outside(result: RunResult) -> str:
-    """The time of the measured step before the first op of all ranks and after the last, in
-    words."""
+    """The part of the measured step that is before the first and after the last op of all ranks, as
+    text."""
     step = result.seconds[result.measured_step - result.first_step] * 1e3
     return duration(max(0.0, step - result.measured.known_timing.makespan))
 
@@ -170,7 +171,7 @@ def _replicas(result: RunResult) -> str:
 
 
 def _losses(losses: Sequence[float]) -> str:
-    """The loss of each step; in a long run only the last ones."""
+    """The losses of all steps as text, or only the last ``SHOWN`` if there are more."""
     if len(losses) <= SHOWN:
         words = " ".join(f"{loss:.4f}" for loss in losses)
     else:

@@ -1,4 +1,4 @@
-"""Each layer's work, product by product."""
+"""The work of each layer of a model: its matrix products, other kernels, memory and parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from .sheet import Sheet
 
 
 def work_of(model: Model, run: TrainingRun) -> ModelWork:
-    """The work of each layer of ``model`` in ``run``. Equal decoder layers are one object."""
+    """The work of each layer of ``model`` in ``run``, in forward order.
+
+    Decoder layers with equal work are one and the same object.
+    """
     kinds = [(model.is_moe(index), model.window_of(index)) for index in range(run.layers)]
     made = {kind: _decoder(model, run, *kind) for kind in dict.fromkeys(kinds)}
     ends = [*[_prediction(model, run)] * model.mtp, _head(model, run)]

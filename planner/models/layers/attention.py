@@ -1,4 +1,4 @@
-"""The attention half of a decoder layer: norm, q, k and v, scores, output projection, addition."""
+"""The attention half of a decoder layer, from its norm to the residual addition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from .sheet import SEND, B, F, Sheet, W
 
 
 def write_attention(sheet: Sheet, model: Model, window: int | None) -> None:
-    """The kernels from the layer's input to the residual addition."""
+    """Add the kernels from the layer's input to the residual addition to ``sheet``.
+
+    ``window``: positions that a token attends to, or None for all before it.
+    """
     write_norm(sheet, model, "attention norm", kept=True)
     if model.latent is None:
         _write_qkv(sheet, model)
@@ -32,10 +35,11 @@ def write_attention(sheet: Sheet, model: Model, window: int | None) -> None:
 def write_norm(
     sheet: Sheet, model: Model, name: str, *, kept: bool = False, holds: bool = True
 ) -> None:
-    """A norm of the residual stream. Its input is held, and its output, which a product reads.
+    """Add a norm of the residual stream, with its input and output as held tensors.
 
-    F reads and writes one number per element; B reads two and writes one. ``kept``: the input is
-    not recomputed; ``holds``: false if another norm holds it.
+    F reads and writes one number per element; B reads two and writes one. The output is held until
+    W, because a matrix product reads it. ``kept``: the input stays in memory even if the layer is
+    recomputed. ``holds``: false if another norm already holds the same input.
     """
     size = sheet.spread * model.hidden * sheet.element
     sheet.passes(name, 2 * size, 3 * size)
@@ -46,10 +50,10 @@ def write_norm(
 
 
 def write_addition(sheet: Sheet, model: Model, name: str) -> None:
-    """The addition of a branch to the residual stream, after dropout if there is any, whose mask
-    has one byte per element.
+    """Add the addition of a branch (attention or feed-forward part) to the residual stream.
 
-    If layers have four norms, the branch is normed before the addition.
+    With dropout, the branch is masked first, and the mask is held with one byte per element. In
+    models with four norms per layer, the branch is normed before the addition.
     """
     count = sheet.spread * model.hidden
     size = count * sheet.element
@@ -65,12 +69,16 @@ def write_addition(sheet: Sheet, model: Model, name: str) -> None:
 
 
 def local_kv_heads(sheet: Sheet, model: Model) -> float:
-    """The number of heads of keys and values on a rank; 1 if there are fewer heads than ranks."""
+    """The number of heads of keys and values on a rank; 1 if there are fewer heads than tensor
+    parallel ranks."""
     return max(model.kv_heads / sheet.run.tp, 1.0)
 
 
 def _write_qkv(sheet: Sheet, model: Model) -> None:
-    """Queries, keys and values as one product, h x (a d + 2 a_kv d)."""
+    """Add queries, keys and values as one matrix product, h x (a d + 2 a_kv d).
+
+    h: hidden size; a and a_kv: heads of queries and of keys and values; d: width of a head.
+    """
     tp, dim, tokens = sheet.run.tp, model.head_dim, sheet.tokens
     sheet.enter("qkv", model.hidden)
     q, kv = model.query_width / tp, local_kv_heads(sheet, model)
@@ -91,10 +99,10 @@ def _write_qkv(sheet: Sheet, model: Model) -> None:
 
 
 def _write_latent(sheet: Sheet, model: Model, latent: LatentAttention) -> None:
-    """Low-rank q, k and v (DeepSeek-V2, 2024, equations 9 to 19).
+    """Add low-rank queries, keys and values (DeepSeek-V2, 2024, equations 9 to 19).
 
-    As in Megatron, each tensor parallel rank has the down-projections and runs them on its part of
-    the sequence; up-projections are divided by heads.
+    As in Megatron, each tensor parallel rank has the whole down-projections and runs them on its
+    part of the sequence, while up-projections are divided by heads.
     """
     nope, rope, tp = latent.nope_dim, latent.rope_dim, sheet.run.tp
 
@@ -117,8 +125,11 @@ def _write_latent(sheet: Sheet, model: Model, latent: LatentAttention) -> None:
 
 
 def _write_down(sheet: Sheet, model: Model, name: str, rank: int, beside: int) -> None:
-    """A down-projection to ``rank``, which is normed, and to ``beside``, which is not; then an
-    all-gather."""
+    """Add a down-projection and the all-gather of its result.
+
+    Its output has ``rank`` columns, which are normed, and ``beside`` further columns, which are
+    not.
+    """
     shape = (sheet.spread, model.hidden, rank + beside)
     sheet.linear(f"{name} down", *shape, bias=model.qkv_bias)
     size = sheet.spread * rank * sheet.element
@@ -130,19 +141,20 @@ def _write_down(sheet: Sheet, model: Model, name: str, rank: int, beside: int) -
 
 
 def share_of_pairs(keys: int, window: int | None) -> float:
-    """The share of pairs of positions that a causal mask leaves: one half, or less with a
+    """The fraction of all (query, key) pairs that a causal mask keeps: one half, or less with a
     window."""
     near = min(window or keys, keys) / keys
     return near - near**2 / 2
 
 
 def _write_flash(sheet: Sheet, model: Model, window: int | None) -> None:
-    """Fused attention: two products over pairs of positions in F, and five in B, one of which
-    recomputes scores (Dao, 2023, sections 2 and 4.1: B has 2.5 times F's FLOPs). One float32 per
-    row is held.
+    """Add fused attention (Dao, 2023, sections 2 and 4.1).
 
-    Context parallel ranks pass keys and values around a ring, in B with their gradients, and
-    accumulate each round's result (Liu et al., 2023, section 3).
+    F has two matrix products over pairs of positions. B has five, one of which recomputes the
+    scores, and hence 2.5 times F's FLOPs. One float32 per row of scores is held.
+
+    Context parallel ranks pass keys and values around a ring, in B also their gradients, and add up
+    the results of all rounds (Liu et al., 2023, section 3).
     """
     run, e = sheet.run, sheet.element
     heads = model.heads / run.tp
@@ -163,8 +175,11 @@ def _write_flash(sheet: Sheet, model: Model, window: int | None) -> None:
 
 
 def _write_ring(sheet: Sheet, size: float, result: float, gradients: float) -> None:
-    """The ring of context parallel ranks. ``size``: bytes of keys and values. Each addition reads
-    two tensors and writes one."""
+    """Add the ring on which context parallel ranks pass keys and values.
+
+    ``size``: bytes of a rank's keys and values; ``result`` and ``gradients``: bytes that each
+    further round adds to in F and in B. Each addition reads two tensors and writes one.
+    """
     more = sheet.run.cp - 1
     if more:
         added = ((F, result), (B, gradients))
@@ -174,11 +189,12 @@ def _write_ring(sheet: Sheet, size: float, result: float, gradients: float) -> N
 
 
 def _write_unfused(sheet: Sheet, model: Model) -> None:
-    """Unfused attention: scores and weighted sum as products over all pairs, with a softmax between
-    them (Korthikanti et al., 2022, section 4.1).
+    """Add unfused attention: two batched matrix products over all pairs of positions, for scores
+    and weighted sum, and a softmax between them (Korthikanti et al., 2022, section 4.1).
 
-    The softmax is held, with two bytes per pair and head; with dropout also its mask (one byte) and
-    its result (two): 5 a s^2 b in total.
+    The softmax is held, with two bytes per pair and head. With dropout, its mask (one byte) and its
+    result (two bytes) are held as well: 5 a s^2 b bytes in total for a heads, s positions and b
+    sequences.
     """
     run, e = sheet.run, sheet.element
     count = run.micro_batch * model.heads / run.tp

@@ -9,7 +9,8 @@ from .sheet import ALL_GATHER, ALL_REDUCE, F, Sheet, W
 
 
 def write_embedding(sheet: Sheet, model: Model) -> None:
-    """The embedding table, which tensor parallel ranks divide by words, and that of positions.
+    """Add the embedding table, which tensor parallel ranks divide by vocabulary entries, and the
+    table of learned positions, if any.
 
     With dropout, its mask is held (Korthikanti et al., 2022, section 4.3).
     """
@@ -17,7 +18,7 @@ def write_embedding(sheet: Sheet, model: Model) -> None:
     sheet.parameters(model.vocab * width, sheet.run.tp)
     sheet.parameters(model.positions * model.hidden)
     rows = sheet.tokens * width * sheet.element
-    # F reads and writes rows; W adds each to a row of a float32 gradient
+    # F reads and writes rows; W adds each row to one of a float32 gradient
     sheet.passes("embedding", 2 * rows, 3 * rows, W)
     if model.embedding_width is not None:
         sheet.hold("projection in input", rows, W)
@@ -33,12 +34,12 @@ def write_embedding(sheet: Sheet, model: Model) -> None:
 
 
 def write_head(sheet: Sheet, model: Model, *, owns: bool) -> None:
-    """The final norm, and the product with the vocabulary matrix and the loss, which are not
-    recomputed.
+    """Add the final norm, the matrix product with the vocabulary matrix, and the loss. The product
+    and the loss are never recomputed.
 
-    ``owns``: whether the matrix counts as this layer's. It does not if it is tied to the embedding
-    or belongs to another head; if the embedding is on another rank, a copy is held (``tied`` in
-    :class:`..work.Parameters`).
+    ``owns``: whether the vocabulary matrix counts as a parameter of this layer. It does not if it
+    is tied to the embedding or belongs to another head. In that case, if the embedding may be on
+    another rank (pp > 1), this layer holds a copy (``tied`` in :class:`..work.Parameters`).
     """
     tp, width = sheet.run.tp, model.embedding_width or model.hidden
     if model.final_norm:
@@ -60,13 +61,14 @@ def write_head(sheet: Sheet, model: Model, *, owns: bool) -> None:
 
 
 def _write_loss(sheet: Sheet, model: Model) -> None:
-    """Cross entropy with a divided vocabulary (Shoeybi et al., 2019, section 3).
+    """Add the cross entropy over a vocabulary that tensor parallel ranks divide (Shoeybi et al.,
+    2019, section 3).
 
-    Unfused, logits are copied to float32, which is held (Korthikanti et al., 2022, section 4.3); a
-    maximum, an exponential, a sum and a quotient move 22 bytes per logit in F, and 14 in B. Besides
-    this copy there are the logits with two bytes each, and their gradient in B. Fused, logits are
-    read twice and overwritten by their gradient. torch's own loss, which is assumed with ``fsdp``,
-    overwrites nothing: besides the log-softmax in float32 there are the float32 copy and a
+    Unfused: logits are copied to float32, and the copy is held (Korthikanti et al., 2022, section
+    4.3). With two-byte logits, a maximum, an exponential, a sum and a quotient move 22 bytes per
+    logit in F, and 14 in B. B also needs workspace for the gradient of the logits. Fused: logits
+    are read twice, and their gradient overwrites them. torch's own loss, which is assumed with
+    ``fsdp``, overwrites nothing: besides the log-softmax in float32 it needs the float32 copy and a
     gradient.
     """
     logits, e = sheet.tokens * model.vocab / sheet.run.tp, sheet.element
@@ -82,10 +84,10 @@ def _write_loss(sheet: Sheet, model: Model) -> None:
 
 
 def write_prediction(sheet: Sheet, model: Model) -> None:
-    """The first part of a multi-token prediction module (DeepSeek-V3, 2024, equation 21): norms of
-    the residual stream and of the next tokens' embeddings, and a projection of both.
+    """Add the first part of a multi-token prediction module (DeepSeek-V3, 2024, equation 21): norms
+    of the residual stream and of the next tokens' embeddings, and a projection of both.
 
-    Its embedding and head are the model's.
+    The module shares the model's embedding and head.
     """
     for name in ("stream", "embedding"):
         write_norm(sheet, model, f"{name} norm", kept=True)

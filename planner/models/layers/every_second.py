@@ -1,8 +1,9 @@
-"""``selective`` recomputation as in torchtitan: every second matrix product is kept.
+"""``selective`` recomputation as in torchtitan: the outputs of every second matrix product are
+kept.
 
 torchtitan's policy for single ops keeps the layer's input, the output of attention, and the outputs
-of every other matrix product; all else is recomputed before B. Here, half of each product's output
-is kept.
+of every other matrix product; all else is recomputed before B. As an average over products, this
+module keeps half of the output of each.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from ..work import Attention, Gemm, Held, LayerWork
 
 KEPT = frozenset({"attention norm input", "attention output", "attention row sums"})
 OUTPUTS = frozenset({"q", "k", "v", "activation input"})
-"""Held outputs of products. The outputs of the other two products are added to the residual
-stream."""
+"""Held tensors that are outputs of matrix products.
+
+The outputs of the two remaining products of a layer are added to the residual stream.
+"""
 
 
 def keep_every_second(work: LayerWork) -> LayerWork:
-    """The layer with this policy instead of its own recomputation."""
+    """The same layer, recomputed by this policy instead of the one that it was written with."""
     forward = [*work.of(OpKind.F)]
     later = [kernel for kernel in work.kernels if kernel.op in (OpKind.B, OpKind.W)]
     again = [replace(k, op=OpKind.R) for k in forward if not isinstance(k, Attention)]

@@ -1,4 +1,5 @@
-"""The feed-forward half of a decoder layer: norm, two or three matrices or experts, addition."""
+"""The feed-forward half of a decoder layer: norm, two or three matrices or experts, and
+addition."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ from .sheet import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, B, F, Sheet, W
 
 
 def write_feed_forward(sheet: Sheet, model: Model, experts: Experts | None) -> None:
-    """A dense feed-forward part, or a mixture of experts, over which tokens are evenly
-    distributed."""
+    """Add a dense feed-forward part (``experts`` is None) or a mixture of experts.
+
+    Tokens are assumed to be evenly distributed over the experts.
+    """
     write_norm(sheet, model, "feed-forward norm", holds=not model.parallel)
     if experts is None:
         sheet.enter("feed-forward", model.hidden)
@@ -26,8 +29,11 @@ def write_feed_forward(sheet: Sheet, model: Model, experts: Experts | None) -> N
 
 
 def _write_matrices(sheet: Sheet, model: Model, prefix: str, width: int, *, biases: bool) -> None:
-    """The input matrix h x f (two of them if gated), an activation function, and the output matrix
-    f x h. ``prefix``: of the kernels' names."""
+    """Add the input matrix h x f (two of them if gated), an activation function, and the output
+    matrix f x h.
+
+    h: hidden size; f: ``width``. The names of the kernels begin with ``prefix``.
+    """
     tokens, tp, hidden = sheet.tokens, sheet.run.tp, model.hidden
     wide = width * (1 + model.gated)
     sheet.linear(f"{prefix}in", tokens, hidden, wide, column=tp, bias=biases)
@@ -36,10 +42,10 @@ def _write_matrices(sheet: Sheet, model: Model, prefix: str, width: int, *, bias
 
 
 def _write_activation(sheet: Sheet, model: Model, name: str, count: float) -> None:
-    """The activation function for ``count`` elements.
+    """Add the activation function for ``count`` output elements.
 
-    F reads one number per element (two if gated) and writes one; B reads one more and writes as
-    many as F read. Held are its input (except for ReLU) and its output.
+    Per output element, F reads one number (two if gated) and writes one. B reads one more than F,
+    and writes as many as F reads. The input (except with ReLU) and the output are held.
     """
     size, inputs = count * sheet.element, 1 + model.gated
     sheet.passes(name, (inputs + 1) * size, (2 * inputs + 1) * size)
@@ -49,7 +55,7 @@ def _write_activation(sheet: Sheet, model: Model, name: str, count: float) -> No
 
 
 def _write_router(sheet: Sheet, model: Model, experts: Experts) -> None:
-    """Scores of all experts in float32, softmax or sigmoid, and top-k."""
+    """Add the router: scores of all experts in float32, softmax or sigmoid, and top-k."""
     shape = (sheet.spread, model.hidden, experts.count)
     sheet.linear("router", *shape, precision=Precision.FP32)
     sheet.parameters(experts.router_bias)
@@ -59,7 +65,7 @@ def _write_router(sheet: Sheet, model: Model, experts: Experts) -> None:
 
 
 def _write_shared(sheet: Sheet, model: Model, experts: Experts) -> None:
-    """The experts that every token uses."""
+    """Add the experts that every token uses."""
     sheet.enter("shared experts", model.hidden)
     _write_matrices(sheet, model, "shared experts ", experts.shared_width, biases=False)
     sheet.leave("shared experts", model.hidden)
@@ -68,12 +74,14 @@ def _write_shared(sheet: Sheet, model: Model, experts: Experts) -> None:
 
 
 def _write_experts(sheet: Sheet, model: Model, experts: Experts) -> None:
-    """Dispatch, experts, and combination.
+    """Add the dispatch of tokens to the chosen experts, the experts, and the combination of their
+    results.
 
-    Copies are sorted by expert and sent to the experts' ranks by an all-to-all (Lepikhin et al.,
-    2020, section 3.1), then gathered over the ranks that hold parts of the same experts. The
-    combination is the reverse, and the sum of each token's copies. As in Megatron, the copies'
-    weights are applied within the activation function, so that nothing is held.
+    A token is copied once for each chosen expert. The copies are sorted by expert and sent to the
+    experts' ranks by an all-to-all (Lepikhin et al., 2020, section 3.1), then gathered over the
+    ranks that hold parts of the same experts. The combination reverses this and sums the copies of
+    each token. As in Megatron, the router's weights are applied within the activation function, so
+    that no additional tensor is held for them.
     """
     run, tokens = sheet.run, sheet.spread * model.hidden * sheet.element
     copies = tokens * experts.chosen
@@ -89,7 +97,8 @@ def _write_experts(sheet: Sheet, model: Model, experts: Experts) -> None:
 
 
 def _write_grouped(sheet: Sheet, model: Model, experts: Experts) -> None:
-    """The matrices of a rank's experts, each as one grouped product (Gale et al., 2022)."""
+    """Add the matrices of a rank's experts, each as one grouped matrix product (Gale et al.,
+    2022)."""
     run, hidden = sheet.run, model.hidden
     local, width = experts.count / run.ep, experts.width / run.etp
     tokens = sheet.spread * experts.chosen * run.etp

@@ -1,4 +1,4 @@
-"""The record of a layer: kernels of each op, held tensors, parameters."""
+""":class:`Sheet` collects the work of a layer: kernels of each op, held tensors, and parameters."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND = CollectiveKind
 
 
 class Sheet:
-    """Collects the work of one layer of a run.
+    """Collects the work of one layer in a run.
 
-    ``tokens``: tokens of a microbatch on a rank; ``spread``: the same, divided by sequence
-    parallelism; ``element``: bytes of a number; ``again``: whether what is added is recomputed
-    before the backward; ``workspace``: as in :class:`..work.LayerWork`.
+    ``tokens``: tokens of a microbatch on a rank. ``spread``: tokens on a rank where sequence
+    parallelism divides them further. ``element``: bytes of a number. ``again``: whether what is
+    added from now on is recomputed before the backward. ``workspace``: as in
+    :class:`..work.LayerWork`.
     """
 
     def __init__(self, run: TrainingRun, *, recomputes: bool = True) -> None:
@@ -48,22 +49,31 @@ class Sheet:
         self._held: list[Held] = []
 
     def add(self, *kernels: Kernel) -> None:
-        """Add kernels that belong together. In B and W, such groups run in reverse order."""
+        """Add kernels of F, B and W that belong together.
+
+        In B and W, the groups added by successive calls run in reverse order.
+        """
         forward = [kernel for kernel in kernels if kernel.op is F]
         self._forward += forward
         self._recomputed += [replace(kernel, op=R) for kernel in forward if self.again]
         self._backward.append([kernel for kernel in kernels if kernel.op is not F])
 
     def hold(self, name: str, size: float, until: OpKind = B, *, kept: bool = False) -> None:
-        """Add a tensor of ``size`` bytes that is held from F on, or from R on if it is recomputed
-        and not ``kept``."""
+        """Add a tensor of ``size`` bytes that is held until the end of ``until``.
+
+        It is held from F on, or only from R on if the layer is recomputed and the tensor is not
+        ``kept``.
+        """
         self._held.append(Held(name, size, until, F, self.again and not kept))
 
     def parameters(
         self, count: int, split: float = 1, *, expert: bool = False, tied: bool = False
     ) -> None:
-        """Add ``count`` parameters, divided over ``split`` ranks. ``tied``: they are counted in
-        another layer, of which this one has a copy."""
+        """Add ``count`` parameters, divided over ``split`` ranks.
+
+        ``expert``: they belong to experts. ``tied``: they are counted in another layer, and this
+        layer has a copy of them.
+        """
         own, share = self._parameters, count / split
         if tied:
             self._parameters = replace(own, tied=own.tied + share)
@@ -73,8 +83,8 @@ class Sheet:
             self._parameters = replace(own, total=own.total + count, dense=own.dense + share)
 
     def passes(self, name: str, forward: float, backward: float, back: OpKind = B) -> None:
-        """Add an elementwise kernel in F and one in ``back``, which read and write these numbers of
-        bytes."""
+        """Add an elementwise kernel in F that moves ``forward`` bytes, and one in the op ``back``
+        that moves ``backward`` bytes. A kernel that moves nothing is left out."""
         moved = ((F, forward), (back, backward))
         self.add(*(Elementwise(name, op, size, 1) for op, size in moved if size))
 
@@ -90,10 +100,12 @@ class Sheet:
         bias: bool = False,
         precision: Precision | None = None,
     ) -> None:
-        """Add a product with a weight whose outputs (``column``) or inputs (``row``) are divided.
+        """Add a product Y = X A with a weight matrix A of ``inputs`` x ``outputs``.
 
-        F: Y = X A; B: dX = dY A'; W: dA = X' dY; each has 2 x rows x inputs x outputs FLOPs. With
-        division by rows, the bias is on each rank. The caller holds X; dY is held until W.
+        X has ``rows`` rows. ``column`` and ``row``: numbers of ranks over which the outputs or the
+        inputs are divided. F: Y = X A; B: dX = dY A'; W: dA = X' dY; without division, each has 2 x
+        rows x inputs x outputs FLOPs. If inputs are divided, each rank has the whole bias. The
+        gradient dY is held until W; the caller adds X as a held tensor.
         """
         self.product(name, (rows, outputs / column, inputs / row), precision=precision)
         self.parameters(inputs * outputs, column * row)
@@ -108,7 +120,10 @@ class Sheet:
         count: float = 1,
         precision: Precision | None = None,
     ) -> None:
-        """Add ``count`` products (m x k)(k x n) of activations with weights, in F, B and W."""
+        """Add ``count`` matrix products of activations (m x k) with weights (k x n), in F, B and W.
+
+        ``shape``: (m, n, k); ``precision``: of the operands, by default the run's.
+        """
         m, n, k = shape
         kind = precision or self.run.precision
         self.add(
@@ -122,16 +137,20 @@ class Sheet:
         """Add the collectives before a tensor parallel part (Korthikanti et al., 2022, figures 4 to
         6).
 
-        With sequence parallelism: all-gather in F and again in W, reduce-scatter in B; otherwise an
-        all-reduce in B.
+        With sequence parallelism: an all-gather in F and again in W, and a reduce-scatter in B;
+        otherwise an all-reduce in B. ``width``: elements per token.
         """
         divided = {F: ALL_GATHER, B: REDUCE_SCATTER, W: ALL_GATHER}
         kinds = divided if self.run.sequence_parallel else {B: ALL_REDUCE}
         self.collective(name, self.tokens * width * self.element, kinds)
 
     def leave(self, name: str, width: int) -> None:
-        """Add the collectives after a tensor parallel part: the conjugate of :meth:`enter`. dY is
-        gathered once, in B."""
+        """Add the collectives after a tensor parallel part, the conjugates of those of
+        :meth:`enter`.
+
+        With sequence parallelism: a reduce-scatter in F, and an all-gather of the output's gradient
+        in B, which W uses too; otherwise an all-reduce in F. ``width``: elements per token.
+        """
         divided = {F: REDUCE_SCATTER, B: ALL_GATHER}
         kinds = divided if self.run.sequence_parallel else {F: ALL_REDUCE}
         self.collective(name, self.tokens * width * self.element, kinds)
@@ -145,15 +164,19 @@ class Sheet:
         *,
         count: int = 1,
     ) -> None:
-        """Add one collective in each of these ops; none if the group has a single rank."""
+        """Add one collective in each op of ``kinds``, or nothing if the group has a single rank.
+
+        ``size``: bytes, as defined in :class:`..work.Collective`; ``count``: number of messages in
+        sequence.
+        """
         ranks = group.size(self.run)
         if ranks > 1:
             sent = (group, ranks, group.apart(self.run), size, count)
             self.add(*(Collective(name, op, kind, *sent) for op, kind in kinds.items()))
 
     def work(self, kind: WorkKind, name: str, message: float) -> LayerWork:
-        """The finished layer. ``message``: elements of the activation that is sent to a next
-        stage."""
+        """The finished layer. ``message``: elements of the activation that a rank sends to the next
+        stage if the model is cut after this layer."""
         back = [kernel for group in reversed(self._backward) for kernel in group]
         back.sort(key=lambda kernel: kernel.op is W)
         return LayerWork(

@@ -1,4 +1,4 @@
-"""From a preset's name, a file or a mapping to a :class:`..model.Model`."""
+""":func:`read_model`: from a preset's name, a file or a mapping to a :class:`..model.Model`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ..words import find_name
 from .huggingface import model_of
 
 PRESETS: dict[str, dict[str, Any]] = packaged(__package__, "presets.json")
-"""Well-known models by name, with the keys of their published configurations."""
+"""Well-known models by name, each with the keys of its published configuration."""
 PRESETS |= {
     name: PRESETS[words["same_as"]] for name, words in PRESETS.items() if "same_as" in words
 }
 
 ModelLike: TypeAlias = Model | Mapping[str, Any] | str | os.PathLike[str]
-"""A preset's name, a ``config.json`` or the folder of one, or its mapping."""
+"""A model, a preset's name, a ``config.json`` or the folder of one, or its content as a mapping."""
 
 
 def read_model(given: ModelLike, called: str = "MODEL") -> Model:
-    """Read a model. ``called``: the argument's name in errors.
+    """Read a model. ``called``: the argument's name in error messages.
 
     Raises InputError with one line per fault.
     """

@@ -1,7 +1,7 @@
-"""Models with the keys of Hugging Face's ``config.json``, or of data derived from it.
+"""Reads models with the keys of Hugging Face's ``config.json``, or of data derived from it.
 
-If a file has a ``model_type``, missing keys have that type's defaults in transformers 5. Without a
-type, the model is like Llama, and its sizes are required.
+If a file has a ``model_type``, missing keys have the defaults of that type in transformers 5.
+Without a ``model_type``, the model is assumed to be similar to Llama, and its sizes are required.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from ..model import Experts, LatentAttention, Model
 from ..words import MOST_LAYERS, Words
 
 TYPES: dict[str, dict[str, Any]] = packaged(__package__, "types.json")
-"""Types of models by name. ``defaults``: values that transformers uses for missing keys, as far as
-they matter here, including biases that a type always has. ``read``: the keys that transformers
-reads (for kimi_k2, its own code); it ignores all others. ``traits``: properties that no key
-expresses. The last three entries are feed-forward parts, for models without a type."""
+"""Model types by name. ``defaults``: values that transformers uses for missing keys, as far as they
+matter here, including biases that a type always has. ``read``: the keys that transformers reads
+(for kimi_k2, the keys that its own code reads); all other keys are ignored. ``traits``: properties
+that no key expresses. The last three entries are kinds of feed-forward part, for models without a
+type."""
 _KEYS = packaged(__package__, "keys.json")
 KNOWN = frozenset(_KEYS["counted"])
-"""Keys that affect the arithmetic."""
+"""The keys that affect the arithmetic."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _CHOSEN = "num_experts_per_tok"
 _HEADS = ("num_attention_heads", "n_head", "head_num")
@@ -30,7 +31,10 @@ _DROPOUTS = ("resid_pdrop", "hidden_dropout", "dropout", "attn_pdrop")
 
 
 def model_of(given: Mapping[str, Any], name: str) -> Model:
-    """The model that ``given`` describes. Raises InputError with one line per fault."""
+    """The model that the mapping ``given`` describes. Raises InputError with one line per fault.
+
+    ``name``: the model's name if ``given`` has none.
+    """
     kind = given.get("model_type", given.get("mlp"))
     kind = "swiglu" if kind in (None, "dense") else kind
     if not isinstance(kind, str) or kind not in TYPES:
@@ -155,7 +159,8 @@ def _experts(words: Words, kind: str, layers: int) -> Experts | None:
 
 
 def _dense(words: Words, layers: int) -> frozenset[int]:
-    """Indices of layers without experts: the first ones, all but every n-th, and listed ones."""
+    """The indices of layers without experts: the first ones, all but every n-th, and those listed
+    by ``mlp_only_layers``."""
     first = words.whole("first_k_dense_replace", default=0, least=0)
     every, step = (
         words.whole("moe_layer_freq", default=1),
@@ -175,8 +180,11 @@ def _window(words: Words) -> int | None:
 
 
 def _windowed(words: Words, traits: frozenset[str], layers: int) -> frozenset[int]:
-    """Indices of windowed layers: by ``layer_types``, or by each type's rule, in which every n-th
-    layer of a range is not windowed."""
+    """The indices of windowed layers.
+
+    They follow from ``layer_types``, or else from the model type's rule: every n-th layer of a
+    range attends to all positions, and the others in that range have a window.
+    """
     kinds = words.value("layer_types")
     if isinstance(kinds, list):
         return frozenset(i for i, each in enumerate(kinds) if each == "sliding_attention")

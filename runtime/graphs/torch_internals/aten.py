@@ -16,18 +16,18 @@ _aten = torch.ops.aten
 _LIFTS = {_aten.lift_fresh_copy.default, _aten.lift_fresh.default}
 _VIEWS = {_aten._unsafe_view.default, _aten._reshape_alias.default}
 _BINDINGS = (types.BuiltinFunctionType, types.MethodDescriptorType)
-_OTHERWISE = {"reduction", "indices"}  # arguments that the bindings take otherwise
+_OTHERWISE = {"reduction", "indices"}  # arguments that the bindings take in another form
 
-below_autograd = torch._C._AutoDispatchBelowAutograd  # a context in which autograd records nothing
+below_autograd = torch._C._AutoDispatchBelowAutograd  # a context in which autograd is disabled
 
 
 def draws(node: fx.Node) -> bool:
-    """Whether the call may draw random numbers, as attention does for dropout."""
+    """Whether the node is a call that may draw random numbers, as attention does for dropout."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def value_of(node: fx.Node) -> Any:
-    """Returns the fake tensor, or tuple of them, with the shape and dtype of the node's value."""
+    """Returns a fake tensor, or a tuple of them, with the shape and dtype of the node's value."""
     return node.meta.get("val")
 
 
@@ -46,7 +46,7 @@ def views(node: fx.Node) -> bool:
 
 
 def root_of(node: fx.Node) -> fx.Node:
-    """Returns the node that allocates the memory of this one's value."""
+    """Returns the node that allocates the memory of ``node``'s value: itself, unless a view."""
     while views(node):
         source = node.args[0]
         assert isinstance(source, fx.Node)
@@ -55,18 +55,18 @@ def root_of(node: fx.Node) -> fx.Node:
 
 
 def as_output(tensor: Tensor) -> Tensor:
-    """Returns an output of a traced computation as an independent tensor.
+    """Returns an output of a traced forward as a tensor that torch does not mark as a view.
 
-    A view of another tensor would be returned as a view of that tensor.
+    The graph would otherwise return a view together with the tensor of which it is a view.
     """
     found: Tensor = _aten._unsafe_view.default(tensor, tensor.shape)
     return found
 
 
 def direct(target: Any) -> Any:
-    """Returns the Python binding for an ATen call, which parses its arguments faster.
+    """Returns the Python binding of the ATen operator ``target``, which parses arguments faster.
 
-    Returns ``target`` itself if there is none or if it takes its arguments in another form.
+    Returns ``target`` itself if there is no binding or if it takes its arguments in another form.
     """
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return target
@@ -80,8 +80,8 @@ def direct(target: Any) -> Any:
 def check_constants(graph: fx.Graph, module: nn.Module, known: Iterable[Tensor]) -> None:
     """Raises TraceError if a graph contains a constant tensor that may change unnoticed.
 
-    Allowed are constants that the forward itself creates and those ``known``, if they require no
-    gradient.
+    ``module``: contains the graph's constants. Constants are allowed if the forward creates them
+    from numbers, or if they are one of the ``known`` tensors, and if they require no gradient.
     """
     places = {_place(x) for x in known}
     for node in graph.nodes:

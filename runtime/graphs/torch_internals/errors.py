@@ -1,4 +1,4 @@
-"""Reasons why a computation cannot be traced."""
+"""The error for a computation that cannot be traced, and its text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TraceError(Exception):
 
 
 def why(error: BaseException) -> str:
-    """Returns the reason why it cannot be traced, with the line of the model."""
+    """Returns the text of a TraceError for an ``error`` in a trace, with the line of the model."""
     if isinstance(error, _DATA):
         what = f"what it computes depends on values in tensors ({error})"
     else:

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.compiler import set_stance as as_written  # what torch.compile has made does not run
+from torch.compiler import set_stance as as_written  # to run functions without torch.compile
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import checkpoint
 
@@ -33,10 +33,11 @@ Function = Callable[..., Sequence[Tensor]]
 
 
 def trace_joint(module: nn.Module, inputs: Sequence[Tensor], forward: Forward) -> Joint:
-    """Returns the joint graph of ``forward(module, inputs)``, which returns a tuple of tensors.
+    """Returns the joint graph of ``forward(module, inputs)``, which returns a sequence of tensors.
 
-    Nothing is computed: only shape, dtype and ``requires_grad`` of ``inputs`` and of the module's
-    tensors are used. Raises TraceError, with the line of the model, if it cannot be traced.
+    Nothing is computed: only shape, strides, dtype and ``requires_grad`` of ``inputs`` and of the
+    module's tensors are used. Raises TraceError, with the line of the model, if ``forward`` cannot
+    be traced.
     """
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     own: dict[str, Tensor] = {**parameters, **buffers}
@@ -57,10 +58,10 @@ def trace_joint(module: nn.Module, inputs: Sequence[Tensor], forward: Forward) -
 
 
 def _places(module: nn.Module) -> dict[str, Tensor]:
-    """Returns the paths of all parameters and buffers, one path per registration.
+    """Returns all parameters and buffers by path, one path for each registration in a module.
 
-    A module that is reachable by several names counts once: a tensor that is replaced twice would
-    not be restored.
+    Only one path of a module with several names is used: a tensor that is replaced twice would not
+    be restored.
     """
     return {
         f"{path}.{name}" if path else name: tensor
@@ -78,7 +79,7 @@ def _leaf(tensor: Tensor) -> Tensor:
 
 
 class _Computation(nn.Module):
-    """A function as a module without parameters; all its tensors are arguments."""
+    """A function as a module without parameters; all tensors that it uses are arguments."""
 
     def __init__(self, function: Function) -> None:
         super().__init__()
@@ -98,12 +99,12 @@ def _exported(
     values: Sequence[Value],
     generators: Iterable[torch.Generator],
 ) -> Joint:
-    """Returns the joint graph of ``function`` for arguments of these shapes.
+    """Returns the joint graph of ``function`` for tensors like ``arguments``.
 
-    ``function`` takes tensors and returns a tuple of tensors. ``values``: the meaning of the
-    arguments. Nothing is computed. Random numbers may come from torch's generator and from
-    ``generators``. The graph returns gradients of all arguments that require one; in-place
-    operations are replaced. Raises TraceError.
+    Nothing is computed. ``values``: the meaning of each argument. ``function`` may draw random
+    numbers from torch's default generator and from ``generators``. The graph returns gradients of
+    all arguments that require one, and has no in-place operations. Raises TraceError if
+    ``function`` cannot be traced.
     """
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
@@ -136,7 +137,11 @@ _GRADIENTS = {Role.PARAMETER: Role.PARAMETER_GRADIENT, Role.INPUT: Role.INPUT_GR
 
 
 def _value(found: Any, values: Sequence[Value]) -> Value:
-    """Returns the meaning of a graph's input or output from torch's description."""
+    """Returns the meaning of a graph's input or output, given torch's description of it.
+
+    ``values``: the meaning of the traced function's arguments. Raises TraceError for an input or
+    output that a stage cannot have.
+    """
     from torch._functorch._aot_autograd import descriptors as desc
 
     match found:
@@ -161,9 +166,9 @@ def _of(value: Value, roles: dict[Role, Role]) -> Value:
 
 @contextmanager
 def _with_tensors(module: nn.Module, tensors: dict[str, Tensor]) -> Iterator[None]:
-    """A context that replaces the module's parameters and buffers by ``tensors``, by name.
+    """A context in which ``tensors`` replace the module's parameters and buffers, by path.
 
-    The forward may modify buffers in place. Raises TraceError if it replaces one.
+    A forward in it may modify buffers in place. Raises TraceError if it replaces a tensor.
     """
     found = dict(tensors)
     with _reparametrize_module(module, found):
@@ -187,14 +192,18 @@ _REFUSED: list[tuple[Any, str, Any]] = [
     *((place, "set_rng_state", _restored) for place in (torch, torch.random)),  # used by fork_rng
 ]
 _SEEDING = ("manual_seed", "manual_seed_all", "set_rng_state", "set_rng_state_all")
-"""Functions of an accelerator's module; its seeds are not checked otherwise."""
+"""Functions of torch's module for an accelerator that set its random state.
+
+A trace refuses them, as it does not compare the random states of accelerators.
+"""
 
 
 @contextmanager
 def _as_traced() -> Iterator[None]:
-    """A context that refuses what a graph cannot represent.
+    """A context for traces, in which calls that a graph cannot represent raise TraceError.
 
-    Functions compiled by torch.compile run uncompiled.
+    These are activation checkpointing, and setting random states. Functions compiled by
+    torch.compile run uncompiled.
     """
     from torch._dynamo import config
 

@@ -16,10 +16,11 @@ from .errors import TraceError, why
 def compiled(
     module: fx.GraphModule, inputs: Sequence[Tensor]
 ) -> Callable[[list[Tensor]], Sequence[Tensor]]:
-    """Returns ``module`` compiled by Inductor for ``inputs``, which are fake tensors.
+    """Returns ``module`` compiled by Inductor to a function, for tensors like ``inputs``.
 
-    The function takes its inputs as a list, which it empties. Random numbers are torch's. Inductor
-    caches the result on disk. Raises TraceError.
+    ``inputs`` are fake tensors. The function takes its inputs as a list, which it empties. Random
+    numbers are the same as without Inductor. Inductor caches the function on disk. Raises
+    TraceError if Inductor fails.
     """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner

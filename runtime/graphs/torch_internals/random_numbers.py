@@ -1,4 +1,4 @@
-"""Random numbers in traced stages: only draws that are calls in the graph are allowed."""
+"""Checks that a traced stage only draws random numbers by operations, which are in its graph."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ DRAWN = "its forward draws or seeds random numbers other than by operations on t
 
 @contextmanager
 def undrawn(own: Iterable[torch.Generator]) -> Iterator[None]:
-    """A context that restores the random state of all generators, including a stage's ``own``.
+    """A context for traces that on exit restores the states of random generators.
 
-    Raises TraceError if one of Python's or NumPy's was used, or one of torch's was seeded: a graph
-    would repeat none of that.
+    These are the generators of Python and NumPy, torch's default one and those in ``own``. Raises
+    TraceError if Python's or NumPy's generator was used, or one of torch's was seeded, since a
+    graph does not repeat that.
     """
     generators = [torch.default_generator, *own]
     before = random.getstate(), np.random.get_state(), [x.get_state() for x in generators]
     try:
-        random.seed(_SEED)  # a seed that models are unlikely to use
+        random.seed(_SEED)  # a seed that models hardly use themselves
         np.random.seed(_SEED)
         for generator in generators:
             generator.manual_seed(_SEED)
