@@ -100,8 +100,7 @@ class Splices:
         return [d * self.streams for d in range(1, longest + 1)]
 
     def best(self, periods: Sequence[int], copies: int, budget: Budget) -> Splice | None:
-        """Return the piece that adds the least cost per microbatch if it is repeated ``copies``
-        times.
+        """Return the piece that adds the least cost per microbatch, repeated ``copies`` times.
 
         With ``copies`` = -1, return the piece whose removal saves most. Returns None if no piece
         fits in memory, or if the budget ends before one was tried.
@@ -138,11 +137,11 @@ class Splices:
     def _spliced(
         self, cut: IntArray, turns: int, copies: int, names: IntArray
     ) -> tuple[IntArray, IntArray]:
-        """Return the order with ``copies`` more copies of a piece, in one array, and where the
-        ranks end.
+        """Return the order with ``copies`` more copies of a piece, and where the ranks end in it.
 
-        ``turns``: the number of ops of each class in the piece. ``names``: the microbatches of the
-        new order, by stream and position, (streams, microbatches per stream).
+        The order is one array of packed ops, rank after rank. ``turns``: the number of ops of each
+        class in the piece. ``names``: the microbatches of the new order, by stream and position,
+        (streams, microbatches per stream).
         """
         size = len(self._flat) // self._count * names.shape[1]
         source, turn = np.empty((2, size), dtype=np.int64)

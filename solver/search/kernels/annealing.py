@@ -135,10 +135,10 @@ def _moved(
 
 @lean
 def _shifted(lists: Lists, remat: Remat | None, pairs: PairTimes | None) -> tuple[int, int, int]:
-    """Shift ops of one rank, or make a pair; return the rank and the first and last position
-    changed.
+    """Shift ops of one rank, or make a pair.
 
-    Returns an empty range, such as (0, 0, -1), if nothing has changed.
+    Returns the rank, and the first and the last position changed; the last is less than the first
+    if nothing has changed.
     """
     offsets, reach, state = lists.offsets, lists.reach, lists.state
     stop = offsets[1:] if remat is None else remat.stop
