@@ -20,23 +20,24 @@ from ..core.tolerances import ROUNDING
 from ..core.unlike import typical
 
 STRICT = 1000.0  # an offset larger than any microbatch's place: a strict priority
-# memory is small if more than this share of a rank's limit times its work per microbatch is needed
-# for the memory-time of a microbatch: its memory times the time for which it is held
+# memory is small if a microbatch needs more than this share of the memory-time (memory times the time
+# for which it is held) that a rank has per microbatch
 CROWDED = 0.6
 SHARES, EXTRA, PERIODS = (0.0, 0.95, 1.0, 1.05), (0.5, 1.0), (1, 2, 3, 4, 5, 6, 7)
-"""With one stage per rank, possible gaps between F's as shares of :attr:`Stages.meeting`, extra shares
-that are added to every n-th gap, and values of n."""
+"""With one stage per rank, possible gaps between F's as shares of :attr:`Stages.meeting`, extra
+shares that are added to every n-th gap, and values of n."""
 SLOPES = (0.7, 1.0, 1.5, 2.0, 3.0, np.inf)
-"""With one stage per rank, possible differences between the ``AHEAD`` of a stage and of the next one;
-infinite: as many microbatches as fit in memory."""
+"""With one stage per rank, possible differences between the ``AHEAD`` of a stage and of the next
+one; infinite: as many microbatches as fit in memory."""
 
 M_B, M_W, INTO_F, INTO_B = range(7, 11)
 """Rows of :attr:`Stages.table`, after those by :class:`OpKind`."""
 KEY_F, KEY_B, AHEAD, RESERVE, DEFER, FILL, PATIENCE, KEEP, AGAIN, LEAD, STAY, GAP = range(12)
-"""Rows of :attr:`ListParameters.theta`, up to ``LEAD``; ``STAY`` and ``GAP`` are further kinds of moves."""
+"""Rows of :attr:`ListParameters.theta`, up to ``LEAD``; ``STAY`` and ``GAP`` are further kinds of
+moves."""
 NEVER, BESIDE, EVER = range(3)
-"""Whether a microbatch may keep its activations until its B, instead of being recomputed: not at all,
-only outside the memory that is reserved for an R, or there as well."""
+"""Whether a microbatch may keep its activations until its B, instead of being recomputed: not at
+all, only outside the memory that is reserved for an R, or there as well."""
 
 
 class Stages(NamedTuple):

@@ -48,7 +48,10 @@ _SAME = 1e-9  # relative: closer times and amounts count as equal
 
 
 class ZBV(ParametrizedFamily, VShapeFamily):
-    """``number``: C, the chunks that each rank has room for; None means 2 P."""
+    """``number``: C, the number of chunks (stages' M_B) that each rank has memory for.
+
+    None means 2 P, the memory of 1F1B.
+    """
 
     base = "zb-v"
     summary = (
@@ -67,7 +70,11 @@ class ZBV(ParametrizedFamily, VShapeFamily):
         return finished(problem, min(tries, key=lambda ways: ways.longest).order, self.name)
 
     def _improved(self, problem: Problem, fills: tuple[bool, ...]) -> Iterator[VBuilder]:
-        """Attempts with ever shorter longest waits; each knows the waits of the previous one."""
+        """Yield attempts whose longest wait of any rank gets ever shorter.
+
+        In each attempt after the first, a rank may wait as long as the rank that waited longest in
+        the attempt before. ``fills``: by leg, whether a W may run first to avoid a wait.
+        """
         stage, ranks = MeanStage.of(problem), problem.ranks
         chunks = self.number or 2 * ranks
         spare, least = [0.0] * ranks, inf
@@ -83,10 +90,11 @@ class ZBV(ParametrizedFamily, VShapeFamily):
 
 @dataclass(frozen=True)
 class _Rules:
-    """The rules that choose the next op. ``chunks``: the room on each rank.
+    """The rules that choose the next op, applied to the schedule ``ways``.
 
-    ``fills``: by leg, whether a W may run first to avoid a wait. ``spare``: by rank, how much less
-    it waited in an earlier attempt than the rank that waited longest.
+    ``chunks``: the number of chunks that each rank has memory for. ``fills``: for F down, F up, B
+    down and B up, whether a W may run first to avoid a wait. ``spare``: by rank, how much less it
+    waited in the previous attempt than the rank that waited longest.
     """
 
     ways: VBuilder
@@ -130,7 +138,10 @@ class _Rules:
                 leg = F_DOWN + F_UP - leg
 
     def _behind(self, rank: int) -> bool:
-        """Whether ``rank`` has run fewer F's than the previous rank, or no more F's up."""
+        """Return whether ``rank`` has run fewer F's than the previous rank, or no more F's up.
+
+        In the latter case, there must be F's up left to run.
+        """
         (down, up), (down_before, up_before) = (
             (self.ways.count(r, F_DOWN), self.ways.count(r, F_UP)) for r in (rank, rank - 1)
         )
@@ -151,7 +162,7 @@ class _Rules:
                 self._run(rank, leg)
 
     def _run(self, rank: int, leg: int) -> None:
-        """Run the op of ``leg``, after the W's that go before it."""
+        """Run the F or B of ``leg``, after the W's that go before it."""
         ways = self.ways
         ready = ways.ready(rank, leg)
         assert ready is not None
@@ -164,12 +175,15 @@ class _Rules:
         ways.run(rank, leg)
 
     def _patience(self, rank: int) -> float:
-        """How much longer ``rank`` may wait without exceeding the longest wait."""
+        """Return how much longer ``rank`` may wait in total without exceeding the longest wait.
+
+        That is the longest wait of any rank so far, or the one that the previous attempt allows.
+        """
         most = max(self.ways.longest, self.spare[rank])
         return most - self.ways.waited[rank]
 
     def _make_room(self, rank: int, leg: int) -> bool:
-        """Run W's until an F's chunk fits. Returns whether the F may run."""
+        """Run W's until one more chunk fits in memory for an F. Returns whether the F may run."""
         ways = self.ways
         below = ways.count(rank, F_DOWN) - ways.count(rank, F_UP)
         if leg == F_DOWN and below == self.chunks - 1:  # the last chunk is reserved for an F up

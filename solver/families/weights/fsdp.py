@@ -37,11 +37,11 @@ from ...weight_passing import round_orders
 from ..base import ParametrizedFamily, RoundRobinFamily, finished
 
 PREFETCHES = (0, 1)
-"""The possible depths K."""
+"""The possible prefetch depths K."""
 
 
 class FSDP(ParametrizedFamily, RoundRobinFamily):
-    """``number``: K, the prefetch depth; None means 1."""
+    """``number``: K, how many ops ahead weights are gathered (the prefetch depth); None means 1."""
 
     base = "fsdp"
     summary = "data parallel, weights gathered before F and B (:K ops ahead, 1 by default)"
@@ -60,7 +60,11 @@ class FSDP(ParametrizedFamily, RoundRobinFamily):
 
 
 def _transfers(rank: int, row: list[Op], lengths: list[int], ahead: int) -> Iterator[Transfer]:
-    """The transfers of weights that ``rank`` gathers, and of gradients that it sends to owners."""
+    """Yield the transfers of the weights that ``rank`` gathers and of the gradients that it sends.
+
+    ``row``: the rank's ops. ``lengths``: the number of ops of each rank. ``ahead``: the prefetch
+    depth, the number of ops before one in which its weights may be gathered.
+    """
     for i, op in enumerate(row):
         owner = op.stage % len(lengths)
         if owner == rank:
