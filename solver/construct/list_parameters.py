@@ -20,8 +20,8 @@ from ..core.tolerances import ROUNDING
 from ..core.unlike import typical
 
 STRICT = 1000.0  # an offset larger than any microbatch's place: a strict priority
-# memory is small if a microbatch needs more than this share of the memory-time (memory times the time
-# for which it is held) that a rank has per microbatch
+# memory is small if a microbatch needs more than this share of the memory-time (memory times the
+# time for which it is held) that a rank has per microbatch
 CROWDED = 0.6
 SHARES, EXTRA, PERIODS = (0.0, 0.95, 1.0, 1.05), (0.5, 1.0), (1, 2, 3, 4, 5, 6, 7)
 """With one stage per rank, possible gaps between F's as shares of :attr:`Stages.meeting`, extra

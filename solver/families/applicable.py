@@ -22,8 +22,7 @@ MANY_OPS = 100_000  # with more ops a family takes seconds to build
 
 
 def build_families(best: Incumbent) -> None:
-    """Build every family that supports the problem of ``best``, and offer the schedules to
-    ``best``.
+    """Build every family that supports the problem of ``best``, and offer their schedules.
 
     Families that need more memory are skipped. Stops early if the solve is over.
     """

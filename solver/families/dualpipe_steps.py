@@ -1,19 +1,19 @@
 """The steps that DualPipe and DualPipeV share: two chunks per rank, F's and BW's in pairs.
 
-A chunk is one of the rank's two stages. On its first chunks a microbatch passes ``turns`` ranks
-before it turns round (DualPipeV) or gets to the half of the ranks where the other direction enters
+A chunk is one of the rank's two stages. A microbatch passes the first chunks of ``turns`` ranks
+before it turns round (DualPipeV), or gets to the half of the ranks where the other direction enters
 (DualPipe). The rank at ``place`` among these has h = turns - 1 - place ranks after it. It runs the
-following steps, with F, B for the first chunk and f, b for the second; B and b are fused unless
-they are said to be two ops:
+following steps. F and B belong to the first chunk, f and b to the second; B and b are BW's except
+where B and W are two ops:
 
 1. 2 h times F
 2. place + 1 times F f
-3. h times b as two ops (B and W), W, f
+3. h times b as two ops (B, W), then f
 4. count - turns - h times the pairs F b and f B
 5. h times b and the pair f B
 6. place + 1 times b B; from the middle on, B and W are two ops, and the W's wait
-7. h times W B
-8. the remaining W's
+7. h times a waiting W, and a B whose W waits
+8. the waiting W's
 
 ``count`` microbatches pass each chunk in order. The steps need count >= 2 turns; with fewer
 microbatches, the order is that for count = 2 turns without the missing ones, which adds no

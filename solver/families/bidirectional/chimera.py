@@ -31,9 +31,9 @@ from .base import BidirectionalFamily
 
 @dataclass(frozen=True)
 class Chimera(BidirectionalFamily):
-    """``most``: the maximum number of microbatches of each direction that a rank holds.
+    """Chimera with at most ``most`` microbatches of each direction on a rank.
 
-    None: as many as with 1F1B.
+    ``most`` = None: as many as with 1F1B.
     """
 
     name = "chimera"

@@ -87,10 +87,10 @@ class VBuilder:
         return other if 0 <= other < self.ranks else None
 
     def _input(self, rank: int, leg: int) -> tuple[list[float] | None, float]:
-        """Return when the inputs of ``leg`` are produced, by microbatch, and their delay to
-        ``rank``.
+        """Return when the inputs of ``leg`` are produced, and their delay to ``rank``.
 
-        The list of times grows as ops are run. It is None if the leg needs no input.
+        The first result is a list of times by microbatch, which grows as ops are run, or None if
+        the leg needs no input.
         """
         other = self.comes_from(rank, leg)
         if other is not None:

@@ -27,9 +27,9 @@ from .base import VShapeFamily
 
 
 class Wave(ParametrizedFamily, VShapeFamily):
-    """``number``: K, how many times the stages go down the ranks and back up.
+    """The family of K waves: stages go K times down the ranks and back up.
 
-    None means the K of the profile's stages, or 1 if it has one stage per rank.
+    ``number``: K; None means that of the profile's stages, or 1 if it has one stage per rank.
     """
 
     base = "wave"

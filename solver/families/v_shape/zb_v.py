@@ -18,10 +18,12 @@ that reproduce the published figures:
    F, up if its input has arrived, else down.
 
 W's wait in a queue. A W runs in three cases: if an input arrives so late that the W fits in before
-it; if memory is full; and if the rank would otherwise have waited longer in total than the rank
-that has waited longest, or than an earlier attempt allows. Whether the last rule applies to B's
-down and to F's is free, which gives four schedules. Each is tried again with the waits of the last
-attempt allowed, as long as that reduces the longest wait. The best of all is taken.
+it; if memory is full; and if the rank would otherwise have waited longer, in total, than the rank
+that has waited longest so far, and longer than its spare. The spare is 0 in the first attempt. In
+the next one it is the difference between the longest wait of any rank in the previous attempt and
+the rank's own wait there. Attempts are repeated as long as the longest wait gets shorter. The third
+case may apply to B's down or not, and to F's or not, which gives four series of attempts. The best
+of all attempts is taken.
 
 The order is built for equal stages: mean times, mean delay, and memory for C chunks on each rank,
 by default 2 P, which is the P x M_B of 1F1B. An op is appended after the ops it needs, so there is
@@ -48,9 +50,9 @@ _SAME = 1e-9  # relative: closer times and amounts count as equal
 
 
 class ZBV(ParametrizedFamily, VShapeFamily):
-    """``number``: C, the number of chunks (stages' M_B) that each rank has memory for.
+    """ZB-V for a memory of C chunks (microbatches on one stage) per rank.
 
-    None means 2 P, the memory of 1F1B.
+    ``number``: C; None means 2 P, which is the memory of 1F1B.
     """
 
     base = "zb-v"
@@ -70,10 +72,11 @@ class ZBV(ParametrizedFamily, VShapeFamily):
         return finished(problem, min(tries, key=lambda ways: ways.longest).order, self.name)
 
     def _improved(self, problem: Problem, fills: tuple[bool, ...]) -> Iterator[VBuilder]:
-        """Yield attempts whose longest wait of any rank gets ever shorter.
+        """Yield attempts in which the longest total wait of a rank gets ever shorter.
 
-        In each attempt after the first, a rank may wait as long as the rank that waited longest in
-        the attempt before. ``fills``: by leg, whether a W may run first to avoid a wait.
+        Each rank of an attempt may wait at least as long as its *spare* in the previous attempt: by
+        how much the longest wait of any rank exceeded its own. ``fills``: for each leg (F down, F
+        up, B down, B up), whether a W may run first to avoid a wait.
         """
         stage, ranks = MeanStage.of(problem), problem.ranks
         chunks = self.number or 2 * ranks
@@ -175,9 +178,10 @@ class _Rules:
         ways.run(rank, leg)
 
     def _patience(self, rank: int) -> float:
-        """Return how much longer ``rank`` may wait in total without exceeding the longest wait.
+        """Return how much longer ``rank`` may wait.
 
-        That is the longest wait of any rank so far, or the one that the previous attempt allows.
+        In total it may wait as long as the rank that has waited longest so far, or for its
+        ``spare`` if that is more.
         """
         most = max(self.ways.longest, self.spare[rank])
         return most - self.ways.waited[rank]

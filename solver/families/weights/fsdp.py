@@ -41,7 +41,7 @@ PREFETCHES = (0, 1)
 
 
 class FSDP(ParametrizedFamily, RoundRobinFamily):
-    """``number``: K, how many ops ahead weights are gathered (the prefetch depth); None means 1."""
+    """Fully sharded data parallelism. ``number``: K, the prefetch depth in ops; None means 1."""
 
     base = "fsdp"
     summary = "data parallel, weights gathered before F and B (:K ops ahead, 1 by default)"

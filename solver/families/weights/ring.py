@@ -7,10 +7,11 @@ ops. If several ops are in one turn, those of the earlier microbatch go first.
 
 Stage s is owned by rank s, which keeps its weights and optimizer state. Three *items* of each stage
 move round the ring: a copy of the weights for the F's, a copy for the B's, and D, the accumulator
-of the gradient. A copy goes from the owner to the rank of its first use, and then to the next rank
-in every turn, whether it is used there or not, until the turn of its last use. D begins on the rank
-of its first use, moves in the same way, and is finally sent to the owner. A family must place its
-ops such that each item is where it is used: the phases of all uses of an item are equal mod P.
+of the gradient. A copy goes from the owner to rank 0 for its first use, and then to the next rank
+in every turn, whether it is used there or not, until the turn of its last use. D begins on rank 0
+with its first use, moves in the same way, and is then sent to the owner, from the last rank that
+added to it. A family must place its ops such that each item is where it is used: the phases of all
+uses of an item are equal mod P.
 
 A rank passes an item on when it has finished its turn. It has buffers for the items of the next
 turn before the last op of the current turn. Ops wait for the items that they use. So all
@@ -92,10 +93,9 @@ class Turns:
         return bisect_right(self._turn[rank], turn)
 
     def room(self, rank: int, turn: int) -> int:
-        """Return after how many ops ``rank`` has buffers for the weights and gradients of the next
-        turn.
+        """Return after how many ops ``rank`` has buffers for what is sent to it after ``turn``.
 
-        These are sent after ``turn``; the buffers are free before the rank's last op in ``turn``.
+        The buffers, for weights and gradients, are free before the rank's last op in ``turn``.
         """
         return max(self.done(rank, turn - 1), self.done(rank, turn) - 1)
 

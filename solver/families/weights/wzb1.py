@@ -2,8 +2,8 @@
 
 P stages on P ranks, P even; :mod:`.ring` defines turns, phases and D. The k-th microbatch of a
 rank, with s = 3P (k div 2) + P (k mod 2), runs F of stage j in phase s + j, B of stage P-1-j in
-phase s + P + 2j, and the W of that stage in the next phase. P = 2, M = 4 (rank 0 has microbatches 0 and 2; ``F10`` is stage 1, microbatch 0),
-with lines between the turns::
+phase s + P + 2j, and the W of that stage in the next phase. P = 2, M = 4 (rank 0 has microbatches 0
+and 2; ``F10`` is stage 1, microbatch 0), with lines between the turns::
 
     turn    0     1     2         3         4         5         6         7     8
     rank 0  F00 | F10 | B10 F02 | W10 F12 | B00 B12 | W00 W12 | B02     | W02 |
