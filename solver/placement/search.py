@@ -287,8 +287,7 @@ def placements(
 
 
 def cuts(profile: Profile) -> tuple[int, ...]:
-    """Return the numbers of stages per rank into which a profile with one stage per rank may be
-    cut.
+    """Return the numbers of stages per rank to try if the profile has one stage per rank.
 
     Only 1 if the stages name their layers, as it is not known whether their halves are whole
     layers.

@@ -74,10 +74,9 @@ class AnnealingStarts:
         self._known: list[tuple[float, Order]] = []
 
     def offer(self, rows: Order, method: str) -> None:
-        """Keep an order, and its variant with fused backwards, if they fit in memory and are among
-        the best.
+        """Keep an order if it fits in memory and is among the best, and offer it to the incumbent.
 
-        Both are offered to the incumbent as well.
+        The same is done with its variant in which adjacent B's and W's are fused.
         """
         problem = self._best.problem
         for each in (rows, fused_neighbours(problem, rows)):

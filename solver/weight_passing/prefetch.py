@@ -97,11 +97,11 @@ def _following(found: Sequence[Visit]) -> list[float]:
 
 
 def _given_up(held: dict[int, int], following: Sequence[float], newest: int) -> int:
-    """Return the stage to replace: the one needed again last, of those not used after visit
-    ``newest``.
+    """Return the stage whose buffer a new stage takes.
 
-    If all were used after it, return the one whose last use is longest ago. ``held``: the index of
-    the last visit of each stage that has a buffer. ``following``: result of :func:`_following`.
+    It is the one that is needed again last, of those not used after visit ``newest``; if all were
+    used after that visit, it is the one whose last use is longest ago. ``held``: the index of the
+    last visit of each stage that has a buffer. ``following``: result of :func:`_following`.
     """
     old = [stage for stage, visit in held.items() if visit <= newest]
     if not old:

@@ -130,11 +130,11 @@ class WeightPassingSearch:
         return least.excess, least.cost
 
     def _starts(self, rng: np.random.Generator) -> Iterator[WeightPassingParameters]:
-        """Yield parameters to start from: the fewest and the most rounds that fit, then random
-        ones.
+        """Yield the parameters from which to descend.
 
-        The former are combined with each route, and come in the order of their merits. In a round,
-        a rank runs a group of microbatches that share the weights that arrive.
+        First those with the fewest and the most rounds that fit in memory, with each route, by
+        merit; then random ones. In a round, the microbatches of a rank share the weights that
+        arrive.
         """
         most = [
             WeightPassingParameters(rounds=self._choices.most, route=route, home=route)
