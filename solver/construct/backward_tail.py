@@ -201,7 +201,11 @@ class TailBuilder:
                 return
 
     def _last_forwards(self) -> Iterator[tuple[int, float]]:
-        """Yield the index of each rank's last F, the earliest first, with the default patience."""
+        """Yield the index of the last F of each rank, the F that starts earliest first.
+
+        Each index is paired with :data:`PATIENCE`, the multiple of an op's duration for which a
+        rank waits for a better one.
+        """
         forwards = self._order & KIND_MASK == _F
         rows = [a + np.flatnonzero(forwards[a:b]) for a, b in pairwise(self._offsets)]
         last = np.array([row[-1] for row in rows if len(row)])

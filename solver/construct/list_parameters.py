@@ -238,7 +238,10 @@ def _plain(stages: Stages, entry: IntArray) -> ListParameters:
 
 
 def _space(made: ListParameters, stages: Stages, kind: ListKind, rng: np.random.Generator) -> None:
-    """Space the F's by about a multiple of the time after which two microbatches meet."""
+    """Set the minimum time between F's to about a multiple of :attr:`Stages.meeting`.
+
+    Microbatches that start this time apart meet without waiting.
+    """
     if kind is ListKind.SEVERAL_STAGES:
         turn = float(stages.work.max()) / len(made.entry)
         share = max(1, int(np.ceil(turn / stages.meeting))) + int(rng.integers(-1, 2))

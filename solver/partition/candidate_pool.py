@@ -105,9 +105,10 @@ class CandidatePool:
         return None if best is None else best.schedule
 
     def look(self, cut: Cut, cost: float, spent: StoppingCriterion = NEVER) -> float:
-        """Examine a cut: bound it and, if it may cost less than ``cost``, build a quick schedule.
+        """Examine a cut: bound it and, if it may cost less than ``cost``, build a schedule for it.
 
-        Its neighbors are queued. Returns the work done, in simulated ops.
+        The schedule is built without a search (:func:`.candidate.quick_schedule`). Neighboring cuts
+        are queued for :meth:`by_bound`. Returns the work done, in simulated ops.
         """
         self._queued.add(cut)
         problem = self._problem(cut)

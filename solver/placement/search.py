@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 StartSolve: TypeAlias = "Callable[[Problem, str], Solving]"
-"""A function that creates the solve of a problem, from the problem and the name of its placement."""
+"""A function that creates the solve of a problem from it and the name of its placement."""
 
 HOPE = 1 / 3  # share of the gap between cost and bound that further search is assumed to close
 LEAST_SECONDS = 0.5
@@ -125,9 +125,10 @@ class SuccessiveHalving:
         )
 
     def run(self, start: StartSolve, seconds: float) -> None:
-        """Search for ``seconds`` in total.
+        """Search for ``seconds`` in total; if that is infinite, run each search to its own end.
 
-        Without a limit, run each search that may still win to its own end.
+        Only placements that may still win are searched. ``start``: creates the solve of a
+        placement.
         """
         self._time = TimeLimit(seconds)
         self._begin(start)

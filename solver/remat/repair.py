@@ -31,11 +31,11 @@ from ..core.relaxations import offloadable, plain, recomputable
 from ..core.tolerances import ROUNDING
 
 FARTHEST = 6  # an L is moved forward past at most this many ops of its rank
-MORE = (1.25, 1.6, 2.2, 3.5)  # multiples of the memory limits for which schedules are searched
+MORE = (1.25, 1.6, 2.2, 3.5)  # multiples of the memory limits for which to search schedules
 LOST = ((1.0, 1.0), (0.25, 1.0), (1.0, 0.25), (1.0, np.inf), (np.inf, 1.0))
 """Pairs of weights: of the time lost by R's and by early W's, and of that lost by waiting for copies;
 if a weight is infinite, the respective means is never used."""
-# fixed cost of each recomputation or offload, in mean T_F's (1 if that is 0), so that few are used
+# fixed cost of a recomputation or offload, in mean T_F's (1 if these are 0), so that few are used
 LITTLE = 0.1
 
 _Pair = tuple[int, int]  # stage and microbatch
@@ -57,10 +57,10 @@ def roomier(problem: Problem) -> Iterator[Problem]:
 
 
 def fitted(problem: Problem, rows: Order) -> Iterator[Order]:
-    """Yield orders that fit in memory, made from the order ``rows`` with several weights.
+    """Yield orders that fit in memory, made from the order ``rows`` by recomputation and offload.
 
-    ``rows`` is for the problem without recomputation and offload. Weights for which a rank cannot
-    be made to fit yield nothing.
+    ``rows`` is for the problem without these. There is at most one result for each pair of weights
+    in :data:`LOST`, and none if some rank cannot be made to fit.
     """
     rows = tuple(map(split_backwards, rows))
     timing = simulate(Schedule(plain(problem), rows))
@@ -73,10 +73,10 @@ def fitted(problem: Problem, rows: Order) -> Iterator[Order]:
 
 
 class _Fit:
-    """Chooses what to recompute or offload, rank by rank.
+    """Chooses which microbatches to recompute or offload, rank by rank.
 
-    ``again``: the weight of the time lost by R's. ``out``: that of the time lost by waiting for
-    copies.
+    ``again``: the weight of the time lost by R's and by early W's. ``out``: the weight of the time
+    lost by waiting for copies to or from the host.
     """
 
     def __init__(self, problem: Problem, again: float, out: float) -> None:

@@ -49,11 +49,12 @@ BUILT = 4  # work to build and time an op, in simulated ops
 
 
 class Splice(NamedTuple):
-    """A piece of a schedule: ``period`` microbatches, from the cut ``cut`` on.
+    """A piece of a schedule: the next ops of each class after a cut in time.
 
-    ``cut``: how many ops of each class (kind, stage and stream) are before the piece. ``cost``: by
-    how much each microbatch that is added raises the cost of the schedule, or each that is removed
-    lowers it.
+    A class is all ops of one kind, stage and stream. ``cut``: how many ops of each class are before
+    the piece. ``period``: the number of microbatches, of all streams, whose ops the piece has.
+    ``cost``: by how much each microbatch that is added raises the cost of the schedule, or each
+    that is removed lowers it.
     """
 
     cut: IntArray
@@ -102,8 +103,9 @@ class Splices:
     def best(self, periods: Sequence[int], copies: int, budget: Budget) -> Splice | None:
         """Return the piece that adds the least cost per microbatch, repeated ``copies`` times.
 
-        With ``copies`` = -1, return the piece whose removal saves most. Returns None if no piece
-        fits in memory, or if the budget ends before one was tried.
+        With ``copies`` = -1, return the piece whose removal saves most. ``periods``: the numbers of
+        microbatches that the piece may have. Returns None if no piece fits in memory, or if the
+        budget ends before one was tried.
         """
         found, least = None, inf
         for period in periods:

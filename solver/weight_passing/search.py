@@ -39,7 +39,7 @@ from .round_orders import rows, within_limit
 from .streaming import Route, default_owners, streamed
 
 RESTARTS = 100
-PATIENCE = 16  # with `by_step`, maximum number of restarts without success, as a bound rarely ends it
+PATIENCE = 16  # maximum of vain restarts with `by_step`, as shortest steps are rarely proven
 BUILDING = 500  # work to build an op and its transfers, in simulated ops
 PLAYING = 1500  # work to compute the step, per op, in simulated ops
 DIGITS = 9  # costs are rounded to this many digits before they are compared
@@ -162,8 +162,7 @@ class WeightPassingSearch:
         return sorted(merits, key=merits.__getitem__)
 
     def _descend(self, now: WeightPassingParameters) -> None:
-        """Coordinate descent from ``now``: vary one parameter at a time until no change improves
-        it.
+        """Run coordinate descent from ``now``: vary one parameter at a time until no change helps.
         """
         merit, names = self._merit(now), list(self._choices.values(now))
         left = len(names)

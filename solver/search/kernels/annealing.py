@@ -59,12 +59,12 @@ def anneal(  # noqa: PLR0917
     best: IntArray,  # (T,) out: the best order found, if it costs less than best_cost
     best_cost: float,
     makespan: bool,
-    hot: float,  # temperature of the first move, in units of cost; `cold`: of the last
-    cold: float,
+    hot: float,  # temperature of the first move, in units of cost
+    cold: float,  # temperature of the last move
     moves: int,
     stopped: npt.NDArray[np.bool_],  # (1,) ends the search when another thread sets it
 ) -> float:
-    """Simulated annealing with ``moves`` moves, starting from the order in ``lists``.
+    """Change the order in ``lists`` by simulated annealing with ``moves`` moves.
 
     The temperature falls geometrically from ``hot`` to ``cold``. Returns the cost of ``best``,
     which is ``best_cost`` if no cheaper order was found.

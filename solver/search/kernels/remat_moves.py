@@ -29,8 +29,8 @@ def change_choices(
 ) -> tuple[int, int, int]:
     """Change whether some microbatches of a random stage are recomputed, offloaded or fused.
 
-    The microbatches are consecutive. Returns the stage's rank, and the first and last position of
-    its part of the order, or (0, 0, -1) if nothing has changed.
+    The microbatches are consecutive. Returns the stage's rank, and the first and the last position
+    of this rank's part of the order, or (0, 0, -1) if nothing has changed.
     """
     stage = int(random(state) * owner.shape[0])
     row = int(random(state) * remat.allowed.shape[0])
