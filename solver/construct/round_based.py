@@ -40,12 +40,12 @@ SCALE = 0.3  # standard deviation of a budget's change, in mean T_W's
 class RoundParameters(NamedTuple):
     """The heuristic parameters of round-based construction; arrays are by stage, (S,).
 
-    ``warm``: the number of F's before the first B, and the maximum number of microbatches between F
-    and B. ``budget``: how long a stage may idle after its first F. ``yields``: whether a stage
-    skips its F in a round if the next stage's B would arrive before that F ends. ``shared``:
-    whether every stage may idle as long as the stage that has idled most, whatever its budget.
-    ``lockstep``: whether a stage takes no F in a round, other than the first, in which the next
-    stage takes none.
+    In each round, a stage runs one F or none, then one B. ``warm``: the number of F's in the first
+    round, and the maximum number of microbatches between F and B. ``budget``: how long a stage may
+    idle after its first F. ``yields``: whether a stage runs no F in a round if the next stage's B
+    would arrive before that F ends. ``shared``: whether every stage may idle as long as the stage
+    that has idled most, whatever its budget. ``lockstep``: whether a stage runs no F in a round,
+    other than the first, in which the next stage runs none.
     """
 
     warm: IntArray

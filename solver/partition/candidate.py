@@ -61,7 +61,10 @@ def quick_schedule(
 
 
 def effort(problem: Problem) -> float:
-    """Return the work of a bound and a quick schedule for ``problem``, in simulated ops."""
+    """Return the work of a bound and a quick schedule for ``problem``, in simulated ops.
+
+    A quick schedule is one that is built without a search.
+    """
     size = 3 * problem.stages * problem.microbatches
     constructed = len(set(problem.placement.owners)) == problem.stages
     listed = DRAWN * LIST_OP * size * max(1, problem.stages // problem.ranks)

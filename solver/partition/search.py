@@ -105,10 +105,10 @@ class Refinement:
         return [one for one in ranked if one.may_cost_less(cost) and one not in done]
 
     def _first(self, number: int) -> list[CutCandidate]:
-        """Return the ``number`` best cuts by quick schedule (one that was built without a search).
+        """Return the ``number`` best cuts by the schedules that were built without a search.
 
         The balanced cut of the best placement takes the last position if it is not among them,
-        because the best of many quick schedules may be the best by chance.
+        because the best of many such schedules may be the best by chance.
         """
         ranked = self._ranked()
         balanced = self._pool_of(ranked[0]).balanced

@@ -251,7 +251,8 @@ def best_placement(
 
 
 def _entry(problem: Problem) -> TriedPlacement:
-    """Return a contender with its bound, or an entry with the reason why nothing fits."""
+    """Return the placement of ``problem`` with its bound, or with the reason why no schedule fits.
+    """
     placement, note = problem.placement, assumed(problem)
     name = placement.name
     if placement.kind is PlacementKind.CUSTOM:

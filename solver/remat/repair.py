@@ -33,8 +33,8 @@ from ..core.tolerances import ROUNDING
 FARTHEST = 6  # an L is moved forward past at most this many ops of its rank
 MORE = (1.25, 1.6, 2.2, 3.5)  # multiples of the memory limits for which to search schedules
 LOST = ((1.0, 1.0), (0.25, 1.0), (1.0, 0.25), (1.0, np.inf), (np.inf, 1.0))
-"""Pairs of weights: of the time lost by R's and by early W's, and of that lost by waiting for copies;
-if a weight is infinite, the respective means is never used."""
+"""Pairs of weights: of the time lost by R's and early W's, and of the time lost by waiting for
+copies. If a weight is infinite, the respective means is never used."""
 # fixed cost of a recomputation or offload, in mean T_F's (1 if these are 0), so that few are used
 LITTLE = 0.1
 
@@ -223,7 +223,8 @@ class _Fit:
     def _rate(self, weight: float, lost: float, free: float, size: float) -> float:
         """Return the weighted time lost per memory freed and time for which it is free.
 
-        ``lost``: the time lost. ``free``: the time. ``size``: the memory.
+        ``lost``: the time lost. ``free``: the time for which memory is free. ``size``: how much
+        memory is freed.
         """
         if size <= 0:
             return float("inf")

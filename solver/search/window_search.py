@@ -71,9 +71,9 @@ class WindowSearch:
         return self._known and self._room() >= ROOM
 
     def _room(self) -> float:
-        """Return the number of pairs of ops for which half of a window's time suffices.
+        """Return for how many pairs of ops a model can be built in half of a window's time.
 
-        That half is for building the model. The number may be negative.
+        The number may be negative.
         """
         seconds = self._best.budget(SHARE, SECONDS).seconds_left
         return (seconds / 2 - OP * self._ops) / self._pair

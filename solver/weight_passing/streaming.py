@@ -58,12 +58,15 @@ class Route(Enum):
 class Streaming:
     """Parameters of the transfers.
 
-    ``buffers``: the number of each rank's buffers for the weights of stages that it does not own.
-    ``route``: the route of the weights. ``collections``: how many times per iteration each rank
-    sends its part of a stage's gradient (a D). ``lead``: for how many visits of other stages a
-    stage's weights stay in their buffer, if possible (:mod:`.prefetch`). ``home``: the route of the
-    D's; None means that of the weights. ``opening``: the number of stages whose first copies use
-    the fan, whatever the route, because ranks have nothing else to do while they wait for these.
+    - ``buffers``: the number of each rank's buffers for the weights of stages that it does not own.
+    - ``route``: the route of the weights.
+    - ``collections``: how many times per iteration each rank sends its part of a stage's gradient
+      (a D).
+    - ``lead``: a stage that a rank has used in one of its last ``lead`` visits keeps its buffer if
+      possible; a visit is a sequence of successive ops of one stage (:mod:`.prefetch`).
+    - ``home``: the route of the D's; None means that of the weights.
+    - ``opening``: the number of stages whose first copies use the fan, whatever the route, because
+      ranks have nothing else to do while they wait for these copies.
     """
 
     buffers: int = 2

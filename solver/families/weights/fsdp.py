@@ -2,9 +2,9 @@
 
 Rank r runs all stages of microbatches r, P + r, 2P + r, ..., one microbatch after the other: F of
 stages 0 .. S-1, then BW of stages S-1 .. 0. Rank s mod P owns stage s. Before each F and each BW
-the weights are gathered from their owner. After each BW the gradient is sent to the owner. A
-rank keeps neither. P = 2, two stages, prefetch depth 0 (w: a rank waits for weights, d: for a gradient to
-leave or arrive)::
+the weights are gathered from their owner. After each BW the gradient is sent to the owner. A rank
+keeps neither. P = 2, two stages, prefetch depth 0 (w: a rank waits for weights, d: for a gradient
+to leave or arrive)::
 
     rank 0   F0 w F1 w B1 d B0 d F0 w F1 ...
     rank 1   w F0 F1 B1 d w B0 d w F0 ...

@@ -267,10 +267,11 @@ def note(order: IntArray, low: int, high: int, place: IntArray) -> None:
 def _follows_at_once(
     order: IntArray, start: FloatArray, end: FloatArray, at: int, first: int
 ) -> bool:
-    """Return whether the op at position ``at`` follows the previous op without a pause.
+    """Return whether the op at position ``at`` starts when the previous op of its rank ends.
 
-    O's and L's in between are skipped, as they are copies that run beside the ops; but an op may
-    also have to wait for the end of an O. ``first``: position of the rank's first op.
+    O's and L's in between are ignored, as their copies run at the same time as other ops. The
+    result is also True if the op starts when such an O ends. ``first``: position of the rank's
+    first op.
     """
     before = at - 1
     while before >= first and kind_of(order[before]) >= _O:
