@@ -42,8 +42,7 @@ class Constructor:
         self._b_end = np.empty_like(self._f_end)
 
     def build(self, parameters: RoundParameters) -> Order | None:
-        """Return the packed ops of each rank, one array per rank, or None if the rounds get stuck.
-        """
+        """Return the order, one array of packed ops per rank, or None if the rounds get stuck."""
         c = self.linear
         order = np.empty((c.stages, 3 * c.microbatches), dtype=np.int64)
         complete = round_schedule(c, parameters, order, self._f_end, self._b_end)

@@ -117,7 +117,9 @@ class ListRun(NamedTuple):
 
     @classmethod
     def of(cls, stages: Stages, ops: int = 3) -> ListRun:
-        """Allocate the arrays. ``ops``: ops per microbatch and stage; 3, or 4 with recomputation.
+        """Allocate the arrays.
+
+        ``ops``: the number of ops per microbatch and stage: 3, or 4 with recomputation.
         """
         size, ranks, microbatches = len(stages.owner), len(stages.limit), stages.names.shape[1]
         return cls(
@@ -147,7 +149,9 @@ def list_schedule(  # noqa: PLR0917
     makespan: bool,
     run: ListRun,
 ) -> float:
-    """Write an order to ``run`` and return its cost; infinite if memory lets no further op start.
+    """Write an order to ``run`` and return its cost.
+
+    The cost is infinite if memory does not let all ops run.
     """
     table, owner, own, offsets, limit, names = stages[:6]
     theta, gap, entry, stay, _ = parameters

@@ -108,8 +108,7 @@ def round_parameters(
 
 
 def _shapes(warm: IntArray) -> tuple[IntArray, ...]:
-    """Return ``warm``, preceded by a variant of it that falls from stage to stage if it does not.
-    """
+    """Return ``warm``, preceded by a variant that falls from stage to stage if it does not."""
     falling = warm.copy()
     for i in range(1, len(warm)):
         falling[i] = max(1, min(falling[i], falling[i - 1] - 1))

@@ -52,10 +52,11 @@ class DualPipeStep:
 
 
 class DualPipeSteps:
-    """The steps of the rank at ``place`` among ``turns`` ranks, as a list in ``steps``.
+    """The ops of one rank of DualPipe or DualPipeV in order, as a list in ``steps``.
 
-    ``count``: the number of microbatches that pass each of the rank's two chunks. A microbatch
-    passes the ``turns`` ranks before it turns round or meets the other direction.
+    A microbatch passes ``turns`` ranks before it turns round or gets to the half of the ranks where
+    the other direction enters; ``place`` is the rank's position among these. ``count``: the number
+    of microbatches that pass each of the rank's two chunks.
     """
 
     def __init__(self, place: int, turns: int, count: int) -> None:

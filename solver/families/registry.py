@@ -41,7 +41,8 @@ FAMILIES: dict[str, Family] = {
     )
 }
 
-# families with optimizer steps within an iteration; they train differently from all others
+# families with optimizer steps within an iteration: they train differently, so they cannot replace
+# other families
 ASYNCHRONOUS = ("pipedream",)
 
 

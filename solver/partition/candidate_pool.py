@@ -161,8 +161,7 @@ class CandidatePool:
         return min(self.bound, cost) if left is None else max(self.bound, least)
 
     def by_bound(self) -> Cut | None:
-        """Return the queued cut with the lowest bounds of single ranks, or None if there is none.
-        """
+        """Return the queued cut with the lowest bounds of single ranks, or None without one."""
         while self._queue:
             _, cut = heapq.heappop(self._queue)
             if cut not in self.candidates:
@@ -170,8 +169,7 @@ class CandidatePool:
         return None
 
     def near_the_best(self) -> Cut | None:
-        """Return a neighbor of the best cut that has not been examined, or None if there is none.
-        """
+        """Return a neighbor of the best cut that has not been examined, or None without one."""
         best = self.best
         if best is None:
             return None

@@ -289,7 +289,9 @@ class CutBounds:
         return np.asarray(np.clip(device[rank] - kept, 0.0, limit))
 
     def _evenly_shared(self) -> float:
-        """Return the mean work of the ranks or, if larger, that of layers that must stay together.
+        """Return the mean work of the ranks.
+
+        If some layers that must stay together have more work, return theirs.
         """
         return self.microbatches * max(float(self._times[0, -1]) / len(self.limit), *self._whole)
 

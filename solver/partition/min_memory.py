@@ -111,7 +111,7 @@ class _Needs:
         return max(0.0, float(lacks.max())), needed
 
     def _price(self, stage: int) -> FloatArray:
-        """Return the need of each run of layers as this stage, by first layer and end.
+        """Return the memory that each run of layers needs as this stage, by first layer and end.
 
         It is infinite if the device of the stage's rank is too small.
         """

@@ -83,10 +83,10 @@ def _loads(owners: Sequence[int], work: Sequence[float], pace: Sequence[float]) 
 
 
 def _renumbered(owners: Sequence[int], profile: Profile, limit: Sequence[float]) -> list[int]:
-    """Return the ranks of the stages with the same groups of stages on other ranks, by memory.
+    """Return new ranks of the stages; stages that share a rank stay together.
 
-    The group that holds most is put on the rank with the largest limit. The earlier a stage is, the
-    more microbatches it holds.
+    The group of stages that holds most is put on the rank with the largest memory limit. The
+    earlier a stage is, the more microbatches it holds.
     """
     groups = list(dict.fromkeys(owners))
     groups += [rank for rank in range(profile.ranks) if rank not in groups]

@@ -12,8 +12,7 @@ KEPT = ("weight_bytes", "grad_bytes", "optimizer_bytes")  # held by a stage for 
 
 
 def why_one_way(profile: Profile, microbatches: int) -> str | None:
-    """Return why microbatches cannot go in both directions through the ranks, or None if they can.
-    """
+    """Return the reason why microbatches cannot go in both directions, or None if they can."""
     if profile.unlike:
         return "needs microbatches that are alike"
     if profile.ranks % 2:

@@ -251,7 +251,9 @@ def best_placement(
 
 
 def _entry(problem: Problem) -> TriedPlacement:
-    """Return the placement of ``problem`` with its bound, or with the reason why no schedule fits.
+    """Return the placement of ``problem`` with its bound.
+
+    If no schedule fits in memory, the result has no bound, but the reason.
     """
     placement, note = problem.placement, assumed(problem)
     name = placement.name

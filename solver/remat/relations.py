@@ -115,8 +115,7 @@ class AnnealingStarts:
 
 
 class RematLists:
-    """The list scheduler that recomputes what does not fit, with annealed parameters, as a method.
-    """
+    """A method: the list scheduler recomputes what does not fit, with annealed parameters."""
 
     def __init__(self, tuner: ListTuner, starts: AnnealingStarts) -> None:
         self._tuner, self._starts, self.able = tuner, starts, True

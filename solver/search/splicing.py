@@ -89,14 +89,16 @@ class Splices:
 
     @cached_property
     def cuts(self) -> list[IntArray]:
-        """The random cuts: for each, how many ops of each class have started, (number of classes,).
+        """The cuts at some random times.
+
+        Each is an array of how many ops of each class have started, (number of classes,).
         """
         moments = self._rng.choice(self._start, self._number)
         started = (self._start <= moment for moment in moments)
         return [np.bincount(self._class[ops], minlength=self._classes) for ops in started]
 
     def periods(self, most: int) -> list[int]:
-        """Return the possible periods of pieces up to ``most``, in microbatches of all streams."""
+        """Return the numbers of microbatches that a piece may have, at most ``most``."""
         longest = min(self._count // 2, most // self.streams, LONGEST)
         return [d * self.streams for d in range(1, longest + 1)]
 

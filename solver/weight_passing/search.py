@@ -124,8 +124,7 @@ class WeightPassingSearch:
 
     @property
     def _nearest(self) -> tuple[float, float]:
-        """The excess of memory and the cost of the best schedule so far, infinite if there is none.
-        """
+        """The excess of memory and the cost of the best schedule so far, infinite without one."""
         least = self._least[0] if self._least else NONE
         return least.excess, least.cost
 
@@ -162,7 +161,9 @@ class WeightPassingSearch:
         return sorted(merits, key=merits.__getitem__)
 
     def _descend(self, now: WeightPassingParameters) -> None:
-        """Run coordinate descent from ``now``: vary one parameter at a time until no change helps.
+        """Run coordinate descent from ``now``.
+
+        It varies one parameter at a time until no change helps.
         """
         merit, names = self._merit(now), list(self._choices.values(now))
         left = len(names)

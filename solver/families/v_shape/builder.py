@@ -77,17 +77,22 @@ class VBuilder:
         return [np.array(row, dtype=np.int64) for row in self._order]
 
     def count(self, rank: int, leg: int) -> int:
-        """Return how many microbatches have passed ``rank`` on ``leg``."""
+        """Return how many microbatches have passed ``rank`` on ``leg``.
+
+        ``leg``, here and in the other methods: F_DOWN, F_UP, B_DOWN or B_UP.
+        """
         return len(self._ends[leg][rank])
 
     def comes_from(self, rank: int, leg: int) -> int | None:
-        """Return the other rank that produces the input of ``leg``, or None if no other rank does.
+        """Return the other rank that produces the input of ``rank`` on ``leg``.
+
+        Returns None if no other rank does.
         """
         other = rank - 1 if leg in {F_DOWN, B_DOWN} else rank + 1
         return other if 0 <= other < self.ranks else None
 
     def _input(self, rank: int, leg: int) -> tuple[list[float] | None, float]:
-        """Return when the inputs of ``leg`` are produced, and their delay to ``rank``.
+        """Return when the inputs of ``rank`` on ``leg`` are produced, and their delay to ``rank``.
 
         The first result is a list of times by microbatch, which grows as ops are run, or None if
         the leg needs no input.
@@ -98,7 +103,7 @@ class VBuilder:
         return (None if leg == F_DOWN else self._ends[leg - 1][rank]), 0.0
 
     def ready(self, rank: int, leg: int) -> float | None:
-        """Return when the input of the next microbatch on ``leg`` arrives.
+        """Return when the input of the next microbatch of ``rank`` on ``leg`` arrives.
 
         Returns None if the input has not been produced, or if all microbatches have passed.
         """

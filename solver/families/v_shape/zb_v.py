@@ -141,9 +141,10 @@ class _Rules:
                 leg = F_DOWN + F_UP - leg
 
     def _behind(self, rank: int) -> bool:
-        """Return whether ``rank`` has run fewer F's than the previous rank, or no more F's up.
+        """Return whether ``rank`` still lags behind the previous rank in its F's.
 
-        In the latter case, there must be F's up left to run.
+        It does if it has run fewer F's, or no more F's up (on the second chunk) than the previous
+        rank, unless that one has run its F's up of all microbatches.
         """
         (down, up), (down_before, up_before) = (
             (self.ways.count(r, F_DOWN), self.ways.count(r, F_UP)) for r in (rank, rank - 1)
@@ -165,7 +166,7 @@ class _Rules:
                 self._run(rank, leg)
 
     def _run(self, rank: int, leg: int) -> None:
-        """Run the F or B of ``leg``, after the W's that go before it."""
+        """Run the op of ``leg`` (F or B, down or up), after the W's that go before it."""
         ways = self.ways
         ready = ways.ready(rank, leg)
         assert ready is not None

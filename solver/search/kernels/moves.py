@@ -162,8 +162,9 @@ def make_pair(  # noqa: PLR0917
     """Move a B and its W right behind an F, so that the three can run as a pair.
 
     The F is the first one at or after position ``source``. The B is the nearest one before or after
-    it (chosen at random), at most ``reach`` positions away. Returns the first and the last position
-    changed, or (0, -1) if there are no such ops.
+    it (chosen at random), at most ``reach`` positions away. The rank's ops are at ``first`` to
+    ``stop - 1``. Returns the first and the last position changed, or (0, -1) if there are no such
+    ops.
     """
     at = source
     while at < stop and kind_of(order[at]) != _F:
