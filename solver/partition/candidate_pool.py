@@ -161,7 +161,7 @@ class CandidatePool:
         return min(self.bound, cost) if left is None else max(self.bound, least)
 
     def by_bound(self) -> Cut | None:
-        """Return the queued cut with the lowest bounds of single ranks, or None without one."""
+        """Return the queued cut with the lowest rank bounds, or None if the queue is empty."""
         while self._queue:
             _, cut = heapq.heappop(self._queue)
             if cut not in self.candidates:
@@ -169,7 +169,7 @@ class CandidatePool:
         return None
 
     def near_the_best(self) -> Cut | None:
-        """Return a neighbor of the best cut that has not been examined, or None without one."""
+        """Return an unexamined neighbor of the best cut, or None if there is none."""
         best = self.best
         if best is None:
             return None

@@ -124,7 +124,7 @@ class WeightPassingSearch:
 
     @property
     def _nearest(self) -> tuple[float, float]:
-        """The excess of memory and the cost of the best schedule so far, infinite without one."""
+        """The excess of memory and the cost of the best schedule; infinite if there is none."""
         least = self._least[0] if self._least else NONE
         return least.excess, least.cost
 
