@@ -1,1 +1,1 @@
-"""Constructive heuristics: they build schedules from nothing."""
+"""Constructive heuristics, which build schedules from scratch."""

@@ -1,14 +1,15 @@
-"""Builds the end of a schedule again, backwards in time from its last ops.
+"""Rebuild the end of a schedule backwards in time, from its last ops.
 
-If memory is small, a rank's last F is late, and the cost is at least the time of its microbatch
-from there to the end (a cycle of :mod:`..bounds.moments`). A schedule attains that bound if the
-microbatch never waits on this path. Forwards in time it is not known which op will be on it.
-Backwards the path is placed first, and the other ops go around it.
+If memory is small, a rank's last F is late, and the cost is at least the time that this F's
+microbatch takes from there to the end (a cycle of :mod:`..bounds.moments`). A schedule attains that
+bound if the microbatch never waits on this *path*: through the F's up to the last stage, and
+through the B's back to stage 0. Forwards in time, it is not known which op will be on it.
+Backwards, the path is placed first, and the other ops go around it.
 
-Backwards a microbatch runs W and B from the first stage to the last, then its F's: W takes M_W, B
-the rest of M_B, and F releases M_B. A free rank runs the last op of the old order that is ready. It
-skips an op that would delay one on the path, or one that comes later in the old order and will be
-ready within ``patience`` times the duration of the skipped op.
+Backwards, a microbatch runs W and B from the first stage to the last, then its F's. W takes M_W, B
+takes the rest of M_B, and F releases M_B. A free rank runs the last op of the old order that is
+ready. But it skips an op that would delay one on the path. It also skips an op if one that comes
+later in the old order will be ready within ``patience`` times the duration of the skipped op.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ from ..core.methods import Method
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 PATIENCE = 0.75
-AHEAD = 200  # ops of a rank that are candidates
-SAME = 1e-9  # relative to the cost: closer times count as equal
-BACKWARDS_OP = 20  # work of an op built backwards, in simulated ops
+AHEAD = 200  # maximum number of ops of a rank among which it chooses the next one
+SAME = 1e-9  # times closer than this, relative to the last start, count as equal
+BACKWARDS_OP = 20  # work to place one op backwards, in simulated ops
 
 
 @kernel
 def _choose(  # noqa: PLR0917
     order: IntArray,
-    first: int,  # first..last: the rank's ops, some of which may have run
+    first: int,  # first..last: the rank's ops, some of which may have been placed
     last: int,
-    used: npt.NDArray[np.bool_],
-    done: FloatArray,  # (3, S, M) the time of each op, infinite if it has not run
+    used: npt.NDArray[np.bool_],  # whether each op has been placed
+    done: FloatArray,  # (3, S, M) when each op is done, infinite if it has not been placed
     now: float,
-    begins: float,  # the time of the rank's end
+    begins: float,  # the time at which the rank starts, which is its end in the schedule
     clear: float,  # the time of the rank's next op on the path
     held: float,
     limit: float,
@@ -61,7 +62,11 @@ def _choose(  # noqa: PLR0917
     patience: float,
     same: float,
 ) -> tuple[int, float]:
-    """The index in ``order`` of the op to run now, or -1; and when the rank has to choose again."""
+    """Choose the op that a rank runs now, backwards in time.
+
+    Returns its index in ``order``, or -1 if no op is to run now, and the time at which the rank has
+    to choose again.
+    """
     durations, _, into_f, into_b, m_b, m_w, _ = costs
     later, sooner, seen = clear if clear > now + same else np.inf, np.inf, 0
     for i in range(last, first - 1, -1):
@@ -100,24 +105,26 @@ def _choose(  # noqa: PLR0917
 @kernel
 def build_backwards(  # noqa: PLR0917
     order: IntArray,  # (N,) packed ops, rank after rank
-    first: IntArray,  # (P,) index on each rank from which it is built again
-    stop: IntArray,  # (P,) end of the rank's ops
-    begins: FloatArray,  # (P,) the time of each rank's end
-    way: FloatArray,  # (N,) least time of the ops on the path; infinite for the others
+    first: IntArray,  # (P,) index of the first op of each rank that is rebuilt
+    stop: IntArray,  # (P,) end of each rank's ops
+    begins: FloatArray,  # (P,) the time at which each rank starts: its end in the schedule
+    way: FloatArray,  # (N,) earliest time of each op on the path; infinite for other ops
     costs: CostArrays,
     patience: float,
     same: float,
     out: IntArray,  # (N,) out: the order, changed from `first` to `stop`
 ) -> bool:
-    """Order the ops from ``first`` to ``stop``; False if memory lets none of the rest run.
+    """Write an order to ``out`` in which each rank's ops from ``first`` to ``stop`` are rebuilt.
 
-    Time runs backwards: it is minus the time in the schedule.
+    Returns False if memory lets none of the remaining ops run. Time runs backwards: it is minus the
+    time in the schedule.
     """
     durations, owner, into_f, into_b, m_b, m_w, limit = costs
     ranks = len(first)
     clock, free, held = begins.copy(), begins.copy(), np.zeros(ranks)
     done, used = np.full((3, *owner.shape), np.inf), np.zeros(len(order), dtype=np.bool_)
-    # indices: next in order, next on the path, free in `out`
+    # by rank, indices of the next op in `order`, of the next op on the path, and of the end of the
+    # free part of `out`
     last, near, at = stop - 1, stop - 1, stop.copy()
     left = int((stop - first).sum())
     while left > 0:
@@ -158,10 +165,13 @@ def build_backwards(  # noqa: PLR0917
 
 
 class TailBuilder:
-    """Rebuilds the end of the best order backwards, once per rank and round.
+    """A method that rebuilds the end of the best order backwards in time, once per rank and round.
 
-    It starts from the last F of each rank. If the best cost has not changed since, it starts from
-    random F's with a random patience.
+    Each time it selects an F: its microbatch gets a path without waits from this F to the end, and
+    all ops that start no earlier than this F are placed around the path. A round selects the last F
+    of every rank. If the best cost is the same as in the previous round, it selects random F's
+    instead, each with a random ``patience``: a rank skips an op if a later one will be ready within
+    this multiple of the skipped op's duration.
     """
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
@@ -174,7 +184,7 @@ class TailBuilder:
         return True
 
     def round(self, best: Incumbent) -> None:
-        """Rebuild once per rank."""
+        """Rebuild the end of the best order once per rank, and offer what results to ``best``."""
         assert best.order is not None
         rows = tuple(map(split_backwards, best.order))
         self._order, self._offsets = np.concatenate(rows), offsets_of(rows)
@@ -191,7 +201,11 @@ class TailBuilder:
                 return
 
     def _last_forwards(self) -> Iterator[tuple[int, float]]:
-        """The last F of each rank, the earliest first, with the default patience."""
+        """Yield the index of the last F of each rank, the F that starts earliest first.
+
+        Each index is paired with :data:`PATIENCE`, the multiple of an op's duration for which a
+        rank waits for a better one.
+        """
         forwards = self._order & KIND_MASK == _F
         rows = [a + np.flatnonzero(forwards[a:b]) for a, b in pairwise(self._offsets)]
         last = np.array([row[-1] for row in rows if len(row)])
@@ -204,7 +218,11 @@ class TailBuilder:
             yield int(self._rng.choice(forwards)), self._rng.uniform()
 
     def _built(self, place: int, patience: float, best: Incumbent) -> IntArray | None:
-        """The order with all ops rebuilt from the F at ``place`` on; None if stuck."""
+        """Return the order with its end rebuilt: all ops that start no earlier than one F.
+
+        ``place``: the index of this F. The order is one array of packed ops, rank after rank.
+        Returns None if the build gets stuck.
+        """
         starts, built = self._starts, self._order.copy()
         rows = [(a, starts[a:b]) for a, b in pairwise(self._offsets)]
         first = np.array([a + np.searchsorted(row, starts[place]) for a, row in rows])
@@ -218,10 +236,11 @@ class TailBuilder:
         return built if done else None
 
     def _way(self, place: int, begins: FloatArray) -> FloatArray:
-        """The least backward time of each op on the path, from the F at ``place`` on.
+        """Return the earliest backward time of each op on the path of one microbatch, (N,).
 
-        The path goes up to the last stage and back to the first. Ranks start at ``begins``; the
-        times of all other ops are infinite.
+        The path begins with the F at index ``place``, goes through the F's up to the last stage,
+        and through the B's back to stage 0. ``begins``: when each rank starts, backwards in time,
+        (P,). The times of all other ops are infinite.
         """
         c, way = self._costs, np.full(len(self._order), np.inf)
         kinds, stages, microbatches = fields_of(self._order)

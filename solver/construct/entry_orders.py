@@ -12,14 +12,14 @@ from pipeloom.ir.model.problem import Problem
 
 
 def entry_orders(problem: Problem) -> Iterator[IntArray]:
-    """Yield orders of entry, shape (M,): the microbatch that enters first, second, and so on.
+    """Yield orders of entry, (M,) each: the microbatch that enters first, second, and so on.
 
-    As given; shortest first; longest first; longest in the middle; longest at both ends; a long and
-    a short one in turn (both ways); and by Johnson's rule (1954). That rule is optimal for two
-    machines, if F's run on one and B's on the other: first the microbatches whose F's are shorter
-    than their B's, by rising F time, then the others by falling B time.
+    They are: as given; shortest first; longest first; longest in the middle; longest at both ends;
+    long and short ones alternately, beginning with either; and by Johnson's rule (1954). Johnson's
+    rule is optimal for two machines, if F's run on one and B's on the other: first the microbatches
+    whose F's are shorter than their B's, by rising F time, then the others by falling B time.
     """
-    # one column if all are equal
+    # one column if all microbatches are equal
     times = Costs.of(problem).durations[:3].sum(axis=1).reshape(3, -1)
     f, b, w = np.broadcast_to(times, (3, problem.microbatches))
     given = np.arange(problem.microbatches)

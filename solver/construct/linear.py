@@ -1,9 +1,9 @@
-"""The rounds (:mod:`.round_based`) on a problem, and the parameters to try with them.
+"""Round-based construction (:mod:`.round_based`) for a problem, and the parameters to try.
 
-They need the *warm-up*: how many microbatches each stage takes in before its first B. The head-tail
-bound gives the best warm-up for a target cost: the fewest F's with which every first B can come in
-time (:func:`..bounds.moments.fewest_forwards`). With fewer the cost is exceeded; more only hold
-memory.
+The parameters include the *warm-up*: how many microbatches each stage takes in before its first B.
+For a target cost, the head-tail bound gives the best warm-up: the fewest F's with which every first
+B can run in time (:func:`..bounds.moments.fewest_forwards`). Fewer F's would exceed the cost; more
+F's only hold memory.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from ..core.linear_instance import LinearInstance
 from ..core.options import Order
 from .round_based import RoundParameters, round_parameters, round_schedule
 
-EXCESS = (1e-9, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # costs to warm up for, relative to the bound
-SLOPES = (2.0, 1.0, 0.7, 1.5, 3.0, 2.5)  # F's in a warm-up more than on the next stage
-SHARES = (1.0, 0.9, 1.1, 0.75, 1.25)  # further slopes; 1: just fills stage 0's memory
+EXCESS = (1e-9, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # target costs, as relative excess over the bound
+SLOPES = (2.0, 1.0, 0.7, 1.5, 3.0, 2.5)  # how many more F's a warm-up has than the next stage's
+SHARES = (1.0, 0.9, 1.1, 0.75, 1.25)  # further slopes, relative to the one that fills stage 0
 
 
 class Constructor:
-    """Runs the rounds on a problem with one stage per rank; it allocates its arrays once."""
+    """Round-based construction for a problem with one stage per rank.
+
+    It allocates its arrays once, for many calls of :meth:`build`.
+    """
 
     def __init__(self, problem: Problem, linear: LinearInstance) -> None:
         self.linear = linear
@@ -39,7 +42,7 @@ class Constructor:
         self._b_end = np.empty_like(self._f_end)
 
     def build(self, parameters: RoundParameters) -> Order | None:
-        """The packed ops of each rank, one array per rank; None if the rounds get stuck."""
+        """Return the order, one array of packed ops per rank, or None if the rounds get stuck."""
         c = self.linear
         order = np.empty((c.stages, 3 * c.microbatches), dtype=np.int64)
         complete = round_schedule(c, parameters, order, self._f_end, self._b_end)
@@ -55,7 +58,10 @@ class Constructor:
 
 
 def settings(problem: Problem, linear: LinearInstance, bound: float) -> Iterator[RoundParameters]:
-    """The parameters to try; those that the bound suggests come first."""
+    """Return an iterator over the parameters to try; those that ``bound`` suggests come first.
+
+    ``bound``: a lower bound on the cost.
+    """
     warms = fewest_forwards(problem, linear, [bound * (1 + excess) for excess in EXCESS])
     full = (float(linear.capacity[0]) - 1) / max(1, linear.stages - 1)
     warms += [_slope(linear, slope) for slope in SLOPES]

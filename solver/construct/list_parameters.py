@@ -20,33 +20,47 @@ from ..core.tolerances import ROUNDING
 from ..core.unlike import typical
 
 STRICT = 1000.0  # an offset larger than any microbatch's place: a strict priority
-# memory is small if the memory-time of a microbatch needs more than this share of limit times work
+# memory is small if a microbatch needs more than this share of the memory-time (memory times the
+# time for which it is held) that a rank has per microbatch
 CROWDED = 0.6
 SHARES, EXTRA, PERIODS = (0.0, 0.95, 1.0, 1.05), (0.5, 1.0), (1, 2, 3, 4, 5, 6, 7)
-"""With one stage per rank, a gap is a share of ``meeting``, and once per period an extra share."""
+"""With one stage per rank, possible gaps between F's as shares of :attr:`Stages.meeting`, extra
+shares that are added to every n-th gap, and values of n."""
 SLOPES = (0.7, 1.0, 1.5, 2.0, 3.0, np.inf)
-"""With one stage per rank, by how much a stage's ``ahead`` exceeds that of the next stage."""
+"""With one stage per rank, possible differences between the ``AHEAD`` of a stage and of the next
+one; infinite: as many microbatches as fit in memory."""
 
 M_B, M_W, INTO_F, INTO_B = range(7, 11)
-"""Rows of a table of :class:`Stages`, below those by :class:`OpKind`."""
+"""Rows of :attr:`Stages.table`, after those by :class:`OpKind`."""
 KEY_F, KEY_B, AHEAD, RESERVE, DEFER, FILL, PATIENCE, KEEP, AGAIN, LEAD, STAY, GAP = range(12)
-"""Rows of ``theta``, up to ``LEAD``; the others are further kinds of moves."""
+"""Rows of :attr:`ListParameters.theta`, up to ``LEAD``; ``STAY`` and ``GAP`` are further kinds of
+moves."""
 NEVER, BESIDE, EVER = range(3)
-"""Whether a microbatch may stay: not at all, beside the reserved room, or in it as well."""
+"""Whether a microbatch may keep its activations until its B, instead of being recomputed: not at
+all, only outside the memory that is reserved for an R, or there as well."""
 
 
 class Stages(NamedTuple):
-    """Arrays of the stages, for kernels: by stage (S,) or by rank (P,).
+    """Arrays of the stages, for kernels: by stage, (S,), or by rank, (P,).
 
-    ``S`` counts the stages of each direction. ``table``: rows by :class:`OpKind` with durations,
-    then ``M_B``, ``M_W``, and the delays before F and before B, (11, S); (11, S, M) if microbatches
-    are unlike. ``own[offsets[r]:offsets[r + 1]]``: the stages of rank r; ``level``: a stage's index
-    among the stages of its rank. ``names``: the microbatches of each direction, shape (1 or 2, M).
-    ``work``: of each rank. ``meeting``: the median over the stages of T_F + T_B and both delays;
-    microbatches that start a multiple of it apart meet without waiting. ``crowded``: whether memory
-    is so small that it slows microbatches down. ``below``: the number of microbatches that start
-    while one is between F and B, at the rate of the work. ``capacity``: the number of microbatches
-    of all its stages that fit on the rank.
+    If microbatches go in two directions, each direction has stages of its own, and S counts all of
+    them.
+
+    - ``table``: durations by :class:`OpKind`, then ``M_B``, ``M_W``, and the delays before F and
+      before B, (11, S); (11, S, M) if microbatches are unlike.
+    - ``owner``: the rank of each stage.
+    - ``own``: ``own[offsets[r]:offsets[r + 1]]`` are the stages of rank r.
+    - ``limit``: the memory limit of each rank, including the tolerance for rounding.
+    - ``names``: the microbatches of each direction, (1 or 2, M).
+    - ``level``: a stage's index among the stages of its rank.
+    - ``work``: the work of each rank.
+    - ``meeting``: the median over the stages of T_F + T_B and both delays; microbatches that start
+      a multiple of it apart meet without waiting.
+    - ``crowded``: whether memory is so small that it slows microbatches down.
+    - ``below``: by stage, the number of microbatches that start while one is between F and B, if
+      its rank works without pauses.
+    - ``capacity``: by stage, the number of microbatches that fit on its rank, each with all stages
+      there.
     """
 
     table: FloatArray
@@ -104,7 +118,10 @@ class Stages(NamedTuple):
 
 
 def _table(costs: Costs, names: IntArray) -> FloatArray:
-    """The table of :class:`Stages`, in which the delays are those of the first microbatches."""
+    """Return the ``table`` of :class:`Stages`.
+
+    If microbatches are equal, delays are those of the first microbatch of each direction.
+    """
     if costs.m_b.ndim == 2:
         rows = *costs.durations, costs.m_b, costs.m_w, costs.into_f, costs.into_b
         return np.stack(rows)
@@ -114,7 +131,7 @@ def _table(costs: Costs, names: IntArray) -> FloatArray:
 
 
 def recomputed(problem: Problem) -> FloatArray:
-    """The memory that an R takes, by stage, (S,)."""
+    """Return the memory that an R takes, by stage, (S,)."""
     costs = Costs.of(problem)
     return np.asarray(costs.m_b - costs.kept[RECOMPUTED])
 
@@ -122,22 +139,24 @@ def recomputed(problem: Problem) -> FloatArray:
 class ListParameters(NamedTuple):
     """The heuristic parameters of the list scheduler.
 
-    Rows of ``theta``, shape (10, S):
+    ``theta``, (10, S), has these rows:
 
-    - ``KEY_F``, ``KEY_B``: offsets of F's and B's, in microbatches.
-    - ``AHEAD``: the most microbatches between F and B.
+    - ``KEY_F``, ``KEY_B``: offsets that are added to the keys of F's and B's, in microbatches; a
+      rank runs the op with the lowest key first.
+    - ``AHEAD``: the maximum number of microbatches between F and B.
     - ``RESERVE``: the memory that an F must leave free.
-    - ``DEFER``: the most W's that wait on the rank while an F could run.
-    - ``FILL``: a W runs if the next input arrives no earlier than ``fill`` x T_W from now.
+    - ``DEFER``: the maximum number of W's that wait on the rank while an F could run.
+    - ``FILL``: a W runs if the next input arrives no earlier than this multiple of T_W from now.
     - ``PATIENCE``: a rank waits up to this multiple of T_F for an op with a lower key.
-    - ``KEEP``, ``AGAIN``: the most microbatches that may stay between F and B, and that may wait
-      for their R.
-    - ``LEAD``: how long before the input of B arrives the R may start, in T_R's.
+    - ``KEEP``: the maximum number of microbatches between F and B that keep their activations.
+    - ``AGAIN``: the maximum number of microbatches that wait for their R.
+    - ``LEAD``: how long before the input of B arrives the R may start, as a multiple of T_R.
 
-    ``gap``: on a first stage, the least time from the start of one F to the start of the next,
+    ``gap``: on a first stage, the minimum time from the start of one F to the start of the next,
     (streams x M,). ``entry``: the order in which microbatches enter, as positions in ``names``,
-    (M,). ``stay``: :data:`NEVER`, :data:`BESIDE` or :data:`EVER`, (S, M). ``keys``: if microbatches
-    overtake each other, their keys for F and for B, (2, M).
+    (M,). ``stay``: whether a microbatch may keep its activations, as :data:`NEVER`, :data:`BESIDE`
+    or :data:`EVER`, by stage and place in the order of entry, (S, M). ``keys``: the keys of
+    microbatches for F (row 0) and for B (row 1) if they may overtake each other, (2, M).
     """
 
     theta: FloatArray
@@ -151,7 +170,11 @@ class ListParameters(NamedTuple):
 
 
 class ListKind(Enum):
-    """Kinds of instances: the stages per rank, recomputation, and microbatches that overtake."""
+    """Kinds of instances of the list scheduler.
+
+    ONE_STAGE and SEVERAL_STAGES: stages per rank. REMAT: one stage per rank, with recomputation.
+    UNLIKE: one stage per rank, with unlike microbatches. The values are :attr:`chances`.
+    """
 
     ONE_STAGE = (0.0, 0.0, 0.1, 0.0, 0.1, 0.12, 0.13, 0.0, 0.0, 0.0, 0.0, 0.55)
     SEVERAL_STAGES = (0.18, 0.17, 0.13, 0.05, 0.1, 0.1, 0.09, 0.0, 0.0, 0.0, 0.0, 0.18)
@@ -160,12 +183,12 @@ class ListKind(Enum):
 
     @property
     def chances(self) -> tuple[float, ...]:
-        """The chance that a move changes each row of ``theta``, then ``STAY`` and ``GAP``."""
+        """The probability that a move changes each row of ``theta``, then ``STAY`` and ``GAP``."""
         return self.value
 
     @property
     def overtakes(self) -> bool:
-        """Whether microbatches may run in another order than they enter."""
+        """Whether microbatches may run in another order than the one in which they enter."""
         return self in (ListKind.REMAT, ListKind.UNLIKE)
 
     @classmethod
@@ -180,10 +203,10 @@ def list_parameters(
 ) -> Iterator[ListParameters]:
     """Yield random parameters without end.
 
-    They determine which ops go first, how W's fill gaps and how F's are spaced. ``stages``: of the
-    mean microbatch. Microbatches enter in their given order, or in that of each of ``entries`` in
-    turn. If memory is small, every second one has no offsets and spaces the F's by about the time
-    after which two microbatches meet.
+    They determine which ops go first, how W's fill gaps and how F's are spaced. ``stages``: those
+    of the mean microbatch. ``entries``: possible orders of entry, (M,) each, which are used in
+    turn; none means the given order. If memory is small, every second result has no offsets of
+    keys, and spaces the F's by about the time after which two microbatches meet.
     """
     for entry in cycle(entries or (np.arange(stages.names.shape[1]),)):
         made = _plain(stages, entry)
@@ -203,7 +226,7 @@ def list_parameters(
 
 
 def _plain(stages: Stages, entry: IntArray) -> ListParameters:
-    """Parameters that order by microbatch and restrict nothing."""
+    """Return parameters with which ops run in the order of entry, without any restriction."""
     streams, microbatches = stages.names.shape
     number = len(stages.owner)
     theta = np.zeros((LEAD + 1, number))
@@ -215,7 +238,10 @@ def _plain(stages: Stages, entry: IntArray) -> ListParameters:
 
 
 def _space(made: ListParameters, stages: Stages, kind: ListKind, rng: np.random.Generator) -> None:
-    """Space the F's by about a multiple of the time after which two microbatches meet."""
+    """Set the minimum time between F's to about a multiple of :attr:`Stages.meeting`.
+
+    Microbatches that start this time apart meet without waiting.
+    """
     if kind is ListKind.SEVERAL_STAGES:
         turn = float(stages.work.max()) / len(made.entry)
         share = max(1, int(np.ceil(turn / stages.meeting))) + int(rng.integers(-1, 2))
@@ -232,7 +258,10 @@ def _space(made: ListParameters, stages: Stages, kind: ListKind, rng: np.random.
 
 
 def _prioritized(made: ListParameters, stages: Stages, rng: np.random.Generator) -> None:
-    """Give the levels of the stages random priorities, and space the F's after a warm-up."""
+    """Give random priorities to the stages, and space the F's that come after a warm-up.
+
+    Stages with the same index among those of their ranks get the same priority.
+    """
     levels, microbatches = int(stages.level.max()) + 1, len(made.entry)
     scale = float(rng.choice((0.0, 0.5, 2.0, STRICT)))
     offsets = scale * rng.permutation(2 * levels).reshape(2, levels).astype(np.float64)
@@ -247,7 +276,7 @@ def _prioritized(made: ListParameters, stages: Stages, rng: np.random.Generator)
 
 
 def _warmed_up(made: ListParameters, stages: Stages, rng: np.random.Generator) -> None:
-    """Limit the microbatches between F and B; the limit falls from stage to stage."""
+    """Limit the number of microbatches between F and B; the limit falls from stage to stage."""
     stage, slope = np.arange(len(stages.owner)), float(rng.choice(SLOPES))
     warm = np.floor(1 + slope * stage[::-1]) if np.isfinite(slope) else stages.capacity
     made.theta[AHEAD] = np.minimum(warm, stages.capacity)
@@ -257,7 +286,7 @@ def _warmed_up(made: ListParameters, stages: Stages, rng: np.random.Generator) -
 
 
 def _with_remat(made: ListParameters, stages: Stages, rng: np.random.Generator) -> None:
-    """Let as many microbatches stay as fit, and recompute the others."""
+    """Let as many microbatches keep their activations as fit, and recompute the others."""
     microbatches = len(made.entry)
     made.theta[KEY_F] = -np.rint(stages.below * rng.uniform(0.0, 2.0))
     made.theta[KEEP] = stages.capacity
@@ -275,7 +304,10 @@ def _with_remat(made: ListParameters, stages: Stages, rng: np.random.Generator) 
 
 
 def _with_keys(made: ListParameters, rng: np.random.Generator, entries: Sequence[IntArray]) -> None:
-    """Let microbatches enter in the order of one of ``entries``, and return in it or another."""
+    """Set keys such that microbatches enter in a random one of the orders ``entries``.
+
+    Their B's follow the same order or another one of ``entries``.
+    """
     microbatches = len(made.entry)
     made.entry[:] = np.arange(microbatches)
     made.keys[:] = np.argsort(entries[int(rng.integers(len(entries)))])
@@ -288,7 +320,7 @@ def _with_keys(made: ListParameters, rng: np.random.Generator, entries: Sequence
 
 
 def _higher(stages: Stages) -> FloatArray:
-    """The M_B of the later stages on the same rank, (S,)."""
+    """Return for each stage the sum of M_B of the later stages on its rank, (S,)."""
     higher = np.empty(len(stages.owner))
     for s in range(len(higher)):
         later = (stages.owner == stages.owner[s]) & (stages.level > stages.level[s])
@@ -297,13 +329,18 @@ def _higher(stages: Stages) -> FloatArray:
 
 
 class Moves(NamedTuple):
-    """How a search changes parameters: by row of ``theta``, then ``STAY`` and ``GAP``.
+    """How a search changes parameters of the list scheduler.
 
-    ``chances``: cumulative, (12,). ``whole``: whether the row is changed by whole numbers, (10,).
-    ``step``, ``least``, ``most``: size of a change, and the limits of the row, (10, S). ``unit``:
-    size of a change of a gap. ``period``: a distance of gaps that are changed together.
-    ``reordered``: the chance that keys, or the order of entry of unlike microbatches, are changed
-    instead.
+    Arrays have the rows of ``theta``; ``chances`` also has ``STAY`` and ``GAP``.
+
+    - ``chances``: the cumulative probabilities that a move changes each row, (12,).
+    - ``whole``: whether the row is changed by whole numbers, (10,).
+    - ``step``: the size of a change, (10, S).
+    - ``least``, ``most``: the limits of the values, (10, S).
+    - ``unit``: the size of a change of a gap between F's.
+    - ``period``: a distance between gaps that are changed together.
+    - ``reordered``: the probability that keys or, without keys, the order of entry of unlike
+      microbatches are changed instead.
     """
 
     chances: FloatArray

@@ -1,28 +1,31 @@
-"""The list scheduler: simulates all ranks forward in time, and orders ops as it goes.
+"""The list scheduler: it simulates all ranks forward in time, and orders ops as it goes.
 
-Two copies of the weights are treated as one map with twice as many stages: first those of one
-direction's microbatches, then those of the other. *Stage* here means one of these.
+If there are two copies of the weights, they are treated as twice as many stages: first those that
+the microbatches of one direction pass, then those of the other direction. *Stage* here means one of
+these.
 
 A free rank runs the F or B with the lowest key among those whose input has arrived. The key is the
-microbatch's place in the order of entry plus an offset of the stage and kind. An F must find room
-in memory, and leave some for the F's of later stages on its rank. A W runs if an F lacks memory,
-more than ``defer`` W's wait, or the next input arrives late enough. A first stage may let some time
-pass between two F's: if memory is small, that spacing decides where microbatches on their way down
-meet those on their way up. Every stage runs its F's, B's and W's in the order of entry, which is a
-parameter, too, if microbatches are unlike.
+microbatch's place in the order of entry plus an offset of the stage and kind. An F must fit in
+memory, and leave some memory for the F's of later stages on its rank. A W runs if an F lacks
+memory, if more than ``defer`` W's wait, or if the next input arrives late enough. A first stage may
+let some time pass between two F's: if memory is small, that spacing decides where microbatches on
+their way to the last stage meet those on their way back. Every stage runs its F's, B's and W's in
+the order of entry, which is a parameter, too, if microbatches are unlike.
 
-With one stage per rank, unlike microbatches may overtake each other: each has a key of its own for
-F's and one for B's, in place of the place, and a rank chooses among all whose input has arrived.
+With one stage per rank, unlike microbatches may overtake each other: instead of its place, each
+microbatch has one key for its F's and one for its B's, and a rank chooses among all whose input has
+arrived.
 
-Recomputation, for one stage per rank: an F that finds no room for its M_B may run all the same, if
-its microbatch is to be recomputed. Its R comes before its B, at the earliest ``lead`` before the
-input of B arrives, and only one such microbatch waits for its B at a time. Room for it is reserved,
-as otherwise none of these B's could run. A microbatch that stays overtakes those that wait to be
-recomputed, and may take the reserved room, because its own B releases it. So a rank may fill its
-memory with such microbatches while others are on their way down, and recompute those afterwards.
+Recomputation, for one stage per rank: an F may run even though its M_B does not fit, if its
+microbatch is to be recomputed. The R runs before the B, at the earliest ``lead`` before the input
+of the B arrives. On each stage, only one recomputed microbatch at a time waits for its B. Memory
+for it is reserved, as otherwise no recomputed microbatch could run its B. A microbatch that keeps
+its activations overtakes those that wait to be recomputed. It may also use the reserved memory,
+because its own B releases it again. So a rank may fill its memory with microbatches that keep their
+activations while others are on their way to the last stage, and recompute the others afterwards.
 
-The best parameters depend on the placement and on memory, so they are drawn at random and
-optimized by simulated annealing: :func:`tune_list`.
+The best parameters depend on the placement and on memory, so they are drawn at random and improved
+by simulated annealing: :func:`tune_list`.
 
 Branches on the number of axes of the table, and on whether an argument is None, are decided when a
 kernel is compiled. The kernels take their arrays out of their tuples and inline their parts, which
@@ -70,24 +73,34 @@ _KINDS = (_B, _F, _R)
 UNEVEN = 0.5  # weight of the 4-norm of the ranks' idle times, added to the cost
 
 _STAYS, _FILLS, _GONE = range(1, 4)
-"""The fate of a microbatch: it stays, it stays in the reserved room, or it is to be recomputed."""
-# rows of `counts` below those by kind: microbatches of each fate between F and B, and whether a
-# recomputed one waits for its B
+"""The fate of a microbatch on a stage: it keeps its activations, it keeps them in memory that is
+reserved for an R, or it is to be recomputed."""
+# rows of `counts` below those by kind: the number of microbatches of each fate between F and B, and
+# whether (0 or 1) a microbatch waits between its R and its B
 _STAYING, _FILLING, _AWAY, _BACK = range(5, 9)
 
 
 class ListRun(NamedTuple):
-    """The arrays that the scheduler writes.
+    """The arrays that the scheduler writes, for P ranks, S stages and M microbatches.
 
-    Outputs: ``order``, the packed ops, with as much room for each rank as its stages have ops, 3 M
-    each, or 4 M with remat; ``number``: the ops of each rank, (P,); ``spans``: of each rank, (P,).
+    Outputs:
 
-    ``arrivals``: when the input of an op arrives, by kind, stage and place, (5, S, M + 1); infinite
-    if it is not known or, where microbatches overtake each other, if the op has run. ``counts``: of
-    ops by kind, then of microbatches by fate, (9, S). ``late``: the microbatches in the order of
-    their B's, (S, M). ``fates``: of each microbatch, (S, M). ``clock``: when each rank decides
-    next, infinite until it is woken; ``free``: when its last op ends; ``first``: when its first op
-    started, or -1; ``held``: its memory, (P,).
+    - ``order``: the packed ops. The part of a rank has room for 3 M ops per stage, 4 M with
+      recomputation.
+    - ``number``: the number of ops of each rank, (P,).
+    - ``spans``: the time from the first start to the last end of each rank, (P,).
+
+    State (a *place* is a microbatch's position in the order of entry):
+
+    - ``arrivals``: when the input of an op arrives, by kind, stage and place, (5, S, M + 1);
+      infinite if that is not known or, where microbatches overtake each other, if the op has run.
+    - ``counts``: the number of ops run, by kind, then of microbatches, by fate, (9, S).
+    - ``late``: the places in the order in which their B's have run, (S, M).
+    - ``fates``: the fate of each place, (S, M).
+    - ``clock``: when each rank decides next, infinite until an input wakes it, (P,).
+    - ``free``: when each rank's last op ends, (P,).
+    - ``first``: when each rank's first op started, or -1, (P,).
+    - ``held``: the memory that each rank holds, (P,).
     """
 
     order: IntArray
@@ -104,7 +117,10 @@ class ListRun(NamedTuple):
 
     @classmethod
     def of(cls, stages: Stages, ops: int = 3) -> ListRun:
-        """``ops``: of a microbatch on a stage; 4 with remat."""
+        """Allocate the arrays.
+
+        ``ops``: the number of ops per microbatch and stage: 3, or 4 with recomputation.
+        """
         size, ranks, microbatches = len(stages.owner), len(stages.limit), stages.names.shape[1]
         return cls(
             np.empty(ops * size * microbatches, dtype=np.int64),
@@ -118,7 +134,7 @@ class ListRun(NamedTuple):
         )
 
     def rows(self, stages: Stages) -> Order:
-        """The packed ops of each rank."""
+        """Return the order as one array of packed ops per rank."""
         starts = len(self.order) // len(stages.owner) * stages.offsets
         parts = zip(starts.tolist(), self.number.tolist(), strict=False)
         return tuple(self.order[at : at + n].copy() for at, n in parts)
@@ -133,7 +149,10 @@ def list_schedule(  # noqa: PLR0917
     makespan: bool,
     run: ListRun,
 ) -> float:
-    """Write an order to ``run``; returns its cost, infinite if memory lets no further op start."""
+    """Write an order to ``run`` and return its cost.
+
+    The cost is infinite if memory does not let all ops run.
+    """
     table, owner, own, offsets, limit, names = stages[:6]
     theta, gap, entry, stay, _ = parameters
     order, number, spans, arrivals, counts, late, fates, clock, free, first, held = run
@@ -209,12 +228,13 @@ def _choose(  # noqa: PLR0917
     now: float,
     held: float,
 ) -> tuple[int, int, int, float]:
-    """The kind, stage and place of the op that rank r runs now, and when the next input arrives.
+    """Choose the op that rank ``r`` runs now.
 
-    If none can run, kind is -1.
+    Returns its kind, its stage, its microbatch's place in the order of entry, and the time at which
+    the rank's next input arrives (infinite if unknown). If no op can run, kind is -1.
     """
     best, best_kind, best_stage, best_place, full = np.inf, -1, -1, 0, False
-    soon, comes = np.inf, np.inf  # lowest key among ops worth waiting for; the next arrival
+    soon, comes = np.inf, np.inf  # lowest key of an op worth waiting for; time of the next input
     for at in range(offsets[r], offsets[r + 1]):
         s = own[at]
         for n in range(2 if rest is None else 3):
@@ -259,7 +279,7 @@ def _choose(  # noqa: PLR0917
 def _waiting(
     own: IntArray, offsets: IntArray, theta: FloatArray, counts: IntArray, r: int
 ) -> tuple[int, int]:
-    """The number of W's that wait on rank r, and the stage whose W is next."""
+    """Return the number of W's that wait on rank ``r``, and the stage of the one to run next."""
     waiting, stage, least = 0, own[offsets[r]], np.inf
     for at in range(offsets[r], offsets[r + 1]):
         s = own[at]
@@ -284,7 +304,11 @@ def _fate(  # noqa: PLR0917
     rest: FloatArray | None,
     counts: IntArray,
 ) -> int:
-    """Decide what becomes of a microbatch whose F runs now; 0 if an op finds no room."""
+    """Decide whether an op may run now and, if it is an F, the fate of its microbatch.
+
+    Returns ``_STAYS``, ``_FILLS`` or ``_GONE`` (the microbatch is to be recomputed), or 0 if the op
+    does not fit in memory, or in the numbers of microbatches that the parameters allow.
+    """
     fate, after, reserve = _STAYS, held + of_kind(table, M_B, s, entry[place]), theta[RESERVE, s]
     if rest is None:
         fate = _STAYS if kind != _F or after <= limit - reserve else 0
@@ -309,7 +333,7 @@ def _with_remat(  # noqa: PLR0917
     kind: int,
     s: int,
     place: int,
-    fate: int,  # of a microbatch whose F starts
+    fate: int,  # result of `_fate`; used only if the op is an F
     end: float,
     table: FloatArray,
     theta: FloatArray,
@@ -318,7 +342,11 @@ def _with_remat(  # noqa: PLR0917
     fates: npt.NDArray[np.int8],
     arrivals: FloatArray,
 ) -> float:
-    """Note that an op starts, with remat; returns by how much its memory differs from M_B, M_W."""
+    """Record that an op starts, if recomputation is possible.
+
+    Returns by how much the op's change of memory exceeds that of :func:`_held`, which ignores
+    recomputation.
+    """
     if kind == _F:
         fates[s, place] = fate
     gone = fates[s, place] == _GONE
@@ -334,16 +362,17 @@ def _with_remat(  # noqa: PLR0917
 
 @inlined
 def _held(table: FloatArray, kind: int, s: int, j: int) -> float:
-    """The memory that an op takes, without recomputation."""
+    """Return by how much an op raises the memory of its rank, without recomputation."""
     m_b, m_w = of_kind(table, M_B, s, j), of_kind(table, M_W, s, j)
     return m_b if kind == _F else m_w - m_b if kind == _B else -m_w if kind == _W else 0.0
 
 
 @inlined
 def _next(kind: int, s: int, stage: int, depth: int) -> tuple[int, int]:
-    """The stage and kind of the op that takes the output of an op as input; kind -1 if none does.
+    """Return the stage and the kind of the op that needs the output of this op as input.
 
-    No array is passed: one that is used in some branches only would be counted.
+    Kind is -1 if no op does. No array is passed, because numba would count references to an array
+    that only some branches use.
     """
     if kind == _F:
         return (s + 1, _F) if stage + 1 < depth else (s, _B)
@@ -360,14 +389,18 @@ def tune_list(  # noqa: PLR0917
     makespan: bool,
     best: ListRun,  # its order is the best found, if it costs less than best_cost
     best_cost: float,
-    hot: float,  # temperature of the first move, in units of cost; `cold`: of the last
-    cold: float,
+    hot: float,  # temperature of the first move, in units of cost
+    cold: float,  # temperature of the last move
     moves: int,
     run: ListRun,
     state: State,  # changed in place
     stopped: npt.NDArray[np.bool_],  # (1,), ends the search when set
 ) -> tuple[float, float]:
-    """Simulated annealing, ``moves`` moves; returns the costs of ``best`` and ``parameters``."""
+    """Improve the parameters of the list scheduler by simulated annealing with ``moves`` moves.
+
+    Returns the cost of ``best`` (``best_cost`` if no cheaper order was found), and the cost of the
+    schedule that the final ``parameters`` give.
+    """
     theta, gap, entry, stay, key = parameters
     old_theta, old_gap, old_entry, old_stay = theta.copy(), gap.copy(), entry.copy(), stay.copy()
     old_key = key.copy()
@@ -399,7 +432,12 @@ def tune_list(  # noqa: PLR0917
 def _change_one(
     stages: Stages, parameters: ListParameters, keys: FloatArray | None, moves: Moves, state: State
 ) -> None:
-    """Random move: a row of ``theta`` on some stages of one level, the gaps, or an order."""
+    """Make a random change to the parameters.
+
+    It changes a row of ``theta`` or ``stay`` on some stages that have the same index among the
+    stages of their ranks, or the gaps between F's, or the order of the microbatches (their keys, if
+    these are given, else the order of entry).
+    """
     theta, gap, entry, stay, _ = parameters
     if (stages.table.ndim == 3 or keys is not None) and random(state) < moves.reordered:
         if keys is None:
@@ -435,7 +473,7 @@ def _change_one(
 
 @kernel
 def _change_entry(entry: IntArray, state: State) -> None:
-    """Exchange one microbatch with another, or move it and shift those in between."""
+    """Exchange two microbatches in the order of entry, or move one and shift those in between."""
     last = len(entry) - 1
     one, other = int(random(state) * len(entry)), int(random(state) * len(entry))
     if random(state) < 0.5:
@@ -451,7 +489,12 @@ def _change_entry(entry: IntArray, state: State) -> None:
 
 @kernel
 def _change_keys(keys: FloatArray, state: State) -> None:
-    """Exchange the keys of two microbatches, or change one, possibly to about that of another."""
+    """Exchange the keys of two random microbatches, or change the key of one of them.
+
+    ``keys``: the sort keys of the microbatches for F's (row 0) and for B's (row 1), (2, M); a rank
+    runs the lowest first. Both rows may change, or only one. A changed key moves by a random step,
+    or to about the key of the other microbatch.
+    """
     microbatches, kind = keys.shape[1], int(2 * random(state))
     one, other = int(microbatches * random(state)), int(microbatches * random(state))
     first, last = (kind, kind + 1) if random(state) < 0.7 else (0, 2)
@@ -467,7 +510,13 @@ def _change_keys(keys: FloatArray, state: State) -> None:
 
 @kernel
 def _change_gaps(gap: FloatArray, unit: float, period: int, state: State) -> None:
-    """Change one gap, or from there on all, every ``period``-th one, or at a random distance."""
+    """Change the minimum times between the F's of a first stage.
+
+    The gaps changed begin at a random one: only that one, or it and all later ones, or every
+    ``period``-th of these, or every n-th with a random n. They change by ``unit``, by a random
+    multiple of it, or to 0. Sometimes the gap after the first one changes the other way. ``gap``:
+    (streams x M,).
+    """
     number = len(gap)
     at, way = int(random(state) * number), random(state)
     if way < 0.3:

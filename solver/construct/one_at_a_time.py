@@ -11,7 +11,10 @@ from ..core.options import Order
 
 
 def one_at_a_time(problem: Problem) -> Order:
-    """The schedule that runs each microbatch to its end before the next; it needs least memory."""
+    """Return the order in which each microbatch ends before the next one begins.
+
+    It has one array of packed ops per rank, and needs the least memory of all orders.
+    """
     owner = problem.owner
     stages = np.arange(problem.stages)
     back = np.repeat(stages[::-1], 2)

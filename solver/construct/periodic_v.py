@@ -2,21 +2,23 @@
 
 On a rank the six ops of a microbatch, F, B and W of both stages, then form a *cycle* of length T;
 the rest of T is idle time in one place. A cycle fixes, modulo T, the four times at which a
-microbatch passes the rank: down and up with F, down and up with B. From one rank to the next a
-microbatch waits until the cycle of that rank reaches its op, and holds memory meanwhile. So for a
-given T, the cycles of all ranks that hold least memory are a shortest path, rank by rank, from the
-rank where the microbatch turns::
+microbatch passes the rank: with its F's on the way down the ranks and up, and with its B's on the
+way down and up. From one rank to the next a microbatch waits until the cycle of that rank reaches
+its op, and holds memory meanwhile. So for a given T, the cycles that need the least memory on all
+ranks together are a shortest path. It goes rank by rank from the last rank, where the microbatch
+turns round, to rank 0::
 
     rank 0      x0 . . . y0 u0 . . . . v0        x, y: F of the stage on the way down, and up
     rank 1         x1 . y1    u1 . . v1          u, v: B of the stage on the way up, and down
     rank 2            x2 y2      u2 v2
 
-With equal times this gives V-Min (Qi et al., 2024) for the least memory, and V-Half if T equals the
-work, without idle time. For other limits and for unequal times there is no published schedule.
+With equal times, this gives V-Min (Qi et al., 2024) for the minimum memory, and V-Half if T equals
+the work per microbatch, so that no rank idles. For other limits and for unequal times there is no
+published schedule.
 
 Each rank has a limit of its own, on the peak over the cycle. So the memory of each rank has a
-weight: ranks that exceed their limit get a higher weight in the next iteration, as in a Lagrangian
-relaxation.
+weight in the length of the path: ranks that exceed their limit get a higher weight in the next
+iteration, as in a Lagrangian relaxation.
 """
 
 from __future__ import annotations
@@ -42,11 +44,12 @@ _SAME = 1e-6  # relative to T: closer times count as equal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeriodicV:
-    """The arrays of a V, by rank; x, y, u, v are the ops in the module's diagram.
+    """Times and sizes of a V by rank; x, y, u, v are the ops in the module's diagram.
 
-    ``lengths``: durations of x, y, u, v and of the W's of u and v, (P, 6). ``ways``: when a
-    microbatch that never waits starts x, y, u and v, from its entry on, (P, 4). ``m_b``, ``m_w``:
-    of the stage on the way down and of that on the way up, (P, 2).
+    ``lengths``: durations of x, y, u, v and of the W's that belong to u and v, (P, 6). ``ways``:
+    the starts of x, y, u and v of a microbatch that never waits, relative to the start of its first
+    F, (P, 4). ``m_b``, ``m_w``: M_B and M_W of the rank's stage on the way down and of that on the
+    way up, (P, 2).
     """
 
     lengths: FloatArray
@@ -69,14 +72,14 @@ class PeriodicV:
 
     @property
     def work(self) -> float:
-        """The work of the busiest rank per microbatch, which is the least T."""
+        """The work of the busiest rank per microbatch, which is the minimum interval T."""
         return float(self.lengths.sum(axis=1).max())
 
     def starts(self, interval: float, weights: FloatArray) -> tuple[FloatArray, int]:
-        """The start times of the six ops of microbatch 0 on each rank, (P, 6), by shortest path.
+        """Return the starts of the six ops of microbatch 0 on each rank, (P, 6), by shortest path.
 
-        They minimize the memory-time of all ranks, weighted by ``weights``, (P,). Also returns how
-        many pairs of cycles were compared.
+        They minimize the sum over the ranks of ``weights``, (P,), times memory-time (memory times
+        the time for which it is held). Also returns how many pairs of cycles were compared.
         """
         ranks = len(self.ways)
         down, up = (weights[:, None] * self.m_b).T
@@ -104,13 +107,20 @@ class PeriodicV:
         return self._followed(every[::-1], steps[::-1], first, float(wait[first]), interval), pairs
 
     def held(self, starts: FloatArray) -> FloatArray:
-        """The memory-time of a microbatch on each rank, (P,)."""
+        """Return the memory-time of a microbatch on each rank, (P,).
+
+        That is its memory times the time for which it is held. ``starts``: of the six ops of a
+        microbatch on each rank, (P, 6).
+        """
         ends = starts + self.lengths
         until_b, until_w = ends[:, [3, 2]] - starts[:, :2], (ends[:, 4:] - ends[:, 2:4])[:, ::-1]
         return np.asarray((self.m_b * until_b + self.m_w * until_w).sum(axis=1))
 
     def peaks(self, starts: FloatArray, interval: float) -> FloatArray:
-        """The peak memory of each rank in the steady state, (P,)."""
+        """Return the peak memory of each rank in the steady state, (P,).
+
+        ``starts``: of the six ops of microbatch 0 on each rank, (P, 6).
+        """
         together = 2 + int((starts.max() - starts.min()) / interval)
         changes = np.hstack([self.m_b, (self.m_w - self.m_b)[:, ::-1], -self.m_w[:, ::-1]])
         found = np.empty(len(starts))
@@ -126,8 +136,10 @@ class PeriodicV:
         wait: float,
         interval: float,
     ) -> FloatArray:
-        """The starts on the shortest path that ends with the cycle ``chosen`` of rank 0.
+        """Return the starts, (P, 6), on the shortest path that ends with one cycle of rank 0.
 
+        ``cycles``, ``steps``: by rank, the possible cycles, and for each of them the next rank's
+        cycle on the path and the waits in between. ``chosen``: the index of rank 0's cycle.
         ``wait``: how long the microbatch waits on rank 0 between its last F and its first B there.
         """
         ranks = len(cycles)
@@ -154,7 +166,11 @@ class PeriodicV:
 
 
 def periodic_order(starts: FloatArray, interval: float, microbatches: int) -> Order:
-    """The packed ops of each rank for ``microbatches`` repetitions."""
+    """Return the packed ops of each rank if ``microbatches`` microbatches repeat the same starts.
+
+    ``starts``: of the six ops of microbatch 0 on each rank, (P, 6); each later microbatch starts
+    ``interval`` later.
+    """
     ranks, every = len(starts), np.arange(microbatches)[:, None] << MICROBATCH_SHIFT
     rows = []
     for rank, order in enumerate(_in_order(starts, interval, microbatches)):
@@ -165,7 +181,7 @@ def periodic_order(starts: FloatArray, interval: float, microbatches: int) -> Or
 
 
 def _in_order(starts: FloatArray, interval: float, microbatches: int) -> Iterator[IntArray]:
-    """Yield for each rank the permutation that sorts its ops, six per microbatch, by start time.
+    """Yield for each rank the permutation that sorts its ops, six per microbatch, by start.
 
     Times are rounded to integers, so that ops of zero duration have the same order in every
     interval.
@@ -176,11 +192,12 @@ def _in_order(starts: FloatArray, interval: float, microbatches: int) -> Iterato
 
 
 def _cycles(lengths: FloatArray, interval: float, m_w: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """All cycles of a rank.
+    """Return all cycles of a rank, and the memory-time of the W's that wait in each.
 
-    Returns the start times of the six ops in each cycle, x at 0, (N, 6), and the memory-time of W's
-    that wait, (N,). Of cycles with the same times of x, y, u and v only the one with the least
-    memory-time is kept.
+    The cycles are given by the starts of their six ops (x, y, u, v and two W's) with x at 0, (N,
+    6); the memory-time is M_W times the time from the end of B to the start of W, (N,). Of the
+    cycles with the same starts of x, y, u and v only the one with the least memory-time is
+    returned.
     """
     idle = max(0.0, interval - float(lengths.sum()))
     taken = lengths[_CYCLES][:, None] + idle * np.eye(6)
@@ -195,13 +212,19 @@ def _cycles(lengths: FloatArray, interval: float, m_w: FloatArray) -> tuple[Floa
 
 
 def _until(times: FloatArray, interval: float) -> FloatArray:
-    """The time until ``times``, modulo the interval."""
+    """Return ``times`` modulo the interval, between 0 and the interval.
+
+    A time just below a multiple of the interval, up to rounding, becomes 0.
+    """
     found: FloatArray = np.mod(times + _SAME * interval, interval) - _SAME * interval
     return np.maximum(found, 0.0)
 
 
 def _turn(cycles: FloatArray, ways: FloatArray, interval: float) -> FloatArray:
-    """The waits between the two F's and between the two B's on the last rank, (N, 2)."""
+    """Return the waits between the two F's and between the two B's on the last rank, (N, 2).
+
+    There is one row for each of ``cycles``.
+    """
     own = cycles[:, [1, 3]] - cycles[:, [0, 2]] - ways[[1, 3]] + ways[[0, 2]]
     return _until(own, interval)
 
@@ -209,18 +232,19 @@ def _turn(cycles: FloatArray, ways: FloatArray, interval: float) -> FloatArray:
 @kernel
 def _step(  # noqa: PLR0917
     costs: FloatArray,  # (N,) costs of the next rank's cycles, ascending
-    last: FloatArray,  # (N, 6) these cycles
+    last: FloatArray,  # (N, 6) the cycles of the next rank, in the order of ``costs``
     cycles: FloatArray,  # (N', 6) the cycles of this rank
     ways: FloatArray,  # (4,) times of this rank minus those of the next, without waits
     interval: float,
     near: float,  # cost per unit of waiting of x and v
     far: float,  # cost per unit of waiting of y and u
 ) -> tuple[FloatArray, IntArray, FloatArray, int]:
-    """One step of the shortest path, from the next rank's cycles to each cycle of this rank.
+    """Take one step of the shortest path, from the next rank's cycles to each cycle of this rank.
 
-    Returns the least cost, the cycle of the next rank that attains it, the waits of x, y, u and v
-    between the two, and the number of pairs that were compared. A longer wait of x shortens the
-    other three waits by as much, modulo T. So the sum is least where one of the four waits is 0.
+    For each cycle of this rank, returns the lowest cost, the index of the next rank's cycle that
+    attains it, and the waits of x, y, u and v between the two ranks, (N', 4); then the number of
+    pairs that were compared. A longer wait of x shortens the other three waits by as much, modulo
+    T. So the sum is lowest where one of the four waits is 0.
     """
     number, same, pairs = len(cycles), _SAME * interval, 0
     found, came = np.full(number, np.inf), np.zeros(number, dtype=np.int64)

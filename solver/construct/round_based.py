@@ -3,13 +3,15 @@
 The F's of a round are placed from the first stage to the last, the B's from the last to the first.
 So when an op is placed, the end of the op that it waits for is known, and with it how long the rank
 would idle; a scheduler that follows the clock cannot know that. W's fill the gaps that they fit in.
-If a gap is too short for a W, the rank idles as long as its budget allows; after that it runs a W
-anyway, which delays the other op.
+If a gap is too short for a W, the rank idles as long as its budget allows; once the budget is used
+up, it runs a W anyway, which delays the next F or B.
 
-In round 0 a stage takes ``warm`` F's, later one or none. It takes none in three cases: if ``warm``
-microbatches are already between its F and its B; if it ``yields``, the next stage has an F in stock
-and would send its B before this F is done, and the budget allows to wait for that B; with
-``lockstep``, if the next stage takes none.
+In round 0 a stage takes ``warm`` F's, in later rounds one or none. It takes none in three cases:
+
+- ``warm`` microbatches are already between its F and its B.
+- Its parameter ``yields`` is set, the next stage has an F in stock and would send its B before this
+  F is done, and the budget allows to wait for that B.
+- The parameter ``lockstep`` is set, and the next stage takes none.
 
 The budget and ``yields`` follow the heuristic of Qi et al., "Zero Bubble Pipeline Parallelism"
 (ICLR 2024, section 3.1): a stage may idle as long as the stage that has idled most.
@@ -36,10 +38,14 @@ SCALE = 0.3  # standard deviation of a budget's change, in mean T_W's
 
 
 class RoundParameters(NamedTuple):
-    """The heuristic parameters of the rounds; arrays are by stage.
+    """The heuristic parameters of round-based construction; arrays are by stage, (S,).
 
-    ``budget``: how long a stage may idle after its first F. ``shared``: it may always idle as long
-    as the stage that has idled most. ``warm``, ``yields``, ``lockstep``: see the module.
+    In each round, a stage runs one F or none, then one B. ``warm``: the number of F's in the first
+    round, and the maximum number of microbatches between F and B. ``budget``: how long a stage may
+    idle after its first F. ``yields``: whether a stage runs no F in a round if the next stage's B
+    would arrive before that F ends. ``shared``: whether every stage may idle as long as the stage
+    that has idled most, whatever its budget. ``lockstep``: whether a stage runs no F in a round,
+    other than the first, in which the next stage runs none.
     """
 
     warm: IntArray
@@ -49,7 +55,7 @@ class RoundParameters(NamedTuple):
     lockstep: bool
 
     def mutated(self, linear: LinearInstance, rng: np.random.Generator) -> RoundParameters:
-        """A copy with one to three random changes."""
+        """Return a copy with one to three random changes."""
         parameters = self
         for _ in range(1 + int(rng.integers(3))):
             parameters = parameters._one_changed(linear, rng)
@@ -76,7 +82,8 @@ class RoundParameters(NamedTuple):
         return self._replace(warm=np.clip(warm, 1, linear.capacity))
 
 
-# what a mutation changes, repeated by its chance; "warm up to" changes all stages up to one
+# what a mutation changes; repeated entries are likelier; "warm up to" changes `warm` of all stages
+# up to a random one
 _MUTATIONS = (
     *("warm", "warm", "warm up to"),
     *("budget", "budget", "budget", "yields", "shared", "lockstep"),
@@ -86,9 +93,10 @@ _MUTATIONS = (
 def round_parameters(
     linear: LinearInstance, warms: list[IntArray], idle: FloatArray
 ) -> Iterator[RoundParameters]:
-    """The parameters to try with each of ``warms``.
+    """Yield the parameters to try with each array of ``warms``.
 
-    ``idle``: the idle time of each stage in a good schedule.
+    ``warms``: numbers of F's before the first B, by stage, (S,) each. ``idle``: the idle time of
+    each stage in a good schedule, (S,).
     """
     none, every = np.zeros(linear.stages, dtype=bool), np.ones(linear.stages, dtype=bool)
     budgets = ((np.zeros_like(idle), True), (np.zeros_like(idle), False), (idle, False))
@@ -100,7 +108,7 @@ def round_parameters(
 
 
 def _shapes(warm: IntArray) -> tuple[IntArray, ...]:
-    """``warm``, and before it a variant that falls from stage to stage, if different."""
+    """Return ``warm``, preceded by a variant that falls from stage to stage if it does not."""
     falling = warm.copy()
     for i in range(1, len(warm)):
         falling[i] = max(1, min(falling[i], falling[i - 1] - 1))
@@ -115,7 +123,10 @@ def round_schedule(
     f_end: FloatArray,  # (S, M) scratch
     b_end: FloatArray,  # (S, M) scratch
 ) -> bool:
-    """Fill ``order``; False if an F that a B waits for has not been placed or does not fit."""
+    """Write the packed ops of all stages to ``order``.
+
+    Returns False if an F that a B waits for has not been placed or does not fit in memory.
+    """
     f, b, w, m_b, m_w, limit, down, up = linear[:8]
     warm, budget, yields, shared, lockstep = parameters
     stages, microbatches = f_end.shape

@@ -22,7 +22,10 @@ MANY_OPS = 100_000  # with more ops a family takes seconds to build
 
 
 def build_families(best: Incumbent) -> None:
-    """Build and offer every family that has this placement and keeps the memory limit."""
+    """Build every family that supports the problem of ``best``, and offer their schedules.
+
+    Families that need more memory are skipped. Stops early if the solve is over.
+    """
     for family in families_of(best.problem):
         if best.over() and best.built:
             return
@@ -33,7 +36,11 @@ def build_families(best: Incumbent) -> None:
 
 
 def families_of(problem: Problem) -> list[Family]:
-    """The families in building order; with many ops the slowest, ZB-V, is last."""
+    """Return the families to try, in the order in which to build them.
+
+    The problem may not support all of them. If it has many ops, ZB-V comes last, as it is the
+    slowest.
+    """
     found = [*synchronous(), *_sized(problem)]
     if 3 * problem.stages * problem.microbatches > MANY_OPS:
         found.sort(key=lambda family: isinstance(family, ZBV))
@@ -41,7 +48,10 @@ def families_of(problem: Problem) -> list[Family]:
 
 
 def streaming_families(problem: Problem) -> Iterator[Schedule]:
-    """Yield the schedules of families that stream weights and fit this placement and memory."""
+    """Yield the schedules of the families that support a problem with streamed weights.
+
+    Families that need more memory are skipped.
+    """
     for family in (*synchronous(), *map(FSDP, PREFETCHES)):
         if family.supports(problem) is None:
             with suppress(InfeasibleError):
@@ -49,7 +59,11 @@ def streaming_families(problem: Problem) -> Iterator[Schedule]:
 
 
 def _sized(problem: Problem) -> Iterator[Family]:
-    """ZB-V with as many chunks as fit, and Chimera with fewer microbatches than usual."""
+    """Yield families with parameters that suit the memory limit, if the usual ones do not.
+
+    They are ZB-V with as many chunks as fit in memory, and Chimera with fewer microbatches in
+    flight.
+    """
     largest = max(stage.m_b for stage in problem.profile.stages)
     if largest > 0 and problem.limited:
         chunks = int(counts_within(min(problem.memory_limit) * (1 + ROUNDING), largest, inf))

@@ -1,4 +1,4 @@
-"""The base classes of all families."""
+"""The base classes of all families, and the functions that finish their schedules."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from ..core.tolerances import ROUNDING
 
 
 class Family(ABC):
-    """A named kind of schedule; ``summary`` is one line for users.
+    """A named kind of published schedule that can be built for any profile.
 
-    ``by_times``: whether the order depends on the times and sizes of the stages.
+    ``name``: as on the command line. ``summary``: one line for users. ``by_times``: whether the
+    order of ops depends on the times and sizes of the stages.
     """
 
     name: str
@@ -35,23 +36,30 @@ class Family(ABC):
 
     @abstractmethod
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
-        """The profile as this family cuts it, and the placement of its stages.
+        """Return the profile as this family cuts it into stages, and the placement of these stages.
 
         Raises InputError if the profile cannot be cut that way.
         """
 
     @abstractmethod
     def supports(self, problem: Problem) -> str | None:
-        """None if :meth:`build` supports ``problem``, otherwise the reason why not."""
+        """Return the reason why :meth:`build` does not support ``problem``, or None if it does."""
 
     @abstractmethod
     def schedule(self, problem: Problem) -> Schedule:
-        """The timed schedule of a problem that the family supports."""
+        """Return the timed schedule of a problem that the family supports.
+
+        Raises InfeasibleError if memory is too small.
+        """
 
     def problem(
         self, profile: Profile, microbatches: int, memory_limit: float | None, objective: Objective
     ) -> Problem:
-        """The problem that this family solves. Raises InputError if there is none."""
+        """Return the problem that this family solves for a profile, with its own cut and placement.
+
+        ``memory_limit``: None means the profile's limit. Raises InputError if the family cannot be
+        built for this profile and number of microbatches.
+        """
         cut, placement = self.placed(profile)
         most = max(1, min(MOST_STAGES, MOST_PAIRS // microbatches))
         if cut.num_stages > most:
@@ -64,7 +72,11 @@ class Family(ABC):
         return problem
 
     def build(self, problem: Problem) -> Schedule:
-        """The timed schedule. Raises InputError, or InfeasibleError if memory is too small."""
+        """Return the timed schedule of ``problem``.
+
+        Raises InputError if the family does not support ``problem``, and InfeasibleError if memory
+        is too small.
+        """
         self._require(problem)
         return self.schedule(problem)
 
@@ -75,9 +87,10 @@ class Family(ABC):
 
 @dataclass(frozen=True)
 class ParametrizedFamily(Family):
-    """A family whose name may contain an integer, as in ``interleaved-1f1b:3``.
+    """A family whose name may end in an integer parameter, as in ``interleaved-1f1b:3``.
 
-    ``parameter`` is its name in messages, ``least`` and ``most`` are its limits.
+    ``number``: the parameter, or None if the name has none. ``base``: the name without it.
+    ``parameter``: what the parameter is called in messages. ``least``, ``most``: its limits.
     """
 
     number: int | None = None
@@ -95,11 +108,11 @@ class ParametrizedFamily(Family):
 
 
 class LinearFamily(Family):
-    """A family with stage s on rank s."""
+    """A family with one stage per rank, stage s on rank s."""
 
     @abstractmethod
     def row(self, rank: int, ranks: int, microbatches: int) -> IntArray:
-        """The packed ops of one rank, in order."""
+        """Return the packed ops of one rank, in order."""
 
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
         return profile, Placement.linear(profile.ranks)
@@ -120,7 +133,7 @@ class LinearFamily(Family):
 
 
 class RoundRobinFamily(Family):
-    """A family that sends the weights of all stages: microbatch j is on rank j mod P."""
+    """A family whose ranks send weights: microbatch j runs all its stages on rank j mod P."""
 
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
         return profile, Placement.round_robin(profile.ranks)
@@ -133,7 +146,7 @@ class RoundRobinFamily(Family):
 
 
 def needs_one_stage(problem: Problem) -> str:
-    """The reason why a family of one stage per rank does not support ``problem``."""
+    """Return the reason why a family with one stage per rank does not support ``problem``."""
     return (
         f"needs one stage per rank, not {counted(problem.stages, 'stage')} on "
         f"{counted(problem.ranks, 'rank')}"
@@ -147,11 +160,13 @@ def finished(
     transfers: Sequence[Transfer] = (),
     pairs: tuple[tuple[int, ...], ...] = (),
 ) -> Schedule:
-    """The timed schedule of a family. ``order``: the ops of each rank, packed or not.
+    """Return the timed schedule of a family.
 
-    If the profile has links, the transfers are listed in the order in which the wires can carry
-    them, first come, first served. Raises InfeasibleError, which names the rank that needs most, if
-    the memory limit is exceeded.
+    ``order``: the ops of each rank, packed or not. ``name``: the family's name. ``pairs``: for each
+    rank, the positions in its order where an F and a BW begin that run at once. If the profile has
+    links, the transfers are listed in the order in which the links' wires carry them, first come,
+    first served. Raises InfeasibleError if a rank exceeds its memory limit; the error is about the
+    rank that holds most.
     """
     listed = replace(Schedule.of(problem, order, name), transfers=tuple(transfers), pairs=pairs)
     schedule = timed(in_sending_order(listed))
@@ -174,11 +189,11 @@ def finished(
 def alternate(
     stage: int, microbatches: int, *, ahead: int, backward: OpKind, delay: int = 0
 ) -> IntArray:
-    """The packed ops of one rank of a family similar to 1F1B.
+    """Return the packed ops of one rank of a family similar to 1F1B.
 
     ``ahead`` F's, then ``backward`` ops and F's in turn, then the remaining backwards; microbatches
-    are in order. If ``backward`` is B, W's follow it with a ``delay`` in microbatches: W(k - delay)
-    comes right after B(k), and the remaining W's come last.
+    are in ascending order. If ``backward`` is B, W's follow with a ``delay`` in microbatches: W(k -
+    ``delay``) comes right after B(k), and the remaining W's come last.
     """
     turn = 3 * np.arange(microbatches)  # sort key of each microbatch's backward
     places = {OpKind.F: turn + 2 - 3 * min(ahead, microbatches), backward: turn}
@@ -189,6 +204,9 @@ def alternate(
 
 
 def in_turn(rows: Sequence[IntArray], places: Sequence[IntArray]) -> IntArray:
-    """The packed ops of all ``rows``, sorted by ``places``."""
+    """Return the packed ops of all ``rows`` in one array, sorted by ``places``.
+
+    ``places``: the sort keys of the ops in each row. Ops with equal keys keep their order.
+    """
     ordered: IntArray = np.concatenate(rows)[np.argsort(np.concatenate(places), kind="stable")]
     return ordered

@@ -1,22 +1,24 @@
 """The steps that DualPipe and DualPipeV share: two chunks per rank, F's and BW's in pairs.
 
-A microbatch passes ``turns`` ranks before it turns round or meets the other direction. The rank at
-``place`` among these has h = turns - 1 - place ranks after it. It runs, with F, B for the first
-chunk and f, b for the second:
+A chunk is one of the rank's two stages. A microbatch passes the first chunks of ``turns`` ranks
+before it turns round (DualPipeV), or gets to the half of the ranks where the other direction enters
+(DualPipe). The rank at ``place`` among these has h = turns - 1 - place ranks after it. It runs the
+following steps. F and B belong to the first chunk, f and b to the second; B and b are BW's except
+where B and W are two ops:
 
 1. 2 h times F
 2. place + 1 times F f
-3. h times b as two ops, W, f
+3. h times b as two ops (B, W), then f
 4. count - turns - h times the pairs F b and f B
 5. h times b and the pair f B
-6. place + 1 times b B; from the middle on, B and W are two ops, and W's wait
-7. h times W B
-8. the remaining W's
+6. place + 1 times b B; from the middle on, B and W are two ops, and the W's wait
+7. h times a waiting W, and a B whose W waits
+8. the waiting W's
 
 ``count`` microbatches pass each chunk in order. The steps need count >= 2 turns; with fewer
-microbatches, the order is that of 2 turns without the missing ones, which adds no dependencies. If
-h = 0, the first pair runs one op after the other, because its b on one chunk needs its F of the
-same microbatch on the other.
+microbatches, the order is that for count = 2 turns without the missing ones, which adds no
+dependencies. If h = 0, the first pair runs one op after the other, because its b on one chunk needs
+its F of the same microbatch on the other.
 """
 
 from __future__ import annotations
@@ -32,14 +34,15 @@ from pipeloom.ir.model.schedule import Schedule
 
 from .base import finished
 
-Row: TypeAlias = tuple[list[Op], tuple[int, ...]]  # a rank's ops, and where its pairs begin
+Row: TypeAlias = tuple[list[Op], tuple[int, ...]]  # a rank's ops, and the positions of its pairs
 
 
 @dataclass(frozen=True, slots=True)
 class DualPipeStep:
-    """An op of the ``index``-th microbatch on a chunk.
+    """An op of the ``index``-th microbatch that passes a chunk of the rank.
 
-    ``overlaps``: it forms a pair with the next step.
+    ``chunk``: 0 or 1, the rank's first or second stage. ``overlaps``: whether the op runs at once
+    with the next step.
     """
 
     kind: OpKind
@@ -49,7 +52,12 @@ class DualPipeStep:
 
 
 class DualPipeSteps:
-    """The steps of the rank at ``place`` among ``turns`` ranks."""
+    """The ops of one rank of DualPipe or DualPipeV in order, as a list in ``steps``.
+
+    A microbatch passes ``turns`` ranks before it turns round or gets to the half of the ranks where
+    the other direction enters; ``place`` is the rank's position among these. ``count``: the number
+    of microbatches that pass each of the rank's two chunks.
+    """
 
     def __init__(self, place: int, turns: int, count: int) -> None:
         self._passed: Counter[tuple[bool, int]] = Counter()  # by whether it is F, and chunk
@@ -113,10 +121,11 @@ def ops_and_pairs(
     microbatch: Callable[[int, int], int],
     count: int,
 ) -> Row:
-    """The ops of ``steps`` on a rank's two ``stages``, and the positions where pairs begin.
+    """Return the ops of a rank's ``steps``, and the positions where its pairs begin.
 
-    ``microbatch(chunk, index)``: the number of the microbatch; those from ``count`` on do not
-    exist.
+    A pair is an F and a BW that run at once. ``stages``: the rank's two chunks. ``microbatch(chunk,
+    index)``: the number of the ``index``-th microbatch on a chunk; numbers from ``count`` on do not
+    exist, and their steps are left out.
     """
     ops: list[Op] = []
     pairs = []
@@ -133,6 +142,9 @@ def ops_and_pairs(
 
 
 def overlapped(problem: Problem, rows: list[Row], name: str) -> Schedule:
-    """The schedule of all ranks' rows; with pairs if the profile has the times of pairs."""
+    """Return the timed schedule with the ``rows`` of all ranks.
+
+    F's and BW's run at once, in pairs, only if the profile has the times of pairs.
+    """
     pairs = tuple(pairs for _, pairs in rows) if problem.profile.pairs_known else ()
     return finished(problem, [ops for ops, _ in rows], name, pairs=pairs)

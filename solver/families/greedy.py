@@ -1,4 +1,7 @@
-"""A greedy list schedule of F's and BW's, with the times that figures use: F 1 slot, BW 2."""
+"""A greedy list schedule of F's and BW's, with the times of the papers' figures.
+
+An F takes 1 slot of time, a BW 2.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,10 @@ _SLOTS = {OpKind.F: 1, OpKind.BW: 2}
 def greedy(
     waits: Mapping[Op, Sequence[Op]], rank: Mapping[Op, int], priority: Callable[[Op], Any]
 ) -> list[list[Op]]:
-    """The order of each rank if it always runs the ready op with the lowest ``priority``.
+    """Return the order of ops on each rank if it always runs the ready op with the lowest priority.
 
-    ``waits``: the ops after whose ends each op is ready; ``rank``: that of each op.
+    ``waits``: for each op, the ops that must end before it is ready. ``rank``: the rank of each op.
+    ``priority``: the sort key of an op.
     """
     missing = {op: len(before) for op, before in waits.items()}
     after: dict[Op, list[Op]] = defaultdict(list)
@@ -49,7 +53,10 @@ def greedy(
 
 
 def input_of(op: Op, stages: int) -> tuple[Op, ...]:
-    """The F or BW of the same microbatch whose output ``op`` needs; none for F's of stage 0."""
+    """Return the F or BW whose output ``op`` needs, as a tuple of one op.
+
+    The tuple is empty for F's of stage 0. ``stages``: the number of stages.
+    """
     if op.kind is OpKind.F:
         return (Op(OpKind.F, op.stage - 1, op.microbatch),) if op.stage else ()
     if op.stage + 1 == stages:

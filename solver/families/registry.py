@@ -41,19 +41,22 @@ FAMILIES: dict[str, Family] = {
     )
 }
 
-# families whose optimizer steps within an iteration; they cannot replace other families
+# families with optimizer steps within an iteration: they train differently, so they cannot replace
+# other families
 ASYNCHRONOUS = ("pipedream",)
 
 
 def synchronous() -> list[Family]:
-    """All families that compute the gradients of a whole iteration."""
+    """Return all families with one optimizer step per iteration, for the gradient of all
+    microbatches.
+    """
     return [family for name, family in FAMILIES.items() if name not in ASYNCHRONOUS]
 
 
 def find_family(name: str) -> Family:
-    """The family called ``name``, which may have a parameter, as in ``interleaved-1f1b:3``.
+    """Return the family called ``name``, which may have a parameter, as in ``interleaved-1f1b:3``.
 
-    Raises InputError, which lists the families, if the name is unknown or the parameter is invalid.
+    Raises InputError if the name is unknown or the parameter is invalid.
     """
     base, colon, parameter = name.partition(":")
     family = FAMILIES.get(base)

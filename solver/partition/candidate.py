@@ -1,6 +1,6 @@
-"""A cut with its bound and its schedules.
+"""A cut of the layers with its bound and its schedules.
 
-The *quick schedule* of a cut is the best of a few that are built without a search.
+The *quick schedule* of a cut is the best of some that are built without a search.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ from ..search.constructor_search import building
 from ..search.list_search import LIST_OP
 from .cuts import Cut
 
-DRAWN = 40  # number of parameters of the list scheduler to try
-BUILT = 400  # number of orders to build by the constructors for one stage per rank
+DRAWN = 40  # number of random settings of the list scheduler's parameters to try
+BUILT = 400  # number of orders to build in rounds, with one stage per rank
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuickSchedule:
-    """An order and its cost, infinite if none was found."""
+    """An order that was built without a search, and its cost.
+
+    ``rows`` is None and ``cost`` infinite if none was found.
+    """
 
     cost: float = math.inf
     rows: Order | None = None
@@ -43,7 +46,11 @@ class QuickSchedule:
 def quick_schedule(
     problem: Problem, bound: float, seed: int, spent: StoppingCriterion = NEVER
 ) -> QuickSchedule:
-    """The best of some schedules; of fewer if ``spent`` returns true in between."""
+    """Return the best of several schedules that are built without a search.
+
+    ``bound``: a lower bound on the cost; no more schedules are built once one attains it.
+    ``spent``: no more are built once it returns True.
+    """
     linear = LinearInstance.of(problem)
     if linear is None:
         return _listed(problem, seed, spent)
@@ -54,7 +61,10 @@ def quick_schedule(
 
 
 def effort(problem: Problem) -> float:
-    """The work of a bound and a quick schedule, in simulated ops."""
+    """Return the work of a bound and a quick schedule for ``problem``, in simulated ops.
+
+    A quick schedule is one that is built without a search.
+    """
     size = 3 * problem.stages * problem.microbatches
     constructed = len(set(problem.placement.owners)) == problem.stages
     listed = DRAWN * LIST_OP * size * max(1, problem.stages // problem.ranks)
@@ -96,9 +106,11 @@ NONE = QuickSchedule()
 
 @dataclass(slots=True, eq=False)
 class CutCandidate:
-    """A cut with a placement. ``bound``: on all its schedules. ``quick_schedule``: one of them.
+    """A cut with a placement, and what is known about its schedules.
 
-    ``schedule``: the best one that a search found; None if it was not searched.
+    ``problem``: the problem with this cut. ``bound``: a lower bound on the cost of all its
+    schedules. ``quick_schedule``: the best of those that were built without a search. ``schedule``:
+    the best one that a search found; None if the cut was not searched.
     """
 
     problem: Problem
@@ -114,18 +126,21 @@ class CutCandidate:
 
     @property
     def promise(self) -> tuple[float, float, float]:
-        """Sort key of cuts, the most promising first."""
+        """The sort key of cuts, the most promising first."""
         return min(self.cost, self.quick_schedule.cost), self.bound, self.quick_schedule.cost
 
     @property
     def name(self) -> str:
-        """The placement and the number of layers of each stage."""
+        """The placement and the number of layers of each stage, such as ``linear 3+4+3``."""
         number = sum(len(stage.layers) for stage in self.problem.profile.stages)
         sizes = "+".join(str(b - a) for a, b in pairwise((*self.cut, number)))
         return f"{self.problem.placement.name} {sizes}"
 
     def may_cost_less(self, cost: float) -> bool:
-        """Whether its bound allows a schedule better than ``cost`` and than its own best one."""
+        """Return whether the bound allows a schedule that costs less than ``cost``.
+
+        The schedule must also cost less than the best one that a search of this cut has found.
+        """
         return self.bound < min(cost, self.cost) * (1 - CLOSED)
 
     @property
@@ -133,7 +148,9 @@ class CutCandidate:
         return math.inf if self.schedule is None else iteration_time(self.schedule)
 
     def take(self, schedule: Schedule) -> None:
-        """Keep the schedule if it is better, and the bound in its report if that is higher."""
+        """Keep ``schedule`` if it is better than the best one so far, and its bound if that is
+        higher.
+        """
         known = self.schedule or schedule
         best = schedule if iteration_time(schedule) <= self.cost else known
         proven = max((schedule, known), key=_proven)
@@ -146,7 +163,7 @@ def _proven(schedule: Schedule) -> float:
 
 
 def _with_bound(schedule: Schedule, proven: Schedule) -> Schedule:
-    """``schedule`` with the bound of another schedule of the same problem."""
+    """Return ``schedule`` with the lower bound of ``proven``, a schedule of the same problem."""
     if schedule is proven or schedule.report is None or proven.report is None:
         return schedule
     cost = objective_cost(schedule)
@@ -157,7 +174,10 @@ def _with_bound(schedule: Schedule, proven: Schedule) -> Schedule:
 
 
 def carry_order(candidate: CutCandidate, order: Order) -> Schedule | None:
-    """Use the order of another cut's schedule on this cut; None if memory is too small."""
+    """Return the schedule of this cut with the order of another cut's schedule.
+
+    Returns None if it does not fit in memory.
+    """
     problem = candidate.problem
     report = Report(
         problem.objective,

@@ -22,12 +22,12 @@ from .cut_bounds import CutBounds
 from .cuts import Cut
 from .min_memory import MinMemory, smallest
 
-MOST_LEFT = 400  # most cuts that are bounded one by one at the end
-LOOKED_AT = 100  # work of a cut's bounds, in simulated ops, times stages squared times microbatches
+MOST_LEFT = 400  # maximum number of cuts that are bounded one by one at the end
+LOOKED_AT = 100  # work of a cut's bounds, in simulated ops per stages squared times microbatches
 
 
 class Way(Enum):
-    """How the cut is chosen: together with the schedule, or before it."""
+    """How the cut is chosen: JOINT, together with the schedule, or BALANCED or EVEN, before it."""
 
     JOINT = "joint"
     BALANCED = "balanced"
@@ -36,7 +36,11 @@ class Way(Enum):
 
 @dataclass(eq=False)
 class CandidatePool:
-    """The cuts of one placement that have been examined, and those to examine next."""
+    """The cuts of one placement that have been examined, and those to examine next.
+
+    ``candidates``: the examined cuts that fit in memory. ``bound``: a lower bound on the cost for
+    all cuts. ``lacking``: the memory that would suffice, if the first cuts do not fit.
+    """
 
     cut_bounds: CutBounds
     seed: int
@@ -53,7 +57,8 @@ class CandidatePool:
     def open(self, way: Way, spent: StoppingCriterion = NEVER) -> bool:
         """Examine the first cuts. Returns False if none fits and no others are to be tried.
 
-        The reason is then in :attr:`lacking`. ``spent``: whether time is left for only one cut.
+        If none of the first cuts fits, :attr:`lacking` is set. ``spent``: returns True when there
+        is time for only one cut.
         """
         cutter = self.cut_bounds.cutter
         even, balanced = cutter.even(), cutter.balanced(self.cut_bounds.fitting())
@@ -100,9 +105,10 @@ class CandidatePool:
         return None if best is None else best.schedule
 
     def look(self, cut: Cut, cost: float, spent: StoppingCriterion = NEVER) -> float:
-        """Bound a cut and, if it may cost less than ``cost``, build a quick schedule.
+        """Examine a cut: bound it and, if it may cost less than ``cost``, build a schedule for it.
 
-        Returns the work done, in simulated ops.
+        The schedule is built without a search (:func:`.candidate.quick_schedule`). Neighboring cuts
+        are queued for :meth:`by_bound`. Returns the work done, in simulated ops.
         """
         self._queued.add(cut)
         problem = self._problem(cut)
@@ -120,7 +126,7 @@ class CandidatePool:
         return work
 
     def candidate(self, cut: Cut) -> CutCandidate | None:
-        """The cut with its bound; None if it does not fit in memory."""
+        """Return the cut with its bound, or None if it does not fit in memory."""
         if cut in self.candidates or cut in self._refused:
             return self.candidates.get(cut)
         problem = self._problem(cut)
@@ -137,10 +143,10 @@ class CandidatePool:
         return len(self.candidates) + len(self._refused)
 
     def certified(self, cost: float, looking: Budget) -> float:
-        """A lower bound on the schedules of all cuts, at most ``cost``.
+        """Return a lower bound on the cost of schedules of all cuts, at most ``cost``.
 
-        It is the least bound of all cuts for which the bounds of single ranks are below ``cost``,
-        or :attr:`bound` if there are too many of these.
+        It is the lowest bound of the cuts for which the bounds of all single ranks are below
+        ``cost``, or :attr:`bound` if there are too many such cuts or ``looking`` is used up.
         """
         left = None if self.bound >= cost else self.cut_bounds.below(cost * (1 - CLOSED), MOST_LEFT)
         least = cost
@@ -155,7 +161,7 @@ class CandidatePool:
         return min(self.bound, cost) if left is None else max(self.bound, least)
 
     def by_bound(self) -> Cut | None:
-        """The next cut by rising bound of single ranks."""
+        """Return the queued cut with the lowest rank bounds, or None if the queue is empty."""
         while self._queue:
             _, cut = heapq.heappop(self._queue)
             if cut not in self.candidates:
@@ -163,7 +169,7 @@ class CandidatePool:
         return None
 
     def near_the_best(self) -> Cut | None:
-        """A neighbour of the best cut that has not been examined."""
+        """Return an unexamined neighbor of the best cut, or None if there is none."""
         best = self.best
         if best is None:
             return None

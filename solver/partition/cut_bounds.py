@@ -1,18 +1,19 @@
 """Lower bounds that hold for all cuts at once: no schedule of any cut costs less.
 
-One stage per rank: bounds that look at a single stage (its idle time before its first B and after
-its last F, and the way of every microbatch from stage 0 *through* it and back) depend only on the
-stage's index k, its first layer a and its end b. Its times and sizes are sums over the layers a..b.
-The time of a microbatch before and after the stage is that of the layers before a and from b on,
-plus the delays in between, of which there are k and S-1-k. Messages may differ in size, so a delay
-counts as the least over all allowed boundaries. Let g(k, a, b) be the best of these bounds. Then no
-cut costs less than the minimum over all cuts of the largest g of its stages, which dynamic
-programming over the stages finds.
+One stage per rank: bounds that look at a single stage depend only on the stage's index k, its first
+layer a and its end b. They add to the work of the stage its idle time before its first B and after
+its last F, and consider the way of every microbatch from stage 0 *through* the stage and back. The
+stage's times and sizes are sums over the layers from a to b - 1. The time of a microbatch before
+and after the stage is that of the layers before a and from b on, plus the delays in between, of
+which there are k and S-1-k. Messages may differ in size, so a delay counts as the minimum over all
+allowed boundaries. Let g(k, a, b) be the best of these bounds. Then no cut costs less than the
+minimum over all cuts of the largest g of its stages, which dynamic programming over the stages
+finds.
 
 On a V, the two stages of rank r are the layers [i, i') and [j', j), where [i, j) is what the ranks
-before it leave: dynamic programming from the outside inwards. On other placements, the work of
-whole layers is shared by the ranks at best (:func:`least_load`), and one microbatch passes all
-layers.
+before it leave: dynamic programming from the outside inwards. For other placements, the bound is
+the work of the busiest rank if whole layers are assigned to ranks in the best way
+(:func:`least_load`), or the time in which one microbatch passes all layers.
 """
 
 from __future__ import annotations
@@ -38,19 +39,20 @@ from ..core.tolerances import ROUNDING, counts_within
 from ..placement.replication import KEPT
 from .cuts import Cut, Cutter
 
-MOST_PENDING = 256  # with more microbatches in memory no tail is computed
-NEAR = 0.9  # pieces within this factor of the median count as equal
-OTHERS = 6  # other pieces that are enumerated
-STEPS = 50  # partial cuts to examine per cut asked for
-MOST_V_LAYERS = 80  # with more layers no V bound, whose time grows with the fourth power
+MOST_PENDING = 256  # if memory holds more microbatches, idle time after the last F counts as 0
+NEAR = 0.9  # pieces between NEAR and 1 / NEAR times the median count as equal
+OTHERS = 6  # number of other pieces whose assignments are enumerated
+STEPS = 50  # maximum number of partial cuts to examine, per cut that may be returned
+MOST_V_LAYERS = 80  # no V bound with more layers, as its time grows with their fourth power
 
 
 def least_load(pieces: Sequence[float], ranks: int) -> float:
-    """Lower bound on the work of the busiest of ``ranks``, however ``pieces`` are assigned.
+    """Return a lower bound on the work of the busiest of ``ranks`` ranks.
 
-    Pieces near the median count as the shortest of them; equal pieces are assigned optimally one by
-    one to the rank with the least load. All assignments of the largest other pieces are enumerated;
-    the remaining pieces count as 0.
+    It holds however the ``pieces`` of work are assigned to the ranks. Pieces near the median count
+    as the shortest of these; being equal, they are assigned optimally one by one to the rank with
+    the least load. All assignments of the largest other pieces are enumerated; the remaining pieces
+    count as 0.
     """
     middle, rows = median_low(pieces), sorted(pieces)
     first, end = bisect_left(rows, NEAR * middle), bisect_right(rows, middle / NEAR)
@@ -64,7 +66,10 @@ def least_load(pieces: Sequence[float], ranks: int) -> float:
 
 
 def _shared_out(pieces: Sequence[float], loads: list[float]) -> Iterator[list[float]]:
-    """Yield the ranks' loads for each assignment of the pieces, up to permutation of ranks."""
+    """Yield the ranks' loads for each assignment of ``pieces``, up to permutation of ranks.
+
+    ``loads``: the loads that the ranks have already.
+    """
     if not pieces:
         yield list(loads)
         return
@@ -75,10 +80,11 @@ def _shared_out(pieces: Sequence[float], loads: list[float]) -> Iterator[list[fl
 
 @dataclass(frozen=True)
 class CutBounds:
-    """The bounds on all cuts of one placement.
+    """Lower bounds on the cost of schedules for all cuts with one placement.
 
-    ``limit``: for the activations of each rank. They must also fit in what the weights, gradients
-    and optimizer state of its stage leave of the profile's ``device_memory``.
+    ``limit``: the memory limit of each rank for activations. Activations must also fit in what the
+    weights, gradients and optimizer state of a rank's stages leave of the profile's
+    ``device_memory``.
     """
 
     cutter: Cutter
@@ -88,7 +94,7 @@ class CutBounds:
     objective: Objective
 
     def bound(self) -> float:
-        """Lower bound on the schedules of all cuts; infinite if no cut fits in memory."""
+        """Return a lower bound on the cost for all cuts; infinite if no cut fits in memory."""
         shared = max(self._evenly_shared(), self._way())
         if self._linear:
             return max(shared, self.cutter.best_value(self._prices.__getitem__, np.maximum))
@@ -97,13 +103,18 @@ class CutBounds:
         return max(shared, self.microbatches * least_load(self._whole, len(self.limit)))
 
     def first(self) -> Cut | None:
-        """A cut with the least bound of all; None unless there is one stage per rank."""
+        """Return a cut whose bound is the lowest of all, or None unless there is one stage per
+        rank.
+        """
         if not self._linear:
             return None
         return self.cutter.best_path(self._prices.__getitem__, np.maximum)
 
     def of(self, cut: Cut) -> tuple[float, ...]:
-        """Sort key of cuts: the bounds of the ranks in falling order."""
+        """Return the bounds of the single ranks with this cut, in descending order.
+
+        This is a sort key of cuts.
+        """
         ends = (*cut[1:], self.cutter.number)
         if self._linear:
             found = [
@@ -117,9 +128,10 @@ class CutBounds:
         return tuple(sorted(found, reverse=True))
 
     def below(self, cost: float, most: int) -> list[Cut] | None:
-        """The cuts for which the bound of each single rank is less than ``cost``.
+        """Return the cuts for which the bound of each single rank is less than ``cost``.
 
-        None if there are more than ``most``, or the enumeration was not completed.
+        Returns None if there are more than ``most`` such cuts, or the enumeration takes too many
+        steps.
         """
         number, found, steps = self.cutter.number, list[Cut](), [most * STEPS]
         ahead = self._reachable(cost)
@@ -147,7 +159,7 @@ class CutBounds:
         return found if ahead[0][0] and extend((0,)) else ([] if not ahead[0][0] else None)
 
     def _fits(self, stage: int, first: int, end: int, before: float, cost: float) -> bool:
-        """Whether the bound of the stage's rank is below ``cost``.
+        """Return whether a rank's bound is below ``cost`` with layers first..end - 1 as its stage.
 
         ``before``: the work of the rank's earlier stages.
         """
@@ -157,7 +169,10 @@ class CutBounds:
         return bool(self._penalty[first, end] + work < cost)
 
     def _reachable(self, cost: float) -> list[npt.NDArray[np.bool_]]:
-        """By stage and first layer, whether the stages from there on may all be below ``cost``."""
+        """Return whether a stage and all later ones may have bounds below ``cost``, by first layer.
+
+        There is one array for each stage and one for the end, (L + 1,) each.
+        """
         end = np.zeros(self.cutter.number + 1, dtype=bool)
         end[-1] = True
         found = [end]
@@ -167,16 +182,21 @@ class CutBounds:
         return found[::-1]
 
     def fitting(self) -> FloatArray:
-        """0 for runs of layers that may be a stage and fit with one microbatch, else infinite.
+        """Return 0 for runs of layers that may be a stage and fit in memory, else infinity.
 
-        The stages of a rank may still not fit together.
+        They must fit with one microbatch; several stages of a rank may still not fit together. The
+        result is by first layer and end, (L + 1, L + 1).
         """
         rooms = [self._room(rank) for rank in set(self.placement.owners)]
         room = np.min(rooms, axis=0) * (1 + ROUNDING)
         return np.where(self.cutter.runs("m_b") <= room, self._penalty, np.inf)
 
     def least_full(self) -> Cut | None:
-        """The cut whose fullest stage holds least, with P microbatches; None if there is none."""
+        """Return the cut whose fullest stage holds least, or None if no cut is allowed.
+
+        A stage holds its weights, gradients and optimizer state, and the activations of P
+        microbatches (M if that is less).
+        """
         kept = sum(self.cutter.runs(key) for key in KEPT)
         held = self.cutter.runs("m_b") * min(self.microbatches, len(self.limit)) + kept
         return self.cutter.balanced(self._penalty, np.asarray(held))
@@ -188,12 +208,12 @@ class CutBounds:
 
     @cached_property
     def _least(self) -> Cutter:
-        """The layers with the times that bounds use: shorter if pairs save time.
+        """The layers with the times that bounds use, which are shorter if pairs save time.
 
-        B and W of each layer are shortened by its saving; on all layers they take no time if one
-        layer saves more than its B and W take. The proof in :mod:`..core.overlap_relaxation` only
-        needs that B and W of a stage take no longer than before, and F, B and W together no longer
-        than a pair.
+        A pair is an F and a BW that run at once. B and W of each layer are shortened by what a pair
+        saves; if some layer saves more than its B and W take, B and W of all layers take no time.
+        The proof in :mod:`..core.overlap_relaxation` only needs that B and W of a stage take no
+        longer than before, and that F, B and W together take no longer than a pair.
         """
         layers = self.cutter.profile.layers
         if all(layer.saving <= 0 for layer in layers):
@@ -210,7 +230,10 @@ class CutBounds:
 
     @cached_property
     def _delays(self) -> tuple[FloatArray, FloatArray]:
-        """The least delays down to stage k and from stage k back up, 0 for stage 0, (S,) each."""
+        """The minimum delays from stage k - 1 to stage k, and back from k to k - 1, (S,) each.
+
+        They are 0 for k = 0. The minimum is over the boundaries between layers that are allowed.
+        """
         cluster, owners = self.cutter.profile.cluster, self.placement.owners
         sent = {
             self.cutter.profile.layers[end - 1].activation_bytes for end in self._boundaries[1:]
@@ -227,7 +250,10 @@ class CutBounds:
 
     @cached_property
     def _prices(self) -> list[FloatArray]:
-        """g(k, a, b) by k; infinite for runs that may not be a stage or do not fit."""
+        """The bound g(k, a, b) of a stage k with layers a..b - 1: by k, arrays by a and b.
+
+        It is infinite for runs of layers that may not be a stage or do not fit in memory.
+        """
         return [self._penalty + self._alone(stage) for stage in range(self.cutter.stages)]
 
     def _alone(self, stage: int) -> FloatArray:
@@ -246,7 +272,11 @@ class CutBounds:
         return np.where(run.fits, np.maximum(spans, through), np.inf)
 
     def _room(self, rank: int) -> FloatArray:
-        """Memory left on ``rank`` for activations if it runs layers i to j - 1, (L + 1, L + 1)."""
+        """Return the memory left on ``rank`` for activations if it runs layers i to j - 1.
+
+        The result is by i and j, (L + 1, L + 1); infinite if activations need not be held because
+        they can be recomputed or offloaded.
+        """
         if any(
             layer.t_r is not None or layer.m_o is not None for layer in self.cutter.profile.layers
         ):
@@ -259,12 +289,15 @@ class CutBounds:
         return np.asarray(np.clip(device[rank] - kept, 0.0, limit))
 
     def _evenly_shared(self) -> float:
-        """The mean work of the ranks, or the work of layers that must stay together if larger."""
+        """Return the mean work of the ranks.
+
+        If some layers that must stay together have more work, return theirs.
+        """
         return self.microbatches * max(float(self._times[0, -1]) / len(self.limit), *self._whole)
 
     @cached_property
     def _whole(self) -> list[float]:
-        """The times of layers, or of groups of layers that must stay together."""
+        """The times of each layer, or of each group of layers that must stay together."""
         return [float(self._times[a, b]) for a, b in pairwise(self._boundaries)]
 
     @cached_property
@@ -272,13 +305,18 @@ class CutBounds:
         return [0, *(i + 1 for i, tied in enumerate(self.cutter.profile.tied) if not tied)]
 
     def _way(self) -> float:
-        """The time of one microbatch through all layers and back, and the W of its first layer."""
+        """Return the time of one microbatch through all layers and back, plus the W of the first
+        layer.
+        """
         down, up = self._delays
         way = self._least.sums("t_f")[-1] + self._least.sums("t_b")[-1] + (down + up).sum()
         return float(way + self._least.profile.layers[0].t_w)
 
     def _v(self) -> float:
-        """The least bound of all cuts on a V, by the work and by the time to and from each rank."""
+        """Return the lowest bound of all cuts on a V.
+
+        The bound of a rank is by its work, and by the time from the start to the rank and back.
+        """
         number, ranks = self.cutter.number, len(self.limit)
         allowed, work = self._penalty, self.microbatches * self._times
         down, up = self._delays
@@ -305,7 +343,11 @@ class CutBounds:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Every run of layers as a stage of a rank; arrays by first layer and end."""
+    """Every run of layers as a stage of one rank; arrays by first layer and end, (L + 1, L + 1).
+
+    ``limit``: the memory for activations, including the tolerance for rounding. ``capacity``: the
+    number of microbatches that fit in it.
+    """
 
     f: FloatArray
     b: FloatArray
@@ -331,7 +373,11 @@ class _Run:
         return self.microbatches * (self.f + self.b + self.w)
 
     def idle(self, after: FloatArray) -> FloatArray:
-        """Idle time before the first B and after the last F; ``after``: the way behind and back."""
+        """Return the minimum idle time before the first B and after the last F.
+
+        ``after``: the time from the end of an F, through the later stages and back, to the start of
+        the B.
+        """
         trip = self.f + after
         head = np.maximum(0.0, trip - self.capacity * self.f)
         few = self.capacity <= MOST_PENDING
@@ -340,9 +386,9 @@ class _Run:
         return np.where(apart, head + tail, np.maximum(head, tail))
 
     def _busy(self) -> FloatArray:
-        """Upper bound on the busy time of a rank between its last F and the B of that microbatch.
+        """Return an upper bound on a rank's work between its last F and the B of that microbatch.
 
-        In milliseconds, for each run of layers, shape (L + 1, L + 1).
+        In milliseconds, by first layer and end, (L + 1, L + 1).
         """
         most = np.zeros_like(self.f)
         for pending in range(min(int(self.capacity.max()), MOST_PENDING)):
@@ -353,9 +399,10 @@ class _Run:
         return most
 
     def until_last_b(self, idle: FloatArray) -> FloatArray:
-        """The least time from the first F to the end of the last B.
+        """Return the minimum time from the start of the first F to the end of the last B.
 
-        As many W's come later as memory holds M_W.
+        W's that come later are not counted; they are as many as memory can hold M_W for. ``idle``:
+        result of :meth:`idle`.
         """
         late = 1 + counts_within(self.limit - self.m_b, self.m_w, self.microbatches - 1)
         early = self.microbatches - late

@@ -1,8 +1,9 @@
-"""Cuts of layers into stages: allowed cuts, the even cut, the balanced cut, and neighbours.
+"""Cuts of layers into stages: allowed cuts, the even cut, the balanced cut, and neighboring cuts.
 
 A cut is given by the first layer of each stage, such as ``(0, 3, 7)`` for three stages. Dynamic
-programming over the stages, from the last one backwards, finds the cut with the least sum or
-maximum of a price per stage (:meth:`Cutter.best_path`).
+programming over the stages, from the last one backwards, finds the cut with the lowest sum or
+maximum of the prices of its stages (:meth:`Cutter.best_path`). Arrays "by first layer and end" give
+a value for each run of layers first..end - 1, (L + 1, L + 1).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from pipeloom.ir.model.ops import FloatArray
 Cut: TypeAlias = tuple[int, ...]
 """The first layer of each stage."""
 Price: TypeAlias = Callable[[int], FloatArray]
-"""The price of each run of layers as stage k, by first layer and end, (L + 1, L + 1)."""
+"""A function that returns, for a stage k, the price of each run of layers as this stage, by first
+layer and end, (L + 1, L + 1)."""
 Combine: TypeAlias = Callable[[FloatArray, FloatArray], FloatArray]
 """How the prices of stages are combined: their sum or their maximum."""
 
@@ -30,7 +32,7 @@ TIE = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The least and the most layers of a stage; ``most``: None means any number."""
+    """The minimum and the maximum number of layers of a stage; ``most`` = None: no maximum."""
 
     least: int = 1
     most: int | None = None
@@ -38,7 +40,9 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cutter:
-    """The cuts of ``profile`` into ``stages`` that keep ``rules`` and separate no tied layers."""
+    """The cuts of ``profile`` into ``stages`` stages that keep ``rules`` and separate no tied
+    layers.
+    """
 
     profile: LayeredProfile
     stages: int
@@ -50,7 +54,10 @@ class Cutter:
         return len(self.profile.layers)
 
     def penalty(self) -> FloatArray:
-        """0 for runs of layers that may be a stage, else infinite, by first layer and end."""
+        """Return 0 for runs of layers that may be a stage, else infinity, by first layer and end.
+
+        The shape is (L + 1, L + 1).
+        """
         at = np.arange(self.number + 1)
         length = at[None, :] - at[:, None]
         most = self.number if self.rules.most is None else self.rules.most
@@ -66,20 +73,28 @@ class Cutter:
         )
 
     def sums(self, key: str) -> FloatArray:
-        """The prefix sums of ``key`` over the layers, shape (L + 1,); unknown values count as 0."""
+        """Return the prefix sums of ``key`` over the layers, (L + 1,).
+
+        ``key``: a number in the profile of a layer, such as ``t_f``; unknown values count as 0.
+        """
         values = [getattr(layer, key) or 0.0 for layer in self.profile.layers]
         return np.array([0.0, *accumulate(values)])
 
     def runs(self, key: str) -> FloatArray:
-        """The sum of ``key`` over each run of layers, by first layer and end; 0 if end <= first."""
+        """Return the sum of ``key`` over each run of layers, by first layer and end.
+
+        The shape is (L + 1, L + 1); values are 0 if end <= first. ``key``: a number in the profile
+        of a layer, such as ``t_f``; unknown values count as 0.
+        """
         sums = self.sums(key)
         return np.maximum(0.0, sums[None, :] - sums[:, None])
 
     def even(self) -> Cut | None:
-        """The cut with equally many blocks per stage; the first stages have one more if necessary.
+        """Return the cut with equally many blocks per stage, or None if no cut is allowed.
 
-        Other layers are at the ends. If a rule forbids this cut, the allowed cut that is the fewest
-        layers away.
+        If the number of blocks (transformer layers) is not divisible, the first stages have one
+        more. Other layers, such as embedding and head, are at the ends. If the rules forbid this
+        cut, the result is the allowed cut that moves the boundaries by the fewest layers in total.
         """
         target = self._even()
         penalty, at = self.penalty(), np.arange(self.number + 1)
@@ -105,11 +120,12 @@ class Cutter:
     def balanced(
         self, penalty: FloatArray | None = None, sizes: FloatArray | None = None
     ) -> Cut | None:
-        """The cut with the least longest stage; on ties, the one with the least sum of squares.
+        """Return the cut whose longest stage is shortest.
 
-        ``penalty``: by default :meth:`penalty`; it may also be infinite for runs that do not fit in
-        memory. None if no cut is left. ``sizes``: what to balance instead of times, for each run of
-        layers.
+        On ties, it is the one with the smallest sum of squares. ``penalty``: by first layer and
+        end, added to the stages' times, by default :meth:`penalty`; it may also be infinite for
+        runs of layers that do not fit in memory. ``sizes``: what to balance instead of times, by
+        first layer and end. Returns None if no cut has a finite value.
         """
         penalty = self.penalty() if penalty is None else penalty
         if sizes is None:
@@ -123,7 +139,10 @@ class Cutter:
         return self.best_path(lambda _: squares, np.add)
 
     def neighbours(self, cut: Cut) -> Iterator[Cut]:
-        """The cuts in which one boundary, or several successive ones, move by one layer."""
+        """Yield the cuts in which one boundary, or several successive ones, move by one layer.
+
+        A boundary also moves farther, past layers that must stay together.
+        """
         for first in range(1, self.stages):
             for last in range(first, self.stages):
                 for by in (-1, 1):
@@ -135,7 +154,11 @@ class Cutter:
                         yield jump
 
     def _over_tied(self, cut: Cut, stage: int, by: int) -> Cut | None:
-        """The cut with the boundary of ``stage`` moved past layers that must stay together."""
+        """Return the cut with one boundary moved past layers that must stay together.
+
+        ``stage``: the stage that begins at the boundary. ``by``: 1 or -1, the direction. Returns
+        None if that cut is not allowed.
+        """
         start = cut[stage] + by
         while 0 < start < self.number and self.profile.tied[start - 1]:
             start += by
@@ -143,11 +166,18 @@ class Cutter:
         return moved if start < self.number and self.allowed(moved) else None
 
     def best_value(self, price: Price, combine: Combine) -> float:
-        """The least sum, or maximum, of the prices of a cut's stages; infinite if there is none."""
+        """Return the lowest sum (or maximum) of the prices of a cut's stages.
+
+        It is infinite if no cut is allowed. ``combine``: how to combine two prices: ``np.add`` or
+        ``np.maximum``.
+        """
         return float(self._ahead(price, combine)[0][0])
 
     def best_path(self, price: Price, combine: Combine) -> Cut | None:
-        """A cut with the least value; on ties the one with the shortest first stages."""
+        """Return a cut that attains :meth:`best_value`, or None if that is infinite.
+
+        On ties, it is the cut with the shortest first stages.
+        """
         ahead = self._ahead(price, combine)
         if not np.isfinite(ahead[0][0]):
             return None
@@ -158,7 +188,10 @@ class Cutter:
         return tuple(starts)
 
     def _ahead(self, price: Price, combine: Combine) -> list[FloatArray]:
-        """The least value of the stages from each one on, by its first layer, (L + 1,) each."""
+        """Return the lowest value of the stages from each one on, by the first layer of this one.
+
+        There is one array for each stage and one for the end, (L + 1,) each.
+        """
         end = np.full(self.number + 1, np.inf)
         end[-1] = 0.0
         found = [end]

@@ -1,4 +1,4 @@
-"""The smallest memory with which some cut of a placement has a schedule."""
+"""The smallest memory with which some cut of the layers has a schedule, for a given placement."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from ..placement.replication import KEPT
 from ..placement.search import kept
 from .cuts import Cut, Cutter
 
-MOST_CUTS = 2000  # cuts tried at most if the least cannot be computed
+MOST_CUTS = 2000  # maximum number of cuts tried if the minimum cannot be computed exactly
 
 
 @dataclass(frozen=True, slots=True)
 class MinMemory:
-    """``limit``: for activations, equal on all ranks; with ``device``, for everything held.
+    """The smallest memory limit, equal on all ranks, with which some cut has a schedule.
 
-    ``rank``: the one that needs it in ``cut``; ``proven``: whether no cut needs less. With
-    ``alone``, only ``cut`` was considered.
+    ``limit``: for activations or, with ``device``, for all that a device holds. ``rank``: the rank
+    that needs it with ``cut``. ``proven``: whether no cut needs less. ``alone``: whether only
+    ``cut`` was considered.
     """
 
     limit: float
@@ -47,11 +48,11 @@ class MinMemory:
 
 
 def smallest(cutter: Cutter, placement: Placement, cut: Cut | None = None) -> MinMemory:
-    """The smallest limit of all cuts, or of ``cut``; the smallest device memory if nothing fits on
-    the devices.
+    """Return the smallest memory limit for activations with which some cut has a schedule.
 
-    With one stage per rank, dynamic programming finds an optimal cut. Otherwise local search moves
-    layers.
+    If no cut was found that fits in the given device memory, the result is the smallest device
+    memory instead. ``cut``: the only cut to consider; None means all. With one stage per rank,
+    dynamic programming finds an optimal cut; otherwise local search moves layers.
     """
     for device in (False, True):
         found = _Needs(cutter, placement, device).least(cut)
@@ -62,15 +63,20 @@ def smallest(cutter: Cutter, placement: Placement, cut: Cut | None = None) -> Mi
 
 @dataclass(frozen=True)
 class _Needs:
-    """The memory that ranks need for activations or, with ``device``, for everything."""
+    """The memory that ranks need with a placement, for activations or, with ``device``, in total.
+
+    The total includes weights, gradients and optimizer state.
+    """
 
     cutter: Cutter
     placement: Placement
     device: bool
 
     def least(self, given: Cut | None) -> MinMemory | None:
-        """The least of all cuts, or that of ``given``; None if no cut was found that fits on the
-        devices."""
+        """Return the smallest memory of all cuts, or of the cut ``given``.
+
+        Returns None if no cut was found that fits on the devices.
+        """
         cut = given or self.cutter.best_path(self._price, np.maximum)
         if cut is None:
             return None
@@ -86,7 +92,10 @@ class _Needs:
         return MinMemory(limit, rank, cut, proven, self.device, alone=given is not None)
 
     def of(self, cut: Cut) -> tuple[float, FloatArray]:
-        """How much the worst device lacks, and the needs of each rank, shape (P,)."""
+        """Return how much memory the device that lacks most lacks, and the need of each rank, (P,).
+
+        The first result is 0 if the cut fits on all devices, or with ``device``.
+        """
         profile, placement = self.cutter.profile.cut(cut), self.placement
         free = (float("inf"),) * profile.ranks
         needed = needs(Problem(profile, 1, placement, free))
@@ -102,7 +111,10 @@ class _Needs:
         return max(0.0, float(lacks.max())), needed
 
     def _price(self, stage: int) -> FloatArray:
-        """The needs of each run of layers as this stage; infinite if its device is too small."""
+        """Return the memory that each run of layers needs as this stage, by first layer and end.
+
+        It is infinite if the device of the stage's rank is too small.
+        """
         needed = self.cutter.runs("m_b") + self.cutter.penalty()
         if self.device:
             return np.asarray(needed + self._stays)
@@ -114,12 +126,18 @@ class _Needs:
 
     @cached_property
     def _stays(self) -> FloatArray:
-        """Weights, gradients and optimizer state of each run of layers; unknown ones count as 0."""
+        """Weights, gradients and optimizer state of each run of layers, by first layer and end.
+
+        Unknown ones count as 0.
+        """
         return np.asarray(sum(self.cutter.runs(key) for key in KEPT))
 
     def _bound(self) -> float:
-        """Lower bound on the need of the fullest rank; with remat M_B need not be held, so that
-        only the largest stage counts."""
+        """Return a lower bound on the need of the rank that needs most.
+
+        If layers can be recomputed or offloaded, M_B need not be held, so only the largest stage
+        counts.
+        """
         layers, largest = (
             self.cutter.profile.layers,
             self.cutter.best_value(self._price, np.maximum),
@@ -130,9 +148,9 @@ class _Needs:
         return max(largest, held / self.cutter.profile.ranks)
 
     def _descended(self, starts: Sequence[Cut]) -> Cut:
-        """Local search from the best of ``starts`` over neighbours, until none is better.
+        """Return the result of local search from the best of ``starts`` over neighboring cuts.
 
-        At most :data:`MOST_CUTS` cuts are tried.
+        It ends when no neighbor is better, or when :data:`MOST_CUTS` cuts have been tried.
         """
         tried = 0
         best = min(starts, key=self._rating)

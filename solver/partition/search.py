@@ -1,19 +1,20 @@
 """Joint search for cut, placement and schedule.
 
-Many cuts are examined, few are searched, one of them to the end.
+Many cuts are examined (bounded, with a schedule built without a search), few are searched, and one
+of these is searched to the end.
 
-1. Every placement has a bound on all its cuts (:mod:`.cut_bounds`) and first cuts: the one with the
-   least bound, those that balance time and memory, and the even one.
-2. From there, cuts are examined in two orders alternately: the next one by bound, and the
-   neighbours of the best so far. Each gets its bounds and, if they allow it to win, a schedule
-   built without a search.
+1. Every placement has a lower bound for all its cuts (:mod:`.cut_bounds`) and first cuts: the one
+   with the lowest bound, those that balance time and memory, and the even one.
+2. From there, cuts are examined in two orders alternately: the next one by bound, and the neighbors
+   of the best so far. Each cut gets its own bound and, if that allows it to win, a schedule built
+   without a search.
 3. The best cut and the balanced one are searched for a short time, then a few, then one for the
-   rest of the time. In between, orders are tried on other cuts (:class:`Refinement`). A cut whose
-   bound proves that it is no better is left out.
+   rest of the time. In between, orders are tried on other cuts (:class:`Refinement`). A cut is left
+   out if its bound proves that it is no better.
 
 An order of ops is valid for every cut with the same placement, if it fits in memory. So the best
-order found is tried on all cuts that may still win, and from the best of them on neighbouring cuts
-as long as that helps. A search starts from the best order of all.
+order found is tried on all cuts that may still win, and then on neighbors of the best of these cuts
+as long as that helps. A search starts from the best order of its placement.
 """
 
 from __future__ import annotations
@@ -40,21 +41,24 @@ from .cuts import Cutter, Rules
 from .min_memory import MinMemory
 
 CutSolver: TypeAlias = Callable[[Problem, str, float, Order | None], Schedule]
-"""The optimizer: called with a problem, its name, a share of the time, and an order to start
-from."""
+"""The optimizer of one problem. It is called with the problem, a name for it, a share of the time,
+and an order to start from or None."""
 
-# shares of the time to
-LOOKING = 0.12  # examine cuts before any is searched
-CARRYING = 0.03  # try a schedule on other cuts, after each round
-CERTIFYING = 0.05  # bound the remaining cuts at the end
-ROUNDS = ((3, 0.24), (4, 0.2))  # search this many of the best cuts, in total
-HURRY = 1e-3  # build the first schedules of a search
+# shares of the time
+LOOKING = 0.12  # for examining cuts before any is searched
+CARRYING = 0.03  # for trying a schedule on other cuts, after each round
+CERTIFYING = 0.05  # for bounding the remaining cuts at the end
+ROUNDS = ((3, 0.24), (4, 0.2))  # by round: number of the best cuts that are searched, total share
+HURRY = 1e-3  # for building the first schedules of a search
 CARRIED_OP = 20  # work to try an order on another cut, in simulated ops per op
 
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """Searches the cuts of ``pools``. ``budget``: that of the whole run, which began before."""
+    """Searches the cuts of ``pools`` that may have the best schedule.
+
+    ``search``: the optimizer of one cut. ``budget``: that of the whole run, which began earlier.
+    """
 
     pools: Sequence[CandidatePool]
     search: CutSolver
@@ -62,7 +66,10 @@ class Refinement:
     should_stop: StoppingCriterion
 
     def joint(self) -> list[CutCandidate]:
-        """Search a few cuts, then one, then others if time is left; returns these, best first."""
+        """Search a few cuts, then one, then others if time is left.
+
+        Returns the cuts that have a schedule, the best first.
+        """
         left = 1.0 - LOOKING - CERTIFYING
         for number, share in ROUNDS:
             best = self._ranked()[:number] if self.searched() else self._first(number)
@@ -84,21 +91,24 @@ class Refinement:
         return self.searched()
 
     def _look_on(self, share: float) -> bool:
-        """Examine more cuts for a share of the time; returns whether there were any."""
+        """Examine more cuts for a share of the time; return whether there were any."""
         seen = sum(pool.seen for pool in self.pools)
         look(self.pools, self.budget, self.should_stop, share)
         return sum(pool.seen for pool in self.pools) > seen
 
     def _may_win(self, done: Sequence[CutCandidate]) -> list[CutCandidate]:
-        """The cuts not in ``done`` that may have the best schedule, the most promising first."""
+        """Return the cuts not in ``done`` that may have the best schedule, the most promising
+        first.
+        """
         ranked = self._ranked()
         cost = min(candidate.cost for candidate in ranked)
         return [one for one in ranked if one.may_cost_less(cost) and one not in done]
 
     def _first(self, number: int) -> list[CutCandidate]:
-        """The best cuts by quick schedule, with the balanced cut of the best placement as the last.
+        """Return the ``number`` best cuts by the schedules that were built without a search.
 
-        The best of many quick schedules may be so by chance.
+        The balanced cut of the best placement takes the last position if it is not among them,
+        because the best of many such schedules may be the best by chance.
         """
         ranked = self._ranked()
         balanced = self._pool_of(ranked[0]).balanced
@@ -110,13 +120,16 @@ class Refinement:
         return next(pool for pool in self.pools if pool.candidates.get(candidate.cut) is candidate)
 
     def each(self) -> list[CutCandidate]:
-        """Search all cuts, each for an equal share of the time; returns them, the best first."""
+        """Search all cuts, each for an equal share of the time.
+
+        Returns the cuts that have a schedule, the best first.
+        """
         candidates = self._ranked()
         self._round(candidates, 1 / len(candidates))
         return self.searched()
 
     def searched(self) -> list[CutCandidate]:
-        """The cuts that have a schedule, the best first."""
+        """Return the cuts that have a schedule, the best first."""
         return [candidate for candidate in self._ranked() if candidate.schedule]
 
     def _ranked(self) -> list[CutCandidate]:
@@ -124,7 +137,10 @@ class Refinement:
         return sorted(candidates, key=lambda candidate: candidate.promise)
 
     def _round(self, candidates: Sequence[CutCandidate], share: float) -> float:
-        """Search each cut that may win for a share of the time; returns the sum of the shares."""
+        """Search each cut that may win for the given share of the time.
+
+        Returns the sum of the shares used.
+        """
         had = 0.0
         for candidate in candidates:
             best = min(each.cost for each in self._ranked())
@@ -141,13 +157,18 @@ class Refinement:
         return had
 
     def _best_order(self, candidate: CutCandidate) -> Order | None:
-        """The order of the cheapest schedule with the same placement."""
+        """Return the best order of the cut or, if it has none, of a cut with the same placement.
+
+        Returns None if there is none.
+        """
         placement = candidate.problem.placement
         same = (o for o in self.searched() if o.problem.placement == placement)
         return candidate.order or next((each.order for each in same), None)
 
     def _carry(self) -> None:
-        """Try the best schedule on the cuts that may still win, then on neighbours of the best."""
+        """Try the best schedule's order on the cuts that may still win, then on neighbors of the
+        best.
+        """
         carrying = self.budget.share(CARRYING)
         searched = self.searched()
         if not searched:
@@ -165,7 +186,7 @@ class Refinement:
     def _nearer(
         self, pool: CandidatePool, current: CutCandidate, carrying: Budget
     ) -> CutCandidate | None:
-        """A neighbouring cut on which the schedule of ``current`` costs less, or None."""
+        """Return a neighboring cut on which the order of ``current`` costs less, or None."""
         below = current.cost * (1 - CLOSED)
         for cut in pool.cut_bounds.cutter.neighbours(current.cut):
             if carrying() or self.should_stop():
@@ -178,7 +199,9 @@ class Refinement:
         return None
 
     def _try(self, candidate: CutCandidate, other: CutCandidate, carrying: Budget) -> float:
-        """Try the schedule of ``other`` on ``candidate``; returns its best cost."""
+        """Try the order of ``other`` on ``candidate``; return the lowest cost known for
+        ``candidate``.
+        """
         if candidate is not other and candidate.may_cost_less(math.inf) and other.order is not None:
             carrying.work.spend(sum(map(len, other.order)) * CARRIED_OP)
             schedule = carry_order(candidate, other.order)
@@ -189,11 +212,13 @@ class Refinement:
 
 @dataclass(frozen=True, slots=True)
 class Partitioned:
-    """``best``: the best cut, None if nothing fits. ``tried``: one per placement, the best first.
+    """The result of :func:`best_partition`.
 
-    No schedule of any cut with any of the placements costs less than ``bound``. ``searched``: the
-    cuts searched, the best first. ``seen``: the number of cuts examined. ``smallest``: the memory
-    that would suffice, if no cut fits; also None if the layers cannot be cut for any placement.
+    ``best``: the best cut with its schedule, or None if nothing fits. ``searched``: the cuts that
+    were searched, the best first. ``bound``: no schedule of any cut with any of the placements
+    costs less. ``seen``: the number of cuts examined. ``tried``: one entry per placement, the best
+    first. ``smallest``: the memory that would suffice if no cut of some placement fits, else None;
+    also None if the layers cannot be cut for any placement.
     """
 
     best: CutCandidate | None
@@ -222,10 +247,12 @@ def best_partition(
     seed: int = 0,
     should_stop: StoppingCriterion = NEVER,
 ) -> Partitioned:
-    """The best cut, placement and schedule within ``budget``.
+    """Return the best cut, placement and schedule that are found within ``budget``.
 
-    ``search``: the optimizer, called with shares of the budget. Activations must fit in the memory
-    limit, and in what a rank's weights, gradients and optimizer state leave of ``device_memory``.
+    ``placements``: the placements to try. ``search``: the optimizer of one cut, which is called
+    with shares of the budget. ``way``: whether the cut is chosen together with the schedule or
+    before it. Activations must fit in the memory limit, and in what a rank's weights, gradients and
+    optimizer state leave of ``device_memory``.
     """
     budget = budget or Budget()
     limit = profile.cluster.limit_from(memory_limit)
@@ -278,7 +305,7 @@ def look(
 ) -> None:
     """Examine cuts of all placements alternately, for a share of the time.
 
-    As long as nothing fits, nearly all of the time may be used.
+    As long as nothing fits in memory, nearly all of the time may be used.
     """
     open_ = list(pools)
     looking, longest = budget.share(share), budget.share(1.0 - LOOKING - CERTIFYING)
@@ -302,7 +329,7 @@ def look(
 
 
 def _no_cut(cutter: Cutter) -> str | None:
-    """Why there is no cut; None if there is one."""
+    """Return the reason why no cut is allowed, or None if one is."""
     if cutter.even() is not None:
         return None
     pieces = cutter.number - sum(cutter.profile.tied)

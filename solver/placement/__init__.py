@@ -1,1 +1,1 @@
-"""The search for the best placement."""
+"""The search for the best placement of stages on ranks."""

@@ -9,16 +9,18 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.profile import Profile
 
 MOST_STAGES = 64
-"""With more stages no moves and swaps are tried, as their number is quadratic."""
+"""Moves and swaps of stages are tried only up to this number of stages, as there are quadratically
+many."""
 
 
 def balanced(profile: Profile, slow: Mapping[int, float], limit: Sequence[float]) -> Placement:
-    """Assign stages to ranks such that the busiest rank has little work.
+    """Return a placement in which the busiest rank has little work.
 
-    Longest processing time first: stages by falling time, each to the rank that finishes it
-    earliest (LPT; Graham, 1969). Then local search moves or swaps stages while that helps the
-    busiest rank. ``slow``: by rank, the factor of its times. ``limit``: memory of each rank; if
-    ranks are equally fast, those with the largest limit get the stages that hold most.
+    Longest processing time first (LPT; Graham, 1969): stages in descending order of work, each to
+    the rank that finishes it earliest. Then local search moves or swaps stages while that helps the
+    busiest rank. ``slow``: by rank, the factor by which its times are longer; 1 if a rank is
+    missing. ``limit``: memory limit of each rank; if all ranks are equally fast, those with the
+    largest limits get the stages that hold most.
     """
     pace = [slow.get(rank, 1.0) for rank in range(profile.ranks)]
     work = [stage.t_f + stage.fused for stage in profile.stages]
@@ -31,7 +33,10 @@ def balanced(profile: Profile, slow: Mapping[int, float], limit: Sequence[float]
 
 
 def _longest_first(work: Sequence[float], pace: Sequence[float]) -> list[int]:
-    """The rank of each stage by LPT; on ties the rank with fewer stages."""
+    """Return the rank of each stage by LPT; on ties the rank with fewer stages.
+
+    ``work``: the time of each stage. ``pace``: by rank, the factor of its times.
+    """
     owners, loads, counts = [0] * len(work), [0.0] * len(pace), [0] * len(pace)
     for stage in sorted(range(len(work)), key=lambda stage: -work[stage]):
         rank = min(range(len(pace)), key=lambda r: (loads[r] + work[stage] * pace[r], counts[r], r))
@@ -42,7 +47,10 @@ def _longest_first(work: Sequence[float], pace: Sequence[float]) -> list[int]:
 
 
 def _better(owners: list[int], work: Sequence[float], pace: Sequence[float]) -> list[int] | None:
-    """The best move of a stage of the busiest rank, or swap with another; None if none helps."""
+    """Return the ranks of the stages after the best change, or None if no change helps.
+
+    A change moves a stage of the busiest rank, or swaps it with a stage of another rank.
+    """
     loads = _loads(owners, work, pace)
     busiest = max(range(len(pace)), key=loads.__getitem__)
     least, best = loads[busiest] * (1 - 1e-9), None
@@ -75,10 +83,10 @@ def _loads(owners: Sequence[int], work: Sequence[float], pace: Sequence[float]) 
 
 
 def _renumbered(owners: Sequence[int], profile: Profile, limit: Sequence[float]) -> list[int]:
-    """The same groups of stages on other ranks, by memory.
+    """Return new ranks of the stages; stages that share a rank stay together.
 
-    The group that holds most is put on the rank with the largest limit. The earlier a stage is, the
-    more microbatches it holds.
+    The group of stages that holds most is put on the rank with the largest memory limit. The
+    earlier a stage is, the more microbatches it holds.
     """
     groups = list(dict.fromkeys(owners))
     groups += [rank for rank in range(profile.ranks) if rank not in groups]

@@ -12,7 +12,7 @@ KEPT = ("weight_bytes", "grad_bytes", "optimizer_bytes")  # held by a stage for 
 
 
 def why_one_way(profile: Profile, microbatches: int) -> str | None:
-    """Why microbatches cannot go in both directions; None if they can."""
+    """Return the reason why microbatches cannot go in both directions, or None if they can."""
     if profile.unlike:
         return "needs microbatches that are alike"
     if profile.ranks % 2:
@@ -26,7 +26,10 @@ def why_one_way(profile: Profile, microbatches: int) -> str | None:
 
 
 def why_unchecked(profile: Profile) -> str | None:
-    """Why it is not known whether two copies fit; None if ``device_memory`` counts them."""
+    """Return why it cannot be checked that two copies of the weights fit in memory.
+
+    Returns None if it can, because the profile has ``device_memory`` and all sizes.
+    """
     unknown = ["device_memory"] if profile.device_memory is None else _unknown(profile)
     if not unknown:
         return None
@@ -37,7 +40,7 @@ def why_unchecked(profile: Profile) -> str | None:
 
 
 def assumed(problem: Problem) -> str:
-    """The note on a placement in a table; empty if nothing is assumed."""
+    """Return the note on a placement in a table of placements; empty if nothing is assumed."""
     if problem.placement.passing is not Passing.MIXED:
         return ""
     copies = f"two copies of the weights{_counted_or_not(problem.profile)}"

@@ -1,7 +1,7 @@
 """The best placement: bounds all placements that fit, and searches those that may win.
 
-Successive halving: each placement has one solve that can be paused; they share the time as long as
-they may win.
+Successive halving: each placement has one solve that can be paused. The solves share the time as
+long as their placements may win.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 StartSolve: TypeAlias = "Callable[[Problem, str], Solving]"
-"""Creates the solve of a problem, given the name of its placement as well."""
+"""A function that creates the solve of a problem from it and the name of its placement."""
 
-HOPE = 1 / 3  # share of the gap that a search is assumed to close
+HOPE = 1 / 3  # share of the gap between cost and bound that further search is assumed to close
 LEAST_SECONDS = 0.5
-QUICK = 0.15  # seconds that show how good a placement is
-EXPLORING = 0.5  # share of the time to find out which placement gets the rest
+QUICK = 0.15  # seconds of search that suffice to compare placements
+EXPLORING = 0.5  # share of the time for finding out which placement gets the rest
 AFTER_STOP = 1.0  # seconds after a stop in which placements still get their first schedules
 
 
@@ -44,11 +44,12 @@ AFTER_STOP = 1.0  # seconds after a stop in which placements still get their fir
 class TriedPlacement:
     """A placement with the bound on all its schedules, its search and the best schedule found.
 
-    ``bound``: None if no schedule fits, with the reason in ``why_not``. ``schedule``: None if the
-    placement was not searched, because its bound is no better than a known cost or for lack of
-    time. ``lacks``: the error with the memory limit that it needs, if only the limit is too small.
-    ``note``: what is assumed. ``seconds``: how long it was searched, None without a time limit.
-    ``problem``: None if nothing fits, or if the placement was not searched here.
+    ``bound``: None if no schedule fits in memory, with the reason in ``why_not``. ``schedule``:
+    None if the placement was not searched, because its bound is no better than a known cost or for
+    lack of time. ``lacks``: the error with the memory limit that the placement needs, if only the
+    given limit is too small. ``note``: what is assumed about the placement. ``seconds``: how long
+    it was searched; None without a time limit. ``problem``: None if nothing fits, or if the
+    placement is searched elsewhere. ``search``: its solve, None until it has begun.
     """
 
     name: str
@@ -72,7 +73,10 @@ class TriedPlacement:
 
     @property
     def promise(self) -> float:
-        """The cost that seems attainable: a third of the gap to the bound is closed."""
+        """The cost that seems attainable, if a third of the gap to the bound is closed.
+
+        Infinite without a schedule.
+        """
         if self.schedule is None:
             return inf
         return self.cost - HOPE * (self.cost - (self.bound or 0.0))
@@ -87,7 +91,7 @@ class TriedPlacement:
 class SuccessiveHalving:
     """Successive halving: placements share the time as long as they may win, ever fewer of them.
 
-    ``tried``: all placements, of which those with a ``problem`` contend.
+    ``tried``: all placements; those with a ``problem`` are the ``contenders``, which are searched.
     """
 
     def __init__(self, tried: Sequence[TriedPlacement], should_stop: StoppingCriterion) -> None:
@@ -96,7 +100,7 @@ class SuccessiveHalving:
 
     @property
     def best(self) -> Schedule | None:
-        """The cheapest schedule; on ties, the one with the least memory."""
+        """The cheapest schedule, on ties the one with the least memory; None if there is none."""
         found = [each.schedule for each in self.contenders if each.schedule is not None]
         return min(found, key=cost_and_memory, default=None)
 
@@ -106,7 +110,9 @@ class SuccessiveHalving:
 
     @property
     def bound(self) -> float | None:
-        """No schedule of any of the placements costs less."""
+        """A lower bound on the cost of all schedules with any of the placements; None if nothing
+        fits.
+        """
         bounds = [each.bound for each in self._tried if each.bound is not None]
         return min(bounds, default=None)
 
@@ -119,7 +125,11 @@ class SuccessiveHalving:
         )
 
     def run(self, start: StartSolve, seconds: float) -> None:
-        """Spend ``seconds`` in total; without a limit, run each that may win to its own end."""
+        """Search for ``seconds`` in total; if that is infinite, run each search to its own end.
+
+        Only placements that may still win are searched. ``start``: creates the solve of a
+        placement.
+        """
         self._time = TimeLimit(seconds)
         self._begin(start)
         if seconds < inf:
@@ -130,7 +140,10 @@ class SuccessiveHalving:
             each.seconds = None
 
     def _explore(self, seconds: float) -> None:
-        """Let all run equally long, then the better half of them, and so on."""
+        """Search all contenders equally long, then the more promising half of them, and so on.
+
+        ``seconds``: in total.
+        """
         exploring = self._going_on()
         rounds = math.ceil(math.log2(max(1, len(exploring))))
         rounds = min(rounds, max(1, int(seconds / (QUICK * max(1, len(exploring))))))
@@ -145,7 +158,7 @@ class SuccessiveHalving:
         return self.cost < inf and (self._should_stop() or self._time())
 
     def _begin(self, start: StartSolve) -> None:
-        """Build the first schedule of each placement, also after a stop.
+        """Build the first schedule of each placement that may win, also after a stop.
 
         Otherwise the only schedule might cost many times as much as that of the next placement.
         """
@@ -165,7 +178,7 @@ class SuccessiveHalving:
             contender.go(contender.search.run, min(seconds, self._time.left))
 
     def _going_on(self) -> list[TriedPlacement]:
-        """The contenders that have begun and may still win, the most promising first."""
+        """Return the contenders that have begun and may still win, the most promising first."""
         begun = [r for r in self.contenders if r.search is not None and self._may_win(r)]
         return sorted(begun, key=lambda contender: contender.promise)
 
@@ -187,13 +200,13 @@ def bounded_placements(
     change: Callable[[Problem], Problem] = lambda problem: problem,
     slow: Mapping[int, float] | None = None,
 ) -> list[TriedPlacement]:
-    """All placements of ``profile`` with their bounds.
+    """Return all placements of ``profile`` to consider, with their bounds; none is searched yet.
 
-    ``copies``: the most copies of the weights; None means 2 if the profile has what is needed to
-    check whether they fit, else 1. ``change`` is applied to the problem of each placement;
-    ``slow``: by rank, the factor by which it makes times longer. Activations must fit in the memory
-    limit, and in what the weights, gradients and optimizer state of a rank's stages leave of
-    ``device_memory``.
+    ``copies``: the maximum number of copies of the weights; None means 2 if the profile has what is
+    needed to check whether two copies fit, else 1. ``kinds``: the kinds of placements to consider.
+    ``change`` is applied to the problem of each placement; ``slow``: by rank, the factor by which
+    ``change`` makes its times longer. Activations must fit in the memory limit, and in what the
+    weights, gradients and optimizer state of a rank's stages leave of ``device_memory``.
     """
 
     def problem_of(profile: Profile, placement: Placement) -> Problem:
@@ -225,13 +238,12 @@ def best_placement(
     seconds: float = inf,
     should_stop: StoppingCriterion = NEVER,
 ) -> SuccessiveHalving:
-    """The best schedule of all placements, as returned by :func:`bounded_placements`.
+    """Search ``entries``, the result of :func:`bounded_placements`, for the best schedule.
 
-    A placement is left out if its bound is no lower than the best cost found.
-
-    Without a time limit each search runs to its own end, so no single search would find more.
-    Within ``seconds`` in total, all placements get first schedules and explore; the more promising
-    half continues; the most promising one gets the rest of the time.
+    A placement is left out if its bound is no lower than the best cost found. Without a time limit
+    each search runs to its own end, so searching a single placement would find no better schedule
+    of it. Within ``seconds`` in total, all placements get first schedules and a short search; the
+    more promising half continues; the most promising one gets the rest of the time.
     """
     halving = SuccessiveHalving(entries, should_stop)
     halving.run(start, seconds)
@@ -239,7 +251,10 @@ def best_placement(
 
 
 def _entry(problem: Problem) -> TriedPlacement:
-    """A contender, or the reason why the placement does not fit."""
+    """Return the placement of ``problem`` with its bound.
+
+    If no schedule fits in memory, the result has no bound, but the reason.
+    """
     placement, note = problem.placement, assumed(problem)
     name = placement.name
     if placement.kind is PlacementKind.CUSTOM:
@@ -255,9 +270,10 @@ def _entry(problem: Problem) -> TriedPlacement:
 def placements(
     profile: Profile, kinds: Collection[PlacementKind] = tuple(PlacementKind)
 ) -> Iterator[tuple[Profile, Placement]]:
-    """Yield the profile with each placement of its stages of these ``kinds``, without repetition.
+    """Yield ``profile`` with each placement of its stages of these ``kinds``, without repetition.
 
-    A profile with one stage per rank is also cut into more stages, at most its ``max_stages``.
+    A profile with one stage per rank is also cut into more stages, at most its ``max_stages``; the
+    profile that is yielded is the one after the cut.
     """
     ranks, seen = profile.ranks, set()
     chunks, rest = divmod(profile.num_stages, ranks)
@@ -275,9 +291,10 @@ def placements(
 
 
 def cuts(profile: Profile) -> tuple[int, ...]:
-    """The numbers of stages per rank into which a profile with one stage per rank may be cut.
+    """Return the numbers of stages per rank to try if the profile has one stage per rank.
 
-    Stages that name their layers are not cut, as their halves are not known to be whole layers.
+    Only 1 if the stages name their layers, as it is not known whether their halves are whole
+    layers.
     """
     if any(stage.layers for stage in profile.stages):
         return (1,)
@@ -286,7 +303,11 @@ def cuts(profile: Profile) -> tuple[int, ...]:
 
 
 def room(profile: Profile, placement: Placement, limit: tuple[float, ...]) -> tuple[float, ...]:
-    """The memory of each rank for activations: its ``limit``, or less if weights leave less."""
+    """Return the memory of each rank for activations.
+
+    It is the rank's ``limit``, or what its weights, gradients and optimizer state leave of the
+    ``device_memory`` if that is less.
+    """
     if profile.device_memory is None:
         return limit
     return tuple(
@@ -300,9 +321,10 @@ def _kept_on(profile: Profile, placement: Placement, rank: int) -> float:
 
 
 def overfull(schedule: Schedule) -> tuple[int, float, float] | None:
-    """The rank that exceeds ``device_memory`` most, the bytes it holds and its limit, or None.
+    """Return the rank that exceeds ``device_memory`` most, the bytes it holds, and its limit.
 
-    A rank holds activations, and the weights, gradients and optimizer state of its stages.
+    A rank holds activations, and the weights, gradients and optimizer state of its stages. Returns
+    None if no rank exceeds its limit, or if the profile has no ``device_memory``.
     """
     problem, timing = schedule.problem, schedule.timing
     devices = problem.profile.device_memory
@@ -318,7 +340,9 @@ def overfull(schedule: Schedule) -> tuple[int, float, float] | None:
 
 
 def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
-    """Why the device memory is too small; None if the given limit is what is too small."""
+    """Return why the device memory is too small, or None if it is the given limit that is too
+    small.
+    """
     profile, rank, least = problem.profile, error.rank, error.smallest
     if profile.device_memory is None or rank is None or least is None:
         return None
@@ -334,5 +358,7 @@ def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
 
 
 def kept(stage: StageProfile) -> float:
-    """The weights, gradients and optimizer state of a stage; unknown ones count as 0."""
+    """Return the memory of a stage's weights, gradients and optimizer state; unknown ones count as
+    0.
+    """
     return sum(getattr(stage, key) or 0.0 for key in KEPT)

@@ -17,11 +17,14 @@ from ..search.kernels.lists import Remat
 from ..search.local_search import Annealer
 from .relations import AnnealingStarts
 
-FUSED = 3  # row of the choices that a stage may have
+FUSED = 3  # row of `Remat.allowed` for fused backwards
 
 
 class RematAnnealer(Annealer):
-    """Simulated annealing of the best orders, and of the choice for each microbatch."""
+    """Simulated annealing of the best orders, and of the choice for each microbatch.
+
+    A microbatch may stay, or be recomputed or offloaded, and its backward may be fused.
+    """
 
     def __init__(self, problem: Problem, rng: np.random.Generator, starts: AnnealingStarts) -> None:
         super().__init__(problem, rng)
@@ -48,7 +51,7 @@ class RematAnnealer(Annealer):
         self._starts.offer(tuple(order[a:b].copy() for a, b in ranks), self.method)
 
     def _split(self, row: IntArray) -> IntArray:
-        """The row with each BW as B and W, unless it is faster."""
+        """Return the row with each BW replaced by B and W, unless BW is faster on its stage."""
         kinds, stages, _ = fields_of(row)
         fused = self._allowed[FUSED, stages] & (kinds == OpKind.BW)
         pieces = np.split(row, np.flatnonzero(fused))
@@ -57,7 +60,10 @@ class RematAnnealer(Annealer):
         return np.concatenate([part for both in zip(whole, rest, strict=True) for part in both])
 
     def _behind(self, rank: int, row: IntArray) -> IntArray:
-        """The rank's unused ops: R's, O's, L's and W's that its microbatches could have, (N,)."""
+        """Return the packed ops that could be added to a rank's ``row``, (N,).
+
+        They are the R's, O's, L's and W's of its microbatches that ``row`` lacks.
+        """
         microbatches = np.arange(self._problem.microbatches)
         _, again, out, fused = self._allowed
         possible = {OpKind.R: again, OpKind.O: out, OpKind.L: out, OpKind.W: fused}

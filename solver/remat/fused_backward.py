@@ -1,4 +1,4 @@
-"""Fused backwards where BW is faster than B and W: for adjacent B's and W's.
+"""Fused backwards for adjacent B's and W's, where BW is faster than B and W.
 
 Annealing then decides for each microbatch (:mod:`..search.kernels.remat_moves`).
 """
@@ -17,7 +17,10 @@ _TO_BW = int(OpKind.BW) - int(OpKind.B)
 
 
 def fused_neighbours(problem: Problem, rows: Order) -> Order:
-    """The order with a BW in place of each B that its W follows at once, on fusible stages."""
+    """Return the order with a BW in place of each B that is directly followed by its W.
+
+    Only stages where BW is faster than B and W are changed.
+    """
     gains, to_w = fusible(problem), int(OpKind.W) - int(OpKind.B)
     result = []
     for row in rows:
@@ -34,7 +37,7 @@ def _at_stages(row: IntArray, gains: Mask) -> Mask:
 
 
 def _with_bw(row: IntArray, chosen: Mask) -> IntArray:
-    """The row with the chosen B's replaced by BW's, and without the chosen W's."""
+    """Return the row with the chosen B's replaced by BW's, and without the chosen W's."""
     kind = row & KIND_MASK
     result = np.where(chosen & (kind == OpKind.B), row + _TO_BW, row)
     return np.asarray(result[~(chosen & (kind == OpKind.W))])

@@ -1,4 +1,4 @@
-"""The list scheduler with recomputation, if it serves the problem."""
+"""The list scheduler with recomputation, for the problems to which it applies."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from ..search.list_search import ListTuner
 
 
 def remat_list_tuner(problem: Problem, rng: np.random.Generator) -> ListTuner | None:
-    """A parameter search; None if a rank has several stages, or nothing is to be recomputed."""
+    """Return a search of the list scheduler's parameters, with recomputation.
+
+    Returns None if a rank has several stages, no memory limit is given, or no stage is
+    recomputable.
+    """
     able = each_alone(problem) and problem.limited and bool(recomputable(problem).any())
     return ListTuner(problem, rng, recomputed(problem)) if able else None

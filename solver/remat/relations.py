@@ -1,8 +1,8 @@
-"""Problems without remat whose schedules become schedules of a problem with remat.
+"""Problems without remat whose schedules are turned into schedules of a problem with remat.
 
-*Remat* is recomputation, offload and fused backwards. The related problems have nothing of it, or
-whole stages recomputed or offloaded (:mod:`.whole_stages`), or more memory; their schedules are
-made to fit (:mod:`.repair`).
+*Remat* is recomputation, offload and fused backwards. A related problem without it may have whole
+stages recomputed or offloaded (:mod:`.whole_stages`), or more memory, or neither; its schedules are
+then made to fit (:mod:`.repair`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from .fused_backward import fused_neighbours
 from .repair import fitted, returned, roomier
 from .whole_stages import recomputed, reductions
 
-STARTS = 2  # number of schedules that a worker anneals at first
+STARTS = 2  # maximum number of schedules that are annealed in turn, at first
 
 
 class Relation(NamedTuple):
-    """A related problem, and the orders that one of its orders becomes.
+    """A related problem, and how to turn its orders into orders of the original problem.
 
-    ``method``: the label of these orders; None if it is that of the original order.
+    ``orders``: the function that does so; several orders may result from one. ``method``: the label
+    of the results; None means that of the order they are made from.
     """
 
     problem: Problem
@@ -62,9 +63,10 @@ def with_more_memory(problem: Problem, every: bool) -> Iterator[Relation]:
 
 
 class AnnealingStarts:
-    """The best schedules found; fewer and fewer of them are annealed.
+    """The best schedules found so far, from which annealing starts.
 
-    ``every``: whether all recomputable stages must be recomputed.
+    Each time they are requested, only half as many are kept, until one is left. ``every``: whether
+    all recomputable stages must be recomputed.
     """
 
     def __init__(self, best: Incumbent, every: bool) -> None:
@@ -72,7 +74,10 @@ class AnnealingStarts:
         self._known: list[tuple[float, Order]] = []
 
     def offer(self, rows: Order, method: str) -> None:
-        """Take an order if it keeps the memory limit, and the order with BW's."""
+        """Keep an order if it fits in memory and is among the best, and offer it to the incumbent.
+
+        The same is done with its variant in which adjacent B's and W's are fused.
+        """
         problem = self._best.problem
         for each in (rows, fused_neighbours(problem, rows)):
             timing = simulate(Schedule(problem, each))
@@ -88,12 +93,19 @@ class AnnealingStarts:
         _: Incumbent,
         small: Incumbent,
     ) -> None:
-        """Offer what the best schedule of a related problem becomes."""
+        """Offer the orders into which the best schedule of a related problem can be turned.
+
+        ``orders``, ``method``: those of the :class:`Relation`. ``small``: the incumbent of the
+        related problem.
+        """
         for rows in orders(small.found()[0]):
             self.offer(rows, method or small.method or FALLBACK)
 
     def best(self) -> list[tuple[float, Order]]:
-        """The orders to anneal next with their costs, including the best of all workers."""
+        """Return the orders to anneal next, with their costs.
+
+        They include the best order of all workers.
+        """
         order, _, cost = self._best.found()
         if not self._known or (self._number < STARTS and cost < self._known[0][0]):
             self._known = [(cost, order), *self._known]
@@ -103,7 +115,7 @@ class AnnealingStarts:
 
 
 class RematLists:
-    """The list scheduler that recomputes what does not fit, with annealed parameters."""
+    """A method: the list scheduler recomputes what does not fit, with annealed parameters."""
 
     def __init__(self, tuner: ListTuner, starts: AnnealingStarts) -> None:
         self._tuner, self._starts, self.able = tuner, starts, True
@@ -114,7 +126,11 @@ class RematLists:
 
 
 def one_at_a_time_with_remat(problem: Problem, every: bool) -> Order:
-    """One microbatch after the other, holding as little as possible while it waits."""
+    """Return the order in which each microbatch ends before the next one begins.
+
+    While a microbatch waits for its B on a stage, it is recomputed or offloaded if it then holds
+    less. ``every``: recompute all recomputable stages.
+    """
     kept = Costs.of(problem).kept
     choices = kept.argmin(axis=0)
     choices[choices == len(kept) - 1] = OFFLOADED

@@ -1,14 +1,14 @@
-"""Makes schedules that need too much memory fit, by recomputation and offload.
+"""Make schedules that need too much memory fit, by recomputation and offload.
 
 With more memory the optimizer finds a schedule without remat and with little idle time. Its order
-is kept. Where an op has no room, a microbatch that waits for its B is recomputed or offloaded::
+is kept. Where an op does not fit, a microbatch that waits for its B is recomputed or offloaded::
 
     more memory   F0 F1 F2 F3 B0 W0 F4 ...
     as it fits    F0 F1 F2 O0 F3 L0 B0 W0 R1 ...
 
-The times of the original schedule give an estimate of the cost: with a copy the rank waits until it
-is out, and again until it is back; an R takes its time. The microbatch is chosen whose cost is
-least per memory and time that it frees.
+The times of the original schedule give an estimate of the cost: with offload the rank waits until
+the copy to the host has ended, and later until the copy back has ended; an R takes its time. The
+microbatch is chosen that costs least per memory and time that it frees.
 """
 
 from __future__ import annotations
@@ -31,17 +31,21 @@ from ..core.relaxations import offloadable, plain, recomputable
 from ..core.tolerances import ROUNDING
 
 FARTHEST = 6  # an L is moved forward past at most this many ops of its rank
-MORE = (1.25, 1.6, 2.2, 3.5)  # multiples of the memory limits for which schedules are made
+MORE = (1.25, 1.6, 2.2, 3.5)  # multiples of the memory limits for which to search schedules
 LOST = ((1.0, 1.0), (0.25, 1.0), (1.0, 0.25), (1.0, np.inf), (np.inf, 1.0))
-"""Weights of the time lost by R's and W's, and by waiting for copies; infinite: never used."""
-# fixed cost of each change, in mean T_F's (1 if that is 0), so that few are used
+"""Pairs of weights: of the time lost by R's and early W's, and of the time lost by waiting for
+copies. If a weight is infinite, the respective means is never used."""
+# fixed cost of a recomputation or offload, in mean T_F's (1 if these are 0), so that few are used
 LITTLE = 0.1
 
 _Pair = tuple[int, int]  # stage and microbatch
 
 
 def roomier(problem: Problem) -> Iterator[Problem]:
-    """Yield problems without remat and with ever more memory, enough for some schedule."""
+    """Yield problems without remat and with ever larger memory limits.
+
+    All limits are large enough for some schedule.
+    """
     bare = plain(problem)
     least, given = needs(bare), np.array(problem.memory_limit)
     seen = set()
@@ -53,7 +57,11 @@ def roomier(problem: Problem) -> Iterator[Problem]:
 
 
 def fitted(problem: Problem, rows: Order) -> Iterator[Order]:
-    """Yield orders that fit in memory, made from ``rows`` with several weights."""
+    """Yield orders that fit in memory, made from the order ``rows`` by recomputation and offload.
+
+    ``rows`` is for the problem without these. There is at most one result for each pair of weights
+    in :data:`LOST`, and none if some rank cannot be made to fit.
+    """
     rows = tuple(map(split_backwards, rows))
     timing = simulate(Schedule(plain(problem), rows))
     starts = [row.tolist() for row in timing.start]
@@ -65,7 +73,11 @@ def fitted(problem: Problem, rows: Order) -> Iterator[Order]:
 
 
 class _Fit:
-    """Chooses what to recompute or offload, rank by rank; ``again``, ``out``: the weights."""
+    """Chooses which microbatches to recompute or offload, rank by rank.
+
+    ``again``: the weight of the time lost by R's and by early W's. ``out``: the weight of the time
+    lost by waiting for copies to or from the host.
+    """
 
     def __init__(self, problem: Problem, again: float, out: float) -> None:
         self._problem, self._costs = problem, Costs.of(problem)
@@ -75,11 +87,15 @@ class _Fit:
         self._offloadable = offloadable(problem)
 
     def rank(self, rank: int, row: list[Op], starts: list[float]) -> list[Op] | None:
-        """The rank's ops with R's, O's and L's; None if it cannot be made to fit."""
+        """Return the rank's ops with R's, O's and L's, or None if they cannot be made to fit.
+
+        ``row``: its ops without these. ``starts``: their start times.
+        """
         costs = self._costs
         self._limit = self._problem.memory_limit[rank] * (1 + ROUNDING)
         self._held, self._channels = 0.0, [-np.inf, -np.inf]
-        self._here: dict[_Pair, tuple[float, float]] = {}  # end of F and start of B without remat
+        # for each microbatch that is held: end of F and start of B in the schedule without remat
+        self._here: dict[_Pair, tuple[float, float]] = {}
         self._choice: dict[_Pair, int] = {}
         self._weights: dict[_Pair, float] = {}
         self._ops: list[Op] = []
@@ -119,7 +135,10 @@ class _Fit:
         return result
 
     def _back(self, op: Op, now: float) -> bool:
-        """Make room for the activations of a B if they are not there; returns whether it fits."""
+        """Make room for a B if its activations were released; return whether they fit.
+
+        ``op``: the B. ``now``: its start.
+        """
         choice = self._choice.get((op.stage, op.microbatch), STAYS)
         if choice == STAYS:
             return True
@@ -132,7 +151,7 @@ class _Fit:
     def _take(self, memory: float, now: float, new: _Pair | None) -> bool:
         """Take ``memory``, and recompute or offload until it fits. Returns whether it does.
 
-        ``new``: the microbatch whose F runs now; it may be recomputed, but not offloaded.
+        ``new``: the (stage, microbatch) whose F runs now; it may be recomputed, but not offloaded.
         """
         self._held += memory
         while self._held > self._limit:
@@ -155,7 +174,11 @@ class _Fit:
         return True
 
     def _more(self, pair: _Pair, new: _Pair | None) -> Iterator[int]:
-        """The choices by which a microbatch that is not offloaded can free memory."""
+        """Yield the choices (RECOMPUTED, OFFLOADED) by which a microbatch can free memory.
+
+        ``pair``: its stage and microbatch. ``new``: those of the F that runs now, which cannot be
+        offloaded. Nothing is yielded if the microbatch already has a choice.
+        """
         if pair in self._choice:
             return
         if self._recomputable[pair[0]] and self._freed(pair, RECOMPUTED) > 0:
@@ -194,11 +217,15 @@ class _Fit:
         return self._rate(weight, lost, free, self._freed(pair, choice))
 
     def _freed(self, pair: _Pair, choice: int) -> float:
-        """The memory that the microbatch frees with ``choice``."""
+        """Return the memory that a (stage, microbatch) frees with ``choice``."""
         return float(self._costs.m_b[pair[0]] - self._costs.kept[choice, pair[0]])
 
     def _rate(self, weight: float, lost: float, free: float, size: float) -> float:
-        """The weighted time lost, per unit of memory that is free for a unit of time."""
+        """Return the weighted time lost per memory freed and time for which it is free.
+
+        ``lost``: the time lost. ``free``: the time for which memory is free. ``size``: how much
+        memory is freed.
+        """
         if size <= 0:
             return float("inf")
         counted = weight * lost if lost > 0 else 0.0
@@ -206,12 +233,16 @@ class _Fit:
 
 
 def returned(op: Op, choice: int) -> Op:
-    """The R or L that restores the activations for the B ``op``."""
+    """Return the R or L that restores the activations for the B ``op``."""
     return replace(op, kind=OpKind.L if choice == OFFLOADED else OpKind.R)
 
 
 def brought_forward(ops: list[Op], problem: Problem, limit: float) -> list[Op]:
-    """Move each L as far forward as memory allows, so that the activations are back in time."""
+    """Return a rank's ops with each L moved as far forward as memory allows.
+
+    It moves past at most :data:`FARTHEST` ops, so that the activations are back in time for their
+    B. ``limit``: the rank's memory limit. ``ops`` is changed in place.
+    """
     if not any(op.kind is OpKind.L for op in ops):
         return ops
     kept = held(problem, (pack(ops),))[0].tolist()

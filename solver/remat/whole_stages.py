@@ -1,15 +1,16 @@
 """Problems without remat in which whole stages are recomputed or offloaded.
 
-If R runs right before its B, both together are a longer B. The part of M_B that is not
-kept is the *remainder*. It is held only while this one op runs, so a rank needs room for one
+If R runs right before its B, both together are a longer B. The part of M_B that is not kept from F
+on is the *remainder*. It is held only while this one op runs, so a rank needs memory for one
 remainder at a time::
 
     reduced     F .......... B      W       M_B: what waits for B; limit less the largest remainder
     expanded    F ....... R  B      W
 
-Offload is similar, but its copies run beside the ops: with room for one or more remainders, an F
-can run while the activations of another microbatch are being offloaded. Which microbatches are
-recomputed or offloaded is decided when a schedule is made to fit in memory (:mod:`.repair`).
+Offload is similar, but its copies run at the same time as ops: with memory for one or more
+remainders, an F can run while the activations of another microbatch are being offloaded. Which
+microbatches are recomputed or offloaded is decided when a schedule is made to fit in memory
+(:mod:`.repair`).
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from ..core.relaxations import offloadable, plain, recomputable
 
 
 def reductions(problem: Problem, every: bool) -> Iterator[Problem]:
-    """Yield problems with all stages recomputed or offloaded, then with the first ones only.
+    """Yield problems in which all stages, or only the first ones, are recomputed or offloaded.
 
-    ``every``: only the one that recomputes all recomputable stages. Those without enough memory are
-    left out.
+    Each of them has no remat: its stages have longer B's and less M_B, and its limits are reduced
+    by the memory for what R or L restores. ``every``: yield only the problem that recomputes all
+    recomputable stages. Problems without enough memory are left out.
     """
     again, out = recomputable(problem) * RECOMPUTED, offloadable(problem) * OFFLOADED
     firsts = {-(-problem.stages * k // 4) for k in range(1, 5)} if not every else {problem.stages}
@@ -49,9 +51,10 @@ def reductions(problem: Problem, every: bool) -> Iterator[Problem]:
 
 
 def _reduced(problem: Problem, choice: Sequence[int], rests: int) -> Problem | None:
-    """The problem with this choice for each stage; None if there is not enough memory.
+    """Return the problem with this choice for each stage, or None if there is not enough memory.
 
-    ``rests``: room is reserved for this many remainders of an offloaded stage.
+    ``choice``: STAYS, RECOMPUTED or OFFLOADED by stage. ``rests``: memory is reserved for so many
+    remainders (parts of M_B that are not kept) of an offloaded stage.
     """
     costs, bare = Costs.of(problem), plain(problem)
     stages, room = list(bare.profile.stages), np.zeros(problem.stages)
@@ -73,12 +76,18 @@ def _reduced(problem: Problem, choice: Sequence[int], rests: int) -> Problem | N
 
 
 def _joined(costs: Costs, stage: int, choice: int) -> bool:
-    """Whether W must follow B at once, because M_W is more than what was kept for B."""
+    """Return whether W must follow B at once on a stage.
+
+    It must if M_W is more than the memory that was kept for B.
+    """
     return choice != STAYS and bool(costs.m_w[stage] > costs.kept[choice, stage])
 
 
 def recomputed(problem: Problem, rows: Order) -> Iterator[Order]:
-    """Yield the order with an R before each B of a recomputable stage."""
+    """Yield one order: ``rows`` with an R before each B of a recomputable stage.
+
+    ``rows``: one array of packed ops per rank.
+    """
     costs, again = Costs.of(problem), recomputable(problem)
     joined = [_joined(costs, s, int(choice)) for s, choice in enumerate(again * RECOMPUTED)]
     result = []

@@ -1,4 +1,7 @@
-"""Local search on the parameters of the rounds, for one stage per rank."""
+"""Local search on the parameters of round-based construction, for one stage per rank.
+
+See :mod:`..construct.round_based`.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,24 @@ from ..construct.round_based import RoundParameters
 from ..core.incumbent import Incumbent
 from ..core.methods import Method
 
-POOL = 8  # number of best parameters that are kept
+POOL = 8  # number of the best settings of parameters that are kept
 BUILD_OP, BUILD = 10, 20_000  # work to build an order, in simulated ops: per op, and fixed
 
 Tried: TypeAlias = tuple[float, RoundParameters]
-"""The cost of the order that the rounds build, and their parameters."""
+"""The cost of the order that is built with some parameters, and these parameters."""
 
 
 def building(ops: int) -> int:
-    """The work of building and timing an order of ``ops`` ops, in simulated ops."""
+    """Return the work of building and timing an order of ``ops`` ops, in simulated ops."""
     return BUILD_OP * ops + BUILD
 
 
 class RoundTuner:
-    """Hill climbing on the parameters of the rounds (:mod:`..construct.round_based`).
+    """Hill climbing on the parameters of round-based construction.
 
-    One to three parameters are changed a little, and kept if the cost is no higher. It is fast if
-    orders are long, as one parameter moves ops on all ranks.
+    It starts from the best of ``tried``. One to three random changes are made to some parameters,
+    and kept if the cost is no higher. This is fast if orders are long, as one parameter moves ops
+    on all ranks.
     """
 
     def __init__(

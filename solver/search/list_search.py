@@ -1,4 +1,7 @@
-"""Search for the parameters of the list scheduler: random draws, then simulated annealing."""
+"""Search for the parameters of the list scheduler: random draws, then simulated annealing.
+
+The list scheduler is that of :mod:`..construct.list_scheduler`.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +24,25 @@ from ..core.unlike import typical
 from ..core.worker_threads import Pieces
 from .local_search import SLICES, Heat, cooled
 
-LIST_OP = 5  # work to build an op, in simulated ops, per stage of a rank
-NEAR = 1.01  # a search continues while its own best cost is at most this multiple of the best
+LIST_OP = 5  # work per op that is built, in simulated ops, times the number of stages per rank
+NEAR = 1.01  # a search goes on while its own best cost is at most this multiple of the best known
 DRAWN = {
     ListKind.ONE_STAGE: 100,
     ListKind.SEVERAL_STAGES: 10,
     ListKind.REMAT: 30,
     ListKind.UNLIKE: 100,
 }
-"""Random parameters of which the best are annealed."""
-KEPT, KEPT_UNLIKE = 4, 2  # number of best parameters that are kept
-FIRST, FIRST_UNLIKE = 5, 12  # rounds before any other method
+"""Number of random settings of the parameters from which the best one is taken for annealing."""
+KEPT, KEPT_UNLIKE = 4, 2  # number of the best settings that are kept
+FIRST, FIRST_UNLIKE = 5, 12  # number of rounds before any other method runs
 
 
 class ListTuner:
     """Simulated annealing of the parameters of the list scheduler.
 
-    ``rest``: the memory that each R takes, by stage; None if nothing is recomputed. If microbatches
-    are equal, the search gives up if its first rounds have not come near the best schedule.
+    ``rest``: the memory that each R takes, (S,); None if nothing is recomputed. If microbatches are
+    equal, the search gives up when its first rounds have not come near the cost of the best
+    schedule.
     """
 
     def __init__(
@@ -74,7 +78,10 @@ class ListTuner:
             best.offer(rows, Method.LIST)
 
     def orders(self, best: Incumbent, most: float) -> Iterator[Order]:
-        """Anneal for a round, and yield orders that cost less than ``most``, each less again."""
+        """Run one round of annealing, and yield the orders that cost less than ``most``.
+
+        Each order costs less than the one before.
+        """
         self._rounds += 1
         parameters, heats = self._begin(best)
         cost, moves = float("inf"), max(10, int(best.slice // self._move))
@@ -96,26 +103,34 @@ class ListTuner:
         self._near = bool(self._pool) and self._pool[0][0] <= best.cost * NEAR
 
     def pieces(self, best: Incumbent) -> Pieces:
-        """Run the rounds that come before any other method.
+        """Run the rounds that come before any other method, and yield after each.
 
-        They find more than moves of single ops if no family fits or microbatches are unlike.
+        They find more than moves of single ops if no family's schedule fits in memory or if
+        microbatches are unlike.
         """
         while self.able and self._rounds < self._first:
             self.round(best)
             yield
 
     def first(self, best: Incumbent) -> None:
-        """Offer the schedule of the best of some random parameters."""
+        """Draw random parameters, and offer the cheapest of their schedules."""
         if (rows := self.first_order(best)) is not None:
             best.offer(rows, Method.LIST)
 
     def first_order(self, best: Incumbent) -> Order | None:
-        """The order of the best of some random parameters; None if it is not complete."""
+        """Draw random parameters, and return the cheapest of their orders.
+
+        Returns None if no parameters drawn give a complete order.
+        """
         complete = np.isfinite(self._cost(self._draw(best)))
         return self._run.rows(self._stages) if complete else None
 
     def _begin(self, best: Incumbent) -> tuple[ListParameters, Iterator[Heat]]:
-        """The parameters that a round starts from, and the temperatures of its pieces."""
+        """Return the parameters that a round starts from, and the temperatures of its pieces.
+
+        The parameters are newly drawn or, once enough are kept, usually a copy of some that are
+        kept.
+        """
         new = len(self._pool) < self._kept or self._rng.random() < 1 / KEPT
         if new:
             parameters = self._draw(best)
@@ -128,7 +143,7 @@ class ListTuner:
         return parameters, cooled(self._unit * 10 ** self._rng.uniform(-2.5, hottest))
 
     def _draw(self, best: Incumbent) -> ListParameters:
-        """The best of some random parameters."""
+        """Draw some random settings of the parameters, and return the one with the lowest cost."""
         best.work.spend(self._drawn * self._move)
         return min(islice(self._random, self._drawn), key=self._cost)
 

@@ -1,7 +1,7 @@
-"""Simulated annealing of orders, in rounds.
+"""Simulated annealing of the order of ops on all ranks, in rounds.
 
 The length of a round is counted in ops, not in seconds. So for a given seed all machines run the
-same rounds; only their number depends on the clock.
+same rounds, and only the number of rounds depends on the clock.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .kernels.annealing import anneal
 from .kernels.forward import is_pair
 from .kernels.lists import Filling, Lists, PairTimes, Remat
 
-FORWARD_OP = 3  # work per op, in simulated ops, if it is timed forward in time
-SLICES = 4  # pieces of a round, each with a range of temperatures
+FORWARD_OP = 3  # work per op, in simulated ops, if orders are timed by :mod:`.kernels.forward`
+SLICES = 4  # pieces of a round, each with its own range of temperatures
 HOTTEST = -2.0, -0.5  # range of log10 of a round's first temperature, in mean op times
 COLD = 0.03  # last temperature of a round, relative to the first
 
@@ -40,15 +40,19 @@ Heat: TypeAlias = tuple[float, float]
 
 
 def cooled(hot: float, pieces: int = SLICES) -> Iterator[Heat]:
-    """The temperatures of each piece of a round that begins at ``hot``."""
+    """Return the temperatures of each piece of a round that begins at temperature ``hot``.
+
+    They fall geometrically, over the whole round by the factor :data:`COLD`.
+    """
     return pairwise(hot * COLD ** (piece / pieces) for piece in range(pieces + 1))
 
 
 class Annealer:
-    """Simulated annealing from the best order; each round draws its temperature and reach.
+    """Simulated annealing that starts each round from the best order.
 
-    ``method``: the label of what it finds. ``op``: work per op, in simulated ops. ``slices``: work
-    of each of the four pieces of a round.
+    Each round draws its first temperature and the maximum distance of its moves. ``method``: the
+    label with which orders are offered. ``op``: work per op, in simulated ops. ``slices``: work of
+    each of the :data:`SLICES` pieces of a round, in multiples of the incumbent's slice.
     """
 
     method, op, slices = Method.ANNEAL, 1, 1.0
@@ -77,9 +81,12 @@ class Annealer:
         pairs: PairTimes | None = None,
         least: float | None = None,
     ) -> None:
-        """Anneal a flat order in place, with the given kind of moves and evaluator.
+        """Run one round of annealing on ``order``, which is changed in place.
 
-        ``least``: only orders that cost less are offered; None means less than the best.
+        ``order``: the packed ops of all ranks in one array; ``offsets``: where each rank's ops
+        begin, (P + 1,). ``remat``, ``filling`` and ``pairs`` select the moves and the evaluator
+        (:func:`.kernels.annealing.anneal`). ``least``: only orders that cost less are offered; None
+        means the cost of ``best``.
         """
         least = best.cost if least is None else least
         hot = self._unit * 10 ** self._rng.uniform(*HOTTEST)
@@ -102,12 +109,19 @@ class Annealer:
                 return
 
     def _offer(self, best: Incumbent, order: IntArray, offsets: IntArray, _: IntArray) -> None:
-        """Offer the order found, which begins at ``offsets`` and ends at the last argument."""
+        """Offer the order found to ``best``.
+
+        ``offsets``: where each rank's ops begin in ``order``. The last argument is where they end,
+        which subclasses need.
+        """
         best.offer(by_rank(order, offsets), self.method)
 
 
 class FillingAnnealer(Annealer):
-    """Simulated annealing of the F's and B's of the best order; W's are filled in between."""
+    """Simulated annealing of only the F's and B's of the best order.
+
+    W's are filled in between them when an order is timed.
+    """
 
     method, op, slices = Method.FILL, FORWARD_OP, 0.5
 
@@ -122,7 +136,10 @@ class FillingAnnealer(Annealer):
 
 
 class PairAnnealer(Annealer):
-    """Simulated annealing from the best order, with moves that make pairs."""
+    """Simulated annealing from the best order, with moves that make pairs.
+
+    A pair is an F and a BW that run at once.
+    """
 
     method = Method.PAIR
 
@@ -150,5 +167,5 @@ class PairAnnealer(Annealer):
 
 
 def by_rank(order: IntArray, offsets: IntArray) -> Order:
-    """Split a flat order into one array per rank."""
+    """Split one array with the packed ops of all ranks into one array per rank."""
     return tuple(np.split(order, offsets[1:-1]))

@@ -1,7 +1,7 @@
 """Schedules of unlike microbatches from patterns.
 
-A *pattern* is an order of ops whose microbatches are placeholders. Any microbatch may take any of
-them, the same on all ranks; :mod:`..construct.entry_orders` proposes assignments.
+A *pattern* is an order of ops whose microbatches are placeholders. Every microbatch may take any
+placeholder, but the same one on all ranks; :mod:`..construct.entry_orders` proposes assignments.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ from ..core.unlike import typical
 from ..core.worker_threads import Worker
 from .related import ENDLESS, SmallSearch
 
-NEAR = 1.1  # patterns up to this multiple of the best pattern's cost are filled in
+NEAR = 1.1  # patterns that cost at most this multiple of the best one are filled with microbatches
 
 
 def relabelled(rows: Order, entry: IntArray) -> Order:
-    """The order in which microbatch ``entry[k]`` takes the part of k in ``rows``."""
+    """Return the order ``rows`` with each microbatch k replaced by microbatch ``entry[k]``.
+
+    ``rows``: one array of packed ops per rank. ``entry``: a permutation of the microbatches, (M,).
+    """
     return tuple(
         row & ((1 << MICROBATCH_SHIFT) - 1) | entry[row >> MICROBATCH_SHIFT] << MICROBATCH_SHIFT
         for row in rows
@@ -39,9 +42,10 @@ def relabelled(rows: Order, entry: IntArray) -> Order:
 
 
 def offer_filled(best: Incumbent, rows: Order, method: str) -> None:
-    """Offer the pattern with the microbatches in each constructed order of entry.
+    """Offer the pattern ``rows``, filled with the microbatches in several ways, to ``best``.
 
-    Only results that cost less than the best schedule and keep the memory limits are offered.
+    The assignments are those of :func:`entry_orders`. Only results that cost less than the best
+    schedule and fit in memory are offered. ``method``: the label with which they are offered.
     """
     problem, offsets = best.problem, offsets_of(rows)
     simulator = Simulator(problem, offsets)
@@ -55,10 +59,12 @@ def offer_filled(best: Incumbent, rows: Order, method: str) -> None:
 
 
 class PatternSearch:
-    """Searches schedules of the mean microbatch, and fills the best of them with the real ones.
+    """Search schedules of the mean microbatch, and fill the best ones with the real microbatches.
 
-    ``largest``: stages hold the largest memory of any microbatch, so that all fit into the pattern,
-    unless that is too much for a rank; otherwise they hold the mean.
+    ``search``: the worker that searches. ``largest``: in the problem that is searched, the memory
+    of a microbatch on each stage is the maximum over the real ones instead of their mean, so that
+    every microbatch fits into every placeholder. It has no effect if such microbatches do not fit
+    on the ranks.
     """
 
     def __init__(self, best: Incumbent, search: Worker, *, largest: bool) -> None:
@@ -81,7 +87,10 @@ class PatternSearch:
 
 
 class _Patterns(Incumbent):
-    """An incumbent that also keeps the orders that are nearly as good as the best."""
+    """An incumbent that also keeps all orders that cost at most :data:`NEAR` times its best.
+
+    ``kept``: (cost, order) of each, without the orders that :meth:`taken` has yielded.
+    """
 
     kept: tuple[tuple[float, Order], ...] = ()
 
@@ -98,7 +107,11 @@ class _Patterns(Incumbent):
         return super().offer(order, method, cost, pairs)
 
     def taken(self) -> Iterator[Order]:
-        """The orders kept since the last call, the cheapest first; one for each cost."""
+        """Yield the orders kept since the last call, the cheapest first.
+
+        Orders that cost more than :data:`NEAR` times the best are dropped, and so is all but one of
+        those with equal costs.
+        """
         kept, self.kept = self.kept, ()
         by_cost = {round(cost / self.cost, 6): rows for cost, rows in kept if self.cost > 0}
         yield from (by_cost[cost] for cost in sorted(by_cost) if cost <= NEAR)

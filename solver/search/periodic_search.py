@@ -1,4 +1,7 @@
-"""Bisection for the shortest interval at which a periodic V schedule fits in memory."""
+"""Search for periodic V schedules: bisection for the shortest interval that fits in memory.
+
+The interval is the time from one microbatch to the next (:mod:`..construct.periodic_v`).
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,23 @@ from ..core.methods import Method
 from ..core.tolerances import ROUNDING
 from ..core.worker_threads import Pieces
 
-MANY = 8  # least number of microbatches per rank: with fewer, the ends of a schedule dominate
-ENDS = 0.5  # least length of warm-up and cool-down, in intervals per rank
-TRIES = 8  # updates of the memory weights for each interval
+MANY = 8  # minimum number of microbatches per rank; with fewer, warm-up and cool-down dominate
+ENDS = 0.5  # minimum length of warm-up and cool-down together, in intervals per rank
+TRIES = 8  # maximum number of updates of the ranks' memory weights per interval
 NEAR = 0.002  # the bisection ends when the interval is known to this relative precision
-FIRM = 6.0  # step of the update: added to log(weight) per relative excess of memory
+FIRM = 6.0  # step size: an update adds this times the relative excess of memory to log(weight)
 TINY = 1e-300
-# work in simulated ops: of an op in the order built, of a pair of cycles compared
+# work in simulated ops: per op of a built order, and per pair of cycles compared
 BUILD_OP, PAIR = 10, 15
 
 
 def search_periodic(best: Incumbent) -> Pieces:
-    """Bisection over the interval; offers every schedule that keeps the memory limits.
+    """Search for the shortest interval by bisection, and offer every schedule that fits in memory.
 
-    It is between the least one, which is the work, and the one with the cost of the best schedule.
+    The interval, the time from one microbatch to the next, lies between the work of the busiest
+    rank per microbatch and the longest interval that can still beat the cost of ``best``. Yields
+    after each schedule tried, so that the search can be paused. Ends at once if :func:`repeats` is
+    false.
     """
     problem = best.problem
     if not repeats(problem):
@@ -47,7 +53,7 @@ def search_periodic(best: Incumbent) -> Pieces:
             if found:
                 _offer(best, starts, interval)
             yield
-            # Lagrangian bound: with these weights no cycles fit on average
+            # Lagrangian bound: a positive weighted excess proves that nothing fits at this interval
             beyond = v.held(starts)[limited] - interval * limit[limited]
             if found or float(weights[limited] @ beyond) > 0:
                 break
@@ -56,7 +62,11 @@ def search_periodic(best: Incumbent) -> Pieces:
 
 
 def repeats(problem: Problem) -> bool:
-    """Whether the problem is a V with memory limits and enough equal microbatches."""
+    """Return whether :func:`search_periodic` applies to the problem.
+
+    It does if the stages form a V, some rank has a memory limit, all microbatches are equal, and
+    there are at least :data:`MANY` of them per rank.
+    """
     return (
         problem.limited
         and problem.placement == Placement.v(problem.ranks)
@@ -66,7 +76,7 @@ def repeats(problem: Problem) -> bool:
 
 
 def _shares(weights: FloatArray) -> FloatArray:
-    """The weights divided by their sum."""
+    """Return the weights divided by their sum."""
     return np.asarray(weights / weights.sum())
 
 

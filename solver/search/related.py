@@ -1,7 +1,7 @@
-"""Searches of related problems, whose schedules become schedules of the problem.
+"""Searches of related problems, whose schedules are turned into schedules of the problem.
 
-A related problem has, for instance, fewer microbatches, no recomputation, or more memory; or it is
-the problem itself, begun anew far from the best schedule.
+A related problem has, for instance, fewer microbatches, no recomputation, or more memory. Or it is
+the problem itself, and the search starts far from the best schedule.
 """
 
 from __future__ import annotations
@@ -22,18 +22,23 @@ from ..core.worker_threads import Pieces, Worker
 from .list_search import ListTuner
 from .local_search import Annealer, FillingAnnealer
 
-ENDLESS = SolveOptions(work_limit=1e290)  # its search never reads the clock
-SMALL_WORK = 4  # slices of work in a round of such a search
+ENDLESS = SolveOptions(work_limit=1e290)  # options with which a search never reads the clock
+SMALL_WORK = 4  # slices of work in one round of the search of a related problem
 LIST_ROUNDS = 8  # rounds of the list scheduler before annealing
-VAIN_ROUNDS = 12  # rounds of annealing without success before a restart
+VAIN_ROUNDS = 12  # consecutive rounds of annealing without success before a restart
 ROOM = 16  # slices of work that must be left at a restart
 
 Take = Callable[[Incumbent, Incumbent], None]
-"""Offers to the first incumbent what becomes of the best schedule of the second one."""
+"""A function that turns the best schedule of the second incumbent, that of a related problem, into
+schedules of the first one's problem, and offers these to the first."""
 
 
 class SmallSearch:
-    """The search of another problem, continued in rounds; ``ended``: nothing is left to do."""
+    """The search of another problem, continued in rounds within the solve of ``best``.
+
+    ``small``: the incumbent of the other problem. ``search``: the worker that searches it.
+    ``ended``: whether it has nothing left to do.
+    """
 
     def __init__(self, best: Incumbent, small: Incumbent, search: Worker) -> None:
         small.interrupt, small.slice = best.interrupt, best.slice
@@ -54,10 +59,12 @@ class SmallSearch:
 
 
 class RelatedSearch(SmallSearch):
-    """A method: ``take`` is called when the best schedule of the related problem has improved.
+    """A method that searches a related problem in rounds.
 
-    ``share``: it ends after this share of all time or work, if given. No pairs are made in it.
-    Raises InfeasibleError if none of its schedules keeps the memory limit.
+    ``take`` is called when the best schedule of the related problem has improved. ``share``: the
+    share of all time or work after which the search ends; None means no limit. Ops never overlap in
+    these schedules (no pairs of F and BW). Raises InfeasibleError if no schedule of the related
+    problem keeps the memory limit.
     """
 
     def __init__(
@@ -83,17 +90,17 @@ class RelatedSearch(SmallSearch):
 
 
 def take_it(best: Incumbent, small: Incumbent) -> None:
-    """Offer the schedule as it is."""
+    """Offer the best schedule of ``small`` to ``best``, unchanged."""
     order, pairs, _ = small.found()
     assert small.method is not None
     best.offer(order, small.method, pairs=pairs)
 
 
 class Restarts:
-    """Searches that do not start from the best schedule, as annealing stays close to its start.
+    """Searches that start far from the best schedule, because annealing stays close to its start.
 
-    A list scheduler with random parameters builds a new schedule. It is annealed until nothing more
-    is found; then the next one is built.
+    A list scheduler with random parameters builds a new schedule. It is annealed until
+    :data:`VAIN_ROUNDS` successive rounds find nothing better; then the next schedule is built.
     """
 
     def __init__(self, best: Incumbent, rng: np.random.Generator) -> None:
@@ -107,7 +114,10 @@ class Restarts:
         return self._best.budget().seconds_left > ROOM * self._best.slice / OPS_A_SECOND
 
     def round(self, best: Incumbent) -> bool:
-        """Continue; returns whether the search has a better schedule than before."""
+        """Continue the current search, or begin the next one.
+
+        Returns whether that search, not necessarily ``best``, has a better schedule than before.
+        """
         if self._search is None or not self._search.able:
             self._search = RelatedSearch(best, best.problem, self._begun, take_it)
         before = self._search.small.cost

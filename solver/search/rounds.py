@@ -1,4 +1,7 @@
-"""Methods that improve the best schedule in turn; those that find nothing get less time."""
+"""Several methods that improve the best schedule take turns.
+
+Those that find nothing get less time.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from ..core.incumbent import Incumbent
 from ..core.stopping import OPS_A_SECOND
 from ..core.worker_threads import Pieces
 
-LEAST_SHARE = 1 / 8  # least time of a method without success, relative to a successful one
+LEAST_SHARE = 1 / 8  # minimum time of a method without success, relative to a successful one
 
 
-END = object()  # of pieces
+END = object()  # stands for the end of an iterator
 
 
 class Round(Protocol):
@@ -22,12 +25,15 @@ class Round(Protocol):
     def able(self) -> bool: ...
 
     def round(self, best: Incumbent) -> bool | None:
-        """Run one round. True if it made progress, though the best schedule is not better yet."""
+        """Run one round, which offers better schedules to ``best``.
+
+        Returns True if the method made progress without yet improving ``best``.
+        """
         ...
 
 
 class Once:
-    """A method that ends: each round is the next of its pieces."""
+    """A method that runs an iterator of pieces of work once: each round runs the next piece."""
 
     def __init__(self, pieces: Pieces) -> None:
         self._pieces, self.able = pieces, True
@@ -37,10 +43,10 @@ class Once:
 
 
 class MethodTurns:
-    """Several methods; each round is one of the method that has used least time.
+    """A method that alternates between several others.
 
-    The time of methods without success counts more: twice as much after each round that found
-    nothing, up to eight times as much.
+    Each round is a round of the method with the least weighted time so far. The weight of a method
+    doubles, up to 8, with each of its rounds that finds nothing, and returns to 1 after a success.
     """
 
     def __init__(self, methods: Sequence[Round]) -> None:
@@ -67,5 +73,8 @@ class MethodTurns:
 
 
 def _spent(best: Incumbent) -> float:
-    """Seconds so far or, if work is limited, the seconds that the work done usually takes."""
+    """Return the seconds spent on the solve so far.
+
+    If work is limited, these are the seconds that the work done so far usually takes.
+    """
     return best.work.used / OPS_A_SECOND if best.limited else best.seconds

@@ -1,25 +1,25 @@
 """Extend or shorten a schedule by repeating or removing one piece of it.
 
-Cut a schedule at some time. A *class* is all ops of one kind and stage (and direction). Some first
-ops of each class have started; the *piece* of period d consists of the next d ops of each class.
-Every rank runs the ops of its piece, in their order, once more before it continues; in all that
-follows, the microbatches are numbered d higher (here d = 1)::
+Cut a schedule at some time. A *class* is all ops of one kind and stage (and direction). At the cut,
+some first ops of each class have started. The *piece* of period d consists of the next d ops of
+each class. To extend the schedule, every rank runs the ops of its piece once more, in their order,
+before it continues; in all ops from there on, microbatches are numbered d higher (here d = 1)::
 
     M' = 3  F0 F1 B0 W0|F2 B1 W1 B2 W2
     M  = 4  F0 F1 B0 W0|F2 B1 W1|F3 B2 W2 B3 W3
 
 Claim: for every cut, the new order can run. Ops of a class are numbered in the order in which they
 run (:func:`..core.streams.by_turns`). Proof: sort all ops first by their part (before the cut, the
-copies of the piece, the rest), then by the start of the op that they are copied from; if starts are
-equal, an op comes after those that it depends on. Each rank's order is a subsequence of this.
-Moreover every op comes after the ops that it depends on: at the cut, at least as many ops of their
-classes have started as of its own. So they are before the cut if it is, and in no later copy than
-it. If both are in the same part, they are copied from the same microbatch. The same holds if the
-piece is removed.
+first copy of the piece, the second, ..., the rest), then by the start of the op that they are
+copied from; if starts are equal, an op comes after those that it depends on. Each rank's order is a
+subsequence of this. Moreover, every op x comes after each op y that it depends on: when x's
+original started, y's had, so at the cut at least as many ops of y's class have started as of x's.
+So y is before the cut if x is, and otherwise y is in no later copy than x. If x and y are in the
+same part, they are copied from the same microbatch. The same holds if the piece is removed.
 
-At both ends of a piece ranks hold the same memory as at the cut, and each copy holds as much as the
-others. Whether that fits is simulated for one copy. If a piece takes as long as the work of d
-microbatches, it can be repeated any number of times without additional idle time.
+At both ends of a piece the ranks hold the same memory as at the cut, and each copy of it needs as
+much memory as the others. Whether that fits is simulated for one copy. If a piece takes as long as
+the work of d microbatches, it can be repeated any number of times without additional idle time.
 """
 
 from __future__ import annotations
@@ -43,15 +43,18 @@ from ..core.stopping import Budget
 from ..core.streams import by_turns, class_of, stream_numbers, streams_of
 from ..core.tolerances import ROUNDING
 
-CUTS = 48  # cuts tried for each period
+CUTS = 48  # number of cuts tried for each period
 LONGEST = 24  # longest period, in microbatches of a stream
 BUILT = 4  # work to build and time an op, in simulated ops
 
 
 class Splice(NamedTuple):
-    """A piece. ``cut``: how many ops of each class are before it. ``period``: its microbatches.
+    """A piece of a schedule: the next ops of each class after a cut in time.
 
-    ``cost``: the change of the cost per microbatch that is added or removed.
+    A class is all ops of one kind, stage and stream. ``cut``: how many ops of each class are before
+    the piece. ``period``: the number of microbatches, of all streams, whose ops the piece has.
+    ``cost``: by how much each microbatch that is added raises the cost of the schedule, or each
+    that is removed lowers it.
     """
 
     cut: IntArray
@@ -62,8 +65,9 @@ class Splice(NamedTuple):
 class Splices:
     """The orders that result from repeating or removing pieces of ``order``.
 
-    ``problem`` has the microbatches of the order. They must be equal, as many in each stream, and
-    neither recomputed nor offloaded. ``streams``: the number of streams.
+    ``problem`` has the microbatches of ``order``. They must be equal, equally many in each stream,
+    and neither recomputed nor offloaded. ``cuts``: the number of random cuts to try. ``streams``:
+    the number of streams.
     """
 
     def __init__(
@@ -85,21 +89,25 @@ class Splices:
 
     @cached_property
     def cuts(self) -> list[IntArray]:
-        """For some random times, how many ops of each class have started."""
+        """The cuts at some random times.
+
+        Each is an array of how many ops of each class have started, (number of classes,).
+        """
         moments = self._rng.choice(self._start, self._number)
         started = (self._start <= moment for moment in moments)
         return [np.bincount(self._class[ops], minlength=self._classes) for ops in started]
 
     def periods(self, most: int) -> list[int]:
-        """The periods of pieces, in microbatches of all streams, up to ``most``."""
+        """Return the numbers of microbatches that a piece may have, at most ``most``."""
         longest = min(self._count // 2, most // self.streams, LONGEST)
         return [d * self.streams for d in range(1, longest + 1)]
 
     def best(self, periods: Sequence[int], copies: int, budget: Budget) -> Splice | None:
-        """The piece with the least cost per microbatch if it is repeated ``copies`` times.
+        """Return the piece that adds the least cost per microbatch, repeated ``copies`` times.
 
-        With ``copies`` = -1, the piece whose removal saves most. None if no piece fits in memory,
-        or the budget ends before one was tried.
+        With ``copies`` = -1, return the piece whose removal saves most. ``periods``: the numbers of
+        microbatches that the piece may have. Returns None if no piece fits in memory, or if the
+        budget ends before one was tried.
         """
         found, least = None, inf
         for period in periods:
@@ -121,7 +129,10 @@ class Splices:
         return found
 
     def spliced(self, cut: IntArray, period: int, copies: int) -> Order:
-        """The order with ``copies`` more copies of the piece; with -1, the order without it."""
+        """Return the order with ``copies`` more copies of the piece; with -1, without the piece.
+
+        The piece is given by ``cut`` and ``period``, as in :class:`Splice`.
+        """
         microbatches = self.problem.microbatches + copies * period
         names = np.array(streams_of(replace(self.problem, microbatches=microbatches)))
         flat, ends = self._spliced(cut, period // self.streams, copies, names)
@@ -130,9 +141,11 @@ class Splices:
     def _spliced(
         self, cut: IntArray, turns: int, copies: int, names: IntArray
     ) -> tuple[IntArray, IntArray]:
-        """The order with a piece of ``turns`` ops per class, flat, and where the ranks end.
+        """Return the order with ``copies`` more copies of a piece, and where the ranks end in it.
 
-        ``names``: the new microbatches by stream and position.
+        The order is one array of packed ops, rank after rank. ``turns``: the number of ops of each
+        class in the piece. ``names``: the microbatches of the new order, by stream and position,
+        (streams, microbatches per stream).
         """
         size = len(self._flat) // self._count * names.shape[1]
         source, turn = np.empty((2, size), dtype=np.int64)
@@ -143,14 +156,17 @@ class Splices:
 
 
 class Judge:
-    """Computes the cost of flat orders. ``offsets``: of the ranks, for one microbatch."""
+    """Compute the cost of orders of ``problem`` that are given in one array.
+
+    ``offsets``: where each rank's ops would begin if there were only one microbatch, (P + 1,).
+    """
 
     def __init__(self, problem: Problem, offsets: IntArray) -> None:
         self._simulator = Simulator(problem, offsets * problem.microbatches)
         self._limit = Costs.of(problem).limit * (1 + ROUNDING)
 
     def cost(self, order: IntArray) -> float:
-        """The cost of an order; infinite if it does not fit in memory."""
+        """Return the cost of an order, or infinity if it does not fit in memory."""
         cost = self._simulator.cost(order)
         return cost if bool((self._simulator.peak <= self._limit).all()) else inf
 
@@ -158,9 +174,9 @@ class Judge:
 def lengthened(
     problem: Problem, order: Order, fewer: int, rng: np.random.Generator, budget: Budget
 ) -> Order | None:
-    """Extend an order of ``fewer`` microbatches to all of ``problem`` by the cheapest pieces.
+    """Extend an order of ``fewer`` microbatches to all of ``problem``, by the cheapest pieces.
 
-    None if no piece fits in memory, or the budget ends.
+    Returns None if no piece fits in memory, or if the budget ends.
     """
     while fewer < problem.microbatches:
         splices = Splices(replace(problem, microbatches=fewer), order, rng)
@@ -185,9 +201,11 @@ def _splice(  # noqa: PLR0917
     source: IntArray,
     turn: IntArray,
 ) -> IntArray:
-    """Write the index of the op that each op is copied from, and its microbatch's number.
+    """Write which op each op of the new order is copied from, and its microbatch's number.
 
-    Returns where the ranks end.
+    ``source``: out, the index of the op in the old order; ``turn``: out, the position of the new
+    op's microbatch in its stream. ``of_class`` and ``turns``: class and microbatch's position of
+    each op of the old order. Returns where each rank ends in the new order, (P,).
     """
     at, ends = 0, np.empty(len(offsets) - 1, np.int64)
     for rank in range(len(offsets) - 1):

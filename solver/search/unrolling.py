@@ -1,7 +1,7 @@
-"""Extends schedules of fewer microbatches, and exchanges pieces of the best schedule.
+"""Extend schedules of fewer microbatches, and exchange pieces of the best schedule.
 
-Far from its ends a good schedule is periodic. So a schedule of few microbatches shows how to run
-many (:mod:`.splicing`), and is found much sooner.
+Far from its ends a good schedule is periodic. So a schedule of few microbatches, which is found
+much sooner, shows how to run many (:mod:`.splicing`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ from ..core.streams import as_many_each_way, streams_of
 from ..core.tolerances import ROUNDING, counts_within
 from .splicing import BUILT, CUTS, Splices, lengthened
 
-FEWER = 2 / 3  # no separate search with more than this share of the microbatches
+FEWER = 2 / 3  # fewer microbatches are searched only if they are at most this share of all
 LENGTHENING = 16  # slices of work to extend a schedule
 ROUND = 4  # slices of work in a round of splicing
-# least number of cuts tried to remove a piece; a period gets 1 / PART of the work
+# minimum number of cuts tried to remove a piece; each period gets 1 / PART of the work
 LEAST, PART = 4, 16
 
 
 def fewer_microbatches(problem: Problem) -> list[int]:
-    """Smaller numbers of microbatches that still show the steady state; none if M is small."""
+    """Return smaller numbers of microbatches with which a schedule still reaches its steady state.
+
+    They are in ascending order. The list is empty if M is too small, or if schedules of ``problem``
+    cannot be extended from fewer microbatches.
+    """
     if not in_pieces(problem) or problem.placement.passing is not Passing.ACTIVATIONS:
         return []
     ends = max(problem.ranks, _slots(problem))  # microbatches in a warm-up and a cool-down
@@ -36,7 +40,11 @@ def fewer_microbatches(problem: Problem) -> list[int]:
 
 
 def in_pieces(problem: Problem) -> bool:
-    """Whether :class:`.splicing.Splices` accepts the problem and there is a period."""
+    """Return whether pieces of schedules can be repeated and removed (:class:`.splicing.Splices`).
+
+    This needs equal microbatches, at least two per stream and equally many in each, and neither
+    recomputation nor offload.
+    """
     return (
         as_many_each_way(problem)
         and problem.microbatches >= 2 * len(streams_of(problem))
@@ -45,7 +53,7 @@ def in_pieces(problem: Problem) -> bool:
 
 
 def _slots(problem: Problem) -> int:
-    """The number of microbatches, from 1 to M, that fit on the rank where most of them fit."""
+    """Return how many microbatches, from 1 to M, fit on the rank with room for the most."""
     costs = Costs.of(problem)
     held = np.bincount(costs.owner[:, 0], costs.m_b, problem.ranks)
     fit = counts_within(costs.limit * (1 + ROUNDING), held, problem.microbatches)
@@ -53,7 +61,10 @@ def _slots(problem: Problem) -> int:
 
 
 def unroll(best: Incumbent, small: Incumbent, rng: np.random.Generator) -> None:
-    """Offer the best schedule of fewer microbatches, extended to all."""
+    """Extend the best schedule in ``small`` to all microbatches of ``best``, and offer the result.
+
+    ``small`` is the incumbent of the same problem with fewer microbatches.
+    """
     order, _, _ = small.found()
     budget = _budget(best, LENGTHENING)
     found = lengthened(best.problem, order, small.problem.microbatches, rng, budget)
@@ -63,7 +74,7 @@ def unroll(best: Incumbent, small: Incumbent, rng: np.random.Generator) -> None:
 
 
 class SpliceSearch:
-    """Removes pieces of the best schedule, and repeats others in their place."""
+    """Remove pieces of the best schedule, and repeat other pieces to restore its length."""
 
     able = True
 
@@ -90,6 +101,6 @@ class SpliceSearch:
 
 
 def _budget(best: Incumbent, slices: int) -> Budget:
-    """The time that is left, and the work of ``slices`` slices."""
+    """Return a budget of the time left, and of ``slices`` slices of work or what is left of it."""
     left = best.budget()
     return Budget(left.time.left, min(left.work.left, slices * best.slice), best.interrupt)

@@ -1,8 +1,9 @@
-"""Large neighbourhood search by CP-SAT (:mod:`..exact.schedule_window`).
+"""Large neighborhood search with CP-SAT (:mod:`..exact.schedule_window`).
 
-The ops that all ranks run in a *window* of time are reordered, and all others stay. The model asks
-for a cost that is lower by some step. After a success the step doubles; otherwise it is halved, and
-the next window is wider if the model was infeasible, narrower if it was not solved in time.
+The ops that all ranks run in a *window* of time are reordered; all other ops stay. The model
+demands a cost that is lower than the best by a *step*. After a success the step doubles. Otherwise
+it is halved, and the next window contains more ops if the model was infeasible, and fewer if it was
+not solved in time.
 """
 
 from __future__ import annotations
@@ -30,24 +31,25 @@ from ..core.streams import by_turns, streams_of
 if TYPE_CHECKING:
     from ..exact.schedule_window import Decided
 
-# least improvement asked for, relative to the cost: at first, and at most
+# the step relative to the cost: its first value, which is also the minimum, and its maximum
 STEP, LONGEST_STEP = 5e-4, 1e-2
-# once this share of time or work is left, this many windows per round; one before
+# WINDOWS per round once less than the share LATE of time or work is left; before that, one
 LATE, WINDOWS = 0.8, 6
-# pairs of ops in the first window; least number that must be possible in time
+# pairs of ops in the first window; number of pairs for which there must be enough time
 PAIRS, ROOM = 4000.0, 8000.0
-SHARE, SECONDS = 1 / 8, 0.6  # time for a window: share of what is left, and at most
+SHARE, SECONDS = 1 / 8, 0.6  # time for a window: a share of the time left, at most so many seconds
 # seconds to build the model: per pair of ops in the window, per op of the problem
 PAIR, OP = 1e-5, 1e-5
-WIDER, NARROWER = 1.3, 0.7  # factor of the number of pairs in the next window
-RECOMPUTED = 3  # factor of PAIR if stages may be recomputed
-OPS = 10_000  # most ops of a problem
+WIDER, NARROWER = 1.3, 0.7  # factors for the number of pairs in the next window
+RECOMPUTED = 3  # factor for PAIR if stages may be recomputed
+OPS = 10_000  # problems with more ops are not searched
 
 
 class WindowSearch:
-    """Large neighbourhood search on windows at random times, while there is time for some of them.
+    """Large neighborhood search that reorders the ops in windows at random times.
 
-    ``free``: whether microbatches that may be recomputed may also stay.
+    It is ``able`` while enough time is left to build a model with :data:`ROOM` pairs of ops.
+    ``free``: whether the model may also change which microbatches are recomputed.
     """
 
     def __init__(self, best: Incumbent, rng: np.random.Generator, *, free: bool = True) -> None:
@@ -69,7 +71,10 @@ class WindowSearch:
         return self._known and self._room() >= ROOM
 
     def _room(self) -> float:
-        """The number of pairs of ops for which a model can be built in half of a window's time."""
+        """Return for how many pairs of ops a model can be built in half of a window's time.
+
+        The number may be negative.
+        """
         seconds = self._best.budget(SHARE, SECONDS).seconds_left
         return (seconds / 2 - OP * self._ops) / self._pair
 
@@ -108,14 +113,21 @@ class WindowSearch:
 
     @cached_property
     def _decided(self) -> Decided:
-        """The orders that memory decides if microbatches are positions."""
+        """The restrictions on the order of ops that follow from the memory limits.
+
+        They are those of :func:`..exact.instance.decided`, which assume that the microbatches of a
+        stream run each stage in ascending order; none if the problem has recomputation or offload.
+        """
         from ..exact.instance import decided
 
         problem = self._best.problem
         return [] if self._remat else [*decided(problem, streams_of(problem))]
 
     def _graph_of(self, order: Order) -> ScheduleGraph | None:
-        """The schedule of ``order`` as a graph; None if something is offloaded."""
+        """Return the dependency graph of the timed schedule with this order.
+
+        Returns None if a microbatch is offloaded.
+        """
         problem = self._best.problem
         if not self._remat:
             order = by_turns(problem, order)
@@ -126,10 +138,12 @@ class WindowSearch:
         return ScheduleGraph.of(timed(Schedule(problem, order)))
 
     def _window(self, graph: ScheduleGraph, pairs: float) -> tuple[IntArray, IntArray]:
-        """A window around a random time with about ``pairs`` pairs of ops.
+        """Return a window around a random time with about ``pairs`` pairs of ops.
 
-        Returns the position of each rank's first op in the window, and of the first op after it.
-        From the first op of a rank on, its period is counted: it is in no window.
+        The window is two arrays, (P,): the position of each rank's first op in the window, and that
+        of its first op after it; they are equal where a rank has no op in the window. If the
+        objective is the period, no rank's first op is in the window, because the period is measured
+        from its start.
         """
         timing = graph.schedule.timing
         assert timing is not None

@@ -1,3 +1,3 @@
-"""The optimizer for weight passing."""
+"""The optimizer for schedules whose ranks send weights instead of activations."""
 
 from .search import WeightPassingSearch as WeightPassingSearch

@@ -1,4 +1,4 @@
-"""Link priority: among transfers that share a wire, the one that is needed first goes first."""
+"""Link priority: of the transfers that share a wire, the one that is needed first goes first."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from pipeloom.ir.model.schedule import Schedule
 def priority_first(  # noqa: PLR0917, C901
     first: IntArray,  # (N + 1,) start of each node's edges
     to: IntArray,  # (E,) target node of each edge
-    delay: FloatArray,  # (E,)
+    delay: FloatArray,  # (E,) time from the end of a node to the start of the target node
     missing: IntArray,  # (N,) in: number of edges into each node; out: those left
     duration: FloatArray,  # (N,)
     held_first: IntArray,  # (N + 1,) start of each node's wires in ``held``
     held: IntArray,  # wires, numbered from 0
-    free: FloatArray,  # (number of wires,) in: zeros; out: when each is free
+    free: FloatArray,  # (number of wires,) in: zeros; out: when each wire is free
     priority: FloatArray,  # (N,) the lowest goes first
 ) -> IntArray:
-    """Event-driven simulation; returns the nodes that can be timed, in the order of their starts.
+    """Simulate a graph of ops and transfers; return the nodes in the order of their starts.
 
-    A node that is ready starts once its wires are free. If several want a wire that becomes free,
-    the one with the lowest priority number gets it, on ties the one with the lower index. A wire
-    never waits for a node that is not ready, whereas
+    Nodes that can never start are left out. A node that is ready starts once its wires are free. If
+    several want a wire that becomes free, the one with the lowest priority number gets it; on ties,
+    the one with the lower index. A wire never waits for a node that is not ready, whereas
     :func:`pipeloom.ir.cost.event_kernels.first_come` assigns wires in advance.
     """
     nodes = duration.shape[0]
@@ -76,11 +76,12 @@ def priority_first(  # noqa: PLR0917, C901
 
 
 def by_link_priority(schedule: Schedule, priority: FloatArray) -> Schedule:
-    """``schedule`` with its transfers listed in the order in which they start by priority.
+    """Return ``schedule`` with its transfers listed in the order in which they start by priority.
 
-    ``priority``: one number per transfer, the lowest goes first. Simulating the list gives the same
-    times or better ones. The result has no times; it is unchanged if the profile has no links.
-    Raises InvalidScheduleError as :func:`pipeloom.ir.cost.transfer_order.in_sending_order` does.
+    ``priority``: one number per transfer; the lowest goes first. The result has no times;
+    simulating it gives the times of the priorities or better ones. ``schedule`` is returned
+    unchanged if the profile has no links or the schedule no transfers. Raises InvalidScheduleError
+    in the same cases as :func:`pipeloom.ir.cost.transfer_order.in_sending_order`.
     """
     if schedule.problem.profile.links is None or not schedule.transfers:
         return schedule

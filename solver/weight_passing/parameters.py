@@ -15,7 +15,11 @@ from .streaming import Route, Streaming
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightPassingParameters(Streaming):
-    """``rounds``, ``deep``: of the order (:mod:`.round_orders`); the others: of streaming."""
+    """All parameters that determine a schedule with streamed weights.
+
+    ``rounds``, ``deep``: the parameters of the order of ops (:func:`.round_orders.rows`). The
+    others are those of the transfers (:class:`.streaming.Streaming`).
+    """
 
     buffers: int = 3
     home: Route = Route.DIRECT
@@ -24,7 +28,10 @@ class WeightPassingParameters(Streaming):
 
 
 class WeightPassingSpace:
-    """The parameter space of a problem."""
+    """The possible parameters of schedules for a problem.
+
+    ``most``: the maximum number of microbatches of a rank, which is also the maximum of ``rounds``.
+    """
 
     def __init__(self, problem: Problem) -> None:
         stages = problem.stages
@@ -33,7 +40,9 @@ class WeightPassingSpace:
         self._buffers = sorted({min(n, stages) for n in _steps(stages)})
 
     def values(self, now: WeightPassingParameters) -> Mapping[str, Sequence[Any]]:
-        """The possible values of each parameter; some depend on the current values ``now``."""
+        """Return the possible values of each parameter by its name; some depend on the values
+        ``now``.
+        """
         stages = self._buffers[-1]
         return {
             "rounds": self._rounds,
@@ -55,7 +64,7 @@ class WeightPassingSpace:
 
 
 def _steps(most: int) -> Iterator[int]:
-    """1, 2, 3, 4, 6, 8, 12, 16, ... until ``most`` is reached."""
+    """Yield 1, 2, 3, 4, 6, 8, 12, 16, ... until ``most`` is reached."""
     step = 1
     while step < most:
         yield from (step, step * 3 // 2)

@@ -1,11 +1,11 @@
 """The weights that a rank prefetches to run a given order of ops with few buffers.
 
 A *visit* is a sequence of successive F's, B's and BW's of one stage (W's need no weights and do not
-end it). The order of visits is known. So a new stage takes the buffer of the stage that is used
+end it). The order of visits is known. So a new stage takes the buffer of the stage that is needed
 again last (Belady's algorithm, 1966), which gives the fewest transfers. ``lead`` allows more
-transfers to save time: a stage that was used in one of the last ``lead`` visits is replaced only if
-all others were as well. So the buffer is free, and the transfer can start, some time before the
-first use.
+transfers to save time: a stage that was used in one of the last ``lead`` visits before the current
+one is replaced only if all others were as well. So the buffer is free, and the transfer can start,
+some time before the new stage is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, IntArray, 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """The ``number``-th visit of ``stage`` on a rank; positions of its first and last op."""
+    """A sequence of successive ops of ``stage`` on a rank, its ``number``-th one, from 0 on.
+
+    ``first``, ``last``: the positions of the first and the last op in the rank's order.
+    """
 
     stage: int
     number: int
@@ -31,14 +34,20 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """The transfer of weights for ``visit``, possible once the rank has run ``room`` ops."""
+    """The transfer of a stage's weights to a rank for ``visit``.
+
+    It may start once the rank has run ``room`` ops, when a buffer is free.
+    """
 
     visit: Visit
     room: int
 
 
 def visits(order: IntArray) -> list[Visit]:
-    """The visits of one rank's packed ops, in order."""
+    """Return the visits in one rank's packed ops, in order.
+
+    A visit is a sequence of successive F's, B's and BW's of one stage.
+    """
     kind, stage = order & KIND_MASK, order >> STAGE_SHIFT & STAGE_MASK
     using = np.flatnonzero(kind != OpKind.W)
     if not len(using):
@@ -56,14 +65,16 @@ def visits(order: IntArray) -> list[Visit]:
 
 
 def prefetches(found: Sequence[Visit], buffers: int, lead: int) -> list[Prefetch]:
-    """The prefetches for a rank's visits of stages that it does not own, in order.
+    """Return the prefetches that a rank needs for ``found``, in order.
 
-    Raises ValueError for fewer than one buffer.
+    ``found``: its visits of stages that it does not own. ``buffers``: the number of buffers for
+    their weights. ``lead``: a stage used in one of the last ``lead`` visits keeps its buffer if
+    possible. Raises ValueError for fewer than one buffer.
     """
     if buffers < 1:
         raise ValueError(f"buffers: expected 1 or more, got {buffers}")
     following = _following(found)
-    held: dict[int, int] = {}  # the last visit of each stage in a buffer
+    held: dict[int, int] = {}  # the index of the last visit of each stage in a buffer
     result = []
     for i, visit in enumerate(found):
         if visit.stage not in held:
@@ -76,7 +87,7 @@ def prefetches(found: Sequence[Visit], buffers: int, lead: int) -> list[Prefetch
 
 
 def _following(found: Sequence[Visit]) -> list[float]:
-    """The index of the next visit of the same stage, for each visit; infinite if there is none."""
+    """Return, for each visit, the index of the next visit of the same stage; infinite if none."""
     following = [float("inf")] * len(found)
     later: dict[int, int] = {}
     for i in reversed(range(len(found))):
@@ -86,9 +97,11 @@ def _following(found: Sequence[Visit]) -> list[float]:
 
 
 def _given_up(held: dict[int, int], following: Sequence[float], newest: int) -> int:
-    """The stage to replace: the one used again last, of those not used after visit ``newest``.
+    """Return the stage whose buffer a new stage takes.
 
-    If all were used after it, the one whose last use is longest ago.
+    It is the one that is needed again last, of those not used after visit ``newest``; if all were
+    used after that visit, it is the one whose last use is longest ago. ``held``: the index of the
+    last visit of each stage that has a buffer. ``following``: result of :func:`_following`.
     """
     old = [stage for stage, visit in held.items() if visit <= newest]
     if not old:

@@ -1,4 +1,4 @@
-"""Replicated stages: every rank that runs them has a copy of the weights."""
+"""Replicated stages: every rank that runs a replicated stage has a copy of its weights."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pipeloom.ir.model.schedule import Schedule, Status
 
 
 def replicate(schedule: Schedule, stages: Collection[int]) -> Schedule:
-    """``schedule`` without the transfers of ``stages``, with new times.
+    """Return ``schedule`` without the transfers of ``stages``, with new times.
 
-    The ranks that run such a stage each keep a copy, sum the gradients in one reduction per
-    iteration, and make the same optimizer step. Embedding and head are often replicated, and tied
-    ones need nothing more. Raises InputError for stages that do not exist or whose weights are not
-    sent.
+    Each rank that runs such a stage keeps a copy of its weights, takes part in one reduction of its
+    gradient per iteration, and makes the same optimizer step as the others. Embedding and head are
+    often replicated; if they are tied, nothing more is needed for their common parameters. Raises
+    InputError for stages that do not exist or whose weights are not sent.
     """
     count, sent = schedule.problem.stages, {t.stage for t in schedule.transfers}
     for stage in stages:

@@ -1,10 +1,11 @@
 """The order of a rank's ops if its microbatches run in rounds.
 
-The microbatches of a round share the weights that arrive: all run F of a stage, then of the next
-stage, and so on, and back. More microbatches per round mean fewer transfers and more memory for
-activations. The last ``deep`` stages are run one microbatch after the other, F's and BW's, so that
-only one microbatch holds their activations; their weights must then stay for the whole round. One
-round of microbatches 0 and 1, three stages, with deep 1 and 2::
+The microbatches of a round share the weights that arrive: all run F of a stage, then all run F of
+the next stage, and so on, and BW back in the same way. More microbatches per round mean fewer
+transfers and more memory for activations. The last ``deep`` stages are run by one microbatch after
+the other, F's and BW's, so that only one microbatch holds the activations of these stages; their
+weights must then stay for the whole round. One round of microbatches 0 and 1 with three stages,
+with ``deep`` 1 and 2::
 
     0F0 0F1  1F0 1F1  2F0 2BW0 2F1 2BW1           1BW0 1BW1  0BW0 0BW1
     0F0 0F1  1F0 2F0 2BW0 1BW0  1F1 2F1 2BW1 1BW1            0BW0 0BW1
@@ -25,9 +26,11 @@ from ..core.tolerances import ROUNDING
 
 
 def rows(problem: Problem, rounds: int, deep: int) -> Order:
-    """The ops of every rank in ``rounds`` rounds; ranks with fewer microbatches have fewer rounds.
+    """Return the ops of every rank in ``rounds`` rounds, one packed array per rank.
 
-    ``deep``: from 1 to the number of stages.
+    The microbatches of a round share the weights that arrive. Ranks with fewer microbatches than
+    rounds have fewer rounds. ``deep``: how many of the last stages are run by one microbatch after
+    the other; from 1 to the number of stages.
     """
     owner = problem.owner[0]
     return tuple(
@@ -60,6 +63,6 @@ def _ops(kind: OpKind, stages: Sequence[int], microbatches: IntArray | int) -> I
 
 
 def within_limit(problem: Problem, order: Order) -> bool:
-    """Whether the activations of every rank keep its memory limit."""
+    """Return whether the activations of every rank keep its memory limit."""
     ranks = zip(held(problem, order), problem.memory_limit, strict=True)
     return all(row.max(initial=0.0) <= limit * (1 + ROUNDING) for row, limit in ranks)

@@ -1,13 +1,15 @@
 """Search for the parameters of the best schedule with streamed weights.
 
 Ranks wait for each other only for weights, so a few numbers determine a schedule: how many
-microbatches share a transfer, how many buffers there are, which route copies take, how often
+microbatches share a transfer, how many buffers there are, which route copies take, and how often
 gradients are sent to their owners. The search is coordinate descent with random restarts: each
-number is varied over all its values, the others fixed, until no change improves the schedule.
+number is varied over all its values, while the others are fixed, until no change improves the
+schedule.
 
-Schedules are compared by the memory that they need beyond that of the devices, then by cost, then
-(at the least cost) by the steady step, iterations following each other, then by the bytes sent,
-then by the activations held. With ``by_step`` the step comes before the cost.
+Schedules are compared by the memory that they need beyond that of the devices. If that is equal,
+they are compared by cost, then by their steady step (the time of an iteration when iterations
+follow each other), then by the bytes sent, then by the activations held. With ``by_step`` the step
+comes before the cost.
 
 A bound on the objective need not hold for the step, so with ``by_step`` the incumbent's bound is
 :func:`..bounds.work_bound`.
@@ -37,18 +39,20 @@ from .round_orders import rows, within_limit
 from .streaming import Route, default_owners, streamed
 
 RESTARTS = 100
-PATIENCE = 16  # restarts without success, by step: that a step is shortest can rarely be proven
-BUILDING = 500  # work to build an op or a transfer, in simulated ops
+PATIENCE = 16  # maximum of vain restarts with `by_step`, as shortest steps are rarely proven
+BUILDING = 500  # work to build an op and its transfers, in simulated ops
 PLAYING = 1500  # work to compute the step, per op, in simulated ops
-DIGITS = 9  # costs that agree to this many digits are equal
+DIGITS = 9  # costs are rounded to this many digits before they are compared
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Merit:
-    """A sort key of schedules, the lowest first.
+    """A sort key of schedules, the best first.
 
-    ``excess``: memory beyond that of the devices; ``cost``: by the objective, or the step with
-    ``by_step``; ``tie``: the other of the two.
+    ``excess``: memory beyond that of the devices. ``cost``: the value of the objective, or the step
+    with ``by_step``. ``tie``: the other one of these two; 0 if it was not needed. ``bytes``: the
+    bytes sent. ``held``: the peak memory of activations. Times are in units of the busiest rank's
+    work.
     """
 
     excess: float
@@ -58,11 +62,15 @@ class Merit:
     held: float
 
 
-NONE = Merit(*[float("inf")] * len(fields(Merit)))  # of parameters without a schedule
+NONE = Merit(*[float("inf")] * len(fields(Merit)))  # for parameters that give no schedule
 
 
 def busiest_first_owners(problem: Problem) -> tuple[int, ...]:
-    """An owner for each stage; that of stage 0 has as many microbatches as any rank."""
+    """Return the rank that owns each stage.
+
+    The owner of stage 0 is a rank with the most microbatches; otherwise the result is that of
+    :func:`default_owners` with two ranks exchanged.
+    """
     found = default_owners(problem)
     busiest = int(np.bincount(problem.owner[0]).argmax())
     swapped = {found[0]: busiest, busiest: found[0]}
@@ -70,12 +78,12 @@ def busiest_first_owners(problem: Problem) -> tuple[int, ...]:
 
 
 class WeightPassingSearch:
-    """Tries parameters, each once, and gives the best schedule to the incumbent.
+    """Tries parameters, each setting once, and gives the best schedule to the incumbent ``best``.
 
-    ``families``: the schedules of families, which are tried as well.
-    ``options.memory`` is called if the profile has ``device_memory``. ``options.by_step``:
-    schedules are compared by the steady step instead of the objective, and the cost and bound of
-    the incumbent are those of the step.
+    ``families``: the schedules of families, which are tried as well. ``options.memory`` is called
+    if the profile has ``device_memory``. With ``options.by_step``, schedules are compared by their
+    steady step (the time of an iteration when iterations follow each other) instead of the
+    objective, and the cost and bound of the incumbent are those of the step.
     """
 
     def __init__(
@@ -103,7 +111,7 @@ class WeightPassingSearch:
         self._merit(self._fewest_rounds(Route.DIRECT))
 
     def round(self, best: Incumbent) -> None:
-        """Descend from the next start; the first round also tries ``families``."""
+        """Descend from the next start; the first round also tries the families' schedules."""
         for schedule in self._families:
             if best.over():
                 break
@@ -116,12 +124,17 @@ class WeightPassingSearch:
 
     @property
     def _nearest(self) -> tuple[float, float]:
-        """The excess and the cost of the best schedule so far."""
+        """The excess of memory and the cost of the best schedule; infinite if there is none."""
         least = self._least[0] if self._least else NONE
         return least.excess, least.cost
 
     def _starts(self, rng: np.random.Generator) -> Iterator[WeightPassingParameters]:
-        """The fewest and the most rounds that fit, with each route, then random parameters."""
+        """Yield the parameters from which to descend.
+
+        First those with the fewest and the most rounds that fit in memory, with each route, by
+        merit; then random ones. In a round, the microbatches of a rank share the weights that
+        arrive.
+        """
         most = [
             WeightPassingParameters(rounds=self._choices.most, route=route, home=route)
             for route in Route
@@ -138,7 +151,9 @@ class WeightPassingSearch:
     def _best_first(
         self, choices: Sequence[WeightPassingParameters]
     ) -> list[WeightPassingParameters]:
-        """The choices, sorted by merit; those for which there was no time are left out."""
+        """Return ``choices`` sorted by merit, the best first, without those for which no time was
+        left.
+        """
         merits: dict[WeightPassingParameters, Merit] = {}
         for choice in choices:
             if not self._best.exhausted:
@@ -146,7 +161,10 @@ class WeightPassingSearch:
         return sorted(merits, key=merits.__getitem__)
 
     def _descend(self, now: WeightPassingParameters) -> None:
-        """Coordinate descent from ``now``: vary one field at a time until none improves it."""
+        """Run coordinate descent from ``now``.
+
+        It varies one parameter at a time until no change helps.
+        """
         merit, names = self._merit(now), list(self._choices.values(now))
         left = len(names)
         while left:
@@ -178,7 +196,10 @@ class WeightPassingSearch:
         return self._consider(schedule)
 
     def _consider(self, schedule: Schedule) -> Merit:
-        """Keep a timed schedule within the memory limit if it is the best; returns its merit."""
+        """Keep ``schedule``, which is timed and within the memory limit, if it is the best so far.
+
+        Returns its merit.
+        """
         merit = self._judged(schedule)
         if self._least is None or merit < self._least[0]:
             self._least = merit, schedule
@@ -186,7 +207,7 @@ class WeightPassingSearch:
         return merit
 
     def _offer(self, merit: Merit, schedule: Schedule) -> None:
-        """Give a schedule to the incumbent or, if it does not fit, the reason."""
+        """Give ``schedule`` to the incumbent or, if it does not fit on the devices, the reason."""
         if merit.excess <= 0:
             self._best.take(schedule, merit.cost * self._unit)
             return
@@ -211,7 +232,7 @@ class WeightPassingSearch:
         excess = max(0.0, *self._lacks(schedule))
         cost = self._rounded(timing.cost(self._problem.objective))
         least = self._least[0] if self._least else NONE
-        step = 0.0  # computed only if no known schedule costs less
+        step = 0.0  # the step is computed only if no known schedule costs less
         if self.by_step or (excess <= 0 and (least.excess > 0 or cost <= least.cost)):
             step = self._rounded(step_between_ops(schedule))
             self._best.work.spend(PLAYING * schedule.num_ops)
@@ -223,7 +244,10 @@ class WeightPassingSearch:
         return round(cost / self._unit, DIGITS)
 
     def _lacks(self, schedule: Schedule) -> FloatArray:
-        """The memory that each rank needs beyond that of its device, shape (P,)."""
+        """Return the memory that each rank needs beyond that of its device, (P,).
+
+        Negative where memory is left; all 0 if device memory is unknown.
+        """
         given = self._problem.profile.device_memory
         if self._memory is None or given is None:
             return np.zeros(self._problem.ranks)

@@ -1,19 +1,22 @@
 """The transfers of streamed weights for a given order of ops.
 
-Every stage has an owner. A rank has a few buffers for the weights of other stages, and prefetches
-missing ones (:mod:`.prefetch`). The prefetches for the k-th visits of a stage on all ranks are
-served together, by one of four routes. Direct: each rank gets a copy from the owner. The other
-routes send copies that go on from rank to rank as soon as they arrive: one copy up the ranks; two,
-each for half of them; or more (a fan), of which the first goes farthest. If the owner can send only
-one message at a time in each direction, no other route reaches all ranks sooner than the fan::
+Every stage has an owner. A rank has a few buffers for the weights of stages that it does not own,
+and prefetches missing ones (:mod:`.prefetch`). A *visit* of a stage is a sequence of successive ops
+of it on a rank. The prefetches for the k-th visits of a stage on all ranks are served together, by
+one of four routes. Direct: each rank gets a copy from the owner. On the other routes, copies go on
+from rank to rank as soon as they arrive. One way: one copy up the ranks. Both ways: two copies,
+each for half of the ranks. Fan: more copies, of which the first goes farthest. If the owner can
+send only one message at a time in each direction, no other route reaches all ranks sooner than the
+fan::
 
     direct     0 > 1, 0 > 2, ..., 0 > 6       both ways  0 > 1 > 2 > 3, 0 > 6 > 5 > 4
     one way    0 > 1 > 2 > 3 > 4 > 5 > 6      fan        0 > 2 > 3, 0 > 1, 0 > 5 > 4, 0 > 6
 
-No op waits for the gradient accumulators D: a rank keeps its contribution until D leaves it. D's
-take the routes of the weights backwards, ``collections`` times per iteration, each time with an
-equal part of each rank's contributions. More collections are more traffic and less memory: the
-buffer of a D and the sum kept for it are needed only from one collection to the next.
+No op waits for the gradient accumulators D: a rank keeps its contribution to a stage's gradient
+until a D of this stage leaves the rank. D's take the routes of the weights backwards. They do so
+``collections`` times per iteration, each time with an equal part of each rank's contributions. More
+collections are more traffic and less memory: the buffer of a D and the sum kept for it are needed
+only from one collection to the next.
 """
 
 from __future__ import annotations
@@ -40,7 +43,10 @@ from .prefetch import Prefetch, prefetches, visits
 
 
 class Route(Enum):
-    """The route of a stage's weights to several ranks, and of its D's back."""
+    """The route on which a stage's weights get to several ranks, and its D's back.
+
+    A D is an accumulator of the stage's gradient. The module's docstring shows the routes.
+    """
 
     DIRECT = "direct"
     ONE_WAY = "one way"
@@ -50,12 +56,17 @@ class Route(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """``buffers``: of each rank, for weights of stages that it does not own.
+    """Parameters of the transfers.
 
-    ``collections``: D's of a stage that leave a rank per iteration. ``lead``: see :mod:`.prefetch`;
-    0 or more. ``home``: the route of the D's; None means that of the weights. ``opening``: the
-    number of stages whose first copies use the fan, whatever the route, as ranks have nothing else
-    to do while they wait for these.
+    - ``buffers``: the number of each rank's buffers for the weights of stages that it does not own.
+    - ``route``: the route of the weights.
+    - ``collections``: how many times per iteration each rank sends its part of a stage's gradient
+      (a D).
+    - ``lead``: a stage that a rank has used in one of its last ``lead`` visits keeps its buffer if
+      possible; a visit is a sequence of successive ops of one stage (:mod:`.prefetch`).
+    - ``home``: the route of the D's; None means that of the weights.
+    - ``opening``: the number of stages whose first copies use the fan, whatever the route, because
+      ranks have nothing else to do while they wait for these copies.
     """
 
     buffers: int = 2
@@ -69,8 +80,9 @@ class Streaming:
 def streamed(
     problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int] | None = None
 ) -> Schedule:
-    """The timed schedule of ``order``, one array of packed ops per rank, with its transfers.
+    """Return the timed schedule of ``order`` with its transfers.
 
+    ``order``: one array of packed ops per rank. ``plan``: the parameters of the transfers.
     ``owner``: the rank that owns each stage, by default :func:`default_owners`. Raises
     InvalidScheduleError if the schedule cannot run. That never happens with direct routes, and with
     the others only if ranks run their ops in different orders.
@@ -88,7 +100,10 @@ def streamed(
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Leg:
-    """A transfer, with its earliest and its latest start if no op had to wait."""
+    """A transfer, with its earliest and its latest start under the assumption that no op waits.
+
+    The latest start still lets the copy arrive in time for all ops that need it.
+    """
 
     earliest: float
     latest: float
@@ -97,10 +112,11 @@ class _Leg:
 
 
 def default_owners(problem: Problem) -> tuple[int, ...]:
-    """One of the ranks that run it as the owner of each stage.
+    """Return the owner of each stage, which is one of the ranks that run it.
 
-    Greedy: stages by falling size, each to the rank that owns the fewest bytes so far; on ties to
-    the one with the fewest stages, then to the first one from rank ``stage`` mod P on.
+    Greedy: stages in descending order of size, each to the rank that owns the fewest bytes so far;
+    on ties to the one that owns the fewest stages, then to the first one from rank ``stage`` mod P
+    on.
     """
     profile, matrix = problem.profile, users(problem)
     sizes = [_bytes_kept(problem, stage) for stage in range(problem.stages)]
@@ -116,7 +132,7 @@ def default_owners(problem: Problem) -> tuple[int, ...]:
 
 
 def users(problem: Problem) -> list[list[int]]:
-    """The ranks that run each stage, in ascending order."""
+    """Return the ranks that run each stage, in ascending order."""
     return [np.unique(row).tolist() for row in problem.owner]
 
 
@@ -126,7 +142,7 @@ def _bytes_kept(problem: Problem, stage: int) -> float:
 
 
 class _OpTimes:
-    """The times of ops if no op had to wait."""
+    """The start and end of each op under the assumption that no op waits."""
 
     def __init__(self, problem: Problem, order: Sequence[IntArray]) -> None:
         costs = Costs.of(problem)
@@ -182,7 +198,10 @@ def _weights(
 def gradients(
     problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int]
 ) -> Iterator[list[Transfer]]:
-    """Yield the paths of all D's to their owners, each as a list of transfers."""
+    """Yield the path of each D, an accumulator of a stage's gradient, to the stage's owner.
+
+    A path is a list of transfers. ``owner``: the rank that owns each stage.
+    """
     parts = [_parts(row, plan.collections) for row in order]
     lengths = [len(row) for row in order]
     for stage in range(problem.stages):
@@ -211,7 +230,11 @@ def gradients(
 
 
 def _parts(order: IntArray, collections: int) -> dict[int, list[int]]:
-    """By stage, how many ops the rank has run when it has contributed to each collection."""
+    """Return, by stage, how many ops the rank has run after its part of each collection.
+
+    ``collections``: the number of equal parts into which the rank's contributions to the stage's
+    gradient are split; empty parts are left out.
+    """
     kind, stage = order & KIND_MASK, order >> STAGE_SHIFT & STAGE_MASK
     adds = (kind == OpKind.W) | (kind == OpKind.BW)
     found: dict[int, list[int]] = defaultdict(list)
@@ -223,7 +246,10 @@ def _parts(order: IntArray, collections: int) -> dict[int, list[int]]:
 
 
 def _paths(ranks: Iterable[int], owner: int, number: int, route: Route) -> list[list[int]]:
-    """The paths of the copies for ``ranks`` from the owner on, in the order in which they leave."""
+    """Return the paths on which copies go from the owner to ``ranks``, without the owner.
+
+    They are in the order in which they leave. ``number``: the number of all ranks.
+    """
     up = sorted(ranks, key=lambda rank: (rank - owner) % number)
     if route is Route.DIRECT:
         return [[rank] for rank in up]
@@ -236,7 +262,7 @@ def _paths(ranks: Iterable[int], owner: int, number: int, route: Route) -> list[
 
 
 def _fan(way: list[int]) -> list[list[int]]:
-    """Cut ``way`` into parts of 1, 2, 3, ... ranks; the farthest part comes first."""
+    """Cut ``way`` into parts of 1, 2, 3, ... ranks, and return them, the farthest part first."""
     parts: list[list[int]] = []
     while way:
         length = len(parts) + 1

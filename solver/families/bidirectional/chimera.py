@@ -9,10 +9,10 @@ T_B = T_W (``F1'`` goes in the other direction, ``b0 --`` is a fused BW)::
     rank 3   F1'F3'.  F0 b0 -- F2 b2 -- .  b1'-- .  .  b3'--
 
 Bubble without communication for M = P, T_BW = 2 T_F: 2 (P-2) T_F, as published. With more
-microbatches, those of the next P fill some of the gaps, and the bubble is smaller.
+microbatches, some of the gaps are filled by microbatches P, P + 1, ..., and the bubble is smaller.
 
-Memory: rank i holds at most P - i microbatches of one direction and i + 1 of the other, at most P
-if M = P.
+Memory: rank i holds at most P - i microbatches of one direction and i + 1 of the other, and at most
+P in total if M = P.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from .base import BidirectionalFamily
 
 @dataclass(frozen=True)
 class Chimera(BidirectionalFamily):
-    """``most``: microbatches of each direction that a rank holds at most; None: as many as 1F1B."""
+    """Chimera with at most ``most`` microbatches of each direction on a rank.
+
+    ``most`` = None: as many as with 1F1B.
+    """
 
     name = "chimera"
     summary = "two 1F1B pipelines against each other, each stage on two ranks"
@@ -42,7 +45,11 @@ class Chimera(BidirectionalFamily):
 
 
 def _merged(ranks: int, microbatches: int, most: int | None) -> list[list[Op]]:
-    """Merge the 1F1B orders of both directions on each rank; backwards go first."""
+    """Return the order of each rank, merged from the 1F1B orders of both directions.
+
+    ``most``: as in :class:`Chimera`. Backwards go before forwards, earlier microbatches before
+    later ones.
+    """
     waits, of = dict[Op, tuple[Op, ...]](), dict[Op, int]()
     for rank in range(ranks):
         for odd, stage in enumerate((rank, ranks - 1 - rank)):
@@ -54,7 +61,11 @@ def _merged(ranks: int, microbatches: int, most: int | None) -> list[list[Op]]:
 
 
 def _direction(stage: int, ranks: int, microbatches: int, odd: int, most: int | None) -> list[Op]:
-    """1F1B on ``stage`` of one direction: the even microbatches (``odd`` = 0) or the odd ones."""
+    """Return the 1F1B order on ``stage`` for the microbatches of one direction.
+
+    They are the even ones if ``odd`` is 0, the odd ones if it is 1. ``most``: the maximum number of
+    microbatches between F and BW, None for that of 1F1B.
+    """
     count, ahead = (microbatches + 1 - odd) // 2, min(ranks - stage, most or ranks)
     row = unpack(alternate(stage, count, ahead=ahead, backward=OpKind.BW))
     return [Op(op.kind, op.stage, 2 * op.microbatch + odd) for op in row]

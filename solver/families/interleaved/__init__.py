@@ -1,1 +1,1 @@
-"""Families with several stages per rank, in loops over the ranks."""
+"""Families with several stages per rank, where stages loop over the ranks."""

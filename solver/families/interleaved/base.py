@@ -15,12 +15,19 @@ from ..base import ParametrizedFamily
 
 @dataclass(frozen=True)
 class InterleavedFamily(ParametrizedFamily):
-    """``number``: K, stages per rank; None means the profile's own K, or 2 if that is 1."""
+    """A family with K stages per rank, stage s on rank s mod P.
+
+    ``number``: K; None means the number of stages per rank in the profile, or 2 if that is 1.
+    """
 
     parameter = "K"
 
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
-        """Cut each stage into K if there is one per rank; K P stages are taken as they are."""
+        """Return the profile with K P stages, and their placement.
+
+        If the profile has one stage per rank, each is cut into K. Raises InputError if it has
+        neither P nor K P stages.
+        """
         own, rest = divmod(profile.num_stages, profile.ranks)
         chunks = self.number or (own if own > 1 and not rest else 2)
         if profile.num_stages == profile.ranks:

@@ -1,7 +1,8 @@
 """Interleaved 1F1B (Narayanan et al., 2021, figure 4): K chunks of the model per rank.
 
-Stage s runs on rank s mod P. P = 2, K = 2, M = 4, T_F = T_B = T_W of a chunk; upper case is the
-first chunk (stages 0..P-1), lower case the second, ``B0 --`` a fused BW of microbatch 0::
+A chunk is a stage: stage s runs on rank s mod P. P = 2, K = 2, M = 4, T_F = T_B = T_W of a chunk;
+upper case is the first chunk (stages 0..P-1), lower case the second, ``B0 --`` a fused BW of
+microbatch 0::
 
     rank 0   F0 F1 f0 f1 F2 .  b0 -- F3 b1 -- f2 B0 -- f3 B1 -- .  b2 -- .  b3 -- B2 -- B3 --
     rank 1   .  F0 F1 f0 b0 -- f1 b1 -- F2 B0 -- F3 B1 -- f2 b2 -- f3 b3 -- B2 -- B3 --
@@ -9,23 +10,23 @@ first chunk (stages 0..P-1), lower case the second, ``B0 --`` a fused BW of micr
 Forwards go in groups of at least P microbatches: a group passes the first chunk, then the second,
 and so on; backwards do the same with the chunks reversed. Rank i runs (K - 1) G + 2 (P - 1 - i)
 F's, G being the size of the largest group, before F and BW alternate. If P divides M, every group
-has P microbatches and this is Megatron's order. Otherwise there are M div P groups (one if M < P)
+has P microbatches, and this is Megatron's order. Otherwise there are M div P groups (one if M < P)
 of sizes as equal as possible: with a group of fewer than P, each rank would idle until the group
 reaches its next chunk.
 
-No deadlock: number the F's of each rank from 0, and its BW's as well. The k-th is the same pair of
-chunk and microbatch on all ranks. F k on rank 0 waits at most for F k - g on rank P-1, where g is
-the size of its group. That comes after BW k - g - (K - 1) G - 1 there. This BW waits for the BW
-that is g' (the size of its group) before it on rank 0, which comes after F k - g - g' - 1 + 2 (P -
-1) there. That is an earlier F than F k, since g + g' >= 2 P. (In a single group, F k - g is among
-the warm-up F's of rank P-1.) Without a change of chunk, the numbers of the F's decrease as well: F
-k on rank i comes after BW k - 1 - (its warm-up), and that on rank P-1 after F k - 1 - 2 (P - 1 -
-i).
+No deadlock: number the F's of each rank from 0, and its BW's as well. The k-th F has the same chunk
+and microbatch on all ranks, and so has the k-th BW. F k on rank 0 waits at most for F k - g on rank
+P-1, where g is the size of its group. That F comes after BW k - g - (K - 1) G - 1 on rank P-1. This
+BW waits for the BW that is g' (the size of its group) before it on rank 0, which comes after F k -
+g - g' - 1 + 2 (P - 1) there. That is an earlier F than F k, since g + g' >= 2 P. (In a single
+group, F k - g is among the warm-up F's of rank P-1.) If the chunk does not change, the numbers of
+the F's decrease as well: F k on rank i comes after BW k - 1 - (its warm-up), and that on rank P-1
+after F k - 1 - 2 (P - 1 - i).
 
 Memory on rank 0: (K - 1) G + 2 P - 1 chunks, 1 + (P - 1)/(P K) times that of 1F1B if G = P. Bubble
-without communication if M >= P: (P - 1)(T_F + T_B + T_W)/K, T being those of a whole rank. Every
-boundary between stages on different ranks costs t_comm, so a microbatch pays it K times as often as
-with one stage per rank. One chunk is 1F1B.
+without communication if M >= P: (P - 1)(T_F + T_B + T_W)/K, where the times are those of all chunks
+of a rank. Every boundary between stages on different ranks costs t_comm, so a microbatch pays it K
+times as often as with one stage per rank. With K = 1 this is 1F1B.
 """
 
 from __future__ import annotations
@@ -68,13 +69,20 @@ def _rank(rank: int, ranks: int, chunks: int, microbatches: int, lead: int) -> I
 
 
 def _groups(ranks: int, microbatches: int) -> list[int]:
-    """The sizes of the groups: at least P each, as equal as possible, the larger ones last."""
+    """Return the sizes of the groups of microbatches: at least P each, if M >= P.
+
+    They are as equal as possible, the larger ones last. ``ranks``: P.
+    """
     number = max(1, microbatches // ranks)
     return [(microbatches + i) // number for i in range(number)]
 
 
 def _slots(sizes: list[int], chunks: int) -> list[tuple[int, int]]:
-    """(chunk, microbatch) of each F: group after group, in each group chunk after chunk."""
+    """Return the chunk and the microbatch of each F, in the order in which a rank runs them.
+
+    Group after group, and in each group chunk after chunk. ``sizes``: the groups' numbers of
+    microbatches.
+    """
     slots: list[tuple[int, int]] = []
     first = 0
     for size in sizes:

@@ -6,11 +6,12 @@ lower case is the second chunk (stages P..2P-1), ``B0 --`` a fused BW of microba
     rank 0  F0 F1 F2 f0 f1 f2 .  .  .  b0 -- b1 -- b2 -- B0 -- B1 -- B2 --
     rank 1  .  F0 F1 F2 f0 f1 f2 b0 -- b1 -- b2 -- B0 -- B1 -- B2 --
 
-Every microbatch passes the first chunk, then every one the second, and so on; backwards do the same
+All microbatches pass the first chunk, then all pass the second, and so on; backwards do the same
 with the chunks reversed. The weights of each chunk are needed only once in the forwards and once in
-the backwards, which suits sharded data parallelism, and if M > P messages have time. Memory: K M
-chunks, M x M_B on every rank. Bubble without communication: (P - 1)(T_F + T_B + T_W)/K if M >= P.
-All ranks run the same (chunk, microbatch) in the same order, so there is no deadlock.
+the backwards, which suits sharded data parallelism. If M > P, messages have time to arrive before
+they are needed. Memory: K M chunks, M x M_B on every rank. Bubble without communication: (P -
+1)(T_F + T_B + T_W)/K if M >= P. All ranks run the same (chunk, microbatch) in the same order, so
+there is no deadlock.
 """
 
 from __future__ import annotations

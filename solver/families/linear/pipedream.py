@@ -1,8 +1,8 @@
-"""PipeDream (Narayanan et al., 2019): 1F1B whose optimizer steps after each microbatch.
+"""PipeDream (Narayanan et al., 2019): 1F1B with an optimizer step after each microbatch.
 
-The order is that of 1F1B. After each BW the optimizer of that stage steps, with the gradient of
-only that microbatch. P = 3, M = 4, T_F = T_B = T_W = 1; ``b0 --|`` is a fused BW and the step after
-it::
+The order of ops is that of 1F1B. After each BW the optimizer of that stage steps, with the gradient
+of only that microbatch. P = 3, M = 4, T_F = T_B = T_W = 1; ``b0 --|`` is a fused BW and the step
+after it::
 
     rank 0   F0 F1 F2 .  .  .  .  b0 --|F3 b1 --|.  b2 --|.  b3 --|
     rank 1   .  F0 F1 .  .  b0 --|F2 b1 --|F3 b2 --|.  b3 --|
@@ -10,10 +10,10 @@ it::
 
 Staleness: the F of microbatch j on stage s runs after max(0, j - (P - 1 - s)) updates. Its BW uses
 the same weights, a version that the rank keeps (weight stashing). So the gradient lags by P - 1 - s
-updates, and by none on the last stage. The stages of one microbatch use different versions: the
-paper's vertical sync is not implemented. An iteration has M such microbatches. The runtime drains
-the pipeline at its end, so no gradient lags across iterations; in a long iteration (thousands of
-microbatches) that costs almost nothing.
+updates, and by none on the last stage. One microbatch uses different versions on different stages:
+the paper's vertical sync is not implemented. An iteration has M microbatches. The runtime drains
+the pipeline at the end of an iteration, so no gradient lags across iterations; in a long iteration
+(thousands of microbatches) that costs almost nothing.
 
 Memory: the activations of 1F1B, and P - s versions of the weights of stage s. Bubble: that of 1F1B,
 once per iteration.

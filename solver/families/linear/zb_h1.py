@@ -6,9 +6,9 @@ P = 3, M = 4, T_F = T_B = T_W = 1::
     rank 1  .  F0 F1 .  B0 F2 .  B1 W0 F3 B2 W1 .  B3 W2 W3
     rank 2  .  .  F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3
 
-It is 1F1B, but B sends the gradient before W runs. On rank i, W runs i microbatches after B. Rank i
-has only P - i microbatches in flight, which leaves memory for i waiting W's; these fill the gaps
-while the last B's come back to rank 0. Memory: at most P x M_B, on rank 0, as in 1F1B. Bubble
+It is 1F1B, but B sends the gradient before W runs. On rank i, W(k) runs after B(k + i). Rank i has
+only P - i microbatches in flight, which leaves memory for i waiting W's; these fill the gaps while
+the last B's come back to rank 0. Memory: at most P x M_B, on rank 0, as in 1F1B. Bubble
 without communication: (P - 1)(T_F + T_B - T_W) if T_W <= T_F, else (P - 1) T_B.
 """
 

@@ -6,11 +6,11 @@ P = 3, M = 5, T_F = T_B = T_W = 1::
     rank 1   .  F0 F1 F2 B0 F3 B1 F4 B2 W0 B3 W1 B4 W2 W3 W4
     rank 2   .  .  F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 W0 W1 W2 W3 W4
 
-Rank i runs 2 (P - i) - 1 F's before its first B, enough for the time to the last rank and back. W
-runs 2 i microbatches after B, so that every rank ends as much later than rank 0 as it began, and
-the period has no gap at equal times. Memory: at most (2 P - 1) M_B, on rank 0. Bubble of the period
-without communication: (P - 1)(T_F + T_B - 2 T_W) if T_W <= T_F, else (P - 1)(T_B - T_F); none if
-that is negative.
+Rank i runs 2 (P - i) - 1 F's before its first B, enough for the time to the last rank and back. On
+rank i, W(k) runs after B(k + 2 i), so that every rank ends as much later than rank 0 as it began,
+and the period has no gap at equal times. Memory: at most (2 P - 1) M_B, on rank 0. Bubble of the
+period without communication: (P - 1)(T_F + T_B - 2 T_W) if T_W <= T_F, else (P - 1)(T_B - T_F);
+none if that is negative.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Families with two or more stages per rank, in a V or a wave."""
+"""Families with two or more stages per rank, placed in a V or in waves."""

@@ -12,14 +12,22 @@ from ..base import Family
 
 
 class VShapeFamily(Family):
-    """2 x waves stages per rank: 0..P-1 on ranks 0..P-1, the next P on P-1..0, and so on."""
+    """A family whose stages go down the ranks and back up, once or several times (*waves*).
+
+    There are 2 x waves stages per rank: stages 0..P-1 are on ranks 0..P-1, the next P on ranks
+    P-1..0, and so on.
+    """
 
     def waves(self, stages: int, ranks: int) -> int:
-        """How many times the stages go down the ranks and back up."""
+        """Return how many times the stages go down the ranks and back up."""
         return 1
 
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
-        """Cut each stage if there is one per rank; 2 x waves x P stages are taken as they are."""
+        """Return the profile with 2 x waves x P stages, and their placement.
+
+        If the profile has one stage per rank, each is cut into 2 x waves. Raises InputError if it
+        has any other number of stages.
+        """
         ranks, waves = profile.ranks, self.waves(profile.num_stages, profile.ranks)
         if profile.num_stages == ranks:
             profile = profile.split(2 * waves)

@@ -1,8 +1,9 @@
 """A partial V schedule: which ops have run, when they end, and which can run next.
 
-A microbatch passes a rank on four *legs*: F down (its first chunk), F up (its second), B down (the
-second) and B up (the first). On each leg it goes from rank to rank. It turns round on ranks P-1, 0
-and P-1, where the previous leg produces the input of the next one.
+A microbatch passes a rank on four *legs*: F down (the rank's first chunk), F up (its second), B
+down (the second) and B up (the first). On each leg it goes from rank to rank. It turns round on
+rank P-1 after F down, on rank 0 after F up, and on rank P-1 after B down; there the previous leg
+produces the input of the next one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ _F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
 
 @dataclass(frozen=True)
 class MeanStage:
-    """One stage with mean times that stands for all; ``m_w`` in units of M_B."""
+    """One stage with the mean times of all stages. ``delay``: the mean delay between two ranks.
+
+    ``m_w``: the mean M_W in units of the mean M_B.
+    """
 
     t_f: float
     t_b: float
@@ -49,11 +53,13 @@ def _mean(values: list[float]) -> float:
 
 
 class VBuilder:
-    """Ranks with equal stages, which run ops as early as possible in the order of the calls.
+    """The V schedule of ranks with equal stages, built op by op.
 
-    By rank: ``order``, the packed ops so far; ``clock``, when the last of them ends; ``held``,
-    memory in units of M_B; ``late``, the W's that still have to run; ``waited``, idle time since
-    the first op. ``longest``: the largest ``waited`` of all ranks.
+    Each op that is run starts as early as possible after the ops of its rank that were run before
+    it. By rank: ``order``, the packed ops so far; ``clock``, when the last of them ends; ``held``,
+    the memory in units of M_B; ``late``, the W's that still have to run; ``waited``, the idle time
+    since the first op. ``longest``: the maximum of ``waited`` over the ranks. A *leg* is a
+    microbatch's pass over the ranks: F down, F up, B down or B up.
     """
 
     def __init__(self, stage: MeanStage, ranks: int, microbatches: int) -> None:
@@ -71,18 +77,25 @@ class VBuilder:
         return [np.array(row, dtype=np.int64) for row in self._order]
 
     def count(self, rank: int, leg: int) -> int:
-        """How many microbatches have passed ``rank`` on ``leg``."""
+        """Return how many microbatches have passed ``rank`` on ``leg``.
+
+        ``leg``, here and in the other methods: F_DOWN, F_UP, B_DOWN or B_UP.
+        """
         return len(self._ends[leg][rank])
 
     def comes_from(self, rank: int, leg: int) -> int | None:
-        """The other rank that produces the input of ``leg``; None if no other rank does."""
+        """Return the other rank that produces the input of ``rank`` on ``leg``.
+
+        Returns None if no other rank does.
+        """
         other = rank - 1 if leg in {F_DOWN, B_DOWN} else rank + 1
         return other if 0 <= other < self.ranks else None
 
     def _input(self, rank: int, leg: int) -> tuple[list[float] | None, float]:
-        """The times at which the inputs of ``leg`` are produced, by microbatch, and their delay.
+        """Return when the inputs of ``rank`` on ``leg`` are produced, and their delay to ``rank``.
 
-        The times are None if the leg needs no input.
+        The first result is a list of times by microbatch, which grows as ops are run, or None if
+        the leg needs no input.
         """
         other = self.comes_from(rank, leg)
         if other is not None:
@@ -90,7 +103,10 @@ class VBuilder:
         return (None if leg == F_DOWN else self._ends[leg - 1][rank]), 0.0
 
     def ready(self, rank: int, leg: int) -> float | None:
-        """When the input of the next microbatch arrives; None if it has not been produced."""
+        """Return when the input of the next microbatch of ``rank`` on ``leg`` arrives.
+
+        Returns None if the input has not been produced, or if all microbatches have passed.
+        """
         microbatch = len(self._ends[leg][rank])
         if microbatch == self.microbatches:
             return None
@@ -100,7 +116,7 @@ class VBuilder:
         return made[microbatch] + delay if microbatch < len(made) else None
 
     def run(self, rank: int, leg: int) -> None:
-        """Run the op of ``leg`` of the next microbatch, which must be :meth:`ready`."""
+        """Run the F or B of the next microbatch on ``leg``; its input must be :meth:`ready`."""
         ready, ends, order = self.ready(rank, leg), self._ends[leg][rank], self._order[rank]
         assert ready is not None
         clock = self.clock[rank]

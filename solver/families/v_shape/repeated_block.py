@@ -1,11 +1,11 @@
 """Families that repeat a building block.
 
 They are those of Pipeline Parallelism with Controllable Memory (Qi et al., 2024). All ops take one
-*slot*. The block defines the slot in which each leg of a microbatch runs on each rank. Microbatch j
-runs 6 j slots later, since it has six ops per rank. The legs take four of every six slots of a
-rank; W's fill the others. The time for which a microbatch is held, from its F to its W, divided by
-six is the number of microbatches held at once. So a block whose legs are closer together needs less
-memory.
+*slot*. The block defines in which slot a microbatch passes each rank on each of its four *legs* (F
+down, F up, B down, B up; see :mod:`.builder`). Microbatch j runs 6 j slots later than microbatch 0,
+since it has six ops per rank. The legs take four of every six slots of a rank; W's fill the others.
+A rank holds as many microbatches at once as the time for which one is held, from its F to its W,
+contains periods of six slots. So a block whose legs are closer together needs less memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PERIOD = 6
 
 
 class RepeatedBlockFamily(VShapeFamily):
-    """A family that repeats one block, which its subclass defines."""
+    """A family that repeats one building block, which its subclass defines."""
 
     @abstractmethod
     def block(self, ranks: int) -> Block: ...
@@ -37,11 +37,12 @@ class RepeatedBlockFamily(VShapeFamily):
 
 
 def repeat(block: Block, microbatches: int) -> VBuilder:
-    """Run the legs in the order of the block as early as possible, and W's in between.
+    """Return the schedule that repeats ``block``, each op as early as possible.
 
-    A W runs if the rank would wait for a slot, and before an F that would otherwise exceed the
-    memory of the block with its own W's. In the order of the slots every op comes after its inputs,
-    so there is no deadlock.
+    The F's and B's run in the order of the block's slots. W's run in between: if the rank would
+    otherwise wait for an input, and before an F that would otherwise exceed the memory that the
+    block needs if each W runs in the first free slot. In the order of the slots every op comes
+    after its inputs, so there is no deadlock.
     """
     ways = VBuilder(_UNIT, len(block), microbatches)
     chunks = max(_chunks(slots, microbatches) for slots in block)
@@ -66,7 +67,10 @@ def repeat(block: Block, microbatches: int) -> VBuilder:
 
 
 def _chunks(slots: Sequence[int], microbatches: int) -> int:
-    """The most chunks that a rank holds if each W runs in the first free slot."""
+    """Return the maximum number of chunks that a rank holds if each W runs in the first free slot.
+
+    ``slots``: the slots in which microbatch 0 passes the rank on its four legs.
+    """
     at = {slot + _PERIOD * j: leg for leg, slot in enumerate(slots) for j in range(microbatches)}
     assert len(at) == len(slots) * microbatches, f"two ops in one slot: {slots}"
     held = late = most = 0

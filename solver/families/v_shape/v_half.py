@@ -10,7 +10,7 @@ The way down takes two slots per rank, so that F's down and up, and B's down and
 each other where they meet. A microbatch is held, in total, for half as long as in 1F1B. Memory: P/2
 + 1 times M_B (P + 2 chunks) if P is even, one chunk less if it is odd. Bubble without communication
 at equal times: (P - 1)(T_F + T_B + T_W)/2 if P is even, (3 P - 4)/6 times their sum if it is odd.
-If the times differ, some time is lost in every period.
+If T_F, T_B and T_W differ, some time is lost in every period.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ P = 3, M = 3, T_F = T_B = T_W of a chunk; lower case is the second chunk (stages
 
 Every leg takes one slot per rank, straight down, up, down and up, so no microbatch is held longer
 than necessary. Memory: at most (P + 4)/3 times M_B. Bubble without communication at equal times: (4
-P - 5)/6 times T_F + T_B + T_W, (4 P - 3)/6 times if 3 divides P. If the times differ, some time is
-lost in every period, because no op runs ahead of need.
+P - 5)/6 times T_F + T_B + T_W, (4 P - 3)/6 times if 3 divides P. If T_F, T_B and T_W differ,
+some time is lost in every period, because no op runs earlier than needed.
 """
 
 from __future__ import annotations

@@ -27,7 +27,10 @@ from .base import VShapeFamily
 
 
 class Wave(ParametrizedFamily, VShapeFamily):
-    """``number``: K; None takes the profile's own K, or 1 if it has one stage per rank."""
+    """The family of K waves: stages go K times down the ranks and back up.
+
+    ``number``: K; None means that of the profile's stages, or 1 if it has one stage per rank.
+    """
 
     base = "wave"
     summary = (
@@ -55,7 +58,11 @@ class Wave(ParametrizedFamily, VShapeFamily):
 
 
 def _priority(op: Op) -> tuple[int, int, int]:
-    """Sort key of ready ops, lowest first: BW's come first, as they release memory."""
+    """Return the sort key of a ready op, lowest first.
+
+    BW's come first, as they release memory, by microbatch; then F's, those of the latest stage
+    first.
+    """
     if op.kind is OpKind.BW:
         return 0, op.microbatch, -op.stage
     return 1, -op.stage, op.microbatch

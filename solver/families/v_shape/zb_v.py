@@ -18,10 +18,12 @@ that reproduce the published figures:
    F, up if its input has arrived, else down.
 
 W's wait in a queue. A W runs in three cases: if an input arrives so late that the W fits in before
-it; if memory is full; and if the rank would otherwise have waited longer in total than the rank
-that has waited longest, or than an earlier attempt allows. Whether the last rule applies to B's
-down and to F's is free, which gives four schedules. Each is tried again with the waits of the last
-attempt allowed, as long as that reduces the longest wait. The best of all is taken.
+it; if memory is full; and if the rank would otherwise have waited longer, in total, than the rank
+that has waited longest so far, and longer than its spare. The spare is 0 in the first attempt. In
+the next one it is the difference between the longest wait of any rank in the previous attempt and
+the rank's own wait there. Attempts are repeated as long as the longest wait gets shorter. The third
+case may apply to B's down or not, and to F's or not, which gives four series of attempts. The best
+of all attempts is taken.
 
 The order is built for equal stages: mean times, mean delay, and memory for C chunks on each rank,
 by default 2 P, which is the P x M_B of 1F1B. An op is appended after the ops it needs, so there is
@@ -48,7 +50,10 @@ _SAME = 1e-9  # relative: closer times and amounts count as equal
 
 
 class ZBV(ParametrizedFamily, VShapeFamily):
-    """``number``: C, the chunks that each rank has room for; None means 2 P."""
+    """ZB-V for a memory of C chunks (microbatches on one stage) per rank.
+
+    ``number``: C; None means 2 P, which is the memory of 1F1B.
+    """
 
     base = "zb-v"
     summary = (
@@ -67,7 +72,12 @@ class ZBV(ParametrizedFamily, VShapeFamily):
         return finished(problem, min(tries, key=lambda ways: ways.longest).order, self.name)
 
     def _improved(self, problem: Problem, fills: tuple[bool, ...]) -> Iterator[VBuilder]:
-        """Attempts with ever shorter longest waits; each knows the waits of the previous one."""
+        """Yield attempts in which the longest total wait of a rank gets ever shorter.
+
+        Each rank of an attempt may wait at least as long as its *spare* in the previous attempt: by
+        how much the longest wait of any rank exceeded its own. ``fills``: for each leg (F down, F
+        up, B down, B up), whether a W may run first to avoid a wait.
+        """
         stage, ranks = MeanStage.of(problem), problem.ranks
         chunks = self.number or 2 * ranks
         spare, least = [0.0] * ranks, inf
@@ -83,10 +93,11 @@ class ZBV(ParametrizedFamily, VShapeFamily):
 
 @dataclass(frozen=True)
 class _Rules:
-    """The rules that choose the next op. ``chunks``: the room on each rank.
+    """The rules that choose the next op, applied to the schedule ``ways``.
 
-    ``fills``: by leg, whether a W may run first to avoid a wait. ``spare``: by rank, how much less
-    it waited in an earlier attempt than the rank that waited longest.
+    ``chunks``: the number of chunks that each rank has memory for. ``fills``: for F down, F up, B
+    down and B up, whether a W may run first to avoid a wait. ``spare``: by rank, how much less it
+    waited in the previous attempt than the rank that waited longest.
     """
 
     ways: VBuilder
@@ -130,7 +141,11 @@ class _Rules:
                 leg = F_DOWN + F_UP - leg
 
     def _behind(self, rank: int) -> bool:
-        """Whether ``rank`` has run fewer F's than the previous rank, or no more F's up."""
+        """Return whether ``rank`` still lags behind the previous rank in its F's.
+
+        It does if it has run fewer F's, or no more F's up (on the second chunk) than the previous
+        rank, unless that one has run its F's up of all microbatches.
+        """
         (down, up), (down_before, up_before) = (
             (self.ways.count(r, F_DOWN), self.ways.count(r, F_UP)) for r in (rank, rank - 1)
         )
@@ -151,7 +166,7 @@ class _Rules:
                 self._run(rank, leg)
 
     def _run(self, rank: int, leg: int) -> None:
-        """Run the op of ``leg``, after the W's that go before it."""
+        """Run the op of ``leg`` (F or B, down or up), after the W's that go before it."""
         ways = self.ways
         ready = ways.ready(rank, leg)
         assert ready is not None
@@ -164,12 +179,16 @@ class _Rules:
         ways.run(rank, leg)
 
     def _patience(self, rank: int) -> float:
-        """How much longer ``rank`` may wait without exceeding the longest wait."""
+        """Return how much longer ``rank`` may wait.
+
+        In total it may wait as long as the rank that has waited longest so far, or for its
+        ``spare`` if that is more.
+        """
         most = max(self.ways.longest, self.spare[rank])
         return most - self.ways.waited[rank]
 
     def _make_room(self, rank: int, leg: int) -> bool:
-        """Run W's until an F's chunk fits. Returns whether the F may run."""
+        """Run W's until one more chunk fits in memory for an F. Returns whether the F may run."""
         ways = self.ways
         below = ways.count(rank, F_DOWN) - ways.count(rank, F_UP)
         if leg == F_DOWN and below == self.chunks - 1:  # the last chunk is reserved for an F up

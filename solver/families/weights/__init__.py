@@ -1,1 +1,1 @@
-"""Families that send weights from rank to rank."""
+"""Families that send weights, not activations, from rank to rank."""

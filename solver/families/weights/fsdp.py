@@ -2,9 +2,9 @@
 
 Rank r runs all stages of microbatches r, P + r, 2P + r, ..., one microbatch after the other: F of
 stages 0 .. S-1, then BW of stages S-1 .. 0. Rank s mod P owns stage s. Before each F and each BW
-the weights are gathered from their owner. After each BW the gradient is sent to the owner. Neither
-is kept. P = 2, two stages, prefetch depth 0 (w: a rank waits for weights, d: for a gradient to
-leave or arrive)::
+the weights are gathered from their owner. After each BW the gradient is sent to the owner. A rank
+keeps neither. P = 2, two stages, prefetch depth 0 (w: a rank waits for weights, d: for a gradient
+to leave or arrive)::
 
     rank 0   F0 w F1 w B1 d B0 d F0 w F1 ...
     rank 1   w F0 F1 B1 d w B0 d w F0 ...
@@ -37,11 +37,11 @@ from ...weight_passing import round_orders
 from ..base import ParametrizedFamily, RoundRobinFamily, finished
 
 PREFETCHES = (0, 1)
-"""The possible depths K."""
+"""The possible prefetch depths K."""
 
 
 class FSDP(ParametrizedFamily, RoundRobinFamily):
-    """``number``: K, the prefetch depth; None means 1."""
+    """Fully sharded data parallelism. ``number``: K, the prefetch depth in ops; None means 1."""
 
     base = "fsdp"
     summary = "data parallel, weights gathered before F and B (:K ops ahead, 1 by default)"
@@ -60,7 +60,11 @@ class FSDP(ParametrizedFamily, RoundRobinFamily):
 
 
 def _transfers(rank: int, row: list[Op], lengths: list[int], ahead: int) -> Iterator[Transfer]:
-    """The transfers of weights that ``rank`` gathers, and of gradients that it sends to owners."""
+    """Yield the transfers of the weights that ``rank`` gathers and of the gradients that it sends.
+
+    ``row``: the rank's ops. ``lengths``: the number of ops of each rank. ``ahead``: the prefetch
+    depth, the number of ops before one in which its weights may be gathered.
+    """
     for i, op in enumerate(row):
         owner = op.stage % len(lengths)
         if owner == rank:

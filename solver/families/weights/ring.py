@@ -1,21 +1,22 @@
 """Families in which microbatches stay on ranks, and weights move round a ring of ranks.
 
 Rank r runs all stages of microbatches r, P + r, 2P + r, ..., whose activations never leave it. Time
-is divided into turns. In turn t rank r is in *phase* t - r. A family defines in which phases the
-k-th microbatch of a rank runs which ops. If several ops are in one turn, those of the earlier
-microbatch go first.
+is divided into *turns*. In turn t, rank r is in *phase* t - r: all ranks do the same, each one turn
+after the previous rank. A family defines in which phases the k-th microbatch of a rank runs which
+ops. If several ops are in one turn, those of the earlier microbatch go first.
 
-Stage s is owned by rank s, which keeps the true weights. Three items of each stage move round the
-ring: a copy of the weights for the F's, one for the B's, and D, the accumulator of the gradient.
-Each goes from its owner to rank 0 for its first use, then to the next rank in every turn, whether
-it is used there or not, until the turn of its last use. D is then sent to the owner, from the last
-rank that added to it. A family must place its ops so that each item is where it is used: the phases
-of all uses of an item are equal mod P.
+Stage s is owned by rank s, which keeps its weights and optimizer state. Three *items* of each stage
+move round the ring: a copy of the weights for the F's, a copy for the B's, and D, the accumulator
+of the gradient. A copy goes from the owner to rank 0 for its first use, and then to the next rank
+in every turn, whether it is used there or not, until the turn of its last use. D begins on rank 0
+with its first use, moves in the same way, and is then sent to the owner, from the last rank that
+added to it. A family must place its ops such that each item is where it is used: the phases of all
+uses of an item are equal mod P.
 
-An item is passed on when the rank has finished its turn. A rank has room for the items of the next
-turn before the last op of the current turn. Ops wait for what they use. So all dependencies between
-ranks lead from one turn to the next. Without delays, the makespan is at most the sum over the turns
-of the largest work of any rank in the turn.
+A rank passes an item on when it has finished its turn. It has buffers for the items of the next
+turn before the last op of the current turn. Ops wait for the items that they use. So all
+dependencies between ranks lead from one turn to the next. Without delays, the makespan is at most
+the sum over the turns of the largest work of any rank in the turn.
 
 M is arbitrary: if P does not divide it, some ranks have one microbatch fewer; if M < P, some have
 none.
@@ -41,7 +42,10 @@ from ..base import RoundRobinFamily, finished
 class RingFamily(RoundRobinFamily):
     @abstractmethod
     def phases(self, ranks: int, k: int) -> Iterator[tuple[int, OpKind, int]]:
-        """Yield phase, kind and stage of each op of a rank's k-th microbatch."""
+        """Yield the phase, kind and stage of each op of a rank's k-th microbatch.
+
+        The phase is the turn (a step of the whole ring) minus the number of the rank.
+        """
 
     def supports(self, problem: Problem) -> str | None:
         if problem.stages != problem.ranks:
@@ -71,7 +75,10 @@ class RingFamily(RoundRobinFamily):
 
 
 class Turns:
-    """The turn of every op; ``rows[r]``: (turn, op) of rank r's ops in order."""
+    """The turn (step of the whole ring) in which every op runs.
+
+    ``rows[r]``: the pairs (turn, op) of rank r in order.
+    """
 
     def __init__(self, rows: list[list[tuple[int, Op]]]) -> None:
         self.rows = rows
@@ -82,11 +89,14 @@ class Turns:
         return len(self.rows)
 
     def done(self, rank: int, turn: int) -> int:
-        """How many ops ``rank`` has run at the end of ``turn``."""
+        """Return how many ops ``rank`` has run at the end of ``turn``."""
         return bisect_right(self._turn[rank], turn)
 
     def room(self, rank: int, turn: int) -> int:
-        """How many ops ``rank`` has run when it has room for the items that come after ``turn``."""
+        """Return after how many ops ``rank`` has buffers for what is sent to it after ``turn``.
+
+        The buffers, for weights and gradients, are free before the rank's last op in ``turn``.
+        """
         return max(self.done(rank, turn - 1), self.done(rank, turn) - 1)
 
 
@@ -101,7 +111,7 @@ _ITEMS = (
 
 
 def _transfers(turns: Turns) -> tuple[Transfer, ...]:
-    """All transfers, sorted by the turns after which they happen."""
+    """Return all transfers, sorted by the turns after which they happen; none for one rank."""
     if turns.ranks == 1:
         return ()
     uses = _uses(turns)
@@ -124,7 +134,11 @@ def _uses(turns: Turns) -> dict[tuple[int, OpKind], list[_Use]]:
 def _journey(
     turns: Turns, kind: TransferKind, stage: int, copy: int, uses: list[_Use]
 ) -> Iterator[tuple[int, Transfer]]:
-    """The transfers of one item, each with the turn after which it happens."""
+    """Yield the transfers of one item, each preceded by the turn after which it happens.
+
+    The item is the ``copy`` of a stage's weights, or its gradient accumulator. ``uses``: the ops
+    that use it, in the order of their turns.
+    """
     first, last = uses[0][0], uses[-1][0]
     needed = {(turn, rank): position for turn, rank, position in uses}
     ranks = [(turn - first) % turns.ranks for turn in range(first, last + 1)]

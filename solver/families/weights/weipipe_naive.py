@@ -1,8 +1,8 @@
 """WeiPipe-Naive (WeiPipe, Lin et al., 2025): one microbatch per rank at a time, weights move on.
 
-P stages on P ranks that form a ring (see :mod:`.ring`). The k-th microbatch of a rank runs F of
-stage j in phase 2Pk + j and BW of stage P-1-j in phase 2Pk + P + j. P = 2, M = 4 (rank 0 has
-microbatches 0 and 2; ``F10`` is stage 1, microbatch 0, ``B`` a fused BW)::
+P stages on P ranks that form a ring; :mod:`.ring` defines turns, phases, items and D. The k-th
+microbatch of a rank runs F of stage j in phase 2Pk + j and BW of stage P-1-j in phase 2Pk + P + j.
+P = 2, M = 4 (rank 0 has microbatches 0 and 2; ``F10`` is stage 1, microbatch 0, ``B`` a fused BW)::
 
     turn    0   1   2   3   4   5   6   7   8
     rank 0  F00 F10 B10 B00 F02 F12 B12 B02

@@ -1,8 +1,8 @@
 """WZB2 (WeiPipe, Lin et al., 2025): separate B and W, one op per turn; weights move round a ring.
 
-P stages on P ranks (see :mod:`.ring`). The k-th microbatch of a rank runs F of stage j in phase
-3Pk + j, B of stage P-1-j in phase 3Pk + P + j and W of stage j in phase 3Pk + 2P + j. P = 2, M = 4
-(rank 0 has microbatches 0 and 2; ``F10`` is stage 1, microbatch 0)::
+P stages on P ranks; :mod:`.ring` defines turns and phases. The k-th microbatch of a rank runs F of
+stage j in phase 3Pk + j, B of stage P-1-j in phase 3Pk + P + j and W of stage j in phase 3Pk + 2P +
+j. P = 2, M = 4 (rank 0 has microbatches 0 and 2; ``F10`` is stage 1, microbatch 0)::
 
     turn    0   1   2   3   4   5   6   7   8   9   10  11  12
     rank 0  F00 F10 B10 B00 W00 W10 F02 F12 B12 B02 W02 W12

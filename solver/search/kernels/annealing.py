@@ -1,16 +1,17 @@
-"""The kernel of the local search: simulated annealing of the orders of all ranks.
+"""The kernel of the local search: simulated annealing of the order of ops on all ranks.
 
 One loop serves all kinds of problems. An argument that is None is left out when the kernel is
 compiled.
 
-===========  =====================================  ================================
+===========  =====================================  ===========================================
 argument     moves                                  evaluator
-===========  =====================================  ================================
-(none)       shift                                  simulator
-``remat``    shift; change choices                  simulator with remat
-``filling``  shift; follow a microbatch; patience   :func:`.forward.play`, W's filled
-``pairs``    shift; make a pair                     :func:`.forward.play`
-===========  =====================================  ================================
+===========  =====================================  ===========================================
+(none)       shift ops                              simulator
+``remat``    shift ops; change choices of remat     simulator with remat
+``filling``  shift ops; follow a microbatch;        :func:`.forward.play`, with W's filled in
+             change ``patience``
+``pairs``    shift ops; make a pair                 :func:`.forward.play`, with pairs at once
+===========  =====================================  ===========================================
 """
 
 from __future__ import annotations
@@ -58,12 +59,16 @@ def anneal(  # noqa: PLR0917
     best: IntArray,  # (T,) out: the best order found, if it costs less than best_cost
     best_cost: float,
     makespan: bool,
-    hot: float,  # temperature of the first move, in units of cost; `cold`: of the last
-    cold: float,
+    hot: float,  # temperature of the first move, in units of cost
+    cold: float,  # temperature of the last move
     moves: int,
     stopped: npt.NDArray[np.bool_],  # (1,) ends the search when another thread sets it
 ) -> float:
-    """Simulated annealing with ``moves`` moves; returns the cost of ``best``."""
+    """Change the order in ``lists`` by simulated annealing with ``moves`` moves.
+
+    The temperature falls geometrically from ``hot`` to ``cold``. Returns the cost of ``best``,
+    which is ``best_cost`` if no cheaper order was found.
+    """
     timed = lists.order if filling is None else filling.order
     begins = lists.offsets if filling is None else filling.begins
     stop = begins[1:] if remat is None else remat.stop
@@ -101,7 +106,10 @@ def anneal(  # noqa: PLR0917
 def _moved(
     lists: Lists, remat: Remat | None, filling: Filling | None, pairs: PairTimes | None
 ) -> tuple[int, int]:
-    """Make a random move; the first and last position changed, (0, -1) if it breaks a rule."""
+    """Make a random move; return the first and the last position changed.
+
+    Returns (0, -1), with the order unchanged, if the move breaks a rule or has no effect.
+    """
     order, offsets, costs, state = lists.order, lists.offsets, lists.costs, lists.state
     m_w = costs.m_w
     if filling is not None:
@@ -127,7 +135,11 @@ def _moved(
 
 @lean
 def _shifted(lists: Lists, remat: Remat | None, pairs: PairTimes | None) -> tuple[int, int, int]:
-    """Move ops of one rank; the rank and the first and last position changed, or (0, 0, -1)."""
+    """Shift ops of one rank, or make a pair.
+
+    Returns the rank, and the first and the last position changed; the last is less than the first
+    if nothing has changed.
+    """
     offsets, reach, state = lists.offsets, lists.reach, lists.state
     stop = offsets[1:] if remat is None else remat.stop
     critical, number = lists.known
@@ -154,7 +166,7 @@ def _shifted(lists: Lists, remat: Remat | None, pairs: PairTimes | None) -> tupl
 def _timed(
     lists: Lists, remat: Remat | None, filling: Filling | None, pairs: PairTimes | None
 ) -> bool:
-    """Write start and end of all ops; False if some op can never start."""
+    """Write the start and end of all ops to ``lists``; False if some op can never start."""
     if filling is not None or pairs is not None:
         return play(lists, filling, pairs)
     if remat is None:
@@ -181,9 +193,11 @@ def _blocks(  # noqa: PLR0917
     lists: Lists,
     filling: Filling | None,
 ) -> int:
-    """Find the blocks of the critical path; returns their number.
+    """Write the blocks of the critical path to ``lists.blocks``, and return their number.
 
-    If W's are filled in, they are blocks of the F's and B's.
+    A block is a sequence of ops that one rank runs without a pause
+    (:func:`.moves.critical_blocks`). If W's are filled in, blocks are given by positions among the
+    F's and B's.
     """
     blocks, owner = lists.blocks, lists.costs.owner
     if filling is None:
@@ -205,7 +219,7 @@ def _blocks(  # noqa: PLR0917
 
 @lean
 def _keep(low: int, high: int, lists: Lists, remat: Remat | None, filling: Filling | None) -> None:
-    """Accept a move, which has changed positions low..high."""
+    """Store the order as the last accepted one, after a move that changed positions low..high."""
     copy_places(lists.order, low, high, lists.kept, low)
     if remat is not None:
         _copy_choices(remat.arrays[0], remat.stop, remat.kept_choice, remat.kept_stop)
@@ -218,7 +232,7 @@ def _keep(low: int, high: int, lists: Lists, remat: Remat | None, filling: Filli
 def _restore(
     low: int, high: int, lists: Lists, remat: Remat | None, filling: Filling | None
 ) -> None:
-    """Undo a move, which has changed positions low..high."""
+    """Undo a move that changed positions low..high."""
     copy_places(lists.kept, low, high, lists.order, low)
     if remat is not None:
         _copy_choices(remat.kept_choice, remat.kept_stop, remat.arrays[0], remat.stop)

@@ -1,13 +1,13 @@
-"""The timing of lists forward in time, for what the simulator's kernel cannot do.
+"""Evaluators that time orders forward in time, for what the simulator's kernel cannot do.
 
-- *Filling*: lists hold only F's and B's, and W's fill the time between them. The rank with the
-  earliest clock runs its next op, or waits for its input. It runs the W that has waited longest if
-  the next F lacks memory, or the next input is late enough.
+- *Filling*: the order has only F's and B's, and W's fill the time between them. The rank with the
+  earliest clock runs its next op, or waits for that op's input. It runs the W that has waited
+  longest instead, if the next F lacks memory or the next input arrives late enough.
 - *Pairs*: an F that is followed by the B and the W of another microbatch or stage runs at once with
-  them if that is faster.
+  these two if that is faster.
 
-The loops read their arrays from the tuples once, and pass no tuples on: a call passes the arrays of
-a tuple one by one.
+The loops take their arrays out of the tuples once, and pass no tuples on, because a call passes the
+arrays of a tuple one by one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 
 @lean
 def play(lists: Lists, filling: Filling | None, pairs: PairTimes | None) -> bool:
-    """Time all ops, and fill in W's; False if some op can never start."""
+    """Write the start and end of all ops to ``lists``, with W's filled in or with pairs.
+
+    Returns False if some op can never start, or if neither ``filling`` nor ``pairs`` is given.
+    """
     clock, free, held = lists.clock, lists.free, lists.held
     for r in range(len(clock)):
         clock[r], free[r], held[r] = 0.0, 0.0, 0.0
@@ -40,7 +43,10 @@ def play(lists: Lists, filling: Filling | None, pairs: PairTimes | None) -> bool
 
 @lean
 def _fill(lists: Lists, filling: Filling) -> bool:
-    """Run the ops, and W's between them; False if some op can never start."""
+    """Time the F's and B's, with W's filled in between; False if some op can never start.
+
+    Writes the resulting order and the sources of its ops to ``filling``.
+    """
     order, offsets, f_end, b_end = lists.order, lists.offsets, lists.f_end, lists.b_end
     clock, free, held, position = lists.clock, lists.free, lists.held, lists.position
     durations, owner, into_f, into_b, m_b, m_w, limit = lists.costs
@@ -99,7 +105,10 @@ def _fill(lists: Lists, filling: Filling) -> bool:
 
 @lean
 def _run(lists: Lists, pairs: PairTimes) -> bool:
-    """Run each rank as far as inputs allow, then those that waited for what it has computed."""
+    """Time the ops, with pairs at once; False if some op can never start.
+
+    Each rank runs as far as its inputs allow, then the ranks that waited for what it has computed.
+    """
     order, offsets, f_end, b_end = lists.order, lists.offsets, lists.f_end, lists.b_end
     clock, free, position, ready = lists.clock, lists.free, lists.position, lists.ready
     durations, owner, into_f, into_b, _, _, _ = lists.costs
@@ -136,7 +145,11 @@ def _run(lists: Lists, pairs: PairTimes) -> bool:
 
 @lean
 def is_pair(order: IntArray, at: int, stop: int, durations: FloatArray, pairs: PairTimes) -> bool:
-    """Whether the F of a pair is at a position; the rank's ops end before ``stop``."""
+    """Return whether the op at position ``at`` is an F that runs as a pair with the next two.
+
+    These must be B and W of one microbatch, not both of the F's stage and microbatch, and the pair
+    must be faster than the three ops one by one. ``stop``: the end of the rank's ops.
+    """
     if at + 2 >= stop or kind_of(order[at]) != _F or kind_of(order[at + 1]) != _B:
         return False
     if order[at + 2] != order[at + 1] - _B + _W or order[at + 1] - _B == order[at] - _F:
@@ -150,7 +163,10 @@ def is_pair(order: IntArray, at: int, stop: int, durations: FloatArray, pairs: P
 def _arrival(
     op: int, f_end: FloatArray, b_end: FloatArray, into_f: FloatArray, into_b: FloatArray
 ) -> float:
-    """When the input of an op arrives; infinite if it has not been computed."""
+    """Return when the input of an op arrives, or infinity if it has not been computed yet.
+
+    0 if the op needs no input from another stage.
+    """
     kind, stage, microbatch = fields(op)
     came = 0.0
     if kind == _F and stage > 0:
@@ -170,7 +186,10 @@ def _finish(  # noqa: PLR0917
     into_f: FloatArray,
     into_b: FloatArray,
 ) -> tuple[int, float]:
-    """Record the end of an op; the rank that takes its output, or -1, and when that arrives."""
+    """Record the end of an op; return the rank that needs its output, and when that arrives.
+
+    Returns (-1, infinity) if no other stage needs the output.
+    """
     kind, stage, microbatch = fields(op)
     wakes, arrival = -1, np.inf
     if kind == _F:

@@ -1,4 +1,4 @@
-"""The arrays of the annealing kernel."""
+"""The arrays of the annealing kernel (:func:`.annealing.anneal`)."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from pipeloom.ir.model.ops import FloatArray, IntArray
 
 from ...core.kernels import CostArrays, State
 
-LONGEST = 4  # most ops in a row that a move takes
+LONGEST = 4  # maximum number of consecutive ops that one move shifts
 
 
 class Lists(NamedTuple):
-    """The orders of all ranks, and the arrays that moves and evaluators use.
+    """The order of ops on all ranks, and the arrays that moves and evaluators work on.
 
-    N ops are annealed, and T ops are timed: all, or also the W's that are filled in.
+    N ops are annealed, and T ops are timed. T = N, except with :class:`Filling`: then only F's and
+    B's are annealed, and W's are timed as well.
     """
 
     order: IntArray  # (N,) packed ops, rank after rank
-    offsets: IntArray  # (P + 1,) where each rank's begin
+    offsets: IntArray  # (P + 1,) where each rank's ops begin in ``order``
     costs: CostArrays
-    reach: int  # largest distance of a move, in positions
-    state: State  # of the random numbers
+    reach: int  # maximum distance of a move, in positions
+    state: State  # state of the random number generator
     kept: IntArray  # (N,) the last accepted order
-    saved: IntArray  # ops before a move
-    done: npt.NDArray[np.int8]  # (S, M) the state of each microbatch; 0 before and after
-    start: FloatArray  # (T,) times of each op, and
-    end: FloatArray
-    peak: FloatArray  # (P,)
-    clock: FloatArray  # (P,) time at which each rank goes on, or inf,
-    free: FloatArray  # is free,
-    held: FloatArray  # and its memory
-    f_end: FloatArray  # (S, M) ends of F's and B's
-    b_end: FloatArray
-    position: IntArray  # (P,) the next op of each rank
-    ready: IntArray  # (P,) the ranks that go on next
-    place: IntArray  # (2, S, M) positions of F's and B's among those timed
+    saved: IntArray  # the ops that a move overwrites, to undo it
+    done: npt.NDArray[np.int8]  # (S, M) scratch of :func:`.moves.keeps_rules`, all 0 outside it
+    start: FloatArray  # (T,) start of each op
+    end: FloatArray  # (T,) end of each op
+    peak: FloatArray  # (P,) peak memory of each rank
+    clock: FloatArray  # (P,) when each rank decides next, infinite if it waits for an input
+    free: FloatArray  # (P,) when each rank's last op so far ends
+    held: FloatArray  # (P,) memory that each rank holds
+    f_end: FloatArray  # (S, M) end of each F, infinite if it has not run
+    b_end: FloatArray  # (S, M) end of each B, likewise
+    position: IntArray  # (P,) position of each rank's next op
+    ready: IntArray  # (P,) stack of the ranks that can continue
+    place: IntArray  # (2, S, M) positions of the F's (row 0) and B's (row 1) among the timed ops
     blocks: IntArray  # (T, 2) first and last position of each block of the critical path
-    known: IntArray  # (2,) the rank that decides the cost, and the number of blocks
+    known: IntArray  # (2,) the rank whose last op decides the cost, and the number of blocks
 
     @classmethod
     def of(  # noqa: PLR0917
@@ -68,12 +69,14 @@ class Lists(NamedTuple):
 
 
 class Remat(NamedTuple):
-    """Choices of recomputation and offload, if these are annealed as well.
+    """The choices of recomputation, offload and fused backwards, if these are annealed as well.
 
-    Behind the ops of a rank that run, its part of the order has the R's, O's, L's and W's that do
-    not. ``arrays``: those of the simulator, with the choices. ``allowed``: the choices that each
-    stage may have, (4, S): STAYS, RECOMPUTED, OFFLOADED, FUSED. ``stop``: the end of each rank's
-    ops that run, (P,). ``kept_...``: of the last accepted order; ``best_...``: of the best one.
+    A rank's part of :attr:`Lists.order` has the ops that run, followed by the R's, O's, L's and W's
+    that could run but do not. ``arrays``: those of the simulator, with the choice for each (stage,
+    microbatch). ``allowed``: whether each stage may have each choice, (4, S); the rows are STAYS,
+    RECOMPUTED, OFFLOADED and FUSED. ``stop``: the end of the ops that run on each rank, (P,).
+    ``kept_choice``, ``kept_stop``: the choices and ``stop`` of the last accepted order.
+    ``best_stop``: the ``stop`` of the best order found.
     """
 
     arrays: RematArrays
@@ -85,17 +88,24 @@ class Remat(NamedTuple):
 
 
 PairTimes: TypeAlias = FloatArray
-"""The time of a pair, by the stage of its F and that of its BW, (S, S)."""
+"""The time of a pair (an F and a BW at once), by the stage of its F and that of its BW, (S, S)."""
 
 
 class Filling(NamedTuple):
-    """The W's, if only F's and B's are annealed and W's fill the time between them.
+    """The arrays for orders of only F's and B's, where W's are filled in when an order is timed.
 
-    ``patience``: a rank runs a W if its next input is at least so many T_W away, (P,). ``order``:
-    out, with the W's, (T,). ``source``: index of each op among the F's and B's; for a W, of the
-    next one. ``kept_...``: of the last accepted order. ``queue``: the W's that wait, of each rank
-    from ``oldest`` to ``newest``; ``at``: where its next op is written. ``nothing``: M_W's of 0, as
-    W's release it before the next F if needed. ``begins``: as :attr:`Lists.offsets`, with W's.
+    - ``patience``: a rank runs a W if its next input arrives at least this multiple of T_W from
+      now, (P,).
+    - ``kept_patience``: the ``patience`` of the last accepted order.
+    - ``order``: out, the ops including W's, (T,).
+    - ``source``: for each op in ``order``, its position among the F's and B's; for a W, the
+      position of the next F or B of its rank.
+    - ``kept_source``: the ``source`` of the last accepted order.
+    - ``queue``: the W's that wait to run; those of a rank are at ``oldest`` to ``newest - 1``.
+    - ``at``: where in ``order`` the next op of each rank is written, (P,).
+    - ``nothing``: zeros in the shape of M_W. Moves are checked with these, because a W runs before
+      the next F if that lacks memory.
+    - ``begins``: where each rank's ops begin in ``order``, (P + 1,).
     """
 
     patience: FloatArray

@@ -1,15 +1,17 @@
-"""Moves of the local search on orders.
+"""Moves of the local search on orders of ops.
 
-A move takes one op of a rank, or several in a row, and puts it a few positions earlier or later.
-Half of the moves are made on the critical path to the end of the rank that decides the cost, as
-neighbourhoods for job shops do (Nowicki and Smutnicki, 1996). There an op leaves its *block*, a
-sequence of ops that a rank runs without a pause, to before the block's first op or behind its last.
-Other moves follow a microbatch from rank to rank, or make a pair.
+A move takes one op of a rank, or several consecutive ones, and puts it a few positions earlier or
+later. Half of the moves are made on the critical path to the last op of the rank that decides the
+cost, like the job-shop neighborhood of Nowicki and Smutnicki (1996). There, an op leaves its
+*block* (the consecutive ops that a rank runs without a pause): it goes before the block's first op
+or behind its last. Other moves follow a microbatch from rank to rank, or make a pair (an F and a BW
+that run at once).
 
-Ops of the same kind and stage that an op passes pass their microbatches on, so the sequence of
-microbatches stays: moving F2 behind F3 leaves F2 before F3, and only the later position moves.
-Orders that exceed the memory limit, or in which F, B and W of a microbatch are not in order on the
-rank, are rejected before they are timed, as both depend only on the order.
+If an op passes an op of the same kind and stage, the two exchange microbatches, so that the
+microbatches of each kind and stage stay in the same sequence: moving F2 behind F3 leaves F2 before
+F3, and changes only the position of the second one. Two kinds of orders are rejected before they
+are timed, as both faults depend only on the order: those that exceed the memory limit, and those in
+which F, B and W of a microbatch are not in this order on a rank.
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ from ...core.kernels import State, fields, kind_of, lean, packed, random
 from .lists import LONGEST, Filling, Lists, Remat
 
 EDGES = 0.5  # share of the moves that are made on the critical path
-CRITICAL = 0.3  # share of the other moves on the rank that decides the cost
+CRITICAL = 0.3  # share of the other moves that are made on the rank that decides the cost
 MORE = 0.3  # the probability of each further op in a move
-FOLLOWED = 12  # most ops in a move that follows a microbatch
+FOLLOWED = 12  # maximum number of ops in a move that follows a microbatch
 FAR = 40  # an op is searched at most this many positions from where it was
-# state of a microbatch: its activations are there, B has run, W has run, they are not there
+# state of a microbatch on a stage: its activations are held, its B has run, its W has run, its
+# activations are released until an R or L
 _HERE, _BACK, _DONE, _AWAY = 1, 2, 3, 4
 _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _O = int(OpKind.O)
@@ -40,7 +43,11 @@ AnyArray: TypeAlias = npt.NDArray[Any]
 
 @lean
 def shift(order: IntArray, source: int, target: int) -> None:
-    """Move an op from ``source`` to ``target``; its class keeps the sequence of microbatches."""
+    """Move an op of ``order`` from position ``source`` to ``target``, and shift those in between.
+
+    If the op passes another of the same kind and stage, the two exchange microbatches, so that the
+    sequence of microbatches stays the same.
+    """
     step = 1 if target > source else -1
     carried = order[source]
     at = source
@@ -55,7 +62,10 @@ def shift(order: IntArray, source: int, target: int) -> None:
 
 @lean
 def copy_places(order: AnyArray, low: int, high: int, into: AnyArray, at: int) -> None:
-    """Copy positions low..high to ``into[at:]``; assigning a slice would allocate an array."""
+    """Copy ``order[low]`` to ``order[high]`` into ``into``, from position ``at`` on.
+
+    Assigning a slice instead would allocate an array.
+    """
     for i in range(high - low + 1):
         into[at + i] = order[low + i]
 
@@ -70,10 +80,10 @@ def move_run(  # noqa: PLR0917
     stop: int,  # the rank's ops are at first..stop - 1
     saved: IntArray,  # out: the ops that were at low..high
 ) -> tuple[int, int]:
-    """Move ``together`` ops in a row from ``source`` to ``target``.
+    """Move ``together`` consecutive ops from position ``source`` to ``target``.
 
-    Returns the first and last position changed, (0, -1) if the move would leave the rank or have no
-    effect.
+    Returns the first and the last position changed, or (0, -1) if the move would leave the rank's
+    part of the order or have no effect.
     """
     low, high = min(source, target), max(source + together - 1, target)
     if low < first or high >= stop or order[source] & CLASS_MASK == order[target] & CLASS_MASK:
@@ -89,7 +99,7 @@ def move_run(  # noqa: PLR0917
 
 @lean
 def several(state: State) -> int:
-    """How many ops in a row to move."""
+    """Draw how many consecutive ops to move, from 1 to :data:`LONGEST`."""
     together = 1
     while together < LONGEST and random(state) < MORE:
         together += 1
@@ -98,7 +108,11 @@ def several(state: State) -> int:
 
 @lean
 def move_along(lists: Lists, filling: Filling) -> bool:
-    """Move consecutive ops of a random microbatch by the same distance; whether any was moved."""
+    """Move consecutive ops of a random microbatch by the same random distance.
+
+    The ops are an F or B and those after it on the microbatch's way through the stages, each on its
+    rank. Returns whether any op was moved; a single move that breaks a rule is undone.
+    """
     runs, offsets, costs, state = lists.order, lists.offsets, lists.costs, lists.state
     kind, stage, microbatch = fields(runs[int(random(state) * len(runs))])
     distance = 1 + int(lists.reach * random(state) ** 3)
@@ -128,7 +142,11 @@ def move_along(lists: Lists, filling: Filling) -> bool:
 
 @lean
 def _find(runs: IntArray, op: int, near: int, first: int, stop: int) -> int:
-    """The position of an op, which was ``near``, among first..stop - 1; -1 if it is far away."""
+    """Return the position of ``op`` among ``runs[first]`` to ``runs[stop - 1]``.
+
+    The search goes outward from position ``near``, up to :data:`FAR`; returns -1 if ``op`` is not
+    found.
+    """
     for apart in range(FAR):
         if near + apart < stop and runs[near + apart] == op:
             return near + apart
@@ -141,9 +159,12 @@ def _find(runs: IntArray, op: int, near: int, first: int, stop: int) -> int:
 def make_pair(  # noqa: PLR0917
     order: IntArray, source: int, first: int, stop: int, reach: int, state: State
 ) -> tuple[int, int]:
-    """Bring the next B, or the last one, with its W right behind an F, from ``source`` on.
+    """Move a B and its W right behind an F, so that the three can run as a pair.
 
-    Returns the first and last position changed, or (0, -1).
+    The F is the first one at or after position ``source``. The B is the nearest one before or after
+    it (chosen at random), at most ``reach`` positions away. The rank's ops are at ``first`` to
+    ``stop - 1``. Returns the first and the last position changed, or (0, -1) if there are no such
+    ops.
     """
     at = source
     while at < stop and kind_of(order[at]) != _F:
@@ -180,7 +201,11 @@ def keeps_rules(  # noqa: PLR0917
     remat: Remat | None,
     done: npt.NDArray[np.int8],  # (S, M) scratch: state of each microbatch; 0 before and after
 ) -> bool:
-    """Whether the ops of each microbatch are in order and the memory limit is kept."""
+    """Return whether a rank's changed order is valid.
+
+    It is if the ops of each microbatch are in a possible order and the memory limit is kept. Only
+    positions up to ``high`` are checked, and memory only from ``low`` on.
+    """
     held = 0.0
     keeps = True
     for at in range(first, high + 1):
@@ -229,7 +254,10 @@ def keeps_rules(  # noqa: PLR0917
 
 @lean
 def note(order: IntArray, low: int, high: int, place: IntArray) -> None:
-    """Write the positions of the F's and B's among low..high to ``place``, (2, S, M)."""
+    """Write the positions of the F's and B's among ``order[low]`` to ``order[high]`` to ``place``.
+
+    ``place``: by (0 for F, 1 for B or BW), stage and microbatch, (2, S, M).
+    """
     for at in range(low, high + 1):
         kind, stage, microbatch = fields(order[at])
         if kind <= _BW and kind != _W:
@@ -240,7 +268,12 @@ def note(order: IntArray, low: int, high: int, place: IntArray) -> None:
 def _follows_at_once(
     order: IntArray, start: FloatArray, end: FloatArray, at: int, first: int
 ) -> bool:
-    """Whether an op follows the previous one without a pause, with only copies between them."""
+    """Return whether the op at position ``at`` starts when the previous op of its rank ends.
+
+    O's and L's in between are ignored, as their copies run at the same time as other ops. The
+    result is also True if the op starts when such an O ends. ``first``: position of the rank's
+    first op.
+    """
     before = at - 1
     while before >= first and kind_of(order[before]) >= _O:
         if kind_of(order[before]) == _O and start[at] <= end[before]:
@@ -261,10 +294,11 @@ def critical_blocks(  # noqa: PLR0917
     rank: int,
     blocks: IntArray,  # (N, 2) out: first and last position of each
 ) -> int:
-    """Find the blocks on the critical path to the last op of ``rank``, from its end; their number.
+    """Find the blocks on the critical path to the last op of ``rank``, and return their number.
 
-    A block is what one rank runs without a pause, from an op that waited for its input to the op
-    whose output is waited for. Blocks of one op are left out.
+    A *block* is a sequence of ops that one rank runs without a pause: from an op that waited for
+    its input to the op whose output the next block, on another rank, waited for. The path is
+    followed backwards, so the last block comes first. Blocks of a single op are left out.
     """
     stages, found = owner.shape[0], 0
     last = stop[rank] - 1
@@ -293,9 +327,10 @@ def critical_blocks(  # noqa: PLR0917
 
 @lean
 def at_an_edge(blocks: IntArray, number: int, reach: int, state: State) -> tuple[int, int]:
-    """A move on the critical path: an op goes before its block's first or behind its last.
+    """Draw a move on the critical path: an op goes before its block's first op or behind its last.
 
-    Returns the op's position and its new one.
+    ``blocks``: first and last position of each of ``number`` blocks. Returns the present position
+    of the op and its new one.
     """
     block = int(random(state) * number)
     first, last = blocks[block]
@@ -312,7 +347,11 @@ def rank_of(offsets: IntArray, place: int) -> int:
 
 @lean
 def anywhere(first: int, length: int, reach: int, state: State) -> tuple[int, int]:
-    """A random op and its new position, short distances being likelier than long ones."""
+    """Draw a random op among ``length`` ops from position ``first`` on, and a new position for it.
+
+    Returns both positions. Short distances are likelier than long ones; the new position may be
+    outside the rank's ops.
+    """
     source = first + int(random(state) * length)
     distance = 1 + int(reach * random(state) ** 3)
     return source, source + distance if random(state) < 0.5 else source - distance
@@ -326,9 +365,10 @@ def cost_of(
     end: FloatArray,
     makespan: bool,
 ) -> tuple[float, float, int]:
-    """The cost, the value by which orders are compared, and the rank that decides the cost.
+    """Return the cost of an order, the value for comparing it, and the rank that decides the cost.
 
-    The value adds a tenth of the mean span, which distinguishes the many orders of equal cost.
+    The value, which annealing compares, is the cost plus a tenth of the ranks' mean span (time from
+    first start to last end), so that it distinguishes the many orders of equal cost.
     """
     span, total, last, opens = 0.0, 0.0, 0.0, np.inf
     longest = latest = 0

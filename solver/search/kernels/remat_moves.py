@@ -1,8 +1,9 @@
-"""Moves of the local search that change whether microbatches are recomputed, offloaded or fused.
+"""Moves of the local search that change which microbatches are recomputed, offloaded or fused.
 
-A rank's part of the order holds the ops that run and, from ``stop`` on, the unused R's, O's, L's
-and W's. A move takes ops from there and inserts them: R right before its B, O soon after its F, L a
-little before its B, W right behind B; or it moves them back there.
+A rank's part of the order holds the ops that run and, from position ``stop`` on, the unused R's,
+O's, L's and W's. A move inserts unused ops among those that run: an R right before its B, an O soon
+after its F, an L shortly before its B, a W right behind its B. Or it moves such ops back to the
+unused ones.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from .lists import Remat
 _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
 CHANGES = 0.3  # share of the moves that are of this kind
-RUN = 4  # most microbatches in a row that a move changes
-NEAR = 6  # an O is inserted fewer positions than this behind its F, an L before its B
+RUN = 4  # maximum number of consecutive microbatches that a move changes
+NEAR = 6  # an O is inserted less than this many positions behind its F, an L before its B
 # a choice in addition to those of :mod:`pipeloom.ir.cost.remat`: fuse B and W, or split them again
 FUSED = -2
 
@@ -26,9 +27,10 @@ FUSED = -2
 def change_choices(
     order: IntArray, offsets: IntArray, owner: IntArray, remat: Remat, state: State
 ) -> tuple[int, int, int]:
-    """Change the choice of a few microbatches of a random stage.
+    """Change whether some microbatches of a random stage are recomputed, offloaded or fused.
 
-    Returns the rank and the first and last position changed, (0, 0, -1) if nothing has changed.
+    The microbatches are consecutive. Returns the stage's rank, and the first and the last position
+    of this rank's part of the order, or (0, 0, -1) if nothing has changed.
     """
     stage = int(random(state) * owner.shape[0])
     row = int(random(state) * remat.allowed.shape[0])
@@ -57,7 +59,11 @@ def _change(  # noqa: PLR0917
     wanted: int,
     state: State,
 ) -> bool:
-    """Make ``wanted`` the choice of a stage's microbatches since..until - 1; False if it is."""
+    """Change the choice for microbatches ``since`` to ``until - 1`` of a stage to ``wanted``.
+
+    ``wanted``: STAYS, RECOMPUTED, OFFLOADED, or FUSED; FUSED splits the backwards instead if the
+    first one is fused already. Returns whether anything has changed.
+    """
     changed = False
     if wanted == FUSED:
         split = kind_of(order[_backward(order, first, packed(_F, stage, since))]) == _BW
@@ -93,7 +99,11 @@ def _change(  # noqa: PLR0917
 def _fuse_or_split(  # noqa: PLR0917
     order: IntArray, first: int, stop: IntArray, rank: int, of: int, split: bool
 ) -> bool:
-    """Fuse B and W into one op, or split it into two; False if that is already so."""
+    """Fuse B and W of a microbatch into a BW or, with ``split``, split its BW into B and W.
+
+    ``of``: the microbatch's packed op with kind F, which is 0. Returns False if there was nothing
+    to change.
+    """
     at = _backward(order, first, of)
     if (kind_of(order[at]) == _BW) != split:
         return False
@@ -136,7 +146,7 @@ def _backward(order: IntArray, first: int, of: int) -> int:
 
 @lean
 def _carry(order: IntArray, source: int, target: int) -> None:
-    """Move an op from ``source`` to ``target``; those between shift by one."""
+    """Move an op from position ``source`` to ``target``, and shift those in between by one."""
     op = order[source]
     step = 1 if target > source else -1
     at = source
