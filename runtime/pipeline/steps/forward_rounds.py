@@ -41,7 +41,7 @@ LABEL = "eval "
 
 
 class ForwardRunner(StageRunner):
-    """A stage runner whose F's keep nothing for a backward; computes losses if there are targets."""
+    """A runner whose F's keep nothing for a backward; computes losses if there are targets."""
 
     def _forward(self, cell: Cell) -> None:
         super()._forward(cell)
