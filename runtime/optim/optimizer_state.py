@@ -159,7 +159,7 @@ def _blank(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter
 
 
 def _step_of(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], object]:
-    """Returns the ``step`` of the optimizer's class without torch's wrapper that calls hooks."""
+    """Returns the method ``step`` without torch's wrapper around it, which calls hooks."""
     step: Any = type(optimizer).step
     return step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[no-any-return]
 

@@ -128,8 +128,8 @@ class JudgedStepEnd(StepEnd):
 
         If gradients had to be clipped or the step skipped, undoes this rank's step and, unless it
         is to be skipped, repeats it with clipped gradients (except on the last rank, which already
-        knew the norm). Then returns True: some rank stepped wrongly, so the ops since the step must
-        be repeated. Otherwise returns False.
+        knew the norm). Then returns True: some rank may have stepped wrongly, so the ops since the
+        step must be repeated. Otherwise returns False.
         """
         if not self.pending or not isinstance(self._sums, NormRelay):
             return False
