@@ -14,7 +14,7 @@ import torch
 
 from ..device import Device
 
-RENEWED = 10.0  # age in seconds at which an anchor is replaced: torch's time since it has 7 digits
+RENEWED = 10.0  # age in seconds at which an anchor is replaced, as elapsed_time has only 7 digits
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,9 +79,9 @@ class Averaging:
                 start_equal(list(named.values()), group)
 
     def trained(self) -> list[str]:
-        """Returns the names of this rank's parameters that now require gradients.
+        """Returns the names of the parameters of this rank that now require gradients.
 
-        Only of those of which each replica has a copy.
+        Parameters of which each replica has its own part, as of experts, are left out.
         """
         return [name for name, parameter in self._copies if parameter.requires_grad]
 

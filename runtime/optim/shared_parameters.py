@@ -51,7 +51,7 @@ class SharedParameters:
         self._earlier: dict[nn.Parameter, Tensor] = {}
 
     def trained(self) -> dict[str, set[bool]]:
-        """Returns the distinct ``requires_grad`` of this rank's copies, by the parameter's name."""
+        """Returns the set of ``requires_grad`` of each parameter's copies on this rank, by name."""
         rows = [row for rows in self._shared.values() for row in rows if row[1]]
         return {name: {copy.requires_grad for copy in copies} for name, copies in rows}
 
@@ -74,7 +74,7 @@ class SharedParameters:
 
     def begin(self) -> None:
         """Sets the gradients of earlier steps aside, before a step computes its own."""
-        self.restore()  # after a step that failed
+        self.restore()  # in case the last step failed
         for parameter in self._reduced:
             if parameter.grad is not None:
                 self._earlier[parameter], parameter.grad = parameter.grad, None
@@ -170,7 +170,7 @@ class SharedParameters:
         return len(stages) > 1
 
     def _tied(self, group: Group) -> _Copies:
-        """Returns the name of a tied parameter and its distinct copies on this rank."""
+        """Returns the name of the tied parameter ``group`` and its distinct copies on this rank."""
         rank = self._transport.rank
         mine = [self._find(s, name) for s, name in group if rank in self._holders[s]]
         return _named(group), list({id(parameter): parameter for parameter in mine}.values())

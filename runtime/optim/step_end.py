@@ -163,7 +163,10 @@ class StepEnd:
         self.optimizers[stage].step()
 
     def check_norm(self) -> None:
-        """Finishes averaging over the replicas, before the first optimizer steps."""
+        """Called before the rank's first optimizer steps: waits for the averages over replicas.
+
+        A subclass also computes the norm of all gradients.
+        """
         if self.averaging is not None:
             self.averaging.finish()
 

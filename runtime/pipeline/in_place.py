@@ -84,7 +84,7 @@ class StagesInPlace:
     def _gather(self, own: list[Any]) -> list[Any]:
         """Returns the concatenation of the lists ``own`` of all processes.
 
-        If the pipeline was given a ``transport``, that is only of the ranks that it connects.
+        If the pipeline was given a ``transport``, only lists of the ranks that it connects.
         """
         rows: list[Any] = [None] * (dist.get_world_size() if dist.is_initialized() else 0)
         if self._context.options.transport is not None or not rows:

@@ -147,7 +147,7 @@ class Pipeline(RankPipeline):
         if program is not None or not self._first.over:
             ran = self._of_step(program, update=update)
         self._ran = ran
-        try:  # a context manager would be one more file that each step runs
+        try:  # not a context manager, whose code is in another file
             results = self._run(ran, data, keep=return_outputs, updates=update)
         except Exception as error:
             end_all(ran.context.transport, error)

@@ -109,9 +109,11 @@ def check_tied(program: Program, tied: Sequence[Group]) -> None:
 
 
 def check_exchange(program: Program, other: Program) -> None:
-    """Raises InputError if stages that train by ``program`` cannot be trained by ``other``.
+    """Raises InputError if a pipeline for ``program`` cannot run a step of the program ``other``.
 
-    ``program`` is the pipeline's. Both are the same on all ranks, so all raise the same error.
+    That is, if only one of them sends weights, steps after each microbatch or owns a stage on some
+    rank, or if ``other`` needs a stage on a rank that was not given it. Both are the same on all
+    ranks, so all raise the same error.
     """
     own, new = program.schedule, other.schedule
     homes, others = (list(map(list, holders(schedule))) for schedule in (own, new))

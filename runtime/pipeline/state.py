@@ -33,7 +33,7 @@ class PipelineState:
         self._role = context.role
         self._modules, self._optimizers = step_end.modules, step_end.optimizers
         self._names: dict[Member, tuple[str, ...]] | None = None
-        self._known: frozenset[str] = frozenset()  # names in the models of all ranks
+        self._known: frozenset[str] = frozenset()  # names in the model on all ranks
 
     def get(self) -> dict[str, Any]:
         """Returns the result of :meth:`~.rank_pipeline.RankPipeline.state_dict`.

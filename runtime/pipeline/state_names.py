@@ -46,7 +46,7 @@ def state_names(
     told = {member: merged[member] for member in sorted(merged, key=lambda member: member[0])}
     leaders = _leaders(told, tied)
     _check_apart(told, leaders)
-    every: dict[Member, list[str]] = {}  # names of a first copy and of all others
+    every: dict[Member, list[str]] = {}  # first copy -> the names of all copies
     for member, leader in leaders.items():
         every.setdefault(leader, []).append(told[member][1])
     return {

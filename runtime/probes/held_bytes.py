@@ -45,6 +45,6 @@ def local_bytes(tensor: Tensor) -> int:
 
 
 def _gradient_bytes(parameter: nn.Parameter) -> int:
-    """Returns the bytes of a gradient of ``parameter``, whose dtype may be another one."""
+    """Returns the bytes of a gradient of ``parameter``, which may have a dtype of its own."""
     dtype = getattr(parameter, "grad_dtype", None) or parameter.dtype
     return local_bytes(parameter) // parameter.dtype.itemsize * dtype.itemsize

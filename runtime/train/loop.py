@@ -135,10 +135,10 @@ class TrainingLoop:
         )
 
     def _batch(self, pipeline: Pipeline, step: int, method: str) -> list[list[Tensor]]:
-        """Returns this replica's inputs and targets of a step, each one tensor per microbatch.
+        """Returns ``[inputs, targets]`` of a step in this replica, each one tensor per microbatch.
 
-        They are on the device, floating-point ones in the dtype of the settings. ``method``: the
-        source's method that provides them.
+        Tensors are on the pipeline's device, floating-point ones in the dtype of the settings.
+        ``method``: the source's method that provides them.
         """
         dtype, device = dtype_of(self._settings.dtype), pipeline.device
         given = self._replicas.batch(self._source, step, pipeline.microbatches, method)

@@ -78,7 +78,7 @@ def _used(row: Sequence[ir.Instruction], microbatches: int) -> Iterator[int]:
 
     Only for the F's of the first ``microbatches``, and only if their weights were received.
     """
-    came: dict[int, int] = {}  # stage -> transfer
+    came: dict[int, int] = {}  # stage -> the transfer that arrived last
     for item in row:
         if isinstance(item, ir.WaitReceive) and item.tensor.kind is ir.TensorKind.WEIGHT:
             came[item.tensor.stage] = item.tensor.index

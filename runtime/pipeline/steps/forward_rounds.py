@@ -112,7 +112,7 @@ class ForwardRounds:
     def _count(self, data: StepData, asked: int | None) -> int:
         """Returns the number of microbatches: the length of a rank's lists, or ``asked``, or M.
 
-        Raises InputError on all ranks if the arguments of all ranks have several numbers.
+        Raises InputError on all ranks if lists on any ranks differ in length, or from ``asked``.
         """
         rows = gathered(self._context.transport, partial(self._counts, data, asked))
         found = sorted(set[int]().union(*rows))

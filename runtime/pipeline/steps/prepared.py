@@ -206,9 +206,11 @@ def make_cell(
     host: Host,
     interface: StageInterface | None = None,
 ) -> Cell:
-    """Returns a new cell of a microbatch on a stage; ``kinds``: the ops that run for it.
+    """Returns a new cell of a microbatch on a stage.
 
-    It gets a queue of weight gradients for W, and a place for offloaded activations for O.
+    ``kinds``: the ops that run for it; with W, the cell gets a queue of deferred weight gradients,
+    with O, a place for offloaded activations. ``memory``: counts the bytes of both. ``host``: where
+    activations are offloaded to. ``interface``: shapes and dtypes of the stage's output.
     """
     return Cell(
         WeightQueue(memory) if OpKind.W in kinds else None,
