@@ -1,4 +1,4 @@
-"""What a launched process finds out: torchrun's variables, its GPU, and the backend."""
+"""The environment of a launched process: torchrun's variables, its GPU, and the backend."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def files_of(folder: Path, name: str) -> list[Path]:
 
 
 def load(part: Any, files: list[Path], name: str) -> None:
-    """Loads the weights that ``part`` has from ``files``, converted to its dtype.
+    """Loads the weights of ``part`` from ``files``, converted to its dtype.
 
     ``part``: a model of ``transformers`` that contains only some of its modules. ``name``: the
     model's name in error messages. Raises InputError if the files lack a weight of ``part`` or

@@ -111,8 +111,8 @@ class SharedParameters:
     def _reduction(self, stages: tuple[int, ...]) -> Callable[[], None]:
         """Returns a function that sums the gradients of the parameters that ``stages`` share.
 
-        Only of parameters that no other stage shares. On a rank that owns none of the stages, it
-        does nothing.
+        Parameters that another stage shares as well are left out. On a rank that owns none of the
+        stages, the function does nothing.
         """
         ranks = ranks_of(stages, self._holders)
         if self._transport.rank not in ranks:

@@ -296,8 +296,7 @@ class RankPipeline:
         """Returns the start and end of this rank's ops and averages in the last step.
 
         They are seconds of this process's ``time.perf_counter``; averages are those of gradients
-        over replicas. Raises InputError if no step has
-        run.
+        over replicas. Raises InputError if no step has run.
         """
         return Marks(self._executor().clock.seconds(), dict(self._ran.step_end.averages))
 

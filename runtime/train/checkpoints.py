@@ -40,7 +40,7 @@ OPTIONS = "param_groups."
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What a checkpoint contains about the run that saved it.
+    """The part of a checkpoint that describes the run that saved it.
 
     ``step``: the number of the next step. ``optimizers``: the names of the optimizers' classes.
     ``processes``: the number of processes, whose random states are saved.
@@ -52,7 +52,7 @@ class RunState:
 
 
 def read_run(path: Path) -> RunState:
-    """Returns what the checkpoint ``path`` contains about its run.
+    """Returns the part of the checkpoint ``path`` that describes its run.
 
     Raises InputError if it cannot be read.
     """

@@ -135,7 +135,7 @@ def run_program(
     loaded = load_program(program) if isinstance(program, str) else program
     replicas = count_replicas(loaded, settings)
     check_checkpoints(settings)
-    named = load_source(source) if isinstance(source, str) else source  # raises here, not on each rank
+    named = load_source(source) if isinstance(source, str) else source  # fails early and only here
     if settings.eval_every is not None:
         check_evaluation(named)
     problem = loaded.schedule.problem
