@@ -155,7 +155,7 @@ def _place(tensor: Tensor) -> tuple[int, int]:
 def apart(tensor: Tensor) -> Tensor:
     """Returns ``tensor``, detached from its graph unless it is a leaf.
 
-    Otherwise an output that its own op saves would form a reference cycle.
+    An output that its own op saves would form a reference cycle if it were not detached.
     """
     return tensor if tensor.is_leaf else tensor.detach()
 

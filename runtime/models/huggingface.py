@@ -190,7 +190,7 @@ class HuggingFace:
     def layer_names(self) -> Callable[[Layer, str], str]:
         """Returns a function of (layer, parameter name in it) that returns the name in the model.
 
-        Both names are equal.
+        That is the parameter name itself, as layers use the model's names.
         """
         return lambda layer, name: name
 

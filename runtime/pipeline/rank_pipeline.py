@@ -303,8 +303,8 @@ class RankPipeline:
     def gather_trace(self, marks: Marks | None = None) -> Schedule:
         """Returns the last step of all ranks as a schedule with measured times (milliseconds).
 
-        All times are on one clock and start with the first op of any rank. ``timing.peak_memory``:
-        each rank's peak bytes of activations in the last step. ``marks``: the result of
+        All times are on one clock, from the start of the first op on any rank.
+        ``timing.peak_memory``: each rank's peak bytes of activations in the last step. ``marks``: the result of
         :meth:`marks` after an earlier step, to get the times of that step. All ranks call it.
         """
         offset, ops = clock_offset(self._transport), self._executor().ops
