@@ -304,8 +304,9 @@ class RankPipeline:
         """Returns the last step of all ranks as a schedule with measured times (milliseconds).
 
         All times are on one clock, from the start of the first op on any rank.
-        ``timing.peak_memory``: each rank's peak bytes of activations in the last step. ``marks``: the result of
-        :meth:`marks` after an earlier step, to get the times of that step. All ranks call it.
+        ``timing.peak_memory``: each rank's peak bytes of activations in the last step. ``marks``:
+        the result of :meth:`marks` after an earlier step, to get the times of that step. All ranks
+        call it.
         """
         offset, ops = clock_offset(self._transport), self._executor().ops
         own = (marks or self.marks()).later(offset)
