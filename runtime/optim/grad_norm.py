@@ -123,10 +123,10 @@ class NormRelay:
 def make_norm_sum(context: RankContext) -> tuple[GatheredNorm | NormRelay | None, Call]:
     """Returns the object that sums the ranks' squares for the norm, and a function to close it.
 
-    The object is a :class:`NormRelay` if the program relays norms. Its total is known only to the
-    ranks that own stages; the others get None. Otherwise it is a :class:`GatheredNorm`, whose total
-    all ranks know, as the loss scale depends on it. It is None if no norm is needed. All ranks call
-    both this function and the returned one. Raises InputError as :func:`check_norm_options`.
+    If the program relays norms, the object is a :class:`NormRelay` on ranks that own stages, and
+    None on others. Otherwise it is a :class:`GatheredNorm`, whose total all ranks know, as the loss
+    scale depends on it. If no norm is needed, it is None. All ranks call both this function and the
+    returned one. Raises InputError as :func:`check_norm_options`.
     """
     options, device = context.options, context.device
     if not options.needs_norm:

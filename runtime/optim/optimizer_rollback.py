@@ -59,9 +59,9 @@ class RevertibleOptimizer:
 
     @torch.no_grad()
     def undo(self) -> None:
-        """Restores parameters, optimizer state, gradients and options as of :meth:`step` or `hold`.
+        """Restores parameters, optimizer state, gradients and options as before the last step.
 
-        :meth:`redo` must be called next. Remembers options that were changed since then.
+        Remembers options that were changed since that step; :meth:`redo` must be called next.
         """
         self._since = [
             {k: v for k, v in new.items() if k not in old or not equal(v, old[k])}

@@ -193,9 +193,9 @@ def _unlike_sections(state: Any) -> Iterator[str]:
 
 
 def _differences(section: str, values: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
-    """Yields an error message for each entry of ``own`` that does not match its one in ``values``.
+    """Yields an error message for each entry of ``own`` that ``values`` lacks or has otherwise.
 
-    That is, if it is missing, or if it should be a tensor (or a DTensor) of another shape.
+    Only tensors are compared: their shapes, and whether they are DTensors.
     """
     for key, mine in own.items():
         if key not in values:
