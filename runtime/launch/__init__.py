@@ -1,1 +1,1 @@
-"""Starts ranks as processes."""
+"""Starts the ranks of a program as processes on this machine, or joins those of torchrun."""

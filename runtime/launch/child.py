@@ -1,4 +1,7 @@
-"""A launched process: calls the function, sends its result, and ends with its parent."""
+"""The code of a launched process: it calls the function, sends the result, and ends.
+
+It also ends if its parent process does.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,13 @@ _PARENT: list[Connection] = []  # in a spawned process, the pipe to its parent
 
 
 def tell(value: Any) -> None:
-    """Sends ``value`` to the listener of the launch that spawned this process."""
+    """Sends ``value`` to the listener in the parent process, which started this one."""
     _PARENT[0].send_bytes(pickle.dumps(Told(value)))
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A value that a child process sends to the listener while it runs."""
+    """A value that a child process sends to the listener in its parent before its result."""
 
     value: Any
 
@@ -43,17 +46,21 @@ class Told:
 def call_here(
     function: Callable[..., Any], args: Sequence[Any], device: torch.device, message_timeout: float
 ) -> Any:
-    """Calls the function in this process, with ``torch.distributed`` initialized."""
+    """Returns ``function(*args)``, called with ``torch.distributed`` initialized.
+
+    If it is not, initializes it for tensors on ``device``, and ends it after the call.
+    ``message_timeout``: the maximum seconds that a message may take.
+    """
     if dist.is_initialized():
         return function(*args)
     if device.type == "cuda":
-        os.environ.setdefault(CONNECTIONS, "32")  # the maximum; each NCCL channel uses two streams
+        os.environ.setdefault(CONNECTIONS, "32")  # the maximum: NCCL uses two streams per channel
         set_gpu(own_gpu())
     meet(gpu_here(device), backend_of, message_timeout)
     result = function(*args)
     dist.destroy_process_group()  # not after an error: it would wait for the other processes
-    # ends Gloo's threads: a thread that releases a tensor during the interpreter's shutdown aborts
-    # the process
+    # end Gloo's threads: if one releases a tensor while the interpreter shuts down, the process
+    # aborts
     gc.collect()
     return result
 
@@ -61,12 +68,16 @@ def call_here(
 def run_child(
     pipe: Connection, environment: dict[str, str], names: Names, call: tuple[Any, ...]
 ) -> None:
-    """Runs the ``call`` and sends its result or failure through the ``pipe``."""
+    """Runs a launched process: sends the result of the call, or its failure, through ``pipe``.
+
+    ``environment``: the environment variables to set. ``names``: of all processes, for error
+    messages. ``call``: the arguments of :func:`call_here`.
+    """
     _PARENT.append(pipe)
     _tie_to_parent()
     threading.Thread(target=_watch, args=(pipe,), daemon=True).start()
     os.environ.update(environment)
-    # always set: torch was loaded before this process had its environment
+    # set the number of threads: torch was loaded before this process had its environment
     asked = os.environ.get("OMP_NUM_THREADS", "")
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     share = max(1, cores // int(environment["WORLD_SIZE"]))
@@ -80,9 +91,9 @@ def run_child(
 
 
 def _tie_to_parent() -> None:
-    """Makes the fork server end with the process that started it, and its children with it.
+    """Makes the fork server and all of its children end when the process that started it ends.
 
-    This works even if children are still running or stopped.
+    This works even if children are still running or are stopped (by a signal).
     """
     server: Any = forkserver._forkserver
     alive = getattr(server, "_forkserver_alive_fd", None)
@@ -93,7 +104,7 @@ def _tie_to_parent() -> None:
 
 
 def _watch(pipe: Connection) -> None:
-    """Ends this process when the pipe closes, since then its parent has ended."""
+    """Ends this process as soon as ``pipe`` closes, which means that the parent has ended."""
     with suppress(EOFError, OSError):
         pipe.recv_bytes()
     os._exit(1)

@@ -1,4 +1,4 @@
-"""The environment of launched processes: torchrun's variables, GPUs, and the backend."""
+"""The environment of a launched process: torchrun's variables, its GPU, and the backend."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pipeloom.ir.errors import InputError
 from ..device import device_count, gpu_uuid
 
 Gpu: TypeAlias = tuple[bool, str, str]
-"""Whether torch has NCCL, the host name, and the device's UUID."""
+"""A rank's GPU: whether torch has NCCL there, the host name, and the GPU's UUID."""
 
 
 def world() -> tuple[int, int] | None:
     """Returns this process's rank and the number of ranks; None if torchrun did not start it.
 
-    Raises InputError with the name of an invalid or missing variable.
+    Raises InputError if an environment variable of torchrun is invalid or missing.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None
@@ -36,7 +36,10 @@ def world() -> tuple[int, int] | None:
 
 
 def number(name: str, least: int, most: int | None = None) -> int:
-    """Returns the variable as an integer within bounds. Raises InputError."""
+    """Returns the environment variable ``name`` as an integer.
+
+    Raises InputError if it is missing, no integer, less than ``least`` or more than ``most``.
+    """
     text = os.environ.get(name, "")
     value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
     if value < least or (most is not None and value > most):
@@ -46,23 +49,24 @@ def number(name: str, least: int, most: int | None = None) -> int:
 
 
 def own_gpu() -> int:
-    """Returns the index of this process's GPU; ranks share GPUs if a machine has too few."""
+    """Returns the index of this process's GPU: its local rank modulo the number of GPUs."""
     local = number("LOCAL_RANK", 0) if "LOCAL_RANK" in os.environ else 0
     return local % device_count()
 
 
 def gpu_here(device: torch.device) -> Gpu | None:
-    """Returns this process's current GPU; None on a CPU."""
+    """Returns a description of this process's current GPU; None if ``device`` is a CPU."""
     if device.type != "cuda":
         return None
     return dist.is_nccl_available(), socket.gethostname(), gpu_uuid()
 
 
 def backend_of(gpus: Sequence[Gpu | None]) -> str:
-    """Returns the backend of ``torch.distributed`` for the GPUs of all ranks; the same on each.
+    """Returns the backend of ``torch.distributed`` to use: "nccl" or "gloo", the same on all ranks.
 
-    NCCL if all GPUs differ, or if ``NCCL_MULTI_RANK_GPU_ENABLE`` is 1 (since NCCL 2.30, ranks may
-    share a GPU); otherwise Gloo. Rank 0 prints why GPUs use Gloo.
+    ``gpus``: the result of :func:`gpu_here` on each rank. NCCL is used if all ranks have it and
+    either their GPUs differ or ``NCCL_MULTI_RANK_GPU_ENABLE`` is 1 (since NCCL 2.30, ranks may
+    share a GPU); otherwise Gloo. If Gloo is used on GPUs, rank 0 prints the reason.
     """
     if None in gpus:
         return "gloo"

@@ -1,4 +1,4 @@
-"""Names of launched processes, and the choice of the failure to report."""
+"""Names of launched processes in error messages, and the choice of the failure to report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from ..errors import LaunchError
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names of processes: ``ranks`` in each of ``replicas``, numbered replica by replica."""
+    """The names of processes in error messages, such as "rank 2" or "replica 1, rank 2".
+
+    There are ``ranks`` processes in each of ``replicas`` replicas, numbered replica by replica.
+    """
 
     ranks: int
     replicas: int
@@ -24,7 +27,7 @@ class Names:
         return self.ranks * self.replicas
 
     def check(self, size: int) -> None:
-        """Raises InputError if torchrun started another number of processes."""
+        """Raises InputError if ``size``, the number of processes of torchrun, is not ``count``."""
         if size != self.count:
             times = f" times {self.replicas} replicas" if self.replicas > 1 else ""
             raise InputError(
@@ -38,9 +41,10 @@ class Names:
         return "; ".join(f"replica {replica}, rank {rank}" for replica, rank in places)
 
     def told(self, process: int, text: str) -> str:
-        """Returns ``text`` prefixed by the process's name.
+        """Returns the message ``text`` prefixed by the name of ``process``.
 
-        If it already begins with the process's name or its rank in the replica, that is replaced.
+        If ``text`` already begins with this name, or with the rank within the replica, the name
+        replaces it.
         """
         of = self.of(process)
         own = text.removeprefix(f"{of}: ").removeprefix(f"process {process}, ")
@@ -49,7 +53,11 @@ class Names:
 
 
 def failure_of(rank: int, names: Names, error: BaseException) -> LaunchError:
-    """Returns the report of a rank's error, which may name another rank that caused it."""
+    """Returns the LaunchError to report for the ``error`` that process ``rank`` raised.
+
+    If ``error`` was caused by another rank, the LaunchError names that one. It must be called while
+    the exception is handled, as it includes the traceback.
+    """
     replica, own = divmod(rank, names.ranks)
     process: int | None = getattr(error, "process", None)
     rank = replica * names.ranks + getattr(error, "rank", own) if process is None else process
@@ -64,7 +72,10 @@ def failure_of(rank: int, names: Names, error: BaseException) -> LaunchError:
 
 
 def earliest(failures: Sequence[LaunchError]) -> LaunchError:
-    """Returns the earliest failure; if that rank died, with the first error of a peer."""
+    """Returns the failure to report of several: the one that happened first.
+
+    If that rank died without a message, the first error that another rank reported is appended.
+    """
     first = min(failures, key=lambda failure: failure.moment)
     peers = [f for f in failures if f.ours]
     if first.moment > 0.0 or not peers:

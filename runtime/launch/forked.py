@@ -1,6 +1,7 @@
 """The last module that the fork server imports: excludes loaded objects from garbage collection.
 
-Forked processes then do not touch these objects and share their memory.
+Garbage collection in the forked processes then does not write to these objects, so all processes
+share their memory.
 """
 
 from __future__ import annotations

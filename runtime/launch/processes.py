@@ -1,10 +1,11 @@
 """Starts one process per rank on this machine, or joins the processes that torchrun started.
 
-The first failure is reported: if a rank raises or dies, the others are ended and one error names
-it. No process outlives its parent. ``torch.distributed.elastic`` and ``torch.multiprocessing``
-guarantee neither: of several failures, they report that of the process that they join first, and
-children of a fork server do not end with the parent. (The fork server saves seconds of imports per
-process.) Besides, the store of an elastic launch listens on all interfaces.
+If a rank raises or dies, the other ranks are ended and one error is raised that names the rank that
+failed first. No process outlives its parent. ``torch.distributed.elastic`` and
+``torch.multiprocessing`` guarantee neither: of several failures, they report that of the process
+that they join first, and children of a fork server do not end with the parent. (The fork server
+saves seconds of imports per process.) Besides, the rendezvous store of an elastic launch listens on
+all network interfaces.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from .environment import world
 from .failures import Names, earliest
 
 LOOPBACK = "127.0.0.1"
-FROZEN = "pipeloom.runtime.launch.forked"  # must be the last
+FROZEN = "pipeloom.runtime.launch.forked"  # must be the last module of PRELOADED
 PRELOADED = ("torch", "torch._dynamo", "numba", "pipeloom.runtime.train.train", FROZEN)
 GRACE = 5.0  # seconds between terminating and killing a process
-SETTLE = 0.2  # seconds in which another rank's death may turn out to be the cause of a failure
-ECHO = 2.0  # seconds in which the peers of a dead rank may report where they waited for it
+SETTLE = 0.2  # seconds after a failure to wait for others, such as a rank's death that caused it
+ECHO = 2.0  # seconds after a rank's death to wait for other ranks to report where they needed it
 LOST = 255  # the exit code that multiprocessing reports if the fork server is gone
 
 
@@ -54,19 +55,19 @@ def launch_ranks(
 ) -> dict[int, Any]:
     """Calls ``function(*args)`` in each of ``ranks`` processes, and returns the results by rank.
 
-    With a ``listener``, the function gets another argument: a function that passes its argument to
-    the listener in this process. With ``replicas``, there are ``ranks`` processes for each replica,
-    numbered replica by replica, and errors name replica and rank.
+    ``replicas``: if more than 1, there are ``ranks`` processes for each replica, numbered replica
+    by replica, and errors name replica and rank. ``listener``: if given, ``function`` gets one more
+    argument, a function that passes any value to the listener in this process.
 
     ``torch.distributed`` is initialized around the call, for messages of tensors on ``device``;
     with ``cuda``, the ranks of a machine are distributed over its GPUs. If ``RANK`` and
     ``WORLD_SIZE`` are set (torchrun), this process is one of the ranks: the function is called
-    here, and the result only contains this rank. Otherwise, processes are spawned on this machine;
-    the function must be importable, and arguments and results must be picklable. ``timeout`` limits
-    the whole launch, ``message_timeout`` each message (seconds).
+    here, and the result only contains this rank. Otherwise, processes are started on this machine;
+    the function must be importable, and arguments and results must be picklable. ``timeout``: the
+    maximum seconds of the whole launch; None: no limit. ``message_timeout``: that of each message.
 
-    Raises LaunchError if a spawned process fails, and InputError if torchrun started another number
-    of processes or this machine has no GPU.
+    Raises LaunchError if a started process fails or a result is not available in time, and
+    InputError if torchrun started another number of processes or this machine has no GPU.
     """
     names, device = Names(ranks, replicas), torch.device(device)
     if device.type == "cuda":
@@ -83,10 +84,10 @@ def launch_ranks(
 
 
 def served_store() -> TCPStore:
-    """Returns a rendezvous store on the loopback interface, on a port that the system chooses.
+    """Returns a rendezvous store on the loopback interface, at a port that the system chooses.
 
-    The socket is bound here, so no other process can take the port. If torch binds it, the store
-    listens on all interfaces, without authentication.
+    The socket is bound in this function, so no other process can take the port. (If torch bound it,
+    the store would listen on all interfaces, without authentication.)
     """
     with socket.create_server((LOOPBACK, 0)) as listening:
         port = listening.getsockname()[1]
@@ -100,7 +101,7 @@ def served_store() -> TCPStore:
 
 
 class _Workers:
-    """The spawned processes of one launch; leaving the context ends running ones."""
+    """A context with the processes of one launch; those that still run at its end are ended."""
 
     def __init__(self, names: Names, listener: Callable[[Any], object] | None = None) -> None:
         self._names, self._listener = names, listener
@@ -115,7 +116,10 @@ class _Workers:
         device: torch.device,
         message_timeout: float,
     ) -> None:
-        """Starts the processes. Raises LaunchError if that fails."""
+        """Starts the processes, each of which calls ``function(*args)``.
+
+        Raises LaunchError if a process cannot be started.
+        """
         context, names = _context(), self._names
         call = (function, tuple(args), device, message_timeout)
         for rank in range(names.count):
@@ -152,11 +156,12 @@ class _Workers:
             pipe.close()
 
     def results(self, until: float) -> dict[int, Any]:
-        """Returns the results of all ranks; passes other messages to the listener.
+        """Returns the results of all ranks, by rank; passes other messages to the listener.
 
-        Raises LaunchError for the earliest failure, or at the time ``until``. The peers of a dead
-        rank often report first. Only they know where it was needed, so after a failure, other
-        answers are awaited for a moment.
+        ``until``: the time of ``time.monotonic`` at which it stops waiting. Raises LaunchError for
+        the earliest failure, or if a result is still missing then. After a first failure, it waits
+        a moment for others: when a rank dies, the ranks that communicate with it often fail first,
+        and only they know what they needed it for.
         """
         answers: dict[int, Any] = {}
         failures: list[LaunchError] = []
@@ -200,10 +205,10 @@ class _Workers:
 
 
 def _context() -> ForkServerContext | SpawnContext:
-    """Returns the multiprocessing context: on Linux a fork server with torch imported, else spawn.
+    """Returns the multiprocessing context: on Linux that of a fork server, else that of ``spawn``.
 
-    Importing torch and its optimizers takes seconds per process. The fork server only imports: it
-    starts no thread of torch and uses no device.
+    The fork server has imported torch, which takes seconds, so that each process need not do so. It
+    only imports modules: it starts no thread of torch and uses no device.
     """
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
@@ -219,7 +224,10 @@ def _cause(code: int | None) -> str:
 
 
 def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """Returns the variables that torchrun would set, for a rendezvous served by the parent."""
+    """Returns the environment variables of process ``rank`` of ``ranks``, as torchrun sets them.
+
+    ``port``: that of the rendezvous store, which this process serves.
+    """
     environment = {
         **os.environ,
         "RANK": str(rank),

@@ -1,1 +1,1 @@
-"""Times, memory and traces of a step."""
+"""Measurements of steps: times of ops, bytes of activations, traces, deviations from the plan."""

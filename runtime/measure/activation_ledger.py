@@ -1,9 +1,9 @@
-"""The ledger of live activation bytes: what one rank holds for its backward passes.
+"""Counts the bytes of live activations, which one rank keeps for its backward passes.
 
-It counts each storage once, however many tensors share it; for a DTensor, only the local part.
-Counted are tensors that autograd saves (except parameters and buffers of the stages), the inputs of
-deferred weight gradients until W, and received messages from the posting of their receive until
-they are freed. Not counted are outputs of up to 64 KiB, which a stage keeps until B.
+Each storage counts once, however many tensors share it; of a DTensor, only the local part counts.
+These are counted: tensors that autograd saves (except parameters and buffers of the stages), inputs
+of deferred weight gradients until W, and received messages from the posting of their receive until
+they are freed. Outputs of up to 64 KiB, which a stage keeps until B, are not counted.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from .memory import Held, Memory, Turns
 
 
 class Versioned(NamedTuple):
-    """A saved tensor with its version counter at that time."""
+    """A tensor that autograd saved without counting it, with its version counter at that time."""
 
     tensor: Tensor
     version: int
 
 
 class Ledger(Memory):
-    """Counts bytes: ``live`` now, ``peak`` since :meth:`start`.
+    """Counts the bytes of activations: ``live`` now, ``peak`` since :meth:`start`.
 
-    The cost is about 2 microseconds per tensor that autograd saves. A tensor modified in place
-    before it is needed raises ChangedInPlaceError, as in torch without hooks. Activation
-    checkpointing has hooks of its own: only the inputs of a checkpointed block are counted, not
-    what exists during its recomputation.
+    This takes about 2 microseconds per tensor that autograd saves. If such a tensor is modified in
+    place before the backward needs it, the backward raises ChangedInPlaceError (torch without the
+    ledger's hooks raises RuntimeError). Activation checkpointing has hooks of its own: only the
+    inputs of a checkpointed block are counted, not what exists during its recomputation.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,10 @@ class Ledger(Memory):
         self._excluded |= _storages(module)
 
     def hold(self, *tensors: Tensor) -> Held:
-        """Counts storages; each counts until it is released as often as it was held."""
+        """Counts the storages of ``tensors``, each until it is released as often as it was held.
+
+        Returns the value to pass to :meth:`release`.
+        """
         held = tuple([_place(y) for x in tensors for y in ((x,) if type(x) in PLAIN else parts(x))])
         for pointer, size in held:
             self._add(pointer, size)
@@ -98,7 +101,7 @@ class Ledger(Memory):
         return CountedTensor(self, apart(tensor), ((pointer, size),))
 
     def _pack_parts(self, tensor: Tensor) -> Versioned | CountedTensor:
-        """Counts the plain tensors inside a subclass such as a DTensor."""
+        """Counts the plain tensors inside ``tensor``, which is of a subclass such as DTensor."""
         inside = parts(tensor)
         counted = [x for x in inside if x.untyped_storage()._cdata not in self._excluded]
         held = self.hold(*(x for x in counted if x.untyped_storage().nbytes()))
@@ -108,16 +111,17 @@ class Ledger(Memory):
 
 
 def saved_by(*kinds: type) -> bool:
-    """Whether tensors that autograd saves now are kept by it or by hooks of these kinds.
+    """Whether tensors that autograd saves now stay in memory until the backward.
 
-    Otherwise, they will be recomputed (activation checkpointing).
+    That is, if there are no hooks for saved tensors, or they are methods of objects of these
+    ``kinds``. Other hooks are taken to be those of activation checkpointing, which recomputes.
     """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks is None or isinstance(getattr(hooks[0], "__self__", None), kinds)
 
 
 class CountedTensor:
-    """A tensor that autograd saved; the graph drops it after its last use."""
+    """A tensor that autograd saved and a ledger counts until the graph drops it."""
 
     __slots__ = ("held", "ledger", "tensor", "version")
 
@@ -132,7 +136,10 @@ class CountedTensor:
 
 
 def _storages(module: nn.Module) -> frozenset[int]:
-    """Returns the ids of the module's storage objects; streamed weights change their memory."""
+    """Returns the ids of the storages of the module's parameters and buffers.
+
+    They identify the storage objects, not their memory, which changes if weights are streamed.
+    """
     found = set[int]()
     for tensor in chain(module.parameters(), module.buffers()):
         for part in (tensor,) if type(tensor) in PLAIN else parts(tensor):
@@ -146,7 +153,10 @@ def _place(tensor: Tensor) -> tuple[int, int]:
 
 
 def apart(tensor: Tensor) -> Tensor:
-    """Detaches a saved tensor: an output saved by its own op would be a reference cycle."""
+    """Returns ``tensor``, detached from its graph unless it is a leaf.
+
+    An output that its own op saves would form a reference cycle if it were not detached.
+    """
     return tensor if tensor.is_leaf else tensor.detach()
 
 
@@ -156,7 +166,7 @@ def _unpack(saved: Versioned | CountedTensor) -> Tensor:
 
 
 def unchanged(tensor: Tensor, version: int) -> Tensor:
-    """Returns the tensor. Raises ChangedInPlaceError if its version has changed."""
+    """Returns ``tensor``. Raises ChangedInPlaceError if its version is not ``version``."""
     if tensor._version != version:
         raise ChangedInPlaceError(tensor)
     return tensor

@@ -1,4 +1,8 @@
-"""Start and end of ops on a GPU, by events relative to an anchor; nothing waits for them."""
+"""A clock that records start and end of ops on a GPU by events, without waiting for the GPU.
+
+An event's time is measured relative to an earlier one, the *anchor*, whose time on the host's clock
+is known.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import torch
 
 from ..device import Device
 
-RENEWED = 10.0  # seconds; an event's time since the anchor has only seven digits
+RENEWED = 10.0  # age in seconds at which an anchor is replaced, as elapsed_time has only 7 digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class _Anchor:
     seconds: float
 
     def dated(self, event: torch.Event) -> float:
-        """Returns the time of ``event`` in seconds of the host's clock."""
+        """Returns the time of ``event`` in seconds of the host's ``time.perf_counter``."""
         milliseconds: float = self.event.elapsed_time(event)
         return self.seconds + milliseconds / 1e3
 
@@ -30,10 +34,10 @@ _NEWEST: dict[torch.device, _Anchor] = {}
 
 
 def _near(device: Device) -> _Anchor:
-    """Returns an anchor at most :data:`RENEWED` old; the host rarely waits, the stream never.
+    """Returns an anchor of ``device`` that is at most :data:`RENEWED` seconds old.
 
-    The time of a new anchor is computed from the old one by the device's clock, so delays of the
-    host do not matter.
+    If it creates a new one, the host waits for the device. The time of the new anchor is computed
+    from that of the old one by the device's clock, so delays of the host do not matter.
     """
     old = _NEWEST.get(device.device)
     if old is not None and time.perf_counter() - old.seconds < RENEWED:
@@ -47,7 +51,11 @@ def _near(device: Device) -> _Anchor:
 
 
 class DeviceClock:
-    """Events on the current stream, timed by the device's clock relative to an anchor."""
+    """Records the times of ops by events on the GPU's current stream.
+
+    It has the same methods as :class:`~.op_timer.HostClock`, and also returns seconds of
+    ``time.perf_counter``. ``seconds()`` waits for the stream.
+    """
 
     def __init__(self, marks: int, device: Device) -> None:
         self._device = device

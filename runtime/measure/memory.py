@@ -1,4 +1,4 @@
-"""The interface for counting activation bytes, switched off; :mod:`.activation_ledger` counts."""
+"""The interface for counting bytes of activations, and its implementation that does not count."""
 
 from __future__ import annotations
 
@@ -8,36 +8,47 @@ from typing import TypeAlias
 
 from torch import Tensor, nn
 
-Held: TypeAlias = tuple[tuple[int, int], ...]
-Turns: TypeAlias = tuple[Callable[[], None], Callable[[], None]]
+Held: TypeAlias = tuple[tuple[int, int], ...]  # (address, bytes) of storages that are counted
+Turns: TypeAlias = tuple[Callable[[], None], Callable[[], None]]  # start and stop counting a buffer
 
 
 class Memory:
-    """Counts the bytes of activations that the executor holds.
+    """The interface for counting the bytes of activations: ``live`` now, and the ``peak``.
 
-    :class:`~.activation_ledger.Ledger` counts; this class is switched off and costs nothing.
+    This class does not count and costs nothing; its subclass
+    :class:`~.activation_ledger.Ledger` counts.
     """
 
     live = 0
     peak = 0
 
     def start(self, modules: Iterable[nn.Module]) -> None:
-        """Starts a new peak; parameters and buffers of ``modules`` are not activations."""
+        """Sets the peak to the bytes that are live now.
+
+        Parameters and buffers of ``modules`` are not counted as activations from now on.
+        """
 
     def exclude(self, module: nn.Module) -> None:
-        """Excludes the new storages of the module's parameters: they are not activations either."""
+        """Excludes the module's parameters and buffers again, after their storages changed."""
 
     def hold(self, *tensors: Tensor) -> Held:
-        """Counts the storages of ``tensors`` until the result is released."""
+        """Counts the storages of ``tensors`` until :meth:`release` is called with the result."""
         return ()
 
     def release(self, held: Held) -> None:
-        """Ends a hold."""
+        """Stops counting ``held``, the result of a call of :meth:`hold`."""
 
     def turns(self, buffer: Tensor) -> Turns | None:
-        """Returns the calls that hold and release a reused buffer; None if it is not counted."""
+        """Returns two functions, which start and stop counting ``buffer``.
+
+        They are created once for a buffer that is used many times. Returns None if this object does
+        not count.
+        """
         return None
 
     def watching(self) -> AbstractContextManager[object]:
-        """A context in which tensors that autograd saves are counted until the graph drops them."""
+        """Returns a context in which the tensors that autograd saves are counted.
+
+        Each counts until the graph drops it.
+        """
         return nullcontext()

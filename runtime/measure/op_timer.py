@@ -1,4 +1,7 @@
-"""Start and end of ops: the host's clock on a CPU; events on a GPU (:mod:`.device_clock`)."""
+"""Clocks that record start and end of ops: by the host's clock, or by events on a GPU.
+
+For GPUs, see :mod:`.device_clock`.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,12 @@ Call = Callable[[], None]
 
 
 class HostClock:
-    """Times by ``time.perf_counter``, on a CPU.
+    """Records the times of ops by ``time.perf_counter``, on a CPU.
 
-    Op i starts at mark 2i and ends at mark 2i + 1; ``timed`` returns the call that sets both.
-    ``seconds`` returns the last step's marks, by this process's ``time.perf_counter``.
+    ``marks``: the number of recorded times. Op i starts at mark 2i and ends at mark 2i + 1.
+    ``start()`` begins a step. ``timed(run, first)`` returns a function that calls ``run`` and sets
+    the marks ``first`` and ``first + 1`` to its start and end. ``seconds()`` returns all marks of
+    the last step.
     """
 
     def __init__(self, marks: int) -> None:
@@ -45,6 +50,6 @@ Clock: TypeAlias = HostClock | DeviceClock
 
 
 def make_clock(marks: int, device: torch.device) -> Clock:
-    """Returns the clock of a device, for ``marks`` times per step."""
+    """Returns a clock that records ``marks`` times per step on ``device``."""
     own = Device(device)
     return HostClock(marks) if own.is_host else DeviceClock(marks, own)

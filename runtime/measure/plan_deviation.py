@@ -1,4 +1,4 @@
-"""Notes on where a run is not what its schedule was planned for."""
+"""Warnings that a run differs from what its schedule was planned for."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from pipeloom.ir.units import amount, counted, memory_size
 
 from ..dtensors import is_dtensor
 
-LEAST_BYTES = 1000.0  # per microbatch; smaller values are not in bytes
-LITTLE = 1.05  # times the limit; a smaller excess does not suggest another model size
-ROUNDING = 1e-6
+LEAST_BYTES = 1000.0  # per microbatch; if a profile has less, its unit of memory is not bytes
+LITTLE = 1.05  # times the limit: up to this, an excess does not suggest a model of another size
+ROUNDING = 1e-6  # relative difference of times that may be due to rounding
 ALIKE = 0.05  # relative difference of parameter bytes between slightly different cuts
 DTYPES = (0.25, 0.5, 1.0, 2.0, 4.0)  # possible ratios of element sizes
 
 
 def other_size(planned: Schedule, sequences: int | None) -> str | None:
-    """Returns a note if microbatches have other ``sequences`` than the profile's, else None."""
+    """Returns a warning if microbatches are of another size than the profile's, else None.
+
+    ``sequences``: the number of sequences in a microbatch of the run; None if unknown.
+    """
     measured = planned.problem.profile.micro_batch
     if None in (measured, sequences) or measured == sequences:
         return None
@@ -33,16 +36,17 @@ def other_size(planned: Schedule, sequences: int | None) -> str | None:
 
 
 def parameter_bytes(stages: Mapping[int, nn.Module]) -> dict[int, int]:
-    """Returns the bytes of each stage's parameters, without stages that are sharded."""
+    """Returns the bytes of the parameters of each stage, by stage; omits stages with DTensors."""
     each = {s: list(module.parameters()) for s, module in stages.items()}
     whole = {s: some for s, some in each.items() if not any(map(is_dtensor, some))}
     return {s: sum(p.nbytes for p in some) for s, some in whole.items()}
 
 
 def other_model(planned: Schedule, held: Mapping[int, int]) -> str | None:
-    """Returns a note if the stages' parameter bytes (by stage) are not the profile's, else None.
+    """Returns a warning if the stages have other parameters than the profile's stages, else None.
 
-    Returns None, too, if the profile has no ``weight_bytes``, or if only the dtypes seem to differ.
+    ``held``: the bytes of parameters of some stages, by stage. Returns None, too, if the profile
+    has no ``weight_bytes``, or if the ratio of the bytes suggests that only the dtype differs.
     """
     profiled = [planned.problem.profile.stages[s].weight_bytes for s in held]
     expected, found = sum(size or 0.0 for size in profiled), sum(held.values())
@@ -57,7 +61,7 @@ def other_model(planned: Schedule, held: Mapping[int, int]) -> str | None:
 
 
 def made_without_barrier(planned: Schedule) -> str | None:
-    """Returns a note if the ranks wait for each other but the schedule assumes they do not.
+    """Returns a warning if the schedule is unsuitable for a barrier before the optimizer steps.
 
     That is, if it was optimized for the period and its makespan is longer; else None.
     """
@@ -75,9 +79,10 @@ def made_without_barrier(planned: Schedule) -> str | None:
 
 
 def over_the_limit(program: Program, peaks: Sequence[int]) -> str | None:
-    """Returns a note about the rank whose measured peak (bytes) most exceeds its limit, else None.
+    """Returns a warning about the rank that most exceeds its memory limit; None if none does.
 
-    Returns None, too, if the profile's unit of memory is larger than a byte.
+    ``peaks``: the measured peak bytes of activations of each rank. Returns None, too, if memory in
+    the profile seems to be in a larger unit than bytes.
     """
     problem = program.schedule.problem
     limits = problem.memory_limit

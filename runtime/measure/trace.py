@@ -1,4 +1,4 @@
-"""Measurements: one rank's ops, and those of all ranks as a schedule on one clock."""
+"""Measured times of one rank's ops, and of all ranks' ops as a schedule."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ MILLISECONDS = 1e3
 
 
 class Marks(NamedTuple):
-    """Measured times of one rank, in seconds.
+    """Measured times of one step on one rank, in seconds of ``time.perf_counter``.
 
-    ``ops``: start and end of each op, alternating. ``averages``: start and end of each stage's
-    averaging over replicas; empty without replicas or on a GPU.
+    ``ops``: start and end of each op, alternating, in the rank's order. ``averages``: by stage,
+    start and end of averaging its gradients over replicas; empty without replicas or on a GPU.
     """
 
     ops: Sequence[float]
     averages: Mapping[int, tuple[float, float]]
 
     def later(self, seconds: float) -> Marks:
-        """Returns the times shifted by ``seconds``, as on another clock."""
+        """Returns the times with ``seconds`` added, to convert them to another clock."""
         spans = {s: (start + seconds, end + seconds) for s, (start, end) in self.averages.items()}
         return Marks([mark + seconds for mark in self.ops], spans)
 
@@ -34,11 +34,12 @@ Row = tuple[Sequence[Op], Marks, int]
 
 
 def measured_schedule(planned: Schedule, rows: Sequence[Row]) -> Schedule:
-    """Returns ``planned`` with measured times; a row is one rank's ops, times and peak memory.
+    """Returns ``planned`` with measured times in place of the planned ones.
 
-    Times are milliseconds since the first op's start on any rank. Transfers and pairs are removed,
-    as only single ops are measured. The lower bound is removed, as it holds for the profile's
-    times.
+    ``rows``: for each rank, its ops, their times (on one clock for all ranks), and its peak bytes
+    of activations. Times of the result are milliseconds since the start of the first op on any
+    rank. The result has no transfers and no pairs of overlapping ops, as only single ops are
+    measured, and no lower bound, as that only applies to the profile's times.
     """
     first = min((marks.ops[0] for _, marks, _ in rows if marks.ops), default=0.0)
     times = [_pairs(marks.ops, first) for _, marks, _ in rows]

@@ -1,1 +1,1 @@
-"""Models by name: resolution of ``--model``, and Hugging Face models."""
+"""Model sources by name (the option ``--model``), and Hugging Face models as model sources."""

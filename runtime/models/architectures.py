@@ -1,7 +1,7 @@
-"""The supported Hugging Face architectures, and parsing of their configurations.
+"""The supported Hugging Face architectures, and reading of their configurations.
 
-All models are cut in the same way (:class:`~.skeleton.Skeleton`). The lists contain the
-architectures for which a test compares loss and gradients with those of the whole model.
+All models are cut in the same way (:class:`~.skeleton.Skeleton`). The lists below contain the
+architectures for which a test compares loss and gradients of the cut model with the whole model's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLANNED = (
     *("gpt_neox", "gpt_oss", "granite", "llama", "mistral", "mixtral", "olmo", "olmo2", "phi"),
     *("phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "starcoder2"),
 )
-"""Values of ``model_type`` whose ``base_model_pp_plan`` lists the modules after the layers."""
+"""Values of ``model_type`` of models whose ``base_model_pp_plan`` lists what follows the layers."""
 CLOSING = {
     **dict.fromkeys(("nemotron", "olmoe", "stablelm"), ("norm",)),
     **dict.fromkeys(("bloom", "falcon", "gpt2", "gptj"), ("ln_f",)),
@@ -33,21 +33,22 @@ CLOSING = {
     "biogpt": ("layer_norm",),
     "opt": ("final_layer_norm", "project_out"),
 }
-"""Other values of ``model_type``, with the modules that run after the layers."""
+"""Other values of ``model_type``, with the names of the modules that run after the layers."""
 UNTRAINABLE = {
     "quantization_config": "weights are trained",
     "output_router_logits": "the routers' auxiliary loss is one of all layers together",
     "layerdrop": "each layer runs in each step",
 }
-"""Options with which layers cannot be trained separately, with the reason."""
+"""Options of a configuration that must not be set, with the reason."""
 TUPLES = ("bloom", "falcon", "gptj", "mpt")  # architectures whose layers return a tuple
 
 
 def read_skeleton(path: Path, name: str, kernels: Mapping[str, str]) -> Skeleton:
-    """Returns the skeleton of the model that a ``config.json`` describes.
+    """Returns the model that the ``config.json`` at ``path`` describes, without weights.
 
-    ``name``: the model's name in errors. ``kernels``: arguments of ``from_config`` that select
-    implementations. Raises InputError if the model cannot be cut.
+    ``name``: the model's name in error messages. ``kernels``: keyword arguments of
+    ``AutoModelForCausalLM.from_config`` that select implementations, such as that of attention.
+    Raises InputError if the configuration is invalid or the model cannot be cut into stages.
     """
     library = _transformers()
     where = f"{name}: {path.name}"
@@ -77,7 +78,11 @@ def _transformers() -> Any:
 
 
 def _config(library: Any, path: Path, where: str) -> Any:
-    """Returns the configuration. Raises InputError if it is invalid or its model is unsupported."""
+    """Returns the configuration at ``path``, an object of ``transformers``.
+
+    ``where``: the beginning of error messages. Raises InputError if the configuration is invalid or
+    its model is not supported.
+    """
     try:
         written, _ = library.PretrainedConfig.get_config_dict(path, local_files_only=True)
         kind = written.get("model_type")
@@ -105,5 +110,5 @@ def _config(library: Any, path: Path, where: str) -> Any:
 
 
 def _brief(error: Exception) -> str:
-    """Returns an error as one line."""
+    """Returns the error's class and message in one line of at most ``BRIEF`` characters."""
     return shorten(f"{type(error).__name__}: {error}", BRIEF, placeholder=" ...")

@@ -1,4 +1,4 @@
-"""Models by name: resolves the value of ``--model``."""
+"""Finds a model source by its name, the value of ``--model``."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ NUMBERS: dict[str, Callable[[str], Any]] = {
 
 
 def load_source(name: str) -> ModelSource:
-    """Returns the source ``module:attribute``, or the result of calling it; or ``hf:PATH``.
+    """Returns the model source with this name: ``MODULE:ATTRIBUTE`` or ``hf:PATH``.
 
-    Modules are also searched in the current directory, as by ``python -m``. ``hf:PATH`` is the
-    Hugging Face model in that folder; settings of :class:`HuggingFace` may follow:
+    If the attribute is not a model source but can be called, its result is returned. Modules are
+    also searched in the current directory, as by ``python -m``. ``hf:PATH`` is the Hugging Face
+    model in that folder; settings of :class:`HuggingFace` may follow:
     ``hf:PATH,seq=512,micro_batch=4``. Raises InputError if the name, the module, the attribute or
     the model is invalid.
     """
@@ -54,9 +55,10 @@ def load_source(name: str) -> ModelSource:
 
 
 def load_attribute(name: str, example: str = "package.module:name") -> Any:
-    """Returns the object ``module:attribute``; ``example``: a valid name for the error message.
+    """Returns the object with the ``name`` ``MODULE:ATTRIBUTE``, after importing the module.
 
-    Raises InputError if the name, the module or the attribute is invalid.
+    ``example``: a valid name, shown in the error message. Raises InputError if the name has another
+    form, the module cannot be imported or the attribute does not exist.
     """
     module_name, colon, attribute = name.partition(":")
     if not (colon and module_name and attribute):
@@ -72,9 +74,9 @@ def load_attribute(name: str, example: str = "package.module:name") -> Any:
 
 
 def _hugging_face(name: str) -> HuggingFace:
-    """Returns the model of ``hf:PATH,key=value,...``, after reading it.
+    """Returns the model source ``hf:PATH,key=value,...``, after checking the model's files.
 
-    Raises InputError if it cannot be cut or a setting is invalid.
+    Raises InputError if the model cannot be cut into stages or a setting is invalid.
     """
     path, *settings = name.removeprefix(HUGGING_FACE).split(",")
     known = [field.name for field in fields(HuggingFace) if field.name != "path"]

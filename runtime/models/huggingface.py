@@ -1,4 +1,4 @@
-"""A Hugging Face model as a model source, from its folder or only its ``config.json``."""
+"""Hugging Face models as model sources, from a model's folder or only its ``config.json``."""
 
 from __future__ import annotations
 
@@ -25,22 +25,25 @@ from .skeleton import Skeleton
 from .tokens import Tokens
 
 LENGTH = 128
-EVALUATION = 1 << 32  # offset from the seed of training to that of evaluation
+EVALUATION = 1 << 32  # added to the seed to get that of the tokens for evaluation
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 
 
 @dataclass(frozen=True)
 class HuggingFace:
-    """A causal language model of ``transformers``, which can be cut between its layers.
+    """A causal language model of ``transformers`` as a model source that defines its layers.
 
-    ``path``: its folder (``config.json`` and optionally weights in safetensors), or a
-    ``config.json``. Without weights, they are initialized from ``seed``, identically in every
-    process. ``seq``: tokens per sequence; by default 128 or the model's positions, if fewer.
-    ``micro_batch``: sequences per microbatch. ``data``, ``eval_data``: files of tokens
-    (:class:`Tokens`); None: random tokens. ``lr``: learning rate of AdamW. ``attention``,
-    ``experts``: implementations, such as ``eager``; by default the library's choice.
-    ``recompute``: with ``full``, each decoder layer saves only its input and is recomputed in its
-    backward. Raises InputError for models that cannot be cut and for invalid settings.
+    ``path``: the model's folder (``config.json`` and optionally weights in safetensors), or a
+    ``config.json``. If there are no weights, they are initialized from ``seed``, identically in
+    every process. ``seq``: tokens per sequence; by default 128, or the model's maximum if that is
+    less. ``micro_batch``: sequences per microbatch. ``data``, ``eval_data``: files with tokens for
+    training and evaluation (see :class:`Tokens`); None: random tokens. ``lr``: learning rate of
+    AdamW. ``attention``, ``experts``: names of implementations, such as ``eager``; by default, the
+    library chooses them. ``recompute``: ``none``; or ``full``, if each decoder layer is to save
+    only its input and be recomputed in its backward.
+
+    Raises InputError for invalid settings at creation, and for a model that cannot be cut when it
+    is first needed or by :meth:`check`.
     """
 
     path: str
@@ -65,11 +68,14 @@ class HuggingFace:
             raise InputError(f"{self.name}: recompute: expected none or full, got {self.recompute}")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns only the settings: other processes read the model themselves."""
+        """Returns only the settings, to pickle: other processes read the model themselves."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def check(self) -> None:
-        """Raises InputError if the model, its files or the settings are inconsistent."""
+        """Raises InputError if the model cannot be cut, or a file or a setting is invalid.
+
+        Reads the configuration, opens the weight files, and creates a microbatch of tokens.
+        """
         self.length, self.files  # noqa: B018
         self.batch(0, 1)
         if self.eval_data is not None:
@@ -82,14 +88,17 @@ class HuggingFace:
 
     @cached_property
     def skeleton(self) -> Skeleton:
-        """The model without its weights. Raises InputError if it cannot be cut."""
+        """The whole model on ``meta``, without weights. Raises InputError if it cannot be cut."""
         kernels = {"attn_implementation": self.attention, "experts_implementation": self.experts}
         asked = {key: value for key, value in kernels.items() if value is not None}
         return read_skeleton(self._config, self.name, asked)
 
     @cached_property
     def files(self) -> list[Path]:
-        """The model's files of weights; empty if weights are initialized randomly."""
+        """The model's weight files; an empty list if weights are to be initialized randomly.
+
+        Raises InputError as :func:`.weights.files_of`.
+        """
         config = self._config
         alone = config == Path(self.path).expanduser()
         return [] if alone else weights.files_of(config.parent, self.name)
@@ -107,7 +116,7 @@ class HuggingFace:
 
     @cached_property
     def _tokens(self) -> tuple[Tokens, Tokens]:
-        """The tokens for training and those for evaluation."""
+        """Two sources of tokens: for training and for evaluation."""
         tokenizer = self._config.parent / TOKENIZER
         vocabulary = self.skeleton.model.config.vocab_size
         return (
@@ -117,7 +126,7 @@ class HuggingFace:
 
     @cached_property
     def length(self) -> int:
-        """Tokens per sequence. Raises InputError if the model has fewer positions."""
+        """Tokens per sequence. Raises InputError if it is more than the model's maximum."""
         most: int | None = getattr(self.skeleton.model.config, "max_position_embeddings", None)
         if self.seq is not None and most is not None and self.seq > most:
             raise InputError(
@@ -127,9 +136,10 @@ class HuggingFace:
         return self.seq or min(LENGTH, most or LENGTH)
 
     def named_layers(self) -> Sequence[tuple[Layer, Callable[[], nn.Module]]]:
-        """Returns the layers between which the model can be cut.
+        """Returns the layers in forward order, each with a function that creates its module.
 
-        These are the part before the decoder layers, each decoder layer, and the part after them.
+        The first is ``embedding`` (all before the decoder layers), then each decoder layer follows,
+        and the last is ``head``. The model can be cut between any two of them.
         """
         found, block = self.skeleton, partial(Block, again=self.recompute == "full")
         parts: list[tuple[Layer, Callable[..., Part]]] = [
@@ -143,9 +153,11 @@ class HuggingFace:
         ]
 
     def _layer(self, make: Callable[..., Part], units: Sequence[str], place: int) -> Part:
-        """Returns the module of ``units`` with its weights.
+        """Returns a layer's module with its weights, loaded or initialized.
 
-        The underlying model contains only these units and those that share weights with them.
+        ``make``: the module's class. ``units``: names of the model's modules that the layer
+        consists of. ``place``: the layer's number. Only weights of these units, and of units that
+        share weights with them, are created; on the device ``meta``, none.
         """
         found = self.skeleton
         tied = {
@@ -163,7 +175,10 @@ class HuggingFace:
         return make(part, found, units)
 
     def tied_layers(self) -> Sequence[Sequence[tuple[str, str]]]:
-        """Returns the parameters that several layers share, such as embedding and head."""
+        """Returns groups of (layer name, parameter name in the layer) that are one parameter.
+
+        An example is the weight that the embedding and the head share.
+        """
         layers = [layer for layer, _ in self.named_layers()]
         return tuple(
             tuple(
@@ -173,17 +188,24 @@ class HuggingFace:
         )
 
     def layer_names(self) -> Callable[[Layer, str], str]:
-        """Returns the function that names a layer's parameters: they have the model's names."""
+        """Returns a function of (layer, parameter name in it) that returns the name in the model.
+
+        That is the parameter name itself, as layers use the model's names.
+        """
         return lambda layer, name: name
 
     def names(self, count: int) -> ModelNames:
-        """Returns the function that names the parameters of ``count`` stages in the model."""
+        """Returns a function of (stage, parameter name in it) that returns the name in the model.
+
+        ``count``: the number of stages into which the model is cut.
+        """
         return self._even(count).names(count)
 
     def _even(self, count: int) -> LayeredSource:
-        """Returns the model cut nearly evenly into ``count`` stages.
+        """Returns the model cut into ``count`` stages with nearly equal numbers of decoder layers.
 
-        Larger stages come first, as the last stage also contains the head.
+        Stages with one layer more come first, as the last stage also contains the head. Raises
+        InputError if there are more stages than decoder layers.
         """
         blocks = self.skeleton.blocks
         if not 1 <= count <= len(blocks):
@@ -198,20 +220,21 @@ class HuggingFace:
         return LayeredSource(self, tuple(parts))
 
     def stages(self, count: int) -> Sequence[Stage]:
-        """Returns the functions that create the stages.
+        """Returns ``count`` functions that create the modules of nearly equal stages.
 
         Raises InputError if there are more stages than decoder layers.
         """
         return self._even(count).stages(count)
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        """Returns the parameters that several of these stages share."""
+        """Returns groups of (stage, parameter name) that are one tied parameter."""
         return self._even(count).tied(count)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Returns the model's own loss: the mean cross-entropy of the next token.
+        """Returns the model's own loss, the mean cross-entropy of the next token, a scalar.
 
-        ``output``: logits (B, T, V). ``target``: labels (B, T), which the model shifts.
+        ``output``: logits (batch, length, vocabulary). ``target``: the same tokens as the input
+        (batch, length); the model itself shifts them by one position.
         """
         model = self.skeleton.model
         vocabulary = model.config.vocab_size
@@ -219,13 +242,16 @@ class HuggingFace:
         return loss
 
     def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Returns the tokens (B, T) of one step, one tensor per microbatch; also used as labels."""
+        """Returns inputs and targets of one step, which are the same tokens.
+
+        Each is one tensor (micro_batch, length) per microbatch. Raises InputError for invalid data.
+        """
         return self._microbatches(self._tokens[0], step, microbatches)
 
     def eval_batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Returns tokens that are the same for every step.
+        """Returns inputs and targets of an evaluation, as :meth:`batch`; equal for each ``step``.
 
-        Raises InputError if ``data`` is given without ``eval_data``.
+        Raises InputError if ``data`` is given without ``eval_data``, or for invalid data.
         """
         if self.data is not None and self.eval_data is None:
             raise InputError(f"{self.name}: eval_data: missing; expected a file, as data is one")
@@ -239,10 +265,10 @@ class HuggingFace:
         return parts, parts
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Returns AdamW without weight decay."""
+        """Returns AdamW for ``parameters``, with learning rate ``lr`` and without weight decay."""
         return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=0.0)
 
 
 def _within(name: str, modules: Sequence[str]) -> bool:
-    """Whether a parameter with this name is in one of the modules."""
+    """Whether the parameter ``name`` is in one of ``modules``; all are names in the model."""
     return any(name.startswith(f"{module}.") for module in modules)

@@ -1,6 +1,6 @@
-"""The layers of a Hugging Face model as modules: before, within and after the decoder layers.
+"""The layers of a Hugging Face model as modules: embedding, decoder layers and head.
 
-Their parameters have the model's own names.
+Their parameters have the same names as in the whole model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from .skeleton import Skeleton, capture, hidden_of, with_hidden
 
 
 class Part(nn.Module):
-    """Contains modules of ``model`` under their names there; other modules are not registered."""
+    """A module that contains some modules of ``model``, registered under their names in it.
+
+    ``names``: the names of these modules, such as ``model.layers.0``.
+    """
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
         super().__init__()
@@ -30,9 +33,10 @@ class Part(nn.Module):
             place.add_module(last, model.get_submodule(name))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Part:
-        """Converts as any module, but keeps the dtype of non-persistent buffers.
+        """Converts tensors by ``fn`` as any module does, but keeps non-persistent buffers' dtype.
 
-        For example, the frequencies of rotary embeddings, as in a model created in that dtype.
+        An example are the frequencies of rotary embeddings. They are then as in a model that was
+        created in the new dtype.
         """
         kept = [
             (module, name, module._buffers[name])
@@ -48,9 +52,10 @@ class Part(nn.Module):
 
 
 class Around(Part):
-    """The part before or after the layers, run by the ``forward`` of the whole model.
+    """The part before or after the decoder layers, run by the ``forward`` of the whole model.
 
-    ``prepare`` modifies the model for that; its result is returned by :meth:`whole`.
+    ``prepare``: a function that modifies ``model`` so that its ``forward`` runs only this part;
+    :meth:`whole` returns its result. ``names``: the modules of this part.
     """
 
     def __init__(
@@ -62,14 +67,21 @@ class Around(Part):
         self._others = tuple(module for module in model.modules() if module not in own)
 
     def whole(self) -> tuple[Any, Any]:
-        """Returns the model, in this module's mode for its dropout, and ``prepare``'s result."""
+        """Returns the whole model, as ``prepare`` modified it, and the result of ``prepare``.
+
+        First sets all modules of the model to training or evaluation mode as this part is, as the
+        model itself may apply dropout.
+        """
         for module in self._others:
             module.training = self.training
         return self._whole
 
 
 class Embedding(Around):
-    """From tokens (batch, length) to hidden states (batch, length, width)."""
+    """The part before the decoder layers: maps tokens (batch, length) to hidden states.
+
+    Hidden states are (batch, length, width).
+    """
 
     def __init__(self, model: nn.Module, skeleton: Skeleton, names: Sequence[str]) -> None:
         super().__init__(model, names, skeleton.filled)
@@ -80,7 +92,10 @@ class Embedding(Around):
 
 
 class Block(Part):
-    """A decoder layer on hidden states. ``again``: it is recomputed in its backward."""
+    """A decoder layer: maps hidden states (batch, length, width) to hidden states.
+
+    ``names``: only its name. ``again``: save only its input, and recompute it in the backward.
+    """
 
     def __init__(
         self, model: nn.Module, skeleton: Skeleton, names: Sequence[str], *, again: bool = False
@@ -108,7 +123,10 @@ class Block(Part):
 
 
 class Head(Around):
-    """From hidden states to logits (batch, length, vocabulary)."""
+    """The part after the decoder layers: maps hidden states to logits.
+
+    Logits are (batch, length, vocabulary).
+    """
 
     def __init__(self, model: nn.Module, skeleton: Skeleton, names: Sequence[str]) -> None:
         super().__init__(model, names, skeleton.headed)

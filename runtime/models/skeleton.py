@@ -3,9 +3,9 @@
     tokens ─▶ embed_tokens, rotary_emb │ layers.0 │ layers.1 │ ... │ norm, lm_head ─▶ logits
               before                   │ blocks                    │ after
 
-The model's own ``forward`` runs on each rank, with substitutes for its layers that record the
-arguments of their calls: positions, rotary embeddings, masks. These depend only on the shape of the
-tokens.
+Each rank runs the ``forward`` of the whole model with substitutes for the decoder layers, which
+record the arguments with which the model calls each layer: positions, rotary embeddings, masks.
+Except for the hidden states, these depend only on the shape of the tokens.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ Shape: TypeAlias = tuple[tuple[int, int], torch.dtype, torch.device]
 class Skeleton:
     """A causal language model on ``meta``, and the names of its parts.
 
-    ``layers``: the list of decoder layers. ``closing``: modules next to it that run after the
-    layers, in order. ``tuples``: whether a layer returns its output as a tuple.
+    ``layers``: the name of the ``nn.ModuleList`` of decoder layers. ``closing``: names of the
+    modules next to it that run after the layers, in order. ``tuples``: whether a layer returns its
+    output as a tuple. The *body* is the module that contains ``layers``; *units* are the modules
+    named by ``before`` and ``after``.
     """
 
     model: Any
@@ -46,9 +48,10 @@ class Skeleton:
 
     @classmethod
     def of(cls, model: Any, closing: Sequence[str], *, tuples: bool) -> Skeleton:
-        """Creates the skeleton of ``model``.
+        """Returns the skeleton of ``model``; its layers are found by ``num_hidden_layers``.
 
-        ``closing``: names in the module that contains the layers; missing ones are skipped.
+        ``closing``: the names, within the module that contains the list of layers, of the modules
+        that run after the layers; names that do not exist there are skipped.
         """
         count = model.config.num_hidden_layers
         parts = model.named_modules()  # outermost first
@@ -63,18 +66,18 @@ class Skeleton:
 
     @property
     def body(self) -> str:
-        """The name of the module that contains the layers."""
+        """The name of the module that contains the list of decoder layers, such as ``model``."""
         return self.layers.rpartition(".")[0]
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        """The names of the decoder layers."""
+        """The names of the decoder layers, in forward order."""
         count = len(self.model.get_submodule(self.layers))
         return tuple(f"{self.layers}.{i}" for i in range(count))
 
     @cached_property
     def before(self) -> tuple[str, ...]:
-        """The names of the modules that run before the layers."""
+        """The names of the modules in the body that run before the layers."""
         found = self._beside(self.body)
         return tuple(name for name in found if name not in self.closing)
 
@@ -82,28 +85,31 @@ class Skeleton:
     def after(self) -> tuple[str, ...]:
         """The names of the modules that run after the layers.
 
-        First the closing ones, then those outside of the body.
+        First come those of ``closing``, then all modules outside of the body, such as the head.
         """
         path = self.body.split(".")
         around = (".".join(path[:depth]) for depth in reversed(range(len(path))))
         return (*self.closing, *(name for module in around for name in self._beside(module)))
 
     def _beside(self, module: str) -> list[str]:
-        """Returns the child modules of ``module`` that do not contain the layers."""
+        """Returns the names of the children of ``module`` that do not contain the layers."""
         children = self.model.get_submodule(module).named_children()
         names = [f"{module}.{child}".lstrip(".") for child, _ in children]
         return [name for name in names if not f"{self.layers}.".startswith(f"{name}.")]
 
     @cached_property
     def ties(self) -> tuple[tuple[str, ...], ...]:
-        """Groups of names that refer to the same parameter."""
+        """Groups of names in the model that refer to the same (tied) parameter."""
         names: dict[int, list[str]] = {}
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
             names.setdefault(id(parameter), []).append(name)
         return tuple(tuple(group) for group in names.values() if len(group) > 1)
 
     def part(self, kept: Sequence[str]) -> Any:
-        """Returns a copy of the model with only these units and layers, still on ``meta``."""
+        """Returns a copy of the model, still on ``meta``, in which the other parts are removed.
+
+        ``kept``: the names of units and layers that are not replaced by ``nn.Identity``.
+        """
         every = (*self.before, *self.blocks, *self.after)
         left = [self.model.get_submodule(name) for name in every if name not in kept]
         memo: dict[int, Any] = {id(module): nn.Identity() for module in left}
@@ -113,21 +119,25 @@ class Skeleton:
         return deepcopy(self.model, memo)
 
     def filled(self, model: Any) -> StandIns:
-        """Replaces the layers of a copy of the model by substitutes, and returns these."""
+        """Replaces the layers of ``model``, a copy of the model, by substitutes; returns these."""
         stand_ins = StandIns(self.model.get_submodule(self.layers), tuples=self.tuples)
         model.set_submodule(self.layers, stand_ins.modules)
         return stand_ins
 
     def headed(self, model: Any) -> list[nn.Module]:
-        """Removes the body of a copy of the model; returns its closing modules, which run first."""
+        """Replaces the body of ``model``, a copy of the model, by one that returns its input.
+
+        Returns the body's closing modules, which must run before ``model``.
+        """
         units = [model.get_submodule(name) for name in self.closing]
         model.set_submodule(self.body, _Given())
         return units
 
     def calls(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> list[Call]:
-        """Returns the arguments of each layer's call for tokens of ``shape``, computed once.
+        """Returns the arguments with which the model calls each layer, for tokens of ``shape``.
 
-        They contain no hidden states.
+        In place of hidden states, they contain None. Computed once per shape (batch, length), dtype
+        and device.
         """
         key = (shape, dtype, device)
         if key not in self._calls:
@@ -143,7 +153,11 @@ class Skeleton:
             self._calls[key] = [with_hidden(call, None) for call in capture(*placeholder, tokens)]
 
     def _placeholder(self, dtype: torch.dtype, device: torch.device) -> tuple[Any, StandIns]:
-        """Returns the model with substitutes for layers, and zero parameters without memory."""
+        """Returns a model that can run to find the arguments of layers, and its substitutes.
+
+        Its parameters are expanded from a single zero, so they need no memory; its buffers have
+        their values.
+        """
         made = self.part((*self.before, *self.after))
         stand_ins = self.filled(made.eval())
         zero = torch.zeros((), dtype=dtype, device=device)
@@ -157,19 +171,23 @@ class Skeleton:
         return made, stand_ins
 
     def fixed_tensors(self) -> list[Tensor]:
-        """Returns the tensors in layers' arguments, which are constant for a shape of tokens."""
+        """Returns all tensors in the layers' arguments that were computed so far.
+
+        They do not change between microbatches of the same shape.
+        """
         every = [tree_leaves(call) for calls in self._calls.values() for call in calls]
         return [leaf for leaves in every for leaf in leaves if isinstance(leaf, Tensor)]
 
 
 class Reached(Exception):  # noqa: N818
-    """Raised by the last substitute layer, as nothing after it is needed."""
+    """Raised by the last substitute layer to end the ``forward``: nothing after it is needed."""
 
 
 class StandIns:
-    """Substitutes for a model's layers, in ``modules``.
+    """Substitutes for the decoder layers ``layers``, in the list ``modules``.
 
-    Each records its arguments and returns its hidden states, as a tuple if ``tuples``.
+    Each appends the arguments of its call to ``calls`` and returns its hidden states unchanged, in
+    a tuple if ``tuples``.
     """
 
     def __init__(self, layers: nn.Module, *, tuples: bool) -> None:
@@ -184,7 +202,7 @@ class _StandIn(nn.Module):
         self.__dict__["_of"] = layer, stand_ins  # not as a submodule
 
     def __getattr__(self, name: str) -> Any:
-        """Returns an attribute of the layer that the model reads, such as its kind of attention."""
+        """Returns the attribute ``name`` of the layer itself: the model may read some of them."""
         return getattr(self.__dict__["_of"][0], name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -197,23 +215,24 @@ class _StandIn(nn.Module):
 
 
 def hidden_of(call: Call) -> Any:
-    """Returns the hidden states, the first argument of a layer's call."""
+    """Returns the hidden states in the arguments of a layer's call."""
     args, kwargs = call
     return args[0] if args else kwargs["hidden_states"]
 
 
 def with_hidden(call: Call, hidden: Tensor | None) -> Call:
-    """Returns the call with other hidden states."""
+    """Returns the arguments of a layer's call with its hidden states replaced by ``hidden``."""
     args, kwargs = call
     return ((hidden, *args[1:]), kwargs) if args else ((), kwargs | {"hidden_states": hidden})
 
 
 @uncompiled
 def capture(model: Any, stand_ins: StandIns, tokens: Tensor) -> list[Call]:
-    """Returns the calls of the layers for these tokens.
+    """Runs ``model`` on ``tokens``; returns the arguments with which it calls each layer.
 
-    Raises InputError if the model computes something between its layers. While tracing, the model
-    sees ``is_compiling()`` as true and does not inspect values of masks.
+    ``stand_ins``: the substitutes for layers in ``model``. Raises InputError if the model computes
+    something between its layers. If ``tokens`` are not plain tensors, as when a graph is traced,
+    ``torch.compiler.is_compiling`` is true for the model, so that it does not inspect values.
     """
     stand_ins.calls = []
     told = patch("torch.compiler.is_compiling", lambda: True)
@@ -226,21 +245,24 @@ def capture(model: Any, stand_ins: StandIns, tokens: Tensor) -> list[Call]:
 
 
 class _Given(nn.Module):
-    """Replaces the body; returns its input."""
+    """A substitute for the body that returns its input as hidden states."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Output:
         return _Output((inputs_embeds,))
 
 
 class _Output(tuple[Tensor]):
-    """An output of the body with hidden states and nothing else."""
+    """The output of a body: only hidden states, all other attributes are None."""
 
     def __getattr__(self, name: str) -> Tensor | None:
         return self[0] if name == "last_hidden_state" else None
 
 
 def initialise(model: Any, device: torch.device | str) -> None:
-    """Initializes parameters without values, and computes buffers."""
+    """Initializes the model's parameters that were not loaded, and computes its buffers.
+
+    Buffers on ``meta`` are created on ``device``.
+    """
     for module in model.modules():
         module.__dict__.pop("_is_hf_initialized", None)
         for name, buffer in module._buffers.items():

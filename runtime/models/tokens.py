@@ -1,4 +1,4 @@
-"""Tokens to train on: random ones, or windows of a file."""
+"""Tokens to train on: random ones, or sequences from random positions of a file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from pipeloom.ir.errors import InputError
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token ids below ``vocabulary``, chosen by ``seed``; the same in every process.
+    """A source of sequences of token ids, from 0 to ``vocabulary - 1``; equal in every process.
 
-    ``data``: None for random tokens, or a file. A ``.npy`` file contains integers of any shape, a
-    ``.bin`` file 16-bit token ids (32-bit if the vocabulary needs them); both are memory-mapped.
-    Any other file is text, tokenized by ``tokenizer`` (a ``tokenizer.json``) if that exists;
-    otherwise, each byte is a token.
+    ``data``: the file with the tokens; None: they are random. A ``.npy`` file contains integers of
+    any shape, a ``.bin`` file 16-bit token ids (32-bit if ``vocabulary`` exceeds 65536); both are
+    memory-mapped. Any other file is text, tokenized by ``tokenizer`` (the path of a
+    ``tokenizer.json``) if that file exists; otherwise, each byte is a token. ``seed``: of the
+    random tokens or positions in the file.
     """
 
     data: str | None
@@ -31,9 +32,10 @@ class Tokens:
     tokenizer: Path
 
     def windows(self, step: int, rows: int, length: int) -> Tensor:
-        """Returns tokens (rows, length) of one step, from random positions of the file.
+        """Returns the tokens of one step, an integer tensor (rows, length).
 
-        Raises InputError for a file that does not fit.
+        Each row is random, or from a random position of the file. Raises InputError if the file
+        cannot be read, has fewer than ``length`` tokens, or contains one outside the vocabulary.
         """
         random = np.random.default_rng([self.seed, step])
         if self.data is None:
@@ -53,7 +55,7 @@ class Tokens:
 
     @cached_property
     def _ids(self) -> Any:
-        """The file's tokens, a 1-D array of integers."""
+        """The file's tokens, a 1-D array of integers. Raises InputError if it cannot be read."""
         path = Path(str(self.data)).expanduser()
         try:
             if path.suffix == ".npy":

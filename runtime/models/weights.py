@@ -1,4 +1,4 @@
-"""Weights of a part of a Hugging Face model: read from its files, or initialized."""
+"""Weights of a part of a Hugging Face model: loads them from files, or initializes them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ OTHERS = ("*.safetensors", "pytorch_model*.bin", "*.gguf", "*.pth")
 
 
 def files_of(folder: Path, name: str) -> list[Path]:
-    """Returns the folder's files of weights; empty if there are none.
+    """Returns the paths of the safetensors files with weights in ``folder``.
 
-    Raises InputError for weights in other formats, and for missing or unreadable files.
+    Returns an empty list if the folder contains no weights. ``name``: the model's name in error
+    messages. Raises InputError if there are only weights in other formats, and if a weight file is
+    missing or unreadable.
     """
     index = folder / MANY
     if index.is_file():
@@ -47,9 +49,11 @@ def files_of(folder: Path, name: str) -> list[Path]:
 
 
 def load(part: Any, files: list[Path], name: str) -> None:
-    """Loads only the weights of ``part``, in its own dtype.
+    """Loads the weights of ``part`` from ``files``, converted to its dtype.
 
-    Raises InputError for missing weights or other shapes.
+    ``part``: a model of ``transformers`` that contains only some of its modules. ``name``: the
+    model's name in error messages. Raises InputError if the files lack a weight of ``part`` or
+    contain it in another shape.
     """
     loading = import_module("transformers.core_model_loading")
     utils = import_module("transformers.modeling_utils")
@@ -76,7 +80,10 @@ def load(part: Any, files: list[Path], name: str) -> None:
 
 
 def draw(part: Any, seed: int) -> None:
-    """Initializes weights that were not loaded, by the model's own method."""
+    """Initializes the weights of ``part`` that are still on ``meta``, by the model's own method.
+
+    They are created on the CPU from random numbers with this ``seed``.
+    """
     made: dict[int, nn.Parameter] = {}  # by id, so that tied parameters stay tied
     for module in part.modules():
         for key, parameter in module._parameters.items():

@@ -1,1 +1,1 @@
-"""The end of a step: averaging, norm, clipping, optimizers."""
+"""The end of a step: sums and averages of gradients, their norm, clipping, optimizers."""

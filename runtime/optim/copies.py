@@ -1,8 +1,9 @@
 """Checks that copies of parameters on several processes start equal and get equal gradients.
 
-Nothing sums or averages them over tensor-parallel processes, so a difference would persist. Causes
-are a stage initialized with other random numbers, a shard that is not declared as one, and a
-normalization layer that sees part of a sequence, so its gradients are parts of a sum.
+The pipeline neither sums nor averages the gradients of copies over tensor-parallel processes, so a
+difference would persist. Causes are a stage initialized with other random numbers, a shard that is
+not declared as one, and a normalization layer that sees only a part of each sequence, so that its
+gradient on one process is only a part of a sum.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from .shard_squares import Processes, processes_of, unlike
 Named: TypeAlias = tuple[int, str]  # a stage, and a parameter's name in it
 Summary: TypeAlias = tuple[tuple[int, ...], float] | None  # shape and norm of a tensor
 START, GRADIENT = 1e-6, 1e-3  # relative tolerances: for initial values, for gradients
-NEGLIGIBLE = 1e-6  # relative to the largest gradient's norm; may be rounding
+NEGLIGIBLE = 1e-6  # times the largest norm of a gradient: such differences may be rounding errors
 
 
 def _summary(tensor: Tensor | None) -> Summary:
-    """Returns a fingerprint of a tensor."""
+    """Returns the local part's shape and norm, by which copies are compared; None for None."""
     if tensor is None:
         return None
     here = reals(local(tensor.detach()))
@@ -37,7 +38,10 @@ def _summary(tensor: Tensor | None) -> Summary:
 
 
 def _alike(one: Summary, other: Summary, rel: float, least: float) -> bool:
-    """Whether both are equal; a norm that is not finite counts as equal to any."""
+    """Whether two tensors have equal shapes and norms within ``rel``, or both are None.
+
+    Norms that differ by at most ``least`` are equal, as is any norm to one that is not finite.
+    """
     if one is None or other is None or one[0] != other[0]:
         return one is other
     norms = one[1], other[1]
@@ -45,7 +49,11 @@ def _alike(one: Summary, other: Summary, rel: float, least: float) -> bool:
 
 
 class CopiesCheck:
-    """Compares ``copies`` between the processes of each of ``groups``; all of them call it."""
+    """Compares ``copies`` between the processes of each of ``groups``.
+
+    ``copies``: this process's parameters of which each process of all groups has a copy. All
+    processes of the groups call the methods at the same time.
+    """
 
     def __init__(
         self, copies: Mapping[Named, nn.Parameter], groups: Sequence[dist.ProcessGroup]
@@ -54,9 +62,9 @@ class CopiesCheck:
         self._seen: set[int] = set()
 
     def values(self) -> str | None:
-        """Returns an error message if a parameter's initial values differ or it is missing on some.
+        """Returns an error message about the first parameter whose copies differ, else None.
 
-        Returns None if all agree.
+        Copies differ if their initial values do, or if a process has none.
         """
         found = self._differing({n: _summary(p) for n, p in self._copies.items()}, START, 0.0)
         if found is None:
@@ -68,9 +76,9 @@ class CopiesCheck:
         )
 
     def gradients(self, stage: int) -> None:
-        """Compares the gradients of a stage's copies, only in the first step.
+        """Raises InputError if the gradients of a stage's copies differ between processes.
 
-        Raises InputError if they differ.
+        Compares them only at the first call for the stage, which is in the first step.
         """
         if stage in self._seen:
             return
@@ -88,8 +96,11 @@ class CopiesCheck:
     def _differing(
         self, own: Mapping[Named, Summary], rel: float, least: float
     ) -> tuple[Named, Processes] | None:
-        """Returns the first parameter that differs, and the processes that it differs between."""
+        """Returns the first parameter that differs, with the processes of that group; else None.
+
+        ``own``: the summaries of this process. ``rel`` and ``least``: see :func:`_alike`.
+        """
         alike = partial(_alike, rel=rel, least=least)
-        # in all groups, as others wait there
+        # compare in all groups even after a difference, as the other processes wait there
         found = [(unlike(own, group, alike), processes_of(group)) for group in self._groups]
         return next(((key, processes) for key, processes in found if key is not None), None)

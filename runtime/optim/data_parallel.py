@@ -24,22 +24,23 @@ _Arrival: TypeAlias = "torch.futures.Future[tuple[float, float]] | None"
 
 
 class Averaging:
-    """Averages the replicas' gradients, one message per stage.
+    """Averages gradients over the replicas of the pipeline, by one all-reduce per stage.
 
-    ``average`` starts a stage's message; before ``step``, all are waited for. A parameter of
-    several stages is averaged with the last one that the program averages.
+    The program's instruction ``average`` starts the all-reduce of a stage (:meth:`begin`); before
+    the first ``step``, all are waited for (:meth:`finish`). A parameter that several stages share
+    is averaged with the last of these stages that the program averages.
 
-    ``group``: the processes with this rank in all replicas. If ``starts`` (the stages have not
-    trained yet), their parameters and buffers are set to the first replica's. ``axes``: the axes
-    over which each parameter is sharded, by its id. If each process of the group has its own part
-    of a parameter, as for experts, the gradients already include all replicas' microbatches and
-    are only divided.
+    ``group``: the processes with this rank in all replicas. ``axes``: the axes over which each
+    parameter is sharded, by the parameter's ``id``. If each process of the group has its own part
+    of a parameter, as for experts, the gradient already includes the microbatches of all replicas;
+    it is only divided by their number. ``starts``: set the stages' parameters and buffers to those
+    of the first replica, as the stages have not been trained yet.
 
-    On a CPU, the limit for an average is the option ``timeout``; a fault of another replica ends
-    it earlier. On GPUs, the group's timeout applies.
+    On a CPU, an average may take as long as the option ``timeout``; an error of another replica
+    ends the wait earlier. On GPUs, the timeout of the group applies.
 
-    ``spans``: on a CPU, start and end of each stage's average in the last step, in seconds of
-    ``time.perf_counter``; not for sharded stages.
+    ``spans``: on a CPU, start and end of each stage's all-reduce in the last step, in seconds of
+    ``time.perf_counter``; without stages wrapped in ``fully_shard``.
     """
 
     def __init__(
@@ -78,26 +79,31 @@ class Averaging:
                 start_equal(list(named.values()), group)
 
     def trained(self) -> list[str]:
-        """Returns the names of the copied parameters that are trained now."""
+        """Returns the names of the parameters of this rank that now require gradients.
+
+        Parameters of which each replica has its own part, as of experts, are left out.
+        """
         return [name for name, parameter in self._copies if parameter.requires_grad]
 
     def start(self) -> None:
-        """Prepares accumulated gradients of parameters that are only divided.
+        """Prepares a step, for parameters whose gradients are only divided, as for experts.
 
-        They are multiplied by the number of replicas, which the division then reverses.
+        Multiplies their accumulated gradients by the number of replicas, as the division at the end
+        of the step will apply to these gradients as well.
         """
         for parameter in (p for stage in self._own for p in self._trained(stage)):
             if id(parameter) in self._apart and parameter.grad is not None:
                 parameter.grad.mul_(self._group.size())
 
     def begin(self, stage: int) -> None:
-        """Starts averaging the stage's gradients, which are complete.
+        """Starts averaging the gradients of ``stage``, after its last backward.
 
-        Returns at once, except for shards on a CPU. Raises ConnectionError there if another
-        replica fails or does not come in time.
+        Does not wait for the average. But for a stage wrapped in ``fully_shard`` on a CPU, first
+        waits until all replicas have called it, and raises ConnectionError if one of them fails or
+        does not call it within the timeout.
         """
         if stage in self._sharded:
-            if self._context.device.type == "cpu":  # torch's own wait notices neither
+            if self._context.device.type == "cpu":  # torch's wait notices no fault or timeout
                 what = f"averaging the gradients of stage {stage} over the replicas"
                 summed(self._context, 0.0, self._group, what)
             self._sharded[stage].reduce(self._context.options.sum_dtype)
@@ -105,7 +111,7 @@ class Averaging:
             self._send(stage)
 
     def finish(self) -> None:
-        """Waits until all averages have arrived."""
+        """Waits for the averages of all stages, and writes them into the gradients."""
         for stage, work, take, arrival in self._under_way:
             wait(self._context, work, f"the average of stage {stage} over the replicas")
             take()
@@ -116,7 +122,10 @@ class Averaging:
             sharded.finish()
 
     def _trained(self, stage: int) -> list[nn.Parameter]:
-        """Returns the parameters averaged with the stage; the same in all replicas."""
+        """Returns the trained parameters that are averaged with the stage.
+
+        They are the same in all replicas.
+        """
         return [p for p in self._own[stage] if p.requires_grad]
 
     @torch.no_grad()
@@ -145,7 +154,11 @@ class Averaging:
         self._under_way.append((stage, work, take, arrival))
 
     def _check_alike(self, stage: int, named: Mapping[str, Tensor]) -> None:
-        """Raises InputError on all replicas if their tensors of a stage differ in shape or kind."""
+        """Raises InputError on all replicas if their tensors of ``stage`` do not match.
+
+        ``named``: this replica's parameters and buffers, by name. Names, shapes, dtypes and
+        ``requires_grad`` must be equal.
+        """
         own = {n: (local(t).shape, t.dtype, t.requires_grad) for n, t in named.items()}
         name = unlike(own, self._group)
         if name is not None:
@@ -158,7 +171,10 @@ class Averaging:
 
 @torch.no_grad()
 def start_equal(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
-    """Sets the tensors to those of the group's first process; all of them call it."""
+    """Overwrites ``tensors`` with those of the first process of ``group``.
+
+    All processes of the group call it, with tensors of equal shapes and dtypes in the same order.
+    """
     for tensor in map(local, tensors):
         value = tensor.detach().contiguous()
         dist.broadcast(value, group=group, group_src=0)
@@ -168,9 +184,10 @@ def start_equal(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
 def make_averaging(
     context: RankContext, axes: Mapping[int, Axes], *, starts: bool
 ) -> Averaging | None:
-    """Returns the averaging over a rank's data group; None without replicas.
+    """Returns the averaging over the option ``data_group``; None without this option.
 
-    Raises InputError if only one of the program and the options has data parallelism.
+    ``axes`` and ``starts``: see :class:`Averaging`. Raises InputError if the program averages and
+    there is no ``data_group``, or the other way around.
     """
     program, group = context.program, context.options.data_group
     if group is None and averaged(program, context.role.rank):
@@ -185,9 +202,11 @@ def make_averaging(
 
 
 def _is_apart(where: str, parameter: nn.Parameter, shards: Axes, group: dist.ProcessGroup) -> bool:
-    """Whether each process of the data group has its own part of the parameter.
+    """Whether each process of the data group ``group`` has its own part of ``parameter``.
 
-    Raises InputError if only some of them have.
+    If not, each has a copy. Raises InputError if the parameter is sharded over only some of these
+    processes, or if it is a DTensor with copies on several of them. ``where``: the parameter's name
+    in the message. ``shards``: the axes over which it is sharded.
     """
     me, data = {dist.get_rank()}, {*processes_of(group)}
     sharded, copied = {*chain(*shards)}, {*chain(*(mesh_axes(parameter).keys() - shards))}

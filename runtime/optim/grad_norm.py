@@ -1,7 +1,8 @@
-"""The norm of all ranks' gradients, and how it decides about a step.
+"""The norm of all ranks' gradients, which determines whether and how the optimizers step.
 
-The ranks' parts are always added in the same order (:func:`~pipeloom.ir.model.transfers.stepping`),
-so gathering and relaying give the same bits on every rank.
+The ranks' sums of squares are always added in the same order
+(:func:`~pipeloom.ir.model.transfers.stepping`), so every rank gets the same bits, both if the sums
+are gathered by an all-reduce and if they are relayed from rank to rank.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ..transport import Handle, Routes, Transport
 
 @dataclass(frozen=True, slots=True)
 class GlobalNorm:
-    """``norm``: of all gradients as one vector. ``most``: its limit (inf: none).
+    """The ``norm`` of all gradients as one vector, and its limit ``most`` (inf: no limit).
 
     As in ``torch.nn.utils.clip_grad_norm_``, gradients are scaled by ``most / (norm + 1e-6)`` if
     that is below 1. A step whose norm is NaN or Inf is skipped.
@@ -44,12 +45,15 @@ class GlobalNorm:
 
     @property
     def plain(self) -> bool:
-        """Whether the optimizers step with unchanged gradients."""
+        """Whether the optimizers step, and with gradients that are not clipped."""
         return self.finite and self.norm + 1e-6 <= self.most
 
 
 class GatheredNorm:
-    """A sum of one value per rank by one all-reduce, for which all ranks wait."""
+    """Sums one value per rank by one all-reduce, for which all ranks wait.
+
+    ``order``: all ranks, in the order in which their values are added; ``add`` returns the total.
+    """
 
     last = True
 
@@ -67,11 +71,13 @@ class GatheredNorm:
 
 
 class NormRelay:
-    """A sum of one value per rank by messages along ``order``; the verdict returns in reverse.
+    """Sums one value per rank by messages from rank to rank along ``order``.
 
-    ``add`` returns the sum of the ranks so far, which is the total if ``last``. ``total`` waits
-    for the total; it is called once after each ``add``. ``transport`` carries nothing else. Each
-    message is waited for before the next one between the same ranks is sent.
+    The last rank thus gets the total, and sends it back in reverse order. ``add`` adds this rank's
+    value and returns the sum of the ranks up to this one in ``order``; ``last``: whether that is
+    the total. ``total`` waits for the total and returns it; it is called once after each ``add``.
+    ``transport`` carries no other messages. A rank waits for each message before it sends the next
+    one to the same rank.
     """
 
     def __init__(self, transport: Transport, order: Sequence[int], device: torch.device) -> None:
@@ -97,7 +103,7 @@ class NormRelay:
         return self._sum
 
     def close(self) -> None:
-        """Closes the connections; all ranks call it."""
+        """Closes the transport; all ranks call it."""
         for handle, _ in self._sent.values():
             handle.wait()
         self._transport.close()
@@ -115,12 +121,12 @@ class NormRelay:
 
 
 def make_norm_sum(context: RankContext) -> tuple[GatheredNorm | NormRelay | None, Call]:
-    """Returns the sum over ranks for the norm, and the function that closes its connections.
+    """Returns the object that sums the ranks' squares for the norm, and a function to close it.
 
-    It adds the sums of squares of the ranks that own stages; None if no norm is needed. A gathered
-    sum is available on all ranks (the loss scale depends on it), a relayed one only on the owners,
-    by separate connections. All ranks call the closing function. Raises InputError if no optimizer
-    uses the norm, or if it would come too late.
+    If the program relays norms, the object is a :class:`NormRelay` on ranks that own stages, and
+    None on others. Otherwise it is a :class:`GatheredNorm`, whose total all ranks know, as the loss
+    scale depends on it. If no norm is needed, it is None. All ranks call both this function and the
+    returned one. Raises InputError as :func:`check_norm_options`.
     """
     options, device = context.options, context.device
     if not options.needs_norm:
@@ -142,7 +148,12 @@ def make_norm_sum(context: RankContext) -> tuple[GatheredNorm | NormRelay | None
 def check_norm_options(
     program: Program, most: float | None, optimizer: MakeOptimizer | None
 ) -> None:
-    """Raises InputError if no optimizer uses the norm, or if it would come too late."""
+    """Raises InputError if the optimizer steps of ``program`` cannot depend on the norm.
+
+    That is, if there is no optimizer, if a rank still computes or communicates after its first
+    step, so that not all gradients are known before it, or if the maximum norm ``most`` (the option
+    ``clip_grad_norm``) is not positive.
+    """
     name = "loss_scale" if most is None else "clip_grad_norm"
     if most is not None and not most > 0:
         raise InputError(f"clip_grad_norm: expected more than 0, got {most}")

@@ -1,14 +1,17 @@
-"""Shards over pipelines side by side: which parameters are shards, and who sums their squares.
+"""Parameters sharded over several pipelines: which they are, and which processes sum their squares.
+
+The pipelines run side by side, each with a shard of some parameters (tensor or expert parallelism):
+the option ``norm_groups`` names the shards and the process groups that have them.
 
 ::
 
     2 ranks x 2 shards, norm_groups={"*.up.weight": row}:
 
               pipeline 0   pipeline 1
-    rank 0        0 <---------> 1       sum over the shards, averaged over copies of all else
+    rank 0        0 <---------> 1       squares: sum over shards, average over copies of all else
     rank 1        2 <---------> 3       the same
                   |             |
-               judged        judged     by one norm, with the same bits
+                 norm          norm     of all gradients of the model, with the same bits
 
 Gradients of parameters that are not shards are equal in all pipelines up to rounding. They are
 included in the same sum, so that all pipelines make the same decision about a step.
@@ -46,9 +49,10 @@ from .shard_squares import (
 
 
 def numbered(norm_groups: NormGroups) -> dict[str, int]:
-    """Returns the index of each pattern's group among the distinct groups, in order.
+    """Returns, for each pattern, the index of its process group among the distinct groups.
 
-    Raises InputError for a value that is no process group.
+    This can be compared between ranks, whose groups are different objects. Raises InputError if a
+    value is not a process group that contains this process.
     """
     for pattern, group in norm_groups.items():
         if not isinstance(group, dist.ProcessGroup):
@@ -61,9 +65,11 @@ def numbered(norm_groups: NormGroups) -> dict[str, int]:
 
 
 def shard_axes(context: RankContext, modules: Mapping[int, nn.Module]) -> dict[int, Axes]:
-    """Returns the axes over which each parameter of this rank's ``modules`` is sharded, by its id.
+    """Returns the axes over which each parameter of this rank's ``modules`` is sharded.
 
-    All ranks call it. Raises InputError for patterns that do not fit their parameters.
+    Keys are the parameters' ``id``; an axis is a tuple of global ranks. All ranks call it. Raises
+    InputError if a pattern of ``norm_groups`` matches no parameter of any rank, or a DTensor that
+    is already sharded over the pattern's group.
     """
     parameters = _named(modules)
     patterns = {p: processes_of(g) for p, g in (context.options.norm_groups or {}).items()}
@@ -83,11 +89,11 @@ def shard_axes(context: RankContext, modules: Mapping[int, nn.Module]) -> dict[i
 def named_axes(
     stage: int, name: str, patterns: Mapping[str, Processes], mesh: Collection[int]
 ) -> Axes:
-    """Returns the groups of all patterns that match the parameter.
+    """Returns the process groups of all ``patterns`` that match the parameter's name.
 
-    A group within another one of them counts no more. ``mesh``: the processes of the parameter's
-    mesh. Raises InputError if a group contains several of them, as the norm of a DTensor already
-    includes its shards.
+    Groups that are subsets of another matching group are left out. ``mesh``: all processes of the
+    parameter's mesh, if it is a DTensor. Raises InputError if a group contains several of these, as
+    the norm of a DTensor already includes its shards.
     """
     found = {pattern: own for pattern, own in patterns.items() if fnmatchcase(name, pattern)}
     for pattern, own in found.items():
@@ -102,10 +108,12 @@ def named_axes(
 def make_norm_squares(
     context: RankContext, modules: Mapping[int, nn.Module], axes: Mapping[int, Axes]
 ) -> tuple[Squares, CopiesCheck | None]:
-    """Returns the function that sums squares of gradients over shards, and the check of copies.
+    """Returns the function that computes the sum of squares of gradients, and the check of copies.
 
-    The check is None if no other process has copies. ``axes``: see :func:`shard_axes`. Raises
-    InputError on all ranks if copies differ.
+    The function includes the shards of other processes. The check is None if other processes have
+    neither shards nor copies of this rank's parameters, if the option ``check`` is off, or if there
+    is no optimizer. ``axes``: the result of :func:`shard_axes`. All ranks call it. Raises
+    InputError on all ranks if the initial values of copies differ.
     """
     options, parameters = context.options, _named(modules)
     groups = {processes_of(group): group for group in (options.norm_groups or {}).values()}
@@ -133,11 +141,12 @@ def _named(modules: Mapping[int, nn.Module]) -> dict[Named, nn.Parameter]:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One process in relation to all others; ``rank`` is its rank in its ``pipeline``.
+    """The process groups to which one process belongs; each is a tuple of global ranks.
 
-    ``data``: its data group. ``meshes``: the groups along each dimension of its DTensors' meshes.
-    ``groups``: its norm groups, None if not given. ``needs_norm``: whether its steps depend on the
-    norm.
+    ``pipeline``: the processes of its pipeline, in which it has the rank ``rank``. ``data``: its
+    data group, empty if there is none. ``meshes``: the groups along the dimensions of its DTensors'
+    meshes. ``groups``: those of the option ``norm_groups``, None if that is not given.
+    ``needs_norm``: whether its optimizer steps depend on the norm.
     """
 
     rank: int
@@ -149,10 +158,11 @@ class Side:
 
 
 def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]) -> bool:
-    """Raises InputError if pipelines side by side would compute different or wrong norms.
+    """Raises InputError if the pipelines of all processes would compute different or wrong norms.
 
-    All processes of ``torch.distributed`` call it and get the same result. Returns whether this
-    pipeline's parameters may be shards that no group, DTensor or option reveals.
+    Returns whether plain parameters of this pipeline may be shards. That is, if there are other
+    pipelines that no mesh, data group or norm group joins to it, and ``norm_groups`` is not given.
+    All processes of ``torch.distributed`` call it.
     """
     norm_groups, group, data_group = options.norm_groups, options.group, options.data_group
     if group is None and not norm_groups:
@@ -170,9 +180,10 @@ def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]
 
 
 def check_sides(sides: Sequence[Side]) -> bool:
-    """Raises InputError if the ``sides`` of all processes, in order, are inconsistent.
+    """Raises InputError if the groups of the processes are inconsistent.
 
-    Returns whether there are pipelines that nothing connects.
+    ``sides``: of all processes, by global rank. Returns whether there are pipelines that no mesh,
+    data group or norm group joins.
     """
     for process, side in enumerate(sides):
         for mesh in side.meshes:
@@ -215,9 +226,10 @@ def _check_group(sides: Sequence[Side], process: int, number: int, group: Proces
 
 
 def _check_grids(sides: Sequence[Side]) -> None:
-    """Raises InputError unless the groups of each process form a grid.
+    """Raises InputError unless the meshes and norm groups of each process form a grid.
 
-    Consecutive sums over its groups must include every process connected by them.
+    Then sums over the groups, one after the other, include each process exactly once of those that
+    the groups join.
     """
     own = [widest([*{*side.meshes, *(side.groups or ())}]) for side in sides]
     for joint in joined(dict.fromkeys(axis for axes in own for axis in axes)):

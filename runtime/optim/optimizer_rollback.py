@@ -1,8 +1,8 @@
-"""An optimizer whose step can be undone, bit for bit.
+"""An optimizer whose last step can be undone, bit for bit.
 
-Before a step, everything that it changes is copied: parameters, ``state`` and the values of
-``param_groups``, which is all that an optimizer's ``state_dict`` contains. This works for any
-optimizer; the price is a second copy of its parameters and its state.
+Before a step, everything that it changes is copied: the parameters, the optimizer's ``state`` and
+the values of ``param_groups``, which is all that an optimizer's ``state_dict`` contains. This works
+for any optimizer; the cost is the memory of a second copy of its parameters and its state.
 """
 
 from __future__ import annotations
@@ -17,19 +17,23 @@ from .optimizer_state import equal
 
 
 class RevertibleOptimizer:
-    """Steps ``optimizer`` so that the last step can be undone, or postpones a step."""
+    """Steps ``optimizer`` in such a way that the last step can be undone, or postpones a step.
+
+    For each training step, :meth:`step` or :meth:`hold` is called. If it turns out to be wrong,
+    :meth:`undo` and then :meth:`redo` follow.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
-        self._tensors: list[tuple[Tensor, Tensor]] = []  # parameters and gradients, with copies
-        self._state: dict[Any, dict[Any, tuple[Any, Any]]] | None = None  # likewise; None: no step
+        self._tensors: list[tuple[Tensor, Tensor]] = []  # (parameter or gradient, its copy)
+        self._state: dict[Any, dict[Any, tuple[Any, Any]]] | None = None  # None: no step
         self._groups: list[dict[str, Any]] = []
         self._stepped: list[dict[str, Any]] = []
         self._since: list[dict[str, Any]] = []
         self._writes_gradients: bool | None = None  # None: unknown before the first step
 
     def hold(self) -> None:
-        """Postpones the step to :meth:`redo`, which uses the options of that time."""
+        """Does not step now, but remembers the current options (``lr`` etc.) for :meth:`redo`."""
         self._tensors, self._state = [], None
         self._groups = self._stepped = self._options()
 
@@ -55,9 +59,9 @@ class RevertibleOptimizer:
 
     @torch.no_grad()
     def undo(self) -> None:
-        """Restores the state before the step, with gradients and options.
+        """Restores parameters, optimizer state, gradients and options as before the last step.
 
-        :meth:`redo` must be called next.
+        Remembers options that were changed since that step; :meth:`redo` must be called next.
         """
         self._since = [
             {k: v for k, v in new.items() if k not in old or not equal(v, old[k])}
@@ -77,13 +81,16 @@ class RevertibleOptimizer:
                 state[owner][key] = value.copy_(copied) if isinstance(value, Tensor) else copied
 
     def redo(self, *, steps: bool) -> None:
-        """Steps again if ``steps``; then restores options that were set after the first step."""
+        """Steps again if ``steps``, with the current gradients and the options of the first step.
+
+        Then sets the options that were changed between the first step and :meth:`undo` again.
+        """
         if steps:
             self._optimizer.step()
         self._set(self._since)
 
     def _options(self) -> list[dict[str, Any]]:
-        """Returns a copy of each group without its parameters."""
+        """Returns a copy of each of the optimizer's ``param_groups``, without ``params``."""
         return [
             {key: _copy(value) for key, value in group.items() if key != "params"}
             for group in self._optimizer.param_groups

@@ -1,10 +1,11 @@
-"""An optimizer's state by parameter names, flat: ``state.NAME.exp_avg``, ``param_groups.NAME.lr``.
+"""An optimizer's state as a flat dict, by parameter names.
 
-The format is that of torch.distributed.checkpoint.state_dict with
-``flatten_optimizer_state_dict``. It is independent of which parameters an optimizer has, and in
-which groups, so it fits any cut of the model. torch's own functions create missing state by a step
-with gradients of 0, which is then counted as a step. Here, a parameter that was never stepped has
-:data:`BLANK` values, and no state after these are loaded.
+Keys are like ``state.NAME.exp_avg`` and ``param_groups.NAME.lr``, as in
+torch.distributed.checkpoint.state_dict with ``flatten_optimizer_state_dict``. They are independent
+of which parameters an optimizer has, and in which groups, so a saved state can be loaded into any
+cut of the model. torch's own functions create missing state by a step with gradients of 0, which
+then counts as a step. Here, the state of a parameter that was never stepped is saved as
+:data:`BLANK` values; if these are loaded, the parameter has no state again.
 """
 
 from __future__ import annotations
@@ -21,15 +22,20 @@ from pipeloom.ir.errors import InputError, in_brief
 from ..tensors.rng_state import RandomState
 
 BLANK = nan
-# implementation options, which may differ on another device or in another program
+# options that select an implementation; they may differ when a state is loaded, and are not loaded
 HOW = ("foreach", "fused", "capturable", "differentiable")
 
-Names: TypeAlias = Mapping[int, str]  # of parameters, by id
-_State: TypeAlias = dict[str, Any]  # of one parameter, by key
+Names: TypeAlias = Mapping[int, str]  # a parameter's id -> its name
+_State: TypeAlias = dict[str, Any]  # the optimizer's state of one parameter, such as exp_avg
 
 
 def flat_state(optimizer: torch.optim.Optimizer, names: Names) -> dict[str, Any]:
-    """Returns the state of all parameters; tensors are the optimizer's own, or :data:`BLANK`."""
+    """Returns state and options of the optimizer's parameters as a flat dict.
+
+    ``names``: the parameters' names, by their ``id``. Tensors are the optimizer's own, not copies;
+    for parameters that were never stepped, new ones filled with :data:`BLANK`. Raises InputError if
+    the optimizer has no state per parameter.
+    """
     found: dict[str, Any] = {}
     for group, parameter, state in entries(optimizer):
         name = names[id(parameter)]
@@ -44,8 +50,9 @@ def load_flat_state(
 ) -> None:
     """Loads ``values``, which have all keys of :func:`flat_state`, into the optimizer.
 
-    Existing tensors stay the same objects. Raises InputError, without any change, if ``values``
-    have different options for parameters of one group.
+    ``names``: the parameters' names, by their ``id``. Existing tensors stay the same objects.
+    Raises InputError, without any change, if ``values`` contain different options for parameters of
+    the same group.
     """
     options = group_options(optimizer, names, values)
     for _, parameter, state in entries(optimizer):
@@ -63,9 +70,11 @@ def load_flat_state(
 def group_options(
     optimizer: torch.optim.Optimizer, names: Names, values: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Returns the options of each group: from ``values``, except :data:`HOW`, else its own.
+    """Returns for each of the optimizer's groups a dict of options (``lr`` etc.) to load.
 
-    Raises InputError if they differ between parameters of a group.
+    They are from ``values`` (see :func:`flat_state`), or the group's own if missing there; without
+    those of :data:`HOW`. ``names``: the parameters' names, by their ``id``. Raises InputError if
+    ``values`` contain different options for parameters of the same group.
     """
     return [
         {key: _one(group, key, names, values) for key in group if key not in ("params", *HOW)}
@@ -74,7 +83,11 @@ def group_options(
 
 
 def entries(optimizer: torch.optim.Optimizer) -> Iterator[tuple[dict[str, Any], Tensor, _State]]:
-    """Yields each parameter with its group and its state."""
+    """Yields each of the optimizer's parameters as (its group, the parameter, its state).
+
+    The state of a parameter that was never stepped is :data:`BLANK`. Raises InputError if the
+    optimizer has no state per parameter.
+    """
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             state = optimizer.state.get(parameter) or _blank(optimizer, group, parameter)
@@ -90,7 +103,11 @@ def _option(name: str, key: str) -> str:
 
 
 def _one(group: Mapping[str, Any], key: str, names: Names, values: Mapping[str, Any]) -> Any:
-    """Returns the group's option ``key``: the common value in ``values``, or its own if missing."""
+    """Returns the value to load for the option ``key`` of a group of parameters.
+
+    That is the one that ``values`` contain for all parameters of the group; if there is none, the
+    group's own. Raises InputError if ``values`` contain several.
+    """
     keys = [_option(names[id(parameter)], key) for parameter in group["params"]]
     first, *others = [(k, values[k]) for k in keys if k in values] or [("", group[key])]
     for other, value in others:
@@ -103,7 +120,7 @@ def _one(group: Mapping[str, Any], key: str, names: Names, values: Mapping[str, 
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Whether two values of an option are equal; tensors in all elements."""
+    """Whether two values of an option are equal; tensors are if all elements are."""
     return bool(torch.as_tensor(one == other).all())
 
 
@@ -120,11 +137,11 @@ def _is_blank(state: _State) -> bool:
 
 @torch.no_grad()
 def _blank(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter: Tensor) -> _State:
-    """Returns the state that a parameter has after a first step, filled with :data:`BLANK`.
+    """Returns the state that ``parameter`` would have after a step, filled with :data:`BLANK`.
 
-    The step uses a substitute parameter in a copy of the group. The optimizer and the random
-    state are unchanged, and no hook runs. Raises InputError if the optimizer cannot step a single
-    parameter.
+    To find its keys and shapes, the optimizer steps a substitute parameter in a copy of the group.
+    Afterwards, optimizer and random state are as before; no hook runs. Raises InputError if the
+    optimizer cannot step a single parameter.
     """
     stand_in = torch.zeros_like(parameter, requires_grad=True)
     stand_in.grad = torch.zeros_like(stand_in)
@@ -142,7 +159,7 @@ def _blank(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter
 
 
 def _step_of(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], object]:
-    """Returns the class's ``step`` without torch's wrapper, which calls (also global) hooks."""
+    """Returns the method ``step`` without torch's wrapper around it, which calls hooks."""
     step: Any = type(optimizer).step
     return step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""One rank's optimizer steps if they depend on the norm of all ranks' gradients.
+"""One rank's optimizer steps if these depend on the norm of all ranks' gradients.
 
 ::
 
@@ -6,9 +6,13 @@
     relayed   W ... | sums of the ranks so far | step | 0F0 0F1 verdict | 0B0 ...
                                                                  └ wrong: undo, clip, step; 0F0 0F1
 
-With a relay (post-validation), a rank steps before the total is known, with unchanged gradients. If
-the sum so far already exceeds the limit or is NaN, it postpones its step until the verdict, as the
-clipping factor depends on all ranks.
+The norm is needed to clip gradients, and to skip a step with NaN or Inf. Without post-validation
+("plain"), all ranks wait for it. With post-validation ("relayed"), a rank only gets the sum of
+squares of the ranks before it, and steps before the norm is known, with unchanged gradients. (If
+the sum so far already exceeds the limit or is NaN, it postpones its step, as the clipping factor
+depends on all ranks.) The *verdict* is the message with the norm, which arrives after the next
+iteration's first F's. If it shows that a step was wrong, the ranks undo it, step again and repeat
+these F's.
 """
 
 from __future__ import annotations
@@ -34,8 +38,9 @@ from .step_end import StepEnd
 class JudgedStepEnd(StepEnd):
     """The end of a step whose optimizers depend on the norm of all gradients.
 
-    ``seed`` includes the loss scale. A step is ``pending`` until its verdict is known; the next
-    step's first ops run before that.
+    ``seed`` (see :class:`StepEnd`) includes the loss scale. ``pending``: whether the optimizers
+    have stepped before the norm was known, and the verdict has not arrived yet. The next step's
+    first ops run meanwhile.
     """
 
     def __init__(self, context: RankContext, before: StepEnd | None = None) -> None:
@@ -44,7 +49,7 @@ class JudgedStepEnd(StepEnd):
         self._sums, self._close = make_norm_sum(context)
         self._most = math.inf if most is None else most
         self._trained = _once(p for m in self.modules.values() for p in m.parameters())
-        # each parameter of the model is counted on one rank
+        # of each of the model's parameters, only one copy is included in the norm
         self._counted = _once(p for s in self.modules for p in self.shared.counted(s))
         relayed = self._ahead and self._sums is not None and not self._sums.last
         self._revertible = {
@@ -74,12 +79,12 @@ class JudgedStepEnd(StepEnd):
         self._refill()
 
     def give_up(self) -> None:
-        """Ends a failed step; its verdict is no longer waited for."""
+        """Ends a step that raised an error; :meth:`validate` then no longer waits for a verdict."""
         self.pending = False
         super().give_up()
 
     def over(self) -> None:
-        """Gets the norm on a rank that steps no stage."""
+        """Takes part in computing the norm, on a rank that has no optimizer step."""
         if self._steps_nothing:
             self.check_norm()
 
@@ -87,9 +92,11 @@ class JudgedStepEnd(StepEnd):
         self._close()
 
     def check_norm(self) -> None:
-        """Computes the norm of all gradients, or the sum so far, before the first optimizer steps.
+        """Decides whether this rank's optimizers step, before the first one does.
 
-        Clips the gradients and decides whether the optimizers step.
+        Without post-validation (and on the last rank with it), the norm is computed, and gradients
+        are clipped; the optimizers step unless the norm is NaN or Inf. Otherwise only the sum up to
+        this rank is known; the optimizers step unless that exceeds the limit or is NaN or Inf.
         """
         super().check_norm()
         if self._sums is None or not self.updates:
@@ -117,9 +124,12 @@ class JudgedStepEnd(StepEnd):
             (revertible or self.optimizers[stage]).step()
 
     def validate(self) -> bool:
-        """Waits for the verdict on the last step; if the step was wrong, undoes and repeats it.
+        """Waits for the norm of the last step, if pending, and corrects the optimizers' step.
 
-        Returns whether later ops must be repeated, as some rank's step may have been wrong.
+        If gradients had to be clipped or the step skipped, undoes this rank's step and, unless it
+        is to be skipped, repeats it with clipped gradients (except on the last rank, which already
+        knew the norm). Then returns True: some rank may have stepped wrongly, so the ops since the
+        step must be repeated. Otherwise returns False.
         """
         if not self.pending or not isinstance(self._sums, NormRelay):
             return False
@@ -134,7 +144,7 @@ class JudgedStepEnd(StepEnd):
         return True
 
     def rescaled(self, scale: LossScale | None) -> None:
-        """Sets the loss scale of the next step, while no verdict is pending."""
+        """Sets the loss scale of the next step; must not be called while a verdict is pending."""
         self.loss_scale = scale
         if scale is not None:
             self.seed.fill_(scale.scale / self._shares)
@@ -151,7 +161,7 @@ class JudgedStepEnd(StepEnd):
     def _clip(self, norm: GlobalNorm) -> None:
         if norm.finite and not norm.plain:
             found = torch.tensor(norm.norm, dtype=torch.float64)
-            # one by one: DTensors of different meshes cannot be combined in one operation
+            # without foreach, as one operation cannot contain DTensors of different meshes
             nn.utils.clip_grads_with_norm_(self._trained, self._most, found, foreach=False)
 
     @torch.no_grad()
@@ -170,7 +180,10 @@ def _once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
 
 
 class Finishing:
-    """A hook of a module or an optimizer that calls ``finish``; copies of it do nothing."""
+    """A hook that calls ``finish`` before the ``state_dict`` of a module or an optimizer.
+
+    A copy of it (by pickle or ``deepcopy``) does nothing.
+    """
 
     def __init__(self, finish: Callable[[], None] | None) -> None:
         self._finish = finish
@@ -188,7 +201,10 @@ def finish_before_state_dicts(
     modules: Iterable[nn.Module],
     optimizers: Iterable[torch.optim.Optimizer],
 ) -> list[RemovableHandle]:
-    """Makes ``state_dict`` of these objects call ``finish`` first; returns the hooks' handles."""
+    """Makes the method ``state_dict`` of all modules and optimizers call ``finish`` first.
+
+    Returns the handles by which these hooks can be removed.
+    """
     hook = Finishing(finish)
     asked: list[Any] = [*modules, *optimizers]
     return [each.register_state_dict_pre_hook(hook) for each in asked]

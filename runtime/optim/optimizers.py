@@ -1,4 +1,4 @@
-"""The optimizers of a rank's stages."""
+"""Creates the optimizers of a rank's stages."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from ..rank.options import MakeOptimizer
 def make_optimizers(
     modules: Mapping[int, nn.Module], make: MakeOptimizer
 ) -> dict[int, torch.optim.Optimizer]:
-    """Creates the optimizers of the stages with trained parameters, by stage.
+    """Returns a new optimizer for each stage that has parameters with gradients, by stage.
 
-    A parameter of several stages belongs to the first one's optimizer. Raises InputError if
-    ``make`` returns the same optimizer for two stages.
+    A parameter that several of the ``modules`` share belongs to the optimizer of the first one.
+    ``make``: creates an optimizer of a list of parameters. Raises InputError if it returns the same
+    optimizer for two stages.
     """
     optimizers, seen = {}, set[int]()
     for stage, module in modules.items():

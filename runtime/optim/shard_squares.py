@@ -1,8 +1,8 @@
-"""The sum of squares of gradients, some of them sharded, over all processes that have parts.
+"""The sum of squares of gradients, of which some are sharded over several processes.
 
-A parameter is sharded over some *axes*: process groups of its mesh or of ``norm_groups``. Along all
-other axes of its stage, each process has a copy, so its squares are divided by the number of
-copies::
+An *axis* is a process group along a dimension of a DTensor's mesh, or one of ``norm_groups``. A
+parameter is sharded over some axes of its stage. Along all other axes, each process has a copy, so
+the squares of its gradient are divided by the number of copies::
 
     mesh (dp, tp), 2 x 2      weight: shards over dp and tp     norm: shards over dp
     squares of a process      weight's + norm's / 2     ── over dp ──  ── over tp ──▶  one number
@@ -31,7 +31,7 @@ Squares: TypeAlias = Callable[[Sequence[nn.Parameter]], float]
 
 
 def processes_of(group: dist.ProcessGroup | None) -> Processes:
-    """Returns the global ranks of the group's processes."""
+    """Returns the global ranks of the group's processes, in the group's order."""
     return tuple(dist.get_process_group_ranks(group))
 
 
@@ -40,7 +40,8 @@ def unlike(
 ) -> Key | None:
     """Returns the first key whose values differ between processes, or that some of them lack.
 
-    Returns None if there is no such key. All processes of ``group`` call it.
+    Returns None if there is no such key. ``own``: the values of this process. ``alike``: whether
+    two values count as equal. All processes of ``group`` call it.
     """
     rows: list[Any] = [None] * group.size()
     dist.all_gather_object(rows, own, group=group)
@@ -52,9 +53,10 @@ def unlike(
 
 
 def mesh_axes(parameter: nn.Parameter) -> dict[Processes, tuple[dist.ProcessGroup, bool]]:
-    """Returns the axes of a DTensor's mesh that have more than one process; {} for other tensors.
+    """Returns the axes of a DTensor's mesh, as far as they have more than one process.
 
-    Maps each to its process group and whether the parameter is sharded over it.
+    Maps each axis (its global ranks) to its process group and whether the parameter is sharded over
+    it. Returns an empty dict for plain tensors.
     """
     if not is_dtensor(parameter):
         return {}
@@ -68,21 +70,26 @@ def mesh_axes(parameter: nn.Parameter) -> dict[Processes, tuple[dist.ProcessGrou
 
 
 def sharded_over(parameter: nn.Parameter) -> Axes:
-    """Returns the axes over which a DTensor is sharded."""
+    """Returns the axes over which a DTensor is sharded; an empty set for plain tensors."""
     return frozenset(axis for axis, (_, shards) in mesh_axes(parameter).items() if shards)
 
 
 def widest(axes: Sequence[Processes]) -> list[Processes]:
-    """Returns the maximal ``axes``: sums over these include the processes of all axes."""
+    """Returns ``axes`` without those that are proper subsets of another one.
+
+    Sums over the result include the processes of all axes.
+    """
     return [axis for axis in axes if not any({*axis} < {*other} for other in axes)]
 
 
 class ShardSquares:
-    """The sum of squares of all gradients, some of which are sharded.
+    """A function of parameters that returns the sum of squares of all elements of their gradients.
 
-    ``groups``: all axes of a stage's parameters, in the same order on all of their processes; the
-    widest form a grid. ``axes``: the axes over which a parameter is sharded, by its id; missing if
-    none. All processes call it and get the same bits.
+    Each element counts once, whether it is in a shard of another process or has copies. ``groups``:
+    all axes of this rank's parameters with their process groups, in the same order in all
+    processes; the widest axes form a grid. ``axes``: those over which a parameter is sharded, by
+    its ``id``; missing if there are none. All processes of the groups call it and get the same
+    bits.
     """
 
     def __init__(
@@ -109,7 +116,7 @@ class ShardSquares:
 def squares_of(parameters: Sequence[nn.Parameter]) -> float:
     """Returns the sum of squares of the parameters' gradients; of DTensors, only the local part.
 
-    Waits once for the device.
+    The host waits once for the device.
     """
     gradients = [local(p.grad) for p in parameters if p.grad is not None]
     if not gradients:
@@ -123,8 +130,8 @@ def squares_of(parameters: Sequence[nn.Parameter]) -> float:
 def summed(context: RankContext, value: float, group: dist.ProcessGroup, what: str) -> float:
     """Returns the sum of ``value`` over the processes of ``group``, with the same bits on all.
 
-    The host waits. Raises ConnectionError, which names ``what``, after the timeout on a CPU or if a
-    replica has a fault.
+    The host waits for the all-reduce. On a CPU, raises ConnectionError if it takes longer than the
+    timeout or another replica fails. ``what``: the name of this sum in the message.
     """
     total = torch.tensor(value, dtype=torch.float64, device=context.device)
     wait(context, dist.all_reduce(total, group=group, async_op=True), what)
@@ -132,7 +139,11 @@ def summed(context: RankContext, value: float, group: dist.ProcessGroup, what: s
 
 
 def wait(context: RankContext, work: dist.Work | None, what: str) -> None:
-    """Waits for a collective over replicas or shards; on a CPU, with the timeout of the options."""
+    """Waits for the collective ``work`` over replicas or shards; on a GPU, only the stream waits.
+
+    On a CPU, raises ConnectionError if it takes longer than the timeout or another replica fails.
+    ``what``: the name of the collective in the message.
+    """
     assert work is not None
     on_host, seconds = context.device.type == "cpu", context.options.timeout
     timeout = timedelta(seconds=seconds) if on_host else None

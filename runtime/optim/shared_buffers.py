@@ -1,9 +1,9 @@
-"""Buffers with several copies: the state has one value, as if there were a single rank.
+"""Buffers of which several ranks or replicas have copies: they are saved with a single value.
 
 Copies of a parameter start equal and get the same gradient. Copies of a buffer (such as a running
 mean) are modified by the forwards of different microbatches. torch's ``DistributedDataParallel``
-sets them to the first replica's in each forward; a pipeline does so when its state is created or
-loaded.
+sets them to the first replica's in each forward; a pipeline does so when its ``state_dict`` is
+created or loaded.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .data_parallel import start_equal
 
 @torch.no_grad()
 def share_buffers(context: RankContext, sources: Sequence[int]) -> None:
-    """Sets the copies of each stage's persistent buffers to one of them; all ranks call it.
+    """Sets all copies of each stage's persistent buffers to one of them.
 
-    It is that of rank ``sources[stage]`` of the first replica. The copies are on all ranks that run
-    or own the stage, in all replicas.
+    The copies are on all ranks that run or own the stage, in all replicas. They are set to the one
+    of rank ``sources[stage]`` in the first replica. All ranks of all replicas call it.
     """
     role, group = context.role, context.options.data_group
     for stage, source in enumerate(sources):
@@ -39,7 +39,7 @@ def share_buffers(context: RankContext, sources: Sequence[int]) -> None:
 
 
 def _persistent(module: nn.Module) -> list[Tensor]:
-    """Returns the local part of each distinct buffer in the module's state."""
+    """Returns the distinct buffers in the module's ``state_dict``; of DTensors, the local part."""
     buffers = {id(buffer) for buffer in module.buffers()}
     saved = {id(v): v for v in module.state_dict(keep_vars=True).values() if id(v) in buffers}
     return [local(buffer.detach()) for buffer in saved.values()]

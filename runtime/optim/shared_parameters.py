@@ -1,4 +1,4 @@
-"""Parameters with several copies: they start equal and get the same gradient."""
+"""Parameters of which several stages or ranks have copies, which must stay equal."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from ..stages.tie_detection import Group, Member, ranks_of, stages_of
 from ..transport import agreed
 
 _Copies: TypeAlias = tuple[str, list[nn.Parameter]]
-"""A shared parameter's name, the same on all ranks, and its copies on this rank."""
+"""A shared parameter's name, which is the same on all ranks, and its copies on this rank."""
 
 
 class SharedParameters:
-    """Parameters with copies: tied between stages, or of replicated stages.
+    """Sums the gradients of parameters with copies: tied between stages, or of replicated stages.
 
-    A group's gradients are summed by the smallest of the program's reductions that includes all of
-    its stages. The copies start equal to the first one and get the same summed gradient, so they
-    stay equal under any optimizer that updates each parameter independently.
+    (A stage is replicated if several ranks own it.) All copies of a parameter are first set to the
+    first one and then get the same summed gradient, so they stay equal with any optimizer that
+    updates each parameter independently. The gradients are summed by that one of the program's
+    ``reduce`` instructions that covers all of the parameter's stages and the fewest others.
 
-    If gradients are accumulated over steps, a reduction sums only what the step has added. The
-    earlier gradients, which are already equal on all copies, are set aside until then, without a
-    copy.
+    If gradients are accumulated over several steps, a reduction sums only those of its own step.
+    The earlier gradients, which are already equal on all copies, are set aside until then; this
+    copies no tensor. All ranks create their object at the same time.
     """
 
     def __init__(self, context: RankContext) -> None:
@@ -46,17 +47,20 @@ class SharedParameters:
             if len(ranks) > 1:
                 self._shared[stage,] = self._replicated(stage)
         self._start_equal()
-        self._reduced: set[nn.Parameter] = set()  # parameters that reductions sum
+        self._reduced: set[nn.Parameter] = set()  # parameters that this rank's reductions sum
         self._earlier: dict[nn.Parameter, Tensor] = {}
 
     def trained(self) -> dict[str, set[bool]]:
-        """Returns whether this rank's copies of each parameter are trained now, by its name."""
+        """Returns the set of ``requires_grad`` of each parameter's copies on this rank, by name."""
         rows = [row for rows in self._shared.values() for row in rows if row[1]]
         return {name: {copy.requires_grad for copy in copies} for name, copies in rows}
 
     @staticmethod
     def check_trained(rows: Sequence[Mapping[str, set[bool]]]) -> None:
-        """Raises InputError if the ranks' :meth:`trained` disagree."""
+        """Raises InputError if copies of a parameter differ in ``requires_grad``.
+
+        ``rows``: the results of :meth:`trained` on all ranks. All ranks call it.
+        """
         for name in {name: None for row in rows for name in row}:
             having = {rank: row[name] for rank, row in enumerate(rows) if name in row}
             if len(set().union(*having.values())) > 1:
@@ -69,19 +73,23 @@ class SharedParameters:
                 )
 
     def begin(self) -> None:
-        """Sets the earlier gradients aside, before a step adds to them."""
-        self.restore()  # after a step that failed
+        """Sets the gradients of earlier steps aside, before a step computes its own."""
+        self.restore()  # in case the last step failed
         for parameter in self._reduced:
             if parameter.grad is not None:
                 self._earlier[parameter], parameter.grad = parameter.grad, None
 
     def restore(self) -> None:
-        """Adds gradients that are still set aside to the current ones, as after a failed step."""
+        """Adds gradients that are still set aside to the current ones; needed if a step failed."""
         for parameter in [*self._earlier]:
             self._add_earlier(parameter)
 
     def reduction(self, stages: tuple[int, ...]) -> Callable[[], None]:
-        """Returns the call of a reduction, which sums the gradients that these stages share."""
+        """Returns the function that runs the program's instruction ``reduce`` of ``stages``.
+
+        It sums the gradients of the parameters that these stages share. Raises InputError if they
+        share none.
+        """
         within = [shared for shared in sorted(self._shared) if set(shared) <= set(stages)]
         if not within:
             raise InputError(
@@ -101,7 +109,11 @@ class SharedParameters:
         return min(covering, key=lambda r: (len(r), r))
 
     def _reduction(self, stages: tuple[int, ...]) -> Callable[[], None]:
-        """Returns the call that sums what exactly these stages share, over the owning ranks."""
+        """Returns a function that sums the gradients of the parameters that ``stages`` share.
+
+        Parameters that another stage shares as well are left out. On a rank that owns none of the
+        stages, the function does nothing.
+        """
         ranks = ranks_of(stages, self._holders)
         if self._transport.rank not in ranks:
             return lambda: None
@@ -129,7 +141,10 @@ class SharedParameters:
         return reduce
 
     def counted(self, stage: int) -> list[nn.Parameter]:
-        """Returns the parameters of a stage whose first copy is on this rank."""
+        """Returns the parameters of a stage that this rank includes in the norm.
+
+        They are those whose first copy is in this stage and on this rank.
+        """
         if self._transport.rank != self._holders[stage][0]:
             return []
         pairs = [(self._ids(stage, g[1:]), self._ids(stage, g[:1])) for g in self._groups]
@@ -138,13 +153,16 @@ class SharedParameters:
 
     @torch.no_grad()
     def _add_earlier(self, parameter: nn.Parameter) -> None:
-        """Adds the step's gradient to the earlier one, and makes that tensor ``.grad`` again."""
+        """Adds the step's gradient to the one set aside, and makes that tensor ``.grad`` again."""
         earlier = self._earlier.pop(parameter, None)
         if earlier is not None:
             parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)
 
     def _over_stages(self, group: Group) -> bool:
-        """Whether a group needs sums. Raises InputError if a stage has two objects of it."""
+        """Whether the tied parameters in ``group`` are in several stages, so that sums are needed.
+
+        Raises InputError if they are two objects in one stage.
+        """
         stages = stages_of(group)
         if len(stages) == 1 and len(self._tied(group)[1]) > 1:
             names = " and ".join(name for _, name in group)
@@ -152,13 +170,16 @@ class SharedParameters:
         return len(stages) > 1
 
     def _tied(self, group: Group) -> _Copies:
-        """Returns the name of a tied parameter and its distinct copies on this rank."""
+        """Returns the name of the tied parameter ``group`` and its distinct copies on this rank."""
         rank = self._transport.rank
         mine = [self._find(s, name) for s, name in group if rank in self._holders[s]]
         return _named(group), list({id(parameter): parameter for parameter in mine}.values())
 
     def _replicated(self, stage: int) -> list[_Copies]:
-        """Returns this rank's parameters of a replicated stage, except tied ones."""
+        """Returns this rank's parameters of a replicated stage, except tied ones.
+
+        The list is empty if the rank does not own the stage.
+        """
         if self._transport.rank not in self._holders[stage]:
             return []
         tied = self._ids(stage, [member for group in self._groups for member in group])
@@ -166,7 +187,7 @@ class SharedParameters:
         return [(_named([(stage, name)]), [p]) for name, p in own if id(p) not in tied]
 
     def _start_equal(self) -> None:
-        """Sets all copies to the first one.
+        """Sets all copies of each parameter to the first one; all ranks call it.
 
         Raises InputError on all ranks if a copy differs in shape, sharding or ``requires_grad``.
         """
@@ -189,7 +210,10 @@ class SharedParameters:
                 raise InputError(lines[0])
 
     def _ids(self, stage: int, members: Sequence[Member]) -> frozenset[int]:
-        """Returns the ids of a stage's members on this rank, independent of which name is used."""
+        """Returns the ``id`` of each parameter in ``members`` that belongs to ``stage``.
+
+        It is the same under each name of the parameter.
+        """
         return frozenset(id(self._find(s, name)) for s, name in members if s == stage)
 
     def _find(self, stage: int, name: str) -> nn.Parameter:
@@ -204,7 +228,7 @@ def _named(group: Group) -> str:
 
 
 def _total(copies: Sequence[nn.Parameter]) -> Tensor:
-    """Returns the sum of the copies' gradients, stored in the first one's."""
+    """Returns the sum of the copies' gradients, which is computed in the first copy's ``.grad``."""
     lay_out(copies)
     total = gradient_of(copies[0])
     for copy in copies[1:]:
@@ -214,7 +238,10 @@ def _total(copies: Sequence[nn.Parameter]) -> Tensor:
 
 
 def _kind(parameter: nn.Parameter) -> str:
-    """Describes the shape, the local part of a DTensor, and whether it is trained."""
+    """Returns a text that is equal for two parameters if one may be a copy of the other.
+
+    It describes the shape, whether the parameter is trained and, of a DTensor, the sharding.
+    """
     words = [str(list(parameter.shape)), "trained" if parameter.requires_grad else "frozen"]
     if is_dtensor(parameter):
         mesh, placed = parameter.device_mesh, ", ".join(map(str, parameter.placements))

@@ -1,7 +1,8 @@
 """The end of a step on one rank: sums and averages gradients and steps the optimizers.
 
-The executor gets its calls for ``reduce``, ``average``, ``step`` and the relays of norm and verdict
-here. :mod:`.optimizer_step` has the steps that depend on the norm of all gradients.
+The executor gets from it the functions that run the program's instructions ``reduce``, ``average``,
+``step`` and ``relay``. :mod:`.optimizer_step` extends it for optimizer steps that depend on the
+norm of all gradients, and explains the *verdict*.
 """
 
 from __future__ import annotations
@@ -28,20 +29,23 @@ from .shared_parameters import SharedParameters
 
 
 class StepEnd:
-    """A rank's ``optimizers``, by stage, and what must be done before they step.
+    """Ends a training step on one rank: sums and averages gradients, then steps the optimizers.
 
-    ``modules``: the stages that the rank owns. ``stashes``: for stages that step after each
-    microbatch. ``seed``: the initial gradient of each backward, which is the microbatch's share of
-    the loss. ``updates``: whether the current step ends with the optimizers' or keeps its gradients
-    for the next step. ``before``: that of an earlier program for the same stages, whose optimizers
-    this one continues to use; without it, replicas are set to the first one. ``may_be_shards``:
-    whether plain parameters may be shards over pipelines that nothing connects. All ranks create
-    and ``close`` theirs at the same time.
+    ``context``: the rank's program, options and resources. ``before``: the step end of an earlier
+    program for the same stages, whose optimizers this one continues to use; None: the pipeline's
+    first one, which sets all replicas to the first. All ranks create and ``close`` theirs at the
+    same time.
+
+    Attributes: ``modules``, the stages that the rank owns; ``optimizers``, by stage; ``stashes``,
+    the weight versions of stages whose optimizers step after each microbatch; ``seed``, the
+    gradient with which each backward starts at the loss, 1/M if gradients are of the mean;
+    ``updates``, whether the optimizers step in the current step, or it keeps its gradients for the
+    next one; ``may_be_shards``, whether plain parameters may be shards that no option declares.
     """
 
     loss_scale: LossScale | None = None
-    norm: float | None = None  # of all gradients, in the last step with a verdict
-    pending = False  # whether the verdict on the last step is still missing
+    norm: float | None = None  # of all gradients, in the last step whose norm is known
+    pending = False  # whether the verdict on the last step has not arrived yet
 
     def __init__(self, context: RankContext, before: StepEnd | None = None) -> None:
         program, role, options = context.program, context.role, context.options
@@ -70,9 +74,11 @@ class StepEnd:
         self.adds_up = False  # whether the last step kept gradients for the next
 
     def begin(self, refill: Call, *, updates: bool) -> None:
-        """Prepares a step's ops; ``refill`` prepares repeating them.
+        """Prepares a step: clears gradients, unless they are accumulated.
 
-        Raises InputError if the program cannot run without optimizer steps.
+        ``refill``: prepares the step's first ops to run again, if the verdict on the last step
+        requires that. ``updates``: whether the optimizers step. Raises InputError if they do not
+        and the program cannot run without, as it steps after each microbatch.
         """
         if self._each and not updates:
             raise InputError(
@@ -87,41 +93,53 @@ class StepEnd:
         self.updates, self.adds_up = updates, not updates
 
     def clear_gradients(self) -> None:
-        """Clears the optimizers' gradients; sets others aside if the program sums them."""
+        """Clears the gradients of the optimizers' parameters.
+
+        Gradients of other parameters that the program sums are set aside, not cleared.
+        """
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
         if self._reduces:
             self.shared.begin()
 
     def follow(self, other: StepEnd) -> None:
-        """Takes over the state after the final step of another program for the same stages."""
+        """Takes over the loss scale and whether gradients are accumulated.
+
+        ``other``: the step end of the program that ran the last step, which is no longer pending.
+        """
         self.adds_up = other.adds_up
         self.rescaled(other.loss_scale)
 
     def rescaled(self, scale: LossScale | None) -> None:
-        """Sets the loss scale of the next step, if there is one."""
+        """Sets the loss scale of the next step; does nothing if there is no loss scaling."""
 
     def give_up(self) -> None:
-        """Ends a step that failed."""
+        """Ends a step that raised an error: restores the gradients of earlier steps."""
         self.shared.restore()
 
     @property
     def averages(self) -> Mapping[int, tuple[float, float]]:
-        """Start and end of each stage's averaging in the last step, in seconds; {} if unknown."""
+        """Start and end of each stage's averaging over replicas in the last step, by stage.
+
+        They are seconds of ``time.perf_counter``. Empty without replicas, and on GPUs.
+        """
         return {} if self.averaging is None else self.averaging.spans
 
     def reduce(self, stages: tuple[int, ...]) -> Call:
-        """Returns the call of a ``reduce``."""
+        """Returns the function that runs the instruction ``reduce`` of ``stages``."""
         self._reduces = True
         return self.shared.reduction(stages)
 
     def average(self, stage: int) -> Call:
-        """Returns the call of an ``average``."""
+        """Returns the function that runs the instruction ``average`` of ``stage``."""
         assert self.averaging is not None
         return partial(self.averaging.begin, stage)
 
     def step(self, stage: int) -> Call:
-        """Returns the call of a ``step``; without relays, a rank's first also checks the norm."""
+        """Returns the function that runs the instruction ``step`` of ``stage``.
+
+        If the program has no relays, that of a rank's first step also calls :meth:`check_norm`.
+        """
         if stage in self.stashes:
             return partial(self.stashes[stage].step, self.optimizers.get(stage))
         before: list[Call] = [self.check_norm] if stage == self._first else []
@@ -141,23 +159,29 @@ class StepEnd:
             self._optimize(stage)
 
     def _optimize(self, stage: int) -> None:
-        """Steps the stage's optimizer, after the last op of the stage."""
+        """Steps the optimizer of ``stage``; a subclass may decide against it."""
         self.optimizers[stage].step()
 
     def check_norm(self) -> None:
-        """Finishes averaging over the replicas, before the first optimizer steps."""
+        """Called before the rank's first optimizer steps: waits for the averages over replicas.
+
+        A subclass also computes the norm of all gradients.
+        """
         if self.averaging is not None:
             self.averaging.finish()
 
     def over(self) -> None:
-        """Called after the step's ops."""
+        """Called at the end of each step, after all instructions of the rank."""
 
     def validate(self) -> bool:
-        """Waits for a pending verdict; returns whether the ops of this step must be repeated."""
+        """Waits for the verdict on the last step, if it is pending.
+
+        Returns whether the ops since that step must be repeated; here always False.
+        """
         return False
 
     def restore(self) -> None:
-        """Restores the state at the beginning of the step, before its ops are repeated."""
+        """Restores the state at the beginning of the step, if its first ops must be repeated."""
 
     def close(self) -> None:
-        """Closes its own connections."""
+        """Closes the connections that only this step end uses."""

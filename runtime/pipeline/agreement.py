@@ -1,8 +1,8 @@
-"""Checks that ranks and replicas agree: on program and options when a pipeline is created, and on
-the arguments of its first step.
+"""Checks that all ranks and replicas use the same program, options and arguments.
 
-Ranks with different programs would wait for each other's messages forever, or sum gradients of
-different parameters.
+Programs and options are compared when a pipeline is created, arguments in its first step. Without
+these checks, ranks with different programs would wait for each other's messages forever, or sum
+gradients of different parameters.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ ALIKE = (
     "varying_shapes", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale", "scale_grads",
     "post_validation",
 )  # fmt: skip
-"""Options that must be equal on all ranks and whose text is the same on each."""
+"""Options that must be equal on all ranks and can be compared by their ``str``."""
 
 
 def check_alike(program: Program, options: PipelineOptions) -> None:
-    """Raises InputError on all ranks if programs or options differ. All ranks call it."""
+    """Raises InputError on all ranks if their programs or options differ; all ranks call it."""
     groups = options.norm_groups
     alike: dict[str, object] = {
         "tied": [[tuple(pair) for pair in shared] for shared in options.tied],
@@ -46,10 +46,11 @@ def check_alike(program: Program, options: PipelineOptions) -> None:
 def _check_hashes(
     program: Program, options: Mapping[str, object], gather: Callable[[Any], list[Any]]
 ) -> None:
-    """Compares hashes of everything that determines the messages and ops of each rank.
+    """Raises InputError on all ranks if they would not run the same messages and ops.
 
-    That is: instructions, buffers, placement, transfers and ``options``. Profiles, planned times
-    and reports may differ.
+    Compares hashes of everything that determines these: instructions, buffers, placement, transfers
+    and ``options``. Profiles, planned times and reports may differ. ``gather(value)`` returns the
+    values of all ranks.
     """
     lines = [*(f"{name}: {value}" for name, value in options.items()), *_described(program)]
     digest = sha256("\n".join(lines).encode()).hexdigest()
@@ -59,7 +60,7 @@ def _check_hashes(
 
 
 def _described(program: Program) -> Iterator[str]:
-    """Yields the lines of text that describe a program."""
+    """Yields lines of text that are equal for two programs if these run identically."""
     problem = program.schedule.problem
     yield f"ranks, stages, microbatches: {problem.ranks}, {problem.stages}, {problem.microbatches}"
     for rank, row in enumerate(program.instructions):
@@ -74,7 +75,7 @@ def _described(program: Program) -> Iterator[str]:
 
 
 def _difference(rows: Sequence[Sequence[str]]) -> str:
-    """Returns a message with the first line that differs between ranks."""
+    """Returns an error message with the first line that differs between the ranks' ``rows``."""
     pairs = zip_longest(*rows, fillvalue="nothing more")
     first = next(lines for lines in pairs if len(set(lines)) > 1)
     having: dict[str, list[str]] = {}
@@ -85,7 +86,7 @@ def _difference(rows: Sequence[Sequence[str]]) -> str:
 
 
 def same(one: Program, other: Program) -> bool:
-    """Whether two programs run identically, such as a program and its copy on another rank."""
+    """Whether the two programs have equal instructions, buffers and weight transfers."""
     return one is other or (
         (one.instructions, one.buffers) == (other.instructions, other.buffers)
         and tuple(one.schedule.transfers) == tuple(other.schedule.transfers)
@@ -93,7 +94,10 @@ def same(one: Program, other: Program) -> bool:
 
 
 class FirstStep:
-    """The checks in the first step that arguments agree between ranks and between replicas."""
+    """Checks in a pipeline's first step that ranks and replicas were given matching arguments.
+
+    ``over``: whether the checks are done, or switched off by the option ``check``.
+    """
 
     def __init__(self, context: RankContext, step_end: StepEnd) -> None:
         self._context = context
@@ -101,10 +105,12 @@ class FirstStep:
         self.over = not context.options.check
 
     def agree(self, program: Program, *, given: bool, update: bool) -> None:
-        """Compares this rank's arguments of the first step with the others'; all ranks call it.
+        """Compares the arguments of the first step between ranks and replicas; all ranks call it.
 
-        ``given``: whether the step was given ``program``. ``update``: whether the optimizers step.
-        Raises InputError on all ranks of all replicas if these differ.
+        ``program``: the one that the step runs. ``given``: whether it is an argument of the step
+        rather than the pipeline's own. ``update``: whether the optimizers step. Raises InputError
+        on all ranks of all replicas if ``update``, the programs, the numbers of microbatches or the
+        parameters that are trained differ.
         """
         transport, group = self._context.transport, self._context.options.data_group
         rows = transport.gather((update, given, self._shared.trained()))
@@ -114,7 +120,7 @@ class FirstStep:
             _check_hashes(program, {}, transport.gather)
         self._shared.check_trained(trained)
         if group is not None:
-            # checks within the timeout that all replicas arrive; the collective follows at once
+            # waits for all replicas within the timeout; the next collective then starts at once
             summed(self._context, 0.0, group, "agreeing with the replicas")
             rows = [None] * group.size()
             names = [] if self._averaging is None else self._averaging.trained()
@@ -132,7 +138,10 @@ class FirstStep:
 
 
 def _check(what: str, values: Sequence[object], those: str = "ranks") -> None:
-    """Raises InputError if the values of all ranks, or of all replicas, are not equal."""
+    """Raises InputError if ``values`` are not all equal.
+
+    ``what``: the beginning of the message. ``those``: "ranks" or "replicas", to which they belong.
+    """
     if len(set(values)) > 1:
         error = InputError(f"{what} on all {those}, got {list(values)}")
         raise agreed(error, everywhere=those == "replicas")

@@ -1,8 +1,8 @@
-"""Profiles a pipeline's own stages as they are: sharded, wrapped, on their devices.
+"""Profiles the stages of an existing pipeline as they are: sharded, wrapped, on their devices.
 
 Every process runs its stages by :class:`~pipeloom.runtime.probes.stage_probe.StageProbe` on the
-first microbatches of a step, with random numbers instead of messages. Collectives inside stages,
-such as over a mesh, are done by all processes in the same order, as in a step.
+first microbatches of a step, with random numbers instead of messages from other ranks. All
+processes run their collectives inside stages, such as over a mesh, in the same order, as in a step.
 """
 
 from __future__ import annotations
@@ -35,20 +35,27 @@ from .steps.prepared import Prepared, make_cell
 
 
 class StagesInPlace:
-    """A rank's stages and the cells that contain the arguments of a step, for measurement."""
+    """Measures the stages of one rank of a pipeline.
+
+    ``own``: the pipeline's program and stages; its cells contain the arguments of a step.
+    ``asked``: what to measure. All ranks create their object and call :meth:`measure`.
+    """
 
     def __init__(self, own: Prepared, asked: Asked) -> None:
         self._context, self._own, self._memory = own.context, own, Ledger()
         self._given = {
             stage: [j for s, j in sorted(own.cells) if s == stage] for stage in own.context.role.run
         }
-        # limited by the rank's microbatches of each stage
+        # at most the number of microbatches that this rank runs on each stage
         count = min([asked.in_flight, *map(len, self._given.values())])
         self._asked = replace(asked, in_flight=count)
         self._interfaces = own.shapes.interfaces(own.cells)
 
     def measure(self) -> Measurement:
-        """Measures all stages; restores parameters, gradients, buffers and random states."""
+        """Returns the joint profile of all processes: stages, links and, if requested, the host.
+
+        Gradients, buffers and random states are then as before; parameters do not change.
+        """
         context, problem = self._context, self._context.program.schedule.problem
         optimizers = self._own.step_end.optimizers
         held = {s: held_bytes(context.store, s, optimizers.get(s)) for s in context.role.run}
@@ -75,7 +82,10 @@ class StagesInPlace:
         )
 
     def _gather(self, own: list[Any]) -> list[Any]:
-        """Joins lists of all processes; with a transport of the caller, only of its ranks."""
+        """Returns the concatenation of the lists ``own`` of all processes.
+
+        If the pipeline was given a ``transport``, only lists of the ranks that it connects.
+        """
         rows: list[Any] = [None] * (dist.get_world_size() if dist.is_initialized() else 0)
         if self._context.options.transport is not None or not rows:
             rows = self._context.transport.gather(own)
@@ -96,7 +106,10 @@ class StagesInPlace:
         return StageProbe(runner, asked, sources, cells, interfaces=interfaces, device=device)
 
     def _part(self, stage: int, probe: StageProbe, held: dict[str, int]) -> StagePart:
-        """Returns a stage's measured times, and its bytes, which take one more round."""
+        """Returns the stage's times that ``probe`` has measured, and its bytes.
+
+        Measuring the bytes runs each microbatch once more. ``held``: the bytes besides activations.
+        """
         sizes = probe.sizes()
         if self._interfaces:
             # the last stage sends nothing; count what it receives, in case it is cut further
@@ -106,12 +119,19 @@ class StagesInPlace:
         return StagePart(stage, probe.times, {**sizes, **held}, eager)
 
     def _micro_batch(self) -> list[int | None]:
-        """Returns the number of sequences in a microbatch; empty if this rank gets no inputs."""
+        """Returns a list with the number of sequences in a microbatch, None if it is unknown.
+
+        The list is empty if this rank does not run the first stage.
+        """
         first = [cell.inputs for (stage, _), cell in self._own.cells.items() if stage == 0]
         return [sequences(first[0])] if first else []
 
     def _links(self, largest: int) -> list[LinkSamples]:
-        """Measures the links over new connections, as a program has only those that it uses."""
+        """Returns the samples of the links of which this rank is the lower one.
+
+        ``largest``: bytes of the largest activation. The links are measured over new connections,
+        as a program's transport connects only ranks that exchange messages.
+        """
         context = self._context
         routes = ring_routes(context.transport.size, context.options.timeout)
         with closing(context.transport.beside(routes)) as transport:

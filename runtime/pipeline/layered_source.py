@@ -1,9 +1,9 @@
-"""A model source that defines layers. It can be cut between any two of them, as a layer profile is.
+"""Model sources that define layers: they can be cut between any two layers.
 
-``named_layers()``, ``tied_layers()`` and ``layer_names()`` are optional methods of a source. A
-stage runs the modules of its layers in sequence, as ``nn.Sequential`` does, except that a module
-may return several tensors, which are the next one's arguments. Layers of the same stage share the
-parameters that are tied between them.
+A source defines its layers by the optional methods ``named_layers()``, ``tied_layers()`` and
+``layer_names()``. A stage runs the modules of its layers in sequence, as ``nn.Sequential`` does,
+except that a module may return several tensors, which are then the arguments of the next module.
+If a parameter is tied between layers of the same stage, these layers share one object.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ WANTED = "expected pairs of a pipeloom Layer and a function that returns its mod
 
 
 def layers_of(source: ModelSource) -> list[tuple[Layer, Stage]] | None:
-    """Returns ``source.named_layers()`` in forward order; None if there is no such method.
+    """Returns ``source.named_layers()``: pairs of a layer and a function that creates its module.
 
-    Raises InputError if it does not return layers with distinct names, or if the source has skip
-    connections between stages.
+    They are in forward order. Returns None if the source has no such method. Raises InputError if
+    it returns anything else or layers with equal names, or if the source has skip connections
+    between stages.
     """
     ask = getattr(source, "named_layers", None)
     if not callable(ask):
@@ -55,9 +56,9 @@ def layers_of(source: ModelSource) -> list[tuple[Layer, Stage]] | None:
 
 
 def by_layers(source: ModelSource) -> tuple[ModelSource, list[Layer]]:
-    """Returns ``source`` with one layer per stage, and the layers.
+    """Returns a model source that has each layer of ``source`` as a stage, and the layers.
 
-    Raises InputError if the source defines no layers.
+    Raises InputError if ``source`` defines no layers.
     """
     found = layers_of(source)
     if found is None:
@@ -70,10 +71,10 @@ def by_layers(source: ModelSource) -> tuple[ModelSource, list[Layer]]:
 
 
 def as_planned(source: ModelSource, profile: Profile) -> ModelSource:
-    """Returns ``source``, cut at the layers that the stages of ``profile`` name.
+    """Returns a model source whose stages consist of the layers that the profile's stages name.
 
-    If they name none or the source defines no layers, returns ``source`` itself. Raises InputError
-    if profile and source have different layers.
+    Returns ``source`` itself if a stage of ``profile`` names no layers or if the source defines
+    none. Raises InputError if profile and source have different layers.
     """
     parts = tuple(tuple(layer.name for layer in stage.layers) for stage in profile.stages)
     found = layers_of(source) if all(parts) else None
@@ -97,13 +98,16 @@ def _brief(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class LayeredSource:
-    """``source`` cut into stages of the named layers; a model source itself."""
+    """A model source that is ``source`` cut into the given stages.
+
+    ``parts``: for each stage, the names of its layers.
+    """
 
     source: ModelSource
     parts: tuple[tuple[str, ...], ...]
 
     def stages(self, count: int) -> Sequence[Stage]:
-        """Returns the functions that create the stages; ``count`` is ignored."""
+        """Returns one function per stage that creates its module; ``count`` is ignored."""
         return [partial(self._stage, part) for part in self.parts]
 
     def _stage(self, part: Sequence[str]) -> nn.Module:
@@ -118,7 +122,10 @@ class LayeredSource:
         return module
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        """Returns groups of parameters tied between stages, with one parameter per stage."""
+        """Returns groups of (stage, parameter name) that are one parameter, at most one per stage.
+
+        ``count`` is ignored.
+        """
         stage_of = {name: s for s, part in enumerate(self.parts) for name in part}
         groups = []
         for group in self._groups():
@@ -131,9 +138,10 @@ class LayeredSource:
         return tuple(groups)
 
     def names(self, count: int) -> ModelNames:
-        """Returns the function that names parameters in the whole model.
+        """Returns a function of (stage, parameter name in it) that returns the name in the model.
 
-        The names are those of the source's ``layer_names()`` or, by default, of :func:`layer_name`.
+        The names are defined by the source's ``layer_names()`` or, by default, :func:`layer_name`.
+        ``count`` is ignored.
         """
         layers = {layer.name: layer for layer, _ in layers_of(self.source) or ()}
         own = getattr(self.source, "layer_names", None)
@@ -175,7 +183,7 @@ class LayeredSource:
 
 
 class LayerSequence(nn.Sequential):
-    """Layers in sequence: a layer's output, one or several tensors, is the next one's arguments."""
+    """Layers in sequence, each called with the output of the previous one: one or more tensors."""
 
     def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
         for layer in self:
@@ -184,17 +192,18 @@ class LayerSequence(nn.Sequential):
 
 
 def _share(module: nn.Module, first: str, other: str) -> None:
-    """Replaces the parameter ``other`` by the parameter ``first``."""
+    """Makes the parameter named ``other`` the same object as the one named ``first``."""
     path, _, name = other.rpartition(".")
     setattr(module.get_submodule(path), name, module.get_parameter(first))
 
 
 def layer_name(layer: Layer, name: str) -> str:
-    """Returns the name in the whole model of the parameter ``name`` of a layer.
+    """Returns the name in the whole model of the layer's parameter ``name``.
 
-    With one module, the name is prefixed by the module's name. With several, its first part is the
-    number of a child, as in ``nn.Sequential``, and is replaced by that module's name. Otherwise the
-    name is prefixed by the layer's name.
+    ``layer.modules`` are the names in the model of the modules that the layer consists of. If there
+    is one, the result is ``name`` prefixed by its name. If there are several and the first part of
+    ``name`` is the number of one of them, as in ``nn.Sequential``, that part is replaced by the
+    module's name. Otherwise the result is ``name`` prefixed by the layer's name.
     """
     if len(layer.modules) == 1:
         return f"{layer.modules[0]}.{name}"

@@ -21,15 +21,15 @@ class ModelSource(Protocol):
     """A model that can be cut into any number of stages, with everything needed to train it."""
 
     def stages(self, count: int) -> Sequence[Stage]:
-        """Returns a function per stage that creates its module.
+        """Returns a list of ``count`` functions without arguments that create the stages' modules.
 
-        It is called only where the stage is needed, and must create the same weights wherever it is
-        called. Modules are accepted instead; every process then creates all of them.
+        Each is called only in the processes that need its stage, and must create the same weights
+        in all of them. Modules are accepted instead; every process then creates all of them.
         """
         ...
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        """Returns groups of (stage, parameter name) that are the same parameter."""
+        """Returns groups of (stage, parameter name in the stage) that are one tied parameter."""
         ...
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
@@ -37,7 +37,10 @@ class ModelSource(Protocol):
         ...
 
     def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Returns inputs and targets of one training step, one of each per microbatch."""
+        """Returns the inputs and the targets of one training step, each one tensor per microbatch.
+
+        ``step`` counts from 0.
+        """
         ...
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -46,15 +49,20 @@ class ModelSource(Protocol):
 
 
 def skips_of(source: ModelSource, count: int) -> Sequence[tuple[int, int]]:
-    """Returns the skip connections (pairs of stages) by the source's optional method ``skips``."""
+    """Returns the pairs (i, j) of stages with a skip connection from stage i to stage j.
+
+    They are the result of the source's optional method ``skips(count)``; an empty tuple if it has
+    none.
+    """
     skips: Callable[[int], Sequence[tuple[int, int]]] | None = getattr(source, "skips", None)
     return () if skips is None else skips(count)
 
 
 def options_of(source: ModelSource, count: int, *, train: bool = True) -> dict[str, Any]:
-    """Returns the :class:`Pipeline` options that a source of ``count`` stages defines.
+    """Returns the options of :class:`Pipeline` that ``source``, cut into ``count`` stages, defines.
 
-    The optimizer is None unless ``train``.
+    These are ``loss``, ``optimizer`` (None unless ``train``), ``tied``, ``skips`` and ``names``
+    (None if the source has no such method).
     """
     names: Callable[[int], ModelNames] | None = getattr(source, "names", None)  # an optional method
     return {
@@ -70,7 +78,11 @@ BATCH, EVAL_BATCH = "batch", "eval_batch"
 
 
 def check_evaluation(source: ModelSource) -> None:
-    """Raises InputError if the source has no ``eval_batch`` or if that returns invalid values."""
+    """Raises InputError if the source cannot be evaluated.
+
+    That is, if it has no method ``eval_batch``, or if the method returns anything but one tensor
+    per microbatch for inputs and for targets.
+    """
     if not callable(getattr(source, EVAL_BATCH, None)):
         raise InputError(
             f"eval_every: expected a model source with {EVAL_BATCH}(step, microbatches), which "
@@ -80,7 +92,10 @@ def check_evaluation(source: ModelSource) -> None:
 
 
 def checked_stages(source: ModelSource, count: int) -> list[Stage]:
-    """Returns ``source.stages(count)``. Raises InputError if that is not one function per stage."""
+    """Returns ``source.stages(count)`` as a list.
+
+    Raises InputError if that is not one function or module per stage.
+    """
     value: Any = source.stages(count)
     stages = list(value) if isinstance(value, Iterable) else []
     if len(stages) != count or not all(map(callable, stages)):
@@ -92,18 +107,20 @@ def checked_stages(source: ModelSource, count: int) -> list[Stage]:
 
 
 Place: TypeAlias = Callable[[Stage, int], nn.Module]
-"""Creates a stage's module on the rank that runs it, given the stage and its number."""
+"""A function of a stage and its number that creates the stage's module on this rank."""
 
 
 def on_device(device: torch.device, dtype: torch.dtype | None) -> Place:
-    """Returns a function that creates a stage's module on ``device``, in ``dtype`` if given."""
+    """Returns a :data:`Place` that creates stages on ``device``, in ``dtype`` if it is not None."""
     return lambda stage, number: made(stage, number).to(device=device, dtype=dtype)
 
 
 def placed_stages(source: ModelSource, count: int, place: Place | None) -> Sequence[Stage]:
-    """Returns ``source.stages(count)``, checked; if ``place`` is given, it creates each module.
+    """Returns ``source.stages(count)``, checked by :func:`checked_stages`.
 
-    For stages that are modules, it is called here, so that the pipeline finds shared parameters.
+    If ``place`` is given, each stage that is a function becomes a function that calls ``place`` to
+    create the module. For stages that are modules, ``place`` is called at once, so that the
+    pipeline sees which parameters they share.
     """
     stages = checked_stages(source, count)
     if place is None:
@@ -117,8 +134,8 @@ def placed_stages(source: ModelSource, count: int, place: Place | None) -> Seque
 def check_cut(source: ModelSource, count: int) -> None:
     """Raises InputError, before processes start, if the source cannot be cut into ``count`` stages.
 
-    Other errors are ignored: they occur again on the ranks, which report where. Processes under
-    torchrun check the cut themselves.
+    Errors of other types are ignored here: they occur again on the ranks, whose messages say
+    where. Under torchrun nothing is checked, as this process is itself a rank.
     """
     try:
         if "RANK" not in os.environ:
@@ -130,16 +147,17 @@ def check_cut(source: ModelSource, count: int) -> None:
 
 
 MOST_CHUNKS = 64
-"""Highest number of stages per rank in any placement."""
+"""The highest number of stages per rank that the planner tries in any placement."""
 
 
 def most_stages(source: ModelSource, count: int) -> int | None:
-    """Returns the largest number of stages that a plan may cut ``source`` into.
+    """Returns the largest number of stages into which a plan may cut ``source``.
 
-    ``count``: a possible number. Placements cut each stage into equally many pieces, so the search
-    stops before the first multiple of ``count`` that is impossible. (A source whose number of
-    stages must divide its layers can be cut into some larger numbers.) Returns None if
-    :data:`MOST_CHUNKS` times ``count`` is possible.
+    ``count``: a number of stages that is known to be possible. As placements cut each of these
+    stages into equally many pieces, the function tries multiples of ``count`` up to the first one
+    that is impossible, and returns the largest possible number below it. (Numbers above it may be
+    possible as well, if the number of stages must divide the number of layers.) Returns None, which
+    means no limit, if all multiples up to :data:`MOST_CHUNKS` times ``count`` are possible.
     """
     for stages in range(2 * count, MOST_CHUNKS * count + 1, count):
         if not _is_possible(source, stages):
@@ -159,9 +177,10 @@ def _is_possible(source: ModelSource, count: int) -> bool:
 def checked_batch(
     source: ModelSource, step: int, microbatches: int, method: str = BATCH
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Returns ``source.batch(step, microbatches)``, or the result of its optional ``eval_batch``.
+    """Returns the inputs and the targets of ``source.batch(step, microbatches)``.
 
-    Raises InputError if it is not one tensor per microbatch for inputs and targets.
+    ``method``: the source's method to call instead of ``batch``, for example ``eval_batch``. Raises
+    InputError unless it returns one tensor per microbatch for inputs and for targets.
     """
     value: Any = getattr(source, method)(step, microbatches)
     name = f"{type(source).__name__}.{method}({step}, {microbatches})"

@@ -1,4 +1,4 @@
-"""Prepares a program on one rank: checks, ties, weights and connections."""
+"""Prepares a rank for a program: checks it, finds tied parameters, opens connections."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ def context_of(
     options: PipelineOptions,
     held: ExitStack,
 ) -> RankContext:
-    """Returns the context of a rank that has these ``stages``; all ranks call it.
+    """Returns this rank's context for ``program``, with its modules and connections.
 
-    ``held`` closes what is opened here.
+    ``stages``: as for :class:`Pipeline`. ``held``: the exit stack on which the closing of the store
+    and of the connections is registered. All ranks call it. Raises InputError or
+    InvalidScheduleError if program, stages and options cannot be combined.
     """
     check_given(program, options)
     (rank, size), ranks = options.whereabouts(), program.schedule.problem.ranks
@@ -61,9 +63,11 @@ def context_of(
 def context_after(
     before: RankContext, program: Program, options: PipelineOptions, held: ExitStack
 ) -> RankContext:
-    """Returns the context of another ``program`` for the same stages; all ranks call it.
+    """Returns the context of another ``program`` for the stages of the context ``before``.
 
-    It reuses the connections of the context ``before`` if they are the same.
+    If both programs need the same connections, those of ``before`` are used. ``held``: the exit
+    stack on which the closing of new connections is registered. All ranks call it. Raises
+    InputError or InvalidScheduleError if the stages cannot be trained by ``program``.
     """
     check_given(program, options)
     check_exchange(before.program, program)
@@ -75,8 +79,9 @@ def context_after(
 def check_given(program: Program, options: PipelineOptions) -> None:
     """Checks the program and the options; all ranks call it.
 
-    Raises InputError if they differ between ranks or cannot be combined, and InvalidScheduleError
-    if the program is invalid.
+    Raises InputError if program or options differ between ranks or exclude each other, and
+    InvalidScheduleError if the verifier finds the program invalid. The options ``check`` and
+    ``verify`` switch these two checks on.
     """
     if options.check:
         check_alike(program, options)
@@ -87,7 +92,10 @@ def check_given(program: Program, options: PipelineOptions) -> None:
 
 
 def check_tied(program: Program, tied: Sequence[Group]) -> None:
-    """Raises InputError if stages share a parameter whose gradients the program does not sum."""
+    """Raises InputError if stages share a parameter whose gradients the program does not sum.
+
+    ``tied``: the groups of (stage, parameter name) that are one parameter.
+    """
     reduced = {i.stages for row in program.instructions for i in row if isinstance(i, ir.Reduce)}
     for group in tied:
         stages = stages_of(group)
@@ -101,9 +109,11 @@ def check_tied(program: Program, tied: Sequence[Group]) -> None:
 
 
 def check_exchange(program: Program, other: Program) -> None:
-    """Raises InputError if stages that train by ``program`` cannot be trained by ``other``.
+    """Raises InputError if a pipeline for ``program`` cannot run a step of the program ``other``.
 
-    All ranks have the same programs, so all raise the same error.
+    That is, if only one of them sends weights, steps after each microbatch or owns a stage on some
+    rank, or if ``other`` needs a stage on a rank that was not given it. Both are the same on all
+    ranks, so all raise the same error.
     """
     own, new = program.schedule, other.schedule
     homes, others = (list(map(list, holders(schedule))) for schedule in (own, new))
@@ -130,10 +140,10 @@ def with_ties(
     stages: Mapping[int, Stage] | Sequence[Stage],
     modules: dict[int, nn.Module],
 ) -> PipelineOptions:
-    """Returns the options with the ties found on any rank added; all ranks call it.
+    """Returns ``options`` with the tied parameters that any rank finds added to ``tied``.
 
-    ``stages`` are as the caller gave them, ``modules`` are this rank's. Raises InputError if the
-    program does not sum the gradients of a tie.
+    ``stages``: as the user gave them. ``modules``: those of the stages that this rank needs. All
+    ranks call it. Raises InputError if the program does not sum the gradients of a tied parameter.
     """
     count = program.schedule.problem.stages
     table = stage_table(stages, list(modules), count)
@@ -144,9 +154,10 @@ def with_ties(
 
 
 def device_for(options: PipelineOptions, modules: Mapping[int, nn.Module]) -> torch.device:
-    """Returns the device of the options, by default of the modules, and prepares it.
+    """Returns the device of the options, by default that of the modules.
 
-    Raises InputError if ops are paced on a GPU.
+    On a CPU, also lets the process keep freed memory (:func:`~..rank.heap.keep_pages`). Raises
+    InputError if the option ``pace`` is set and the device is not a CPU.
     """
     given = options.device
     device = device_of(modules.values()) if given is None else with_index(torch.device(given))
@@ -163,10 +174,11 @@ def store_for(
     options: PipelineOptions,
     modules: Mapping[int, nn.Module],
 ) -> StageStore:
-    """Returns the store of the rank's ``modules``, which stay as they are unless sent or cast.
+    """Returns the store of this rank's ``modules``; all ranks call it.
 
-    Raises InputError for sharded stages that cannot be run, and for complex parameters that
-    would be cast.
+    It is a :class:`StreamedStages` if the program sends weights or the options cast them; otherwise
+    the modules are used as they are. Raises InputError for complex parameters that would
+    be cast, and for stages wrapped in ``fully_shard`` that the program or the options exclude.
     """
     if options.sum_dtype is not None:
         _check_real(modules)
@@ -183,7 +195,11 @@ def store_for(
 def _dtype_elsewhere(
     modules: Mapping[int, nn.Module], options: PipelineOptions
 ) -> torch.dtype | None:
-    """Returns the parameters' dtype on any rank, also if this one has none; all ranks call it."""
+    """Returns the dtype of the parameters of all ranks, in case this rank has none.
+
+    If there are several, returns the first in alphabetical order; None if no rank has parameters.
+    All ranks call it.
+    """
     own = sorted({str(p.dtype) for module in modules.values() for p in module.parameters()})
     rows = options.gather_early(own)
     found = sorted(set().union(*rows))
@@ -227,8 +243,9 @@ def connected(
 ) -> RankContext:
     """Returns the rank's context, with connections to all ranks that it communicates with.
 
-    They are those of the context ``before`` if these are the same; ``held`` closes new ones. All
-    ranks call it.
+    ``before``: the context of an earlier program, whose connections are used if they are the same.
+    ``held``: the exit stack on which the closing of new connections is registered. All ranks call
+    it.
     """
     relays = options.needs_norm and options.post_validation and has_relays(program)
     gathers = options.needs_norm and not relays

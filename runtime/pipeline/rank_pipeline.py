@@ -1,4 +1,4 @@
-"""One rank of a program: creation, state, reports and close."""
+"""The part of the class ``Pipeline`` that is not about steps: creation, state, measurements."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .steps.prepared import Prepared
 
 
 class RankPipeline:
-    """A rank's part of a pipeline without its steps: creation, state, measurements and close."""
+    """The base class of :class:`Pipeline`: everything on one rank except running steps."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class RankPipeline:
             self.num_stages, self.microbatches = problem.stages, problem.microbatches
             self.rank, self._transport = context.role.rank, context.transport
             self.modules, self.optimizers = own.step_end.modules, own.step_end.optimizers
-            # own: the pipeline's program; given: the last program given to a step
-            # last: whose state the next step continues; ran: which ran the last step
+            # own: the pipeline's program; given: the last program that was given to a step;
+            # last: the program whose step end has the current state; ran: that of the last step
             self._own = self._last = self._ran = own
             self._given: Prepared | None = None
             self._given_held = ExitStack()
@@ -76,10 +76,11 @@ class RankPipeline:
         place: Place | None = None,
         **options: Any,
     ) -> Self:
-        """Creates the pipeline of ``source``, cut as the program requires.
+        """Creates the pipeline of ``source``, cut into the stages of the program's profile.
 
-        Without ``train``, no optimizer steps. ``options`` override those of the source. ``place``
-        creates each stage's module on the rank that runs it.
+        With ``train`` False, there is no optimizer. ``place``: the function that creates the module
+        of a stage on the rank that runs it, given the stage and its number; by default the stage
+        itself. ``options``: see :class:`Pipeline`; they override those that the source defines.
         """
         count = program.schedule.problem.stages
         source = as_planned(source, program.schedule.problem.profile)
@@ -87,9 +88,10 @@ class RankPipeline:
         return cls(program, placed_stages(source, count, place), **merged)
 
     def _of_step(self, program: Program | None, *, update: bool) -> Prepared:
-        """Returns the program to run: the pipeline's own or the one given to the step.
+        """Returns ``program``, the argument of a step, prepared; None: the pipeline's own program.
 
-        The latter replaces the one given before. All ranks call it.
+        What was prepared for another program that an earlier step was given is closed. Compares the
+        ranks' arguments in the first step (``update``: that of the step). All ranks call it.
         """
         with self.together():
             if program is not None and not isinstance(program, Program):
@@ -103,9 +105,10 @@ class RankPipeline:
         return self._given
 
     def _prepared(self, program: Program) -> Prepared:
-        """Prepares a program given to a step, in place of the last such one; all ranks call it.
+        """Returns ``program``, which was given to a step, prepared; all ranks call it.
 
-        It reuses the pipeline's connections if possible.
+        It uses the pipeline's connections if it needs the same. Closes the connections of the
+        program that an earlier step was given.
         """
         self.finish()  # before that, ranks may have different loss scales
         before = self._own.context
@@ -119,13 +122,20 @@ class RankPipeline:
         return given
 
     def _take_turn(self, ran: Prepared) -> None:
-        """Continues from the state after the last step, which another program ran."""
+        """Makes ``ran`` continue from the state after the last step, which another program ran.
+
+        Waits for a pending verdict on that step. The state is the loss scale, and whether gradients
+        are accumulated.
+        """
         self._validate()
         ran.step_end.follow(self._last.step_end)
         self._last = ran
 
     def _validate(self) -> None:
-        """Waits for the verdict on the last step, if it is pending."""
+        """Waits until it is known whether the optimizer step was right, with post-validation.
+
+        If it was wrong, it is repeated. Returns at once if nothing is pending.
+        """
         with ending_together(self._last.context.transport):
             try:
                 self._last.step_end.validate()
@@ -137,7 +147,7 @@ class RankPipeline:
 
     @staticmethod
     def _refill(ran: Prepared, data: StepData) -> None:
-        """Fills the cells again before ops since the beginning of the step are repeated."""
+        """Prepares the ops of the current step to run again from its beginning: fills the cells."""
         store = ran.context.store
         ran.clear()
         ran.inputs.put(data)
@@ -148,8 +158,10 @@ class RankPipeline:
     def finish(self) -> None:
         """Waits until the last step is final and all work queued on the device is done.
 
-        With post-validation, all ranks call it, after the same step. It is called automatically
-        before the ``state_dict`` of a stage or an optimizer, which all ranks must then request.
+        With post-validation, the optimizers step before the norm of all gradients is known; the
+        step is final once it is known and wrong updates have been repeated. Then all ranks must
+        call ``finish`` after the same step. As ``state_dict`` of a stage's module or an optimizer
+        calls it, all ranks must then call that as well.
         """
         if self._own is not self._last:
             self._take_turn(self._own)
@@ -157,14 +169,15 @@ class RankPipeline:
         self.synchronize()
 
     def barrier(self) -> None:
-        """Waits until all ranks have called it; use it before a step whose trace is compared."""
+        """Waits until all ranks have called it, for example to start a step at the same time."""
         with self.together():
             self._transport.barrier()
 
     def close(self) -> None:
-        """Finishes, closes the connections between the ranks, and resets ``fully_shard`` stages.
+        """Finishes the last step, closes the pipeline's connections and restores the stages.
 
-        All ranks call it.
+        Stages wrapped in ``fully_shard`` then gather and reduce by themselves again. All ranks call
+        it; afterwards the pipeline cannot be used.
         """
         self.finish()
         self._given_held.close()
@@ -176,13 +189,13 @@ class RankPipeline:
         ``model``: parameters and persistent buffers by their names in the model; a tied parameter
         is listed under each of its names. ``optimizer``: entries like ``state.NAME.exp_avg`` and
         ``param_groups.NAME.lr``, as with ``flatten_optimizer_state_dict``; NaN for parameters that
-        were never stepped. ``loss_scale``, if there is one.
+        were never stepped. ``loss_scale``: the keys ``scale`` and ``good``, if losses are scaled.
 
         The tensors share memory with the pipeline's, so loading into them in place takes effect;
-        :meth:`load_state_dict` must still be called. The last step is finished first. Entries that
-        several ranks have are equal, under any placement: buffers are set to those of the first
-        replica and there of the first rank that runs the stage. So if there are buffers, the ranks
-        of all replicas call it.
+        :meth:`load_state_dict` must still be called. The last step is finished first
+        (:meth:`finish`). An entry that several ranks have is equal on all of them: all copies of a
+        buffer are set to that of the first rank that runs the stage, in the first replica. So if
+        there are buffers, the ranks of all replicas must call it.
 
         Raises InputError on all ranks if gradients are accumulated (after ``update=False``), if
         different parameters have one name (see ``names``), if ``names`` raises, if plain tensors
@@ -194,11 +207,11 @@ class RankPipeline:
             return self._state.get()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Loads the result of :meth:`state_dict`, of this rank's stages or of all ranks.
+        """Loads a result of :meth:`state_dict`, or several joined: at least this rank's entries.
 
         All ranks call it. Sections missing in ``state`` stay unchanged; accumulated gradients are
-        dropped. Raises InputError on all ranks, without any change, for missing or unknown names,
-        different shapes, and sections that are not mappings.
+        dropped. Raises InputError on all ranks, without any change, if a name is missing or unknown
+        in the model, a shape differs, or a section is not a mapping.
         """
         self.finish()
         with self.together():
@@ -214,17 +227,19 @@ class RankPipeline:
             return self._transport.gather(value)
 
     def together(self) -> AbstractContextManager[None]:
-        """A context for the caller's own collectives.
+        """Returns a context in which the caller may run collectives of its own between the ranks.
 
-        An exception inside it fails all ranks, which raise it with the number of its rank.
+        If one rank raises inside it, the waits of all other ranks end, and they raise the same
+        error with the number of that rank.
         """
         return ending_together(self._transport)
 
     @property
     def barrier_note(self) -> str | None:
-        """A warning if ranks wait for the global gradient norm, but the schedule assumes otherwise.
+        """A warning that all ranks wait before they step, which the schedule does not assume.
 
-        None if there is nothing to warn about.
+        They wait for the norm of all gradients. None if they do not wait, or the schedule was made
+        for such a barrier.
         """
         waits = self._own.context.waits_for_norm
         return made_without_barrier(self.program.schedule) if waits else None
@@ -240,19 +255,19 @@ class RankPipeline:
         loss_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Measurement:
-        """Profiles the pipeline's stages as they are, with microbatches of a step.
+        """Returns a profile of the pipeline's stages as they are, measured on the data of a step.
 
         All processes of the mesh call it between steps, with the arguments of :meth:`step`. After
-        ``warmup`` runs, each process runs its stages ``repeats`` times, with ``in_flight``
-        microbatches (by default, the number of ranks): F, B, W, BW and, with ``recompute``, R.
-        Memory is per device: only its own shards count. Parameters, gradients, buffers and random
-        states are restored.
+        ``warmup`` rounds that do not count, each process runs its stages in ``repeats`` rounds,
+        each with the first ``in_flight`` microbatches (by default, the number of ranks): F, B, W,
+        BW and, with ``recompute``, R. Memory is per device: of sharded tensors, only the shards on
+        it count. Parameters, gradients, buffers and random states are restored.
 
         The measurements of all processes of torch.distributed are joined into one profile with
-        links: samples of the same stage are pooled, and bytes are the maximum over devices. With a
-        ``transport`` of the caller, only its ranks are joined.
+        links: samples of the same stage are pooled, and bytes are the maximum over devices. If the
+        pipeline was given a ``transport``, only its ranks are joined.
 
-        Raises InputError for invalid settings or a program that sends weights; otherwise as
+        Raises InputError for invalid settings or a program that sends weights, and the errors of
         :meth:`step`.
         """
         microbatches = in_flight or self.program.schedule.problem.ranks
@@ -261,7 +276,10 @@ class RankPipeline:
         return self.measured(asked, StepData(inputs, options, target, loss_kwargs or {}))
 
     def measured(self, asked: Asked, data: StepData) -> Measurement:
-        """Returns the profile described in :meth:`profile`, measured on ``data`` of a step."""
+        """Returns the profile of :meth:`profile`; ``asked``: what to measure, ``data``: of a step.
+
+        All ranks call it.
+        """
         if self.program.schedule.transfers:
             raise InputError("profile: expected a program that sends activations, not weights")
         self.finish()
@@ -275,17 +293,20 @@ class RankPipeline:
         return found
 
     def marks(self) -> Marks:
-        """Start and end of ops, and of averaging over replicas, in the last step.
+        """Returns the start and end of this rank's ops and averages in the last step.
 
-        In seconds on this rank's clock.
+        They are seconds of this process's ``time.perf_counter``; averages are those of gradients
+        over replicas. Raises InputError if no step has run.
         """
         return Marks(self._executor().clock.seconds(), dict(self._ran.step_end.averages))
 
     def gather_trace(self, marks: Marks | None = None) -> Schedule:
-        """Returns the last step as a schedule with measured times on one clock.
+        """Returns the last step of all ranks as a schedule with measured times (milliseconds).
 
-        All ranks call it. ``marks``: those of an earlier step. ``timing.peak_memory`` is the count
-        of each rank in the last step, in bytes.
+        All times are on one clock, from the start of the first op on any rank.
+        ``timing.peak_memory``: each rank's peak bytes of activations in the last step. ``marks``:
+        the result of :meth:`marks` after an earlier step, to get the times of that step. All ranks
+        call it.
         """
         offset, ops = clock_offset(self._transport), self._executor().ops
         own = (marks or self.marks()).later(offset)
@@ -294,33 +315,37 @@ class RankPipeline:
 
     @property
     def grad_norm(self) -> float | None:
-        """The norm of all gradients of the last step before clipping.
+        """The norm of all gradients in the last step, before clipping.
 
-        None if it is not needed. With post-validation, it is that of the last step with a verdict:
-        the step before the last, until :meth:`finish`.
+        None if neither clipping nor loss scaling needs it. With post-validation, the norm of a step
+        becomes known only during the next one or in :meth:`finish`; before that, this is the norm
+        of the step before the last.
         """
         return self._ran.step_end.norm
 
     @property
     def loss_scale(self) -> LossScale | None:
-        """The loss scale of the next step; None without loss scaling."""
+        """The loss scale of the next step; None if losses are not scaled."""
         return self._last.step_end.loss_scale
 
     @property
     def peak_memory(self) -> int:
-        """Peak bytes of activations during the last step; 0 if they are not counted."""
+        """Peak bytes of activations on this rank in the last step; 0 if ``memory`` is False."""
         return self._ran.context.memory.peak
 
     @property
     def device_peak(self) -> int | None:
-        """Peak bytes in use by torch's allocator; None if the device is not a CUDA device."""
+        """Peak bytes in use by torch's CUDA allocator; None on other devices.
+
+        It is the peak since the allocator's statistics were last reset, usually never.
+        """
         return Device(self.device).peak_memory()
 
     @property
     def eager_stages(self) -> dict[int, str]:
-        """This rank's stages that run as modules although graphs were requested, with the reason.
+        """This rank's stages that run as modules although graphs were requested.
 
-        Known after the first step.
+        Maps each to the reason. Complete after the first step.
         """
         found = {s: runner.refusal for s, runner in self._own.graphed.items()} | self._own.never
         return {s: why for s, why in found.items() if why is not None}

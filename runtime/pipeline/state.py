@@ -1,4 +1,4 @@
-"""The state of a pipeline by the model's own names, to save and load."""
+"""A pipeline's state to save and load, by the names of parameters in the whole model."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ MODEL, OPTIMIZER, LOSS_SCALE = SECTIONS = ("model", "optimizer", "loss_scale")
 
 
 class PipelineState:
-    """The state of one rank; all ranks call ``get`` and ``put`` at the same time."""
+    """Gets and sets one rank's state; all ranks call the methods at the same time."""
 
     def __init__(self, context: RankContext, step_end: StepEnd) -> None:
         self._context, self._step_end = context, step_end
         self._role = context.role
         self._modules, self._optimizers = step_end.modules, step_end.optimizers
         self._names: dict[Member, tuple[str, ...]] | None = None
-        self._known: frozenset[str] = frozenset()  # names in the models of all ranks
+        self._known: frozenset[str] = frozenset()  # names in the model on all ranks
 
     def get(self) -> dict[str, Any]:
-        """Returns the state by section, after setting all copies of buffers to the first copy.
+        """Returns the result of :meth:`~.rank_pipeline.RankPipeline.state_dict`.
 
-        Raises InputError if names are ambiguous, an optimizer has no state per parameter, or
-        gradients are accumulated, which the state does not include.
+        Before that, sets all copies of each buffer to the first one. Raises InputError if two
+        parameters have the same name, an optimizer has no state per parameter, or gradients are
+        accumulated, which the state does not include.
         """
         if self._step_end.adds_up and self._context.options.optimizer is not None:
             line = "state_dict: expected it after a step that updates, got update=False in the last"
@@ -50,14 +51,20 @@ class PipelineState:
         return self._own()
 
     def loss_scale(self) -> LossScale | None:
-        """Returns the loss scale of the next step; ranks without optimizers receive it."""
+        """Returns the loss scale of the next step, or None without loss scaling.
+
+        Ranks that own no stage receive it from one that does, as they do not update it themselves.
+        """
         own, homes = self._step_end.loss_scale, self._role.holders
         if own is not None and len(set().union(*homes)) < self._context.transport.size:
             self._step_end.rescaled(self._context.transport.share(own, homes[0][0]))
         return self._step_end.loss_scale
 
     def _own(self) -> dict[str, Any]:
-        """Returns the state by section as it is on this rank."""
+        """Returns the state by section (see :data:`SECTIONS`), without changing buffers.
+
+        Raises InputError on all ranks if it cannot be created on one.
+        """
         self._all_names()
         self.loss_scale()
         state = dict[str, Any]()
@@ -81,9 +88,10 @@ class PipelineState:
         return state
 
     def put(self, state: Mapping[str, Any]) -> None:
-        """Loads the sections of ``state``; missing ones stay, accumulated gradients are dropped.
+        """Loads the sections of ``state``, a result of :meth:`get`; drops accumulated gradients.
 
-        Raises InputError for what does not fit.
+        Sections that ``state`` lacks remain unchanged. Raises InputError on all ranks, before any
+        change, if names or shapes in ``state`` do not match those of the pipeline.
         """
         own = self._own()
         gathered(self._context.transport, lambda: self._check(state, own))
@@ -116,7 +124,10 @@ class PipelineState:
         return self._names
 
     def _by_parameter(self) -> dict[int, str]:
-        """Returns the name of each parameter's optimizer state, by the parameter's id."""
+        """Returns the name in the model of each parameter, by its ``id``.
+
+        It is the name under which the optimizer's state of the parameter is saved.
+        """
         names, found = self._all_names(), dict[int, str]()
         for s, module in self._modules.items():
             for key, value in module.state_dict(keep_vars=True).items():
@@ -124,7 +135,10 @@ class PipelineState:
         return found
 
     def _check_shards(self) -> None:
-        """Raises InputError if plain tensors are or may be shards: one name with several values."""
+        """Raises InputError if parameters that are plain tensors are, or may be, shards.
+
+        Several shards would be saved under one name, and only one of them would be kept.
+        """
         if self._step_end.may_be_shards:
             line = (
                 "norm_groups: expected the process groups over which parameters are shards, as "
@@ -179,7 +193,10 @@ def _unlike_sections(state: Any) -> Iterator[str]:
 
 
 def _differences(section: str, values: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
-    """Yields lines about missing entries and other shapes."""
+    """Yields an error message for each entry of ``own`` that ``values`` lacks or has otherwise.
+
+    Only tensors are compared: their shapes, and whether they are DTensors.
+    """
     for key, mine in own.items():
         if key not in values:
             yield f"{section}.{key}: missing"

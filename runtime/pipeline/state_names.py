@@ -1,9 +1,9 @@
 """Names of a pipeline's parameters and buffers in the whole model, independent of the cut.
 
-Stages cut as in torchtitan keep the model's names. For other stages, the pipeline's option
-``names``, the model source's optional method ``names(count)`` or the names of its layers define
-them. A tied parameter is saved as its first copy, under all its names; later copies are loaded from
-the first one's name.
+Stages cut as in torchtitan already use the model's names. For other stages, they are defined by the
+pipeline's option ``names``, the model source's optional method ``names(count)`` or the names of its
+layers. Of a tied parameter, only the first copy is saved, under the names of all copies; later
+copies are loaded from the name of the first one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from ..transport import Transport, agreed, gathered
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # of torch.compile and checkpointing
 HOW = "Pipeline's option names, or the model source's method names(count), says the model's names"
 
-# maps (stage, name in it) to the first name of the same tensor in the stage and the model's name
+# maps (stage, name in it) to a pair: the first name in the stage of the same tensor object, and the
+# tensor's name in the whole model
 _Row = Mapping[Member, tuple[str, str]]
 
 
@@ -32,19 +33,20 @@ def state_names(
     names: ModelNames | None,
     transport: Transport,
 ) -> dict[Member, tuple[str, ...]]:
-    """Returns the names in the model under which each tensor of ``modules`` is saved.
+    """Returns the names in the whole model under which each tensor of this rank is saved.
 
-    Keys are (stage, name in it). The first name is the one that is loaded and that has the
-    optimizer's state. ``tied``: groups of (stage, name) that are the same parameter. All ranks call
-    it. Raises InputError on all ranks if a tensor has no name, or if two different ones have the
-    same.
+    Keys are (stage, name in it). The first name of a tensor is the one from which it is loaded and
+    to which its optimizer state belongs. ``modules``: this rank's stages. ``tied``: groups of
+    (stage, name in it) that are the same parameter. ``names``: see :class:`Pipeline`; None: names
+    in the stages. All ranks call it. Raises InputError on all ranks if ``names`` raises or does not
+    return a name for a tensor, or if two different tensors get the same name.
     """
     rows = gathered(transport, lambda: _row(modules, names or (lambda _, name: name)))
     merged = {member: pair for row in rows for member, pair in row.items()}
     told = {member: merged[member] for member in sorted(merged, key=lambda member: member[0])}
     leaders = _leaders(told, tied)
     _check_apart(told, leaders)
-    every: dict[Member, list[str]] = {}  # names of a first copy and of all others
+    every: dict[Member, list[str]] = {}  # first copy -> the names of all copies
     for member, leader in leaders.items():
         every.setdefault(leader, []).append(told[member][1])
     return {
@@ -55,14 +57,17 @@ def state_names(
 
 
 def unwrapped(name: str) -> str:
-    """Returns a parameter's name without the prefixes of module wrappers."""
+    """Returns the name without the parts that wrappers (``torch.compile``, checkpointing) add."""
     for wrapper in WRAPPERS:
         name = name.replace(wrapper, "")
     return name
 
 
 def _row(modules: Mapping[int, nn.Module], names: ModelNames) -> _Row:
-    """Returns the names of this rank's tensors. Raises InputError for a tensor without a name."""
+    """Returns the names of the tensors in the modules' state dicts.
+
+    Raises InputError if ``names`` raises or does not return a name for one of them.
+    """
     row: dict[Member, tuple[str, str]] = {}
     for stage, module in modules.items():
         first: dict[int, str] = {}
@@ -82,7 +87,7 @@ def _row(modules: Mapping[int, nn.Module], names: ModelNames) -> _Row:
 
 
 def _leaders(told: _Row, tied: Iterable[Group]) -> dict[Member, Member]:
-    """Returns the first copy of each tensor."""
+    """Returns, for each (stage, name in it), that of the first copy of the same or tied tensor."""
     leaders = {(stage, name): (stage, same) for (stage, name), (same, _) in told.items()}
     order = {member: place for place, member in enumerate(told)}
     plain = {(stage, unwrapped(name)): (stage, name) for stage, name in told}

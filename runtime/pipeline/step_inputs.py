@@ -1,4 +1,7 @@
-"""Puts the batches of a step into the cells of its microbatches; takes losses and outputs out."""
+"""Moves data between a step's arguments and its cells (:class:`~..executor.stage_runner.Cell`).
+
+Batches are split and put into the cells of the microbatches; losses and outputs are taken out.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ Cells: TypeAlias = Mapping[tuple[int, int], Cell]
 
 @dataclass(frozen=True, slots=True)
 class StepData:
-    """The arguments of ``step`` or ``eval`` on this rank."""
+    """The data arguments of :meth:`Pipeline.step` or ``eval`` on this rank, documented there."""
 
     inputs: Sequence[Batch]
     options: Mapping[str, Any]
@@ -32,8 +35,8 @@ class StepData:
 class StepInputs:
     """Fills a rank's ``cells`` with a step's batches, split into ``microbatches``.
 
-    ``cells`` are by stage and microbatch; ``last`` are those of the last stage, from which results
-    are taken.
+    ``cells``: by (stage, microbatch). ``last``: pairs of a microbatch and its cell of the last
+    stage, which will contain its output and loss; empty if this rank does not run that stage.
     """
 
     def __init__(self, context: RankContext, cells: Cells, microbatches: int) -> None:
@@ -44,9 +47,10 @@ class StepInputs:
         self.last = [(j, cell) for (s, j), cell in cells.items() if s == end]
 
     def put(self, data: StepData, *, judged: bool = True) -> None:
-        """Fills the cells, with targets if losses are computed (``judged``).
+        """Fills the cells with ``data``; with targets only if ``judged`` (losses are computed).
 
-        Raises InputError for missing arguments, ShapeError for batches that cannot be split.
+        Raises InputError if an argument that this rank needs is missing, and ShapeError if a batch
+        cannot be split into the number of microbatches.
         """
         if self._first:
             self._put_inputs(data)
@@ -57,7 +61,11 @@ class StepInputs:
             self._put_targets(data)
 
     def forms(self, data: StepData) -> list[Form]:
-        """Returns shapes and dtypes of the batches for this rank's stages; other values as text."""
+        """Returns a list that is equal for two steps if the same graphs can run their arguments.
+
+        For each argument of this rank's stages, it contains shape and dtype of a tensor, and the
+        :func:`~..tensors.trees.form` of any other value.
+        """
         whole = (*(data.inputs if self._first else ()), *data.options.values(), *data.options)
         return [(x.shape, x.dtype) if isinstance(x, Tensor) else form(x) for x in whole]
 
@@ -80,7 +88,10 @@ class StepInputs:
         return x.to(self._dtype) if self._dtype is not None and x.is_floating_point() else x
 
     def _put_targets(self, data: StepData) -> None:
-        """Stores targets and keyword arguments of the loss in the last stage's cells."""
+        """Stores targets and keyword arguments of the loss in the last stage's cells.
+
+        Raises InputError if the loss function or the target is missing.
+        """
         if self._loss is None or data.target is None:
             missing = "loss" if self._loss is None else "target"
             raise InputError(f"step: rank {self._rank} runs the last stage: {missing} is missing")
@@ -93,7 +104,10 @@ Result: TypeAlias = tuple[Any, Tensor | None]  # a microbatch's output and loss
 
 
 def taken(cells: Sequence[tuple[int, Cell]]) -> list[Result]:
-    """Removes the results from the last stage's cells and returns them."""
+    """Returns the (output, loss) of each of the last stage's ``cells``, and removes both there.
+
+    Either is None if it was not kept or computed.
+    """
     found = [(cell.result, cell.loss) for _, cell in cells]
     for _, cell in cells:
         cell.result = cell.loss = None
@@ -101,7 +115,11 @@ def taken(cells: Sequence[tuple[int, Cell]]) -> list[Result]:
 
 
 def hand_out(results: Sequence[Result], losses: list[Tensor] | None) -> Any:
-    """Returns the outputs as one batch, None if none was kept; fills ``losses``."""
+    """Returns the outputs of all microbatches, and replaces the contents of ``losses``.
+
+    The outputs are concatenated to one batch, or a list if that is impossible; None if no output
+    was kept. ``losses`` (if not None) then contains the loss of each microbatch that has one.
+    """
     if losses is not None:
         losses[:] = [loss for _, loss in results if loss is not None]
     outputs = [output for output, _ in results if output is not None]

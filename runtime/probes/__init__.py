@@ -1,1 +1,1 @@
-"""Probes: measure times and bytes of a rank's stages, links and host, with the executor."""
+"""Probes: measure the times and bytes of a rank's stages and the speed of its links."""

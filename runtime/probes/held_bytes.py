@@ -1,4 +1,4 @@
-"""Bytes of a stage on a device besides activations: weights, gradients, optimizer state."""
+"""The bytes of a stage on a device besides activations: weights, gradients, optimizer state."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from ..stages.streamed_weights import StreamedStages
 def held_bytes(
     store: StageStore, stage: int, optimizer: torch.optim.Optimizer | None
 ) -> dict[str, int]:
-    """Returns the bytes of one stage on this device outside of steps, by keys of a stage's profile.
+    """Returns the bytes of weights, gradients and optimizer state of ``stage`` on this device.
 
-    Of sharded tensors, only this device's part counts. Stages wrapped in ``fully_shard`` count
-    their shards and, as during a step, whole parameters and gradients; stages that are computed in
-    another dtype count both dtypes. ``optimizer``: the stage's own; parameters that it has not
-    stepped count with the state that they will have. Sharded stages free their whole parameters.
+    They are by the keys of a stage in a profile: ``weight_bytes``, ``grad_bytes`` and, if
+    ``optimizer`` is given or no parameter is trained, ``optimizer_bytes``. Of sharded tensors, only
+    this device's part counts. But a stage wrapped in ``fully_shard`` counts with its shards as well
+    as its whole parameters and gradients, as during a step, and one that is computed in another
+    dtype with its weights in both dtypes. ``optimizer``: the stage's own; state that a parameter
+    will have only after its first step counts, too. Must not be called during a step, as it
+    releases gathered parameters.
     """
     store.release()
     whole = list(store.parameters(stage))
@@ -37,11 +40,11 @@ def held_bytes(
 
 
 def local_bytes(tensor: Tensor) -> int:
-    """Returns the bytes on this device; for a DTensor, those of its shard."""
+    """Returns the bytes of ``tensor`` on this device; for a DTensor, those of its shard."""
     return sum(part.nbytes for part in parts(local(tensor.detach())))
 
 
 def _gradient_bytes(parameter: nn.Parameter) -> int:
-    """Returns the bytes of the gradient, whose dtype may differ from the parameter's."""
+    """Returns the bytes of a gradient of ``parameter``, which may have a dtype of its own."""
     dtype = getattr(parameter, "grad_dtype", None) or parameter.dtype
     return local_bytes(parameter) // parameter.dtype.itemsize * dtype.itemsize

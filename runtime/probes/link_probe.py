@@ -1,7 +1,7 @@
-"""Measures messages between neighboring ranks and copies between a device and its host.
+"""Measures messages between neighboring ranks, and copies between a device and its host.
 
-Messages are timed by ping-pong over the executor's transport, copies over the channels that offload
-uses.
+Messages are timed by ping-pong over a transport like the executor's, copies by the functions that
+also offload uses.
 """
 
 from __future__ import annotations
@@ -24,39 +24,50 @@ from ..transport import Routes, Transport
 SMALL = 8  # bytes; the time of such a message is the latency
 LARGE = 1 << 22  # bytes; shorter messages are too noisy to determine a bandwidth
 COPIED = {"cpu": 1 << 23, "cuda": 1 << 27}  # bytes; offloaded tensors are large
-MESSAGES = 20  # round trips of each size on each link, and copies
+MESSAGES = 20  # round trips of each size on each link, and copies of each size, that count
 WARMUP = 3
-# milliseconds by which hosts run ahead of a GPU, as in a pipeline
+# milliseconds for which a GPU is kept busy before a message, as in a pipeline, where the host has
+# queued work ahead of the GPU
 AHEAD = 5.0
-# links whose delays differ by a smaller factor count as equal: medians of short messages are noisy
+# links whose delays differ by at most this factor count as equal: the medians are noisy
 ALIKE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSamples:
-    """One-way times between two ranks in milliseconds, by the bytes of the messages."""
+    """One-way times of messages between two ``ranks``, or of copies to the host and back.
+
+    ``times``: milliseconds, by the bytes of the messages. For copies, both ranks are the same.
+    """
 
     ranks: tuple[int, int]
     times: Mapping[int, Sequence[float]]
 
 
 def ring(ranks: int) -> list[tuple[int, int]]:
-    """Returns the pairs of neighbors in a ring."""
+    """Returns the pairs of neighbors in a ring of ``ranks`` ranks, each with the lower rank first.
+
+    They are in ascending order; an empty list for one rank.
+    """
     pairs = {(min(r, (r + 1) % ranks), max(r, (r + 1) % ranks)) for r in range(ranks)}
     return sorted(pairs) if ranks > 1 else []
 
 
 def ring_routes(ranks: int, timeout: float) -> Routes:
-    """Returns routes in both directions between all neighbors."""
+    """Returns routes in both directions between all neighbors in a ring of ``ranks`` ranks.
+
+    ``timeout``: the maximum seconds of a message.
+    """
     pairs = ring(ranks)
     return Routes.of([*pairs, *((b, a) for a, b in pairs)], (), timeout)
 
 
 def probe_links(transport: Transport, largest: int, device: torch.device) -> list[LinkSamples]:
-    """Returns the samples of each pair of neighbors, measured one pair after the other.
+    """Returns the samples of the links on which this rank is the lower one.
 
-    All ranks call it; the lower rank of a pair gets its samples. ``transport`` connects a ring.
-    ``largest``: bytes of the largest activation, which is also measured.
+    The links are those between neighbors in a ring, which ``transport`` connects; they are measured
+    one after the other. ``largest``: the bytes of the largest activation; messages of this size,
+    small and large ones are measured. All ranks call it.
     """
     found = []
     for a, b in ring(transport.size):
@@ -74,7 +85,10 @@ def probe_links(transport: Transport, largest: int, device: torch.device) -> lis
 def _ping_pong(
     transport: Transport, pair: tuple[int, int], size: int, device: torch.device
 ) -> list[float]:
-    """Returns half of each round-trip time, in milliseconds."""
+    """Returns half of the time of each round trip of ``size`` bytes, in milliseconds.
+
+    Both ranks of ``pair`` call it.
+    """
     first, second = pair
     peer = second if transport.rank == first else first
     ping = torch.zeros(max(1, size), dtype=torch.uint8, device=device)
@@ -83,7 +97,7 @@ def _ping_pong(
     clock = make_clock(2, device)
 
     def there_and_back() -> None:
-        # posted early, as the executor's receives are
+        # post the receive first, as the executor does
         answer = transport.recv(pong, peer)
         if transport.rank == first:
             transport.send(ping, peer).wait()
@@ -106,9 +120,10 @@ def _ping_pong(
 
 
 def probe_host(device: torch.device, rank: int) -> LinkSamples:
-    """Measures copies: half the time of a copy to the host and one back, in milliseconds.
+    """Returns the times of copies between ``device`` and its host, as samples of ``rank``.
 
-    On a CPU, the host's memory is the same, so these are copies between buffers.
+    Each is half the time of a copy to the host and a simultaneous one back. On a CPU, these are
+    copies between buffers in the same memory.
     """
     host, sizes = Host(device), (SMALL, COPIED[device.type])
     return LinkSamples((rank, rank), {size: _copies(host, device, size) for size in sizes})
@@ -132,9 +147,11 @@ def _copies(host: Host, device: torch.device, size: int) -> list[float]:
 
 
 def links_of(samples: Sequence[LinkSamples], most: float = inf) -> Links:
-    """Returns the common link, and the pairs whose delay differs by a factor above ``ALIKE``.
+    """Returns latency and bandwidth of the links between all ranks.
 
-    ``most``: milliseconds of a longer message, which the common latency cannot exceed.
+    The result has a common link (see :func:`link_of`), and separate ones for the pairs of ranks
+    whose delay of the largest message differs from it by a factor above :data:`ALIKE`. ``most``: an
+    upper bound of the common latency, in milliseconds.
     """
     common = link_of(samples, most)
     size = max(samples[0].times)
@@ -148,17 +165,18 @@ def links_of(samples: Sequence[LinkSamples], most: float = inf) -> Links:
 
 
 def link_of(samples: Sequence[LinkSamples], most: float = inf) -> Link:
-    """Returns the link that fits the median times of the shortest and the longest messages.
+    """Returns the latency and bandwidth that fit the times of the shortest and longest messages.
 
-    The latency is at most ``most`` milliseconds.
+    The times are the medians over all ``samples``. ``most``: an upper bound of the latency, in
+    milliseconds.
     """
     small, size = min(samples[0].times), max(samples[0].times)
     latency, large = (statistics.median(times_of(samples, each)) for each in (small, size))
-    # if the effect of the size is within the noise: assume a thousandth of the time
+    # if the large message is not measurably slower, assume that its bytes take 0.1 % of its time
     latency = min(latency, large * 0.999, most)
     return Link(latency, size / ((large - latency) * 1e6))
 
 
 def times_of(samples: Sequence[LinkSamples], size: int) -> list[float]:
-    """Returns the times of messages of ``size`` bytes between all ranks."""
+    """Returns the times of messages of ``size`` bytes in all ``samples``, in milliseconds."""
     return [time for sample in samples for time in sample.times[size]]

@@ -19,7 +19,7 @@ ACTIVATION = "activation_bytes"
 
 
 def check_numbers(**numbers: int | None) -> None:
-    """Raises InputError for a number below 1 (``warmup``: below 0); None means the default."""
+    """Raises InputError if a number is less than 1, or ``warmup`` less than 0; ignores None."""
     for key, value in numbers.items():
         least = 0 if key == "warmup" else 1
         if value is not None and value < least:
@@ -28,10 +28,10 @@ def check_numbers(**numbers: int | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
-    """Measurements of one stage on one device.
+    """Measurements of one ``stage`` in one process.
 
-    ``times``: milliseconds by kind of op. ``sizes``: bytes by the keys of a stage's profile.
-    ``eager``: why it ran as a module although graphs were requested.
+    ``times``: milliseconds of each run, by kind of op. ``sizes``: bytes, by the keys of a stage in
+    a profile. ``eager``: why the stage ran as a module although graphs were requested, else None.
     """
 
     stage: int
@@ -41,17 +41,17 @@ class StagePart:
 
 
 def sequences(inputs: Sequence[Any]) -> int | None:
-    """Returns the sequences in a microbatch with these inputs of the first stage.
+    """Returns the number of sequences in a microbatch.
 
-    It is the first dimension of the first input if that is a tensor of several dimensions;
-    otherwise None.
+    ``inputs``: the first stage's inputs of that microbatch. The number is the size of the first
+    input's dimension 0, if this is a tensor with several dimensions; otherwise None.
     """
     first = inputs[0] if inputs else None
     return len(first) if isinstance(first, Tensor) and first.dim() > 1 and len(first) else None
 
 
 def largest_activation(parts: Sequence[StagePart]) -> int:
-    """Returns the bytes of the largest activation between stages; 0 for a single stage."""
+    """Returns the bytes of the largest output that a stage sends to the next; 0 for one stage."""
     return max(part.sizes.get(ACTIVATION, 0) for part in parts)
 
 
@@ -61,10 +61,13 @@ def measurement(
     host: Sequence[LinkSamples],
     **facts: Any,
 ) -> Measurement:
-    """Returns the profile measured by ``parts``; ``facts`` are other fields of :class:`Profile`.
+    """Returns the measured profile with its statistics.
 
-    For a stage that several devices ran, all samples and the maximum bytes count. ``links``: of
-    messages between ranks, one of them as large as the largest activation. ``host``: of copies.
+    ``parts``: the measurements of stages in all processes. If there are several of a stage, times
+    are the median of all samples, and bytes the maximum. ``links``: the samples of messages between
+    ranks, among them those as large as the largest activation; empty for one rank. ``host``: the
+    samples of copies to the host; empty if not measured. ``facts``: other fields of
+    :class:`Profile`.
     """
     each = [[p for p in parts if p.stage == s] for s in sorted({part.stage for part in parts})]
     delay = Figure.of(times_of(links, largest_activation(parts))) if links else None

@@ -1,7 +1,8 @@
-"""Measures one stage: times of its ops, and bytes that a microbatch holds.
+"""Measures one stage: the times of its ops, and the bytes of activations of a microbatch.
 
-The microbatches in flight run once in each variant, as in a pipeline: first all forwards, then the
-rest of each microbatch, with random inputs and output gradients. For two in flight::
+In each round, some microbatches run once in each *variant*, which determines their ops: first the
+forwards of all of them, as in a pipeline, then the remaining ops of each. Inputs and output
+gradients are random. For two microbatches::
 
     split        F0 F1   B0 W0     B1 W1
     fused        F0 F1   BW0       BW1
@@ -36,16 +37,17 @@ SIZES = {
     "recomputed": ("m_r",),
     "offloaded": ("m_o", "offload_bytes"),
 }
-"""The keys of a stage's profile that each variant measures."""
+"""For each variant, the keys of a stage in a profile whose bytes it measures."""
 MILLISECONDS = 1e3
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The requested measurements of stages besides F, B and W, and the number of rounds.
+    """A request for measurements of stages besides F, B and W, and the number of rounds.
 
-    ``in_flight``: microbatches per round. ``fused``: BW. ``recompute``: R, and the bytes held until
-    then. ``offload``: bytes that are offloaded and that stay. ``repeats``: rounds that count, after
+    ``in_flight``: the number of microbatches per round. ``fused``: measure BW. ``recompute``:
+    measure R, and the bytes that a microbatch occupies before it. ``offload``: measure the bytes
+    that are offloaded and those that stay. ``repeats``: the number of rounds that count, after
     ``warmup`` rounds that do not.
     """
 
@@ -58,7 +60,7 @@ class Asked:
 
     @property
     def ways(self) -> dict[str, tuple[OpKind, ...]]:
-        """The variants: the ops of a microbatch, in order."""
+        """The variants to run: by name, the ops of a microbatch in their order."""
         f, b, w = OpKind.F, OpKind.B, OpKind.W
         found: dict[str, tuple[OpKind, ...]] = {"split": (f, b, w)}
         if self.fused:
@@ -71,12 +73,14 @@ class Asked:
 
 
 class StageProbe:
-    """Measures the stage of ``runner``, by calls that each round runs in the same order.
+    """Measures the stage that ``runner`` runs.
 
-    ``sources``: for each microbatch in flight, a cell of a step with its arguments. ``cells``: of
-    the same microbatches, in each variant. ``interfaces[s][j]`` describes a stage's output.
-    ``times``: milliseconds by kind of op, in rounds that count; a kind of several variants is timed
-    in the first one.
+    ``asked``: what to measure. ``sources``: for each microbatch, a cell of a step with its
+    arguments. ``cells[v][j]``: the cell in which microbatch j of variant v runs.
+    ``interfaces[s][j]``: shapes and dtypes of the output of stage s for microbatch j.
+
+    ``times``: milliseconds by kind of op, of all rounds that count. If several variants contain a
+    kind, only the first one is timed.
     """
 
     def __init__(
@@ -93,7 +97,7 @@ class StageProbe:
         self.times: dict[OpKind, list[float]] = {}
         ops = len(sources) * sum(map(len, asked.ways.values()))
         self._clock = make_clock(2 * ops, device)
-        self._timed: list[list[float] | None] = []  # where each op's time goes
+        self._timed: list[list[float] | None] = []  # for each op, the list for its time, if any
         self._calls: list[Call] = []
         # a separate generator, as models may draw from the default one
         generator = torch.Generator(device)
@@ -106,7 +110,7 @@ class StageProbe:
             self._add(way, microbatches)
 
     def _add(self, way: Sequence[OpKind], microbatches: Sequence[tuple[_Inputs, Cell]]) -> None:
-        """Adds the calls of one variant."""
+        """Adds the calls of one variant to a round; ``way``: the ops of each microbatch."""
         first = _forwards(way)
         new = {kind for kind in way if not kind.copies} - self.times.keys()
         self.times |= {kind: [] for kind in way if kind in new}
@@ -127,7 +131,7 @@ class StageProbe:
         return self._clock.timed(run, 2 * len(self._timed) - 2)
 
     def run(self, *, counts: bool = False) -> None:
-        """Runs one round; with ``counts``, keeps its times."""
+        """Runs one round; ``counts``: whether to add its times to ``times``."""
         self._memory.start([self.runner.module])
         self._clock.start()
         for call in self._calls:
@@ -138,9 +142,10 @@ class StageProbe:
                 times.append((marks[2 * i + 1] - marks[2 * i]) * MILLISECONDS)
 
     def sizes(self) -> dict[str, int]:
-        """Runs each microbatch once more, by itself; returns the maximum bytes of any of them.
+        """Returns the bytes of activations of a microbatch, by the keys of a stage in a profile.
 
-        They are by keys of a stage's profile.
+        To measure them, runs each microbatch once more in each variant, one after the other. The
+        result is the maximum over microbatches.
         """
         self._memory.start([self.runner.module])
         found: dict[str, int] = {}
@@ -153,7 +158,11 @@ class StageProbe:
         }
 
     def _held(self, way: Sequence[OpKind], given: _Inputs, cell: Cell) -> dict[str, int]:
-        """Runs one microbatch; returns the bytes that it holds, by keys of a stage's profile."""
+        """Runs one microbatch in the variant ``way``; returns its bytes of activations.
+
+        They are by the keys of a stage in a profile: ``m_b`` is the peak until the end of B,
+        ``m_w`` what stays until W, ``m_r`` what stays between F and R, ``m_o`` between O and L.
+        """
         memory, runs = self._memory, [calls(self.runner, kind, cell) for kind in way]
         first, back = _forwards(way), 1 + max(i for i, kind in enumerate(way) if kind in BACKWARD)
         before = memory.peak = memory.live
@@ -175,17 +184,21 @@ class StageProbe:
 
 
 def _forwards(way: Sequence[OpKind]) -> int:
-    """Returns the number of ops of a variant that run before all backwards: F, or F and O."""
+    """Returns the number of ops of a variant that run before any backward: 1 (F) or 2 (F, O)."""
     return 2 if OpKind.O in way else 1
 
 
 def _take(cell: Cell) -> None:
-    """Drops what a step would send."""
+    """Drops the results of F and B in the cell, which a step would send."""
     cell.output = cell.dx = ()
 
 
 class _Inputs:
-    """The inputs of microbatch ``j``: arguments of a step's cell, and random messages."""
+    """The inputs of microbatch ``j`` on a stage.
+
+    They are the arguments in ``source``, a cell of a step, and random tensors for what the stage
+    would receive: outputs of the previous stage, and gradients from the next one.
+    """
 
     def __init__(
         self,
@@ -207,7 +220,7 @@ class _Inputs:
             self._dy = _received(interfaces[stage][j].backward, generator)
 
     def inputs(self, cell: Cell) -> None:
-        """Sets the arguments of F and of the loss."""
+        """Sets the arguments of F and of the loss in ``cell``."""
         source = self._source
         cell.options, cell.target = mapped(_own, source.options), mapped(_own, source.target)
         if self._x is None:
@@ -217,19 +230,22 @@ class _Inputs:
             give_input(cell, self._x)
 
     def gradients(self, cell: Cell) -> None:
-        """Sets the gradients from which B starts, unless they are those of the loss."""
+        """Sets the gradients of the stage's outputs in ``cell``; none on the last stage."""
         if self._dy:
             self._held += self._memory.hold(*self._dy)
             cell.dy = self._dy
 
     def free(self) -> None:
-        """Ends counting the messages."""
+        """Stops counting the random tensors as activations."""
         self._memory.release(self._held)
         self._held = ()
 
 
 def _received(message: PackedMessage, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Returns the tensors of a message of random numbers."""
+    """Returns tensors with the shapes and dtypes of ``message``, filled with random numbers.
+
+    Tensors of integers are filled with zeros.
+    """
     buffer = torch.empty(message.nbytes, dtype=torch.uint8, device=generator.device)
     parts = message.tensors(message.place(buffer))
     for part in parts:

@@ -1,7 +1,8 @@
 """Measures a model's stages and the links between ranks, to create a profile.
 
 Ops are timed while all ranks compute at the same time, each in its own process, as in a pipeline:
-if processes share cores, an op measured alone would be too fast. ``docs/profiling.md`` has details.
+if processes share cores, an op is faster while the others are idle. ``docs/profiling.md`` has
+details.
 """
 
 from __future__ import annotations
@@ -61,17 +62,22 @@ def measure_profile(
     offload: bool = False,
     stages_as: StagesAs = "eager",
 ) -> Measurement:
-    """Returns the profile of ``source`` cut into ``stages`` on ``ranks``, stage s on rank s mod P.
+    """Returns the measured profile of ``source``, cut into ``stages`` stages on ``ranks`` ranks.
 
-    Without ``stages``, each of the source's layers is a stage (:mod:`..pipeline.layered_source`),
-    and the profile's stages name them. Starts one process per rank, so the source must be
-    picklable; or joins torchrun's processes, on all of which it returns the same.
+    Stage s is measured on rank s mod ``ranks``. If ``stages`` is None, each of the source's layers
+    (:mod:`..pipeline.layered_source`) is a stage, and the profile contains their names. Starts one
+    process per rank, so the source must be picklable. Under torchrun, its processes are the ranks,
+    and the result is the same on all of them.
 
-    ``together`` False: one process measures one stage after the other, and no links; these are the
-    times if nothing else runs. ``recompute``: measure T_R and M_R, too. ``offload``: M_O, the
-    offloaded bytes and the link to the host. ``stages_as``: see
-    :class:`~..pipeline.pipeline.Pipeline`. Raises InputError for invalid settings, LaunchError if a
-    rank fails.
+    ``repeats``: the number of rounds that count, after ``warmup`` rounds that do not.
+    ``in_flight``: the number of microbatches per round, by default ``ranks``. ``dtype``: that of
+    parameters and inputs; None keeps the source's. ``together`` False: a single process measures
+    one stage after the other, and no links; these are the times if nothing else runs. ``name``: the
+    profile's. ``timeout``: the maximum seconds of a message. ``recompute``: measure also T_R and
+    M_R. ``offload``: measure also M_O, the offloaded bytes and the link to the host. ``stages_as``:
+    see :class:`~..pipeline.pipeline.Pipeline`.
+
+    Raises InputError for invalid settings, LaunchError if a rank fails.
     """
     check_stages_as(stages_as)
     layers: Sequence[Layer] = ()
@@ -111,7 +117,10 @@ def _measure_rank(
     dtype: torch.dtype | None,
     ranks: int,
 ) -> Measurement:
-    """Returns the measurement, the same on every rank; ``on`` is the type of device."""
+    """Measures this rank's stages, and returns the joint measurement of all ranks.
+
+    ``on``: the type of device, ``cpu`` or ``cuda``.
+    """
     device = torch.device(on)
     if device.type == "cuda":
         device = torch.device("cuda", own_gpu())
@@ -130,10 +139,11 @@ def _measure_rank(
 
 
 def measurable(stages: int, ranks: int, asked: Asked, name: str) -> Program:
-    """Returns a program with stage s on rank s mod P, which is never run.
+    """Returns a program that is not run, to create a pipeline whose stages are measured.
 
-    Its ops are those of the microbatches to measure. The final reduction covers all stages, for
-    any ties.
+    Stage s is on rank s mod ``ranks``. Its ops are F, B and W of the microbatches to measure. It
+    ends with a reduction over all stages, so that any parameters may be tied. ``name``: that of its
+    profile.
     """
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * stages, ranks, name=name)
     placement = Placement.of_stages([s % ranks for s in range(stages)], ranks=ranks)

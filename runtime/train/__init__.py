@@ -1,1 +1,1 @@
-"""Training runs: `pipeloom run`."""
+"""Training runs, as by ``pipeloom run``: the loop, checkpoints, replicas and callbacks."""

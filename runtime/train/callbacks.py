@@ -1,4 +1,4 @@
-"""Reports of a run's steps: calls callbacks, and writes lines to standard error."""
+"""Reports the steps of a run: calls callbacks, and writes lines to standard error."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .loop import Listener, StepRecord
 
 
 def _named(callback: Listener | str) -> tuple[str, Listener]:
-    """Returns the callback with its name.
+    """Returns the name of the callback, for error messages, and the callback itself.
 
-    A string ``module:attribute`` names a function, or a class, which is called without arguments.
-    Raises InputError if it does not exist or cannot be called.
+    A string ``MODULE:ATTRIBUTE`` names a function, or a class of which an object is created without
+    arguments. Raises InputError if it does not exist or the result cannot be called.
     """
     if not isinstance(callback, str):
         kind = callback if hasattr(callback, "__qualname__") else type(callback)
@@ -40,7 +40,10 @@ def _named(callback: Listener | str) -> tuple[str, Listener]:
 
 @contextmanager
 def _as_failure(name: str, where: str) -> Iterator[None]:
-    """Turns an error of a callback into an ExecutionError that names it (exit code 1)."""
+    """A context that turns an error of a callback into an ExecutionError with its name.
+
+    ``where``: what failed, such as "step 3".
+    """
     try:
         yield
     except Exception as error:
@@ -56,11 +59,12 @@ def _close(name: str, callback: Any) -> None:
 
 @contextmanager
 def listening(callbacks: Sequence[Listener | str], *, progress: bool) -> Iterator[Listener]:
-    """A context with a function that calls all ``callbacks`` with a step's record.
+    """A context whose value is a function that calls all ``callbacks`` with a step's record.
 
-    With ``progress``, it also writes a line. At the end, each callback's ``close()`` is called, if
-    it has one. The function raises ExecutionError with the name of a callback that raises. Under
-    torchrun, only the first process calls the callbacks.
+    ``callbacks``: functions, or names ``MODULE:ATTRIBUTE``. ``progress``: also write a line about
+    the step to standard error. At the end, the method ``close`` of each callback that has one is
+    called. If a callback raises, ExecutionError with its name is raised. Under torchrun, callbacks
+    are called only in the first process.
     """
     if os.environ.get("RANK", "0") != "0":
         callbacks, progress = (), False
@@ -80,7 +84,7 @@ def listening(callbacks: Sequence[Listener | str], *, progress: bool) -> Iterato
 
 
 def write_line(record: StepRecord) -> None:
-    """Writes a line about the step to standard error, and one with its note."""
+    """Writes a line about the step to standard error, and another with its note, if any."""
     evaluated = "" if record.eval_loss is None else f", eval {record.eval_loss:.4f}"
     words = f"loss {record.loss:.4f}{evaluated}, {record.seconds * 1e3:.1f} ms"
     note = "" if record.note is None else f"note: {record.note}\n"

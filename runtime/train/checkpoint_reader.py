@@ -1,7 +1,8 @@
-"""Reads checkpoints safely, and finds complete and damaged ones.
+"""Reads checkpoints without executing code in them; finds complete checkpoints in a folder.
 
 ``torch.distributed.checkpoint`` unpickles its metadata and values other than tensors, and a pickle
-can execute arbitrary code. The classes here load only what a checkpoint needs.
+can execute arbitrary code. The classes here refuse all classes and functions that checkpoints do
+not need.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _NAMES = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler that accepts only the names that metadata consists of."""
+    """An unpickler that accepts only the classes and functions that metadata contains."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):
@@ -50,17 +51,21 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _member(kind: object, name: str) -> Enum:
-    """Returns a member of an enumeration, which Python before 3.11.4 pickles as ``getattr``."""
+    """Returns the member ``name`` of an enumeration; replaces ``getattr`` in a pickle.
+
+    Python before 3.11.4 pickles members of enumerations in this way. Raises UnpicklingError for
+    anything else.
+    """
     if not (isinstance(kind, type) and issubclass(kind, Enum) and name in kind.__members__):
         raise pickle.UnpicklingError("builtins.getattr has no place in a checkpoint")
     return kind[name]
 
 
 class Reader(FileSystemReader):
-    """A reader of a folder whose metadata may only contain torch's own names."""
+    """A reader of a checkpoint's folder that refuses classes which metadata does not need."""
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        """Reads the metadata. Raises UnpicklingError for other names."""
+        """Returns the checkpoint's metadata. Raises UnpicklingError for any other class in it."""
         with (Path(self.path) / METADATA).open("rb") as file:
             found = _Unpickler(file).load()
         if not isinstance(found, Metadata):
@@ -71,7 +76,10 @@ class Reader(FileSystemReader):
 
 
 class Planner(DefaultLoadPlanner):
-    """A planner that accepts as non-tensor values only numbers, strings and collections of them."""
+    """A load planner for whose values other than tensors nothing can be executed.
+
+    These may be what ``torch.load`` accepts with ``weights_only``: numbers, strings, collections.
+    """
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         torch.load(value, weights_only=True)  # raises for anything that could be executed
@@ -80,7 +88,7 @@ class Planner(DefaultLoadPlanner):
 
 
 def latest(folder: str) -> Path:
-    """Returns ``folder`` if it is a checkpoint, else the last complete checkpoint in it.
+    """Returns the path of ``folder`` if it is a checkpoint, else of the latest complete one in it.
 
     Raises InputError if there is none.
     """
@@ -98,18 +106,21 @@ def latest(folder: str) -> Path:
 
 
 def complete(folder: Path) -> dict[int, Path]:
-    """Returns the complete checkpoints of a folder, by step."""
+    """Returns the paths of the complete checkpoints ``step-N`` in ``folder``, by N."""
     names = (path for path in folder.glob("step-*") if (path / METADATA).is_file())
     return {int(path.name[5:]): path for path in names if path.name[5:].isdecimal()}
 
 
 def saved_keys(path: Path) -> Mapping[str, Any]:
-    """Returns the metadata of a checkpoint's values, by key. Raises InputError if unreadable."""
+    """Returns the metadata of the values in the checkpoint ``path``, by key.
+
+    Raises InputError if it cannot be read.
+    """
     return _metadata(path).state_dict_metadata
 
 
 def check_files(path: Path) -> None:
-    """Raises InputError if a file of the checkpoint is missing or too short."""
+    """Raises InputError if a file of the checkpoint ``path`` is missing or too short."""
     ends: dict[str, int] = {}
     for value in _metadata(path).storage_data.values():
         name = value.relative_path
@@ -124,7 +135,11 @@ def check_files(path: Path) -> None:
 
 @contextmanager
 def told(path: Path, done: str, kind: type[PipeloomError] = InputError) -> Iterator[None]:
-    """Turns errors of torch.distributed.checkpoint into one line, that of the first rank."""
+    """A context that turns an error of torch.distributed.checkpoint into one of class ``kind``.
+
+    Its message is one line with the error of the lowest rank that failed. ``done``: "loaded" or
+    "saved".
+    """
     try:
         yield
     except CheckpointException as error:

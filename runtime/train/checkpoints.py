@@ -1,8 +1,9 @@
-"""Checkpoints of a run: folders ``step-000010``, written by ``torch.distributed.checkpoint``.
+"""Checkpoints of a run: folders like ``step-000010``, written by ``torch.distributed.checkpoint``.
 
-They contain ``Pipeline.state_dict()`` and, under ``run``, the number of the next step and each
-process's random state. A folder is renamed to its final name when it is complete, and existing
-ones are not overwritten: an interrupted save leaves the previous checkpoint intact.
+A checkpoint contains ``Pipeline.state_dict()`` and, under ``run``, the number of the next step, the
+optimizers' classes and each process's random state. A folder gets its final name when it is
+complete, and complete checkpoints are not overwritten: an interrupted save leaves the previous
+checkpoint intact.
 """
 
 from __future__ import annotations
@@ -30,18 +31,19 @@ from .checkpoint_reader import Planner, Reader, check_files, complete, latest, s
 from .replicas import Replicas
 from .settings import RunSettings
 
-# a warning at each load by a single process; the filter is global, as it cannot be set per thread
+# torch warns at each load by a single process; a filter cannot be set for a thread, so it is global
 warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
-STATE = ("model.", "optimizer.state.")  # values that a run loads
-OPTIONS = "param_groups."  # may be missing, as another version of torch has others
+STATE = ("model.", "optimizer.state.")  # prefixes of the keys of values that a run must load
+# prefix of the keys of optimizer options, which may be missing: other versions of torch have others
+OPTIONS = "param_groups."
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A checkpoint's record of its run.
+    """The part of a checkpoint that describes the run that saved it.
 
-    ``step``: the next step. ``optimizers``: the names of the optimizers' classes. ``processes``:
-    the number of processes whose random states are saved.
+    ``step``: the number of the next step. ``optimizers``: the names of the optimizers' classes.
+    ``processes``: the number of processes, whose random states are saved.
     """
 
     step: int
@@ -50,7 +52,10 @@ class RunState:
 
 
 def read_run(path: Path) -> RunState:
-    """Returns the checkpoint's record of its run. Raises InputError if it cannot be read."""
+    """Returns the part of the checkpoint ``path`` that describes its run.
+
+    Raises InputError if it cannot be read.
+    """
     state: dict[str, dict[str, Any]] = {"run": {"step": 0, "optimizers": (), "processes": 0}}
     missing = [key for key in state["run"] if f"run.{key}" not in saved_keys(path)]
     if missing:
@@ -61,7 +66,10 @@ def read_run(path: Path) -> RunState:
 
 
 def check_checkpoints(settings: RunSettings) -> None:
-    """Raises InputError if the run cannot resume from, or save to, the folders in the settings."""
+    """Raises InputError if a run cannot resume from, or save to, the folders in its settings.
+
+    Creates the folder to save to, if it does not exist.
+    """
     begin = 0
     if settings.resume is not None:
         path = latest(settings.resume)
@@ -94,14 +102,20 @@ def _check_folder(folder: str, begin: int) -> None:
 
 
 class Checkpoints:
-    """Checkpoints of one pipeline and its ``replicas``; all processes call the methods."""
+    """Saves and loads checkpoints of one pipeline and its replicas.
+
+    All processes call the methods at the same time.
+    """
 
     def __init__(self, pipeline: Pipeline, replicas: Replicas) -> None:
         self._pipeline, self._replicas = pipeline, replicas
         self._process, self._processes = dist.get_rank(), dist.get_world_size()
 
     def save(self, folder: str, step: int) -> None:
-        """Saves the state before ``step``. Raises ExecutionError if it cannot be written."""
+        """Saves a checkpoint in ``folder``; ``step``: the number of the next step.
+
+        Raises ExecutionError if it cannot be written.
+        """
         path = Path(folder) / f"step-{step:06}"
         partial = path.with_name(f".{path.name}.partial")
         run = {
@@ -113,19 +127,20 @@ class Checkpoints:
         state = {**self._pipeline.state_dict(), "run": run}
         if self._process == 0:
             shutil.rmtree(partial, ignore_errors=True)
-        self._replicas.barrier(self._pipeline)  # all create the folder, which must then stay
+        self._replicas.barrier(self._pipeline)  # all create the folder: remove an old one before
         self._write(state, partial)
         if self._process == 0:
             shutil.rmtree(path, ignore_errors=True)  # an incomplete one
             partial.rename(path)
 
     def load(self, path: Path, seed: int) -> tuple[int, str | None]:
-        """Loads a checkpoint; returns the next step and a note about optimizer options, or None.
+        """Loads the checkpoint ``path``; returns the number of the next step, and a note or None.
 
-        Options of the checkpoint override those of the source; the note, equal on all processes,
-        lists the differences. Raises InputError on all processes for another model, or for
-        optimizers with another state. Random states are restored if the number of processes is
-        unchanged; otherwise they are seeded from ``seed`` and the step.
+        The optimizers' options in the checkpoint override those of the source; the note lists the
+        differences and is equal on all processes. Random states are restored if the number of
+        processes is that of the saved run; otherwise they are seeded from ``seed`` and the step.
+        Raises InputError on all processes if the checkpoint is of another model or other
+        optimizers.
         """
         run, saved = read_run(path), saved_keys(path)
         state = self._pipeline.state_dict()
@@ -149,7 +164,10 @@ class Checkpoints:
         return run.step, self._overruled(own, _options(state))
 
     def _overruled(self, own: Mapping[str, Any], loaded: Mapping[str, Any]) -> str | None:
-        """Returns a note that lists each differing option with its values once; else None."""
+        """Returns a line that lists each optimizer option of which the values differ; else None.
+
+        ``own``: the options of the source. ``loaded``: those of the checkpoint.
+        """
         here = [
             f"{key.rpartition('.')[2]}: {value} of the checkpoint, not {own[key]}"
             for key, value in loaded.items()
@@ -160,22 +178,26 @@ class Checkpoints:
         return "; ".join(found) or None
 
     def _random(self) -> dict[str, dict[str, Tensor]]:
-        """Returns the state of this process's random generators."""
+        """Returns the states of this process's random generators.
+
+        Maps the number of the process, as text, to the states by type of device.
+        """
         devices = {torch.device("cpu"), self._pipeline.device}
         state = {device.type: Device(device).generator().get_state() for device in devices}
         return {str(self._process): state}
 
     def _write(self, state: Mapping[str, Any], path: Path) -> None:
-        """Writes the state; values on several processes are written by the lowest one.
+        """Writes this process's ``state`` to the folder ``path``.
 
-        So they come from the first replica.
+        A value of several processes is written by the lowest one, which is in the first replica.
+        Raises ExecutionError if that fails.
         """
         planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
         with self._pipeline.together(), told(path, "saved", ExecutionError):
             save(dict(state), checkpoint_id=path, planner=planner)
 
     def _optimizers(self) -> tuple[str, ...]:
-        """Returns the names of all optimizers' classes, the same on all processes."""
+        """Returns the sorted names of the classes of all processes' optimizers."""
         own = {type(optimizer).__name__ for optimizer in self._pipeline.optimizers.values()}
         rows = self._replicas.gather(self._pipeline, own)
         return tuple(sorted({name for row in rows for names in row for name in names}))
@@ -183,9 +205,11 @@ class Checkpoints:
     def _check(
         self, path: Path, run: RunState, state: Mapping[str, Any], saved: Mapping[str, Any]
     ) -> None:
-        """Raises InputError for other optimizers, and for values that nothing here has.
+        """Raises InputError if the checkpoint ``path`` is not of this model and its optimizers.
 
-        Missing values and other shapes are refused by torch when it plans the loading.
+        That is, if the optimizers' classes differ or it contains values that no process has.
+        (Values that it lacks, or has in other shapes, are refused by torch when it loads.) ``run``
+        and ``saved``: contents of the checkpoint; ``state``: the pipeline's state on this process.
         """
         optimizers = self._optimizers()
         if run.optimizers != optimizers:
@@ -204,7 +228,10 @@ class Checkpoints:
 
 
 def _options(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the optimizers' options, such as ``lr``, by key; tensors become lists."""
+    """Returns the optimizers' options in ``state``, such as ``lr``, by key.
+
+    Tensors are converted to numbers or lists, so that options can be compared.
+    """
     return {
         key: value.tolist() if isinstance(value, Tensor) else value
         for key, value in state.get("optimizer", {}).items()

@@ -1,4 +1,4 @@
-"""The training loop of ``pipeloom run``: steps, evaluations, checkpoints and records of steps."""
+"""The training loop of ``pipeloom run``: steps, evaluations and checkpoints, with their records."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ KEPT = 256  # steps whose times are kept; all of a long run's would need too muc
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """A training step over all ranks and replicas, as passed to callbacks.
+    """Measurements of one training step over all ranks and replicas, as passed to callbacks.
 
-    ``step``: counts from 0. ``loss``: the mean over microbatches. ``seconds``: the slowest rank's
-    time. ``tokens``: number of elements of the inputs. ``grad_norm``: norm of all gradients before
-    clipping (with post-validation, that of the previous step); None if not needed.
-    ``peak_memory``: maximum bytes of activations over ranks. ``eval_loss``: mean loss of the
-    evaluation after the step, if any. ``note``: a warning in the first step in which microbatches
-    differ from the profile's, a rank's memory exceeds the plan's limit, or the loss is not finite.
+    ``step``: its number, from 0. ``loss``: the mean over all microbatches. ``seconds``: the time of
+    the slowest rank. ``tokens``: the number of elements of the inputs. ``grad_norm``: the norm of
+    all gradients before clipping (with post-validation, that of the previous step); None if neither
+    clipping nor loss scaling needs it. ``peak_memory``: the maximum bytes of activations on any
+    rank. ``eval_loss``: the mean loss of the evaluation after the step; None without one. ``note``:
+    a warning, only in the first step to which it applies: microbatches of another size than the
+    profile's, a rank's memory above the plan's limit, or a loss that is not finite; else None.
     """
 
     step: int
@@ -47,16 +48,18 @@ class StepRecord:
 
 
 Listener: TypeAlias = Callable[[Any], object]
-"""Called with each :class:`StepRecord`."""
+"""A function that is called with the :class:`StepRecord` of each step; its result is ignored."""
 
 
 class TrainingLoop:
-    """One rank's consecutive steps of ``source``; all ranks of all ``replicas`` have one.
+    """Runs the training steps of ``source`` on one rank; each rank of each replica has one.
 
-    ``step``: the number of the next step. ``records``: of the steps so far. ``peaks``: maximum
-    bytes of activations per rank, the same on all ranks. ``notes``: by kind, warnings about
-    optimizer options overridden by the checkpoint and deviations from the plan. ``listener``:
-    called with each record, only on the first rank.
+    ``listener``: called with the record of each step, only on the first rank of the first replica.
+
+    ``step``: the number of the next step. ``records``: of all steps so far. ``peaks``: for each
+    rank, the maximum bytes of activations in any step and replica; equal on all ranks. ``notes``:
+    warnings by kind, about optimizer options overridden by the checkpoint and about deviations from
+    the plan.
     """
 
     def __init__(
@@ -75,9 +78,10 @@ class TrainingLoop:
         self._marks = deque[Marks](maxlen=KEPT)
 
     def resume(self, pipeline: Pipeline) -> None:
-        """Loads the checkpoint from which to resume, if requested, before the first step.
+        """Loads the checkpoint from which to resume, if the settings contain one.
 
-        Raises InputError if it, or the state to be saved, does not fit the pipeline.
+        Called before the first step. Raises InputError if the checkpoint is not one of this model
+        and its optimizers, or if the pipeline's state cannot be saved, but the settings request it.
         """
         settings = self._settings
         if settings.resume is not None:
@@ -88,7 +92,7 @@ class TrainingLoop:
             pipeline.state_dict()  # raises for ambiguous names
 
     def run(self, pipeline: Pipeline) -> None:
-        """Runs the remaining steps."""
+        """Runs the remaining steps of the run, with evaluations and checkpoints."""
         while self.step < self._settings.steps:
             record = self._next(pipeline)
             self.records.append(record)
@@ -97,9 +101,10 @@ class TrainingLoop:
                 self._listener(record)
 
     def median(self) -> tuple[int, Marks]:
-        """Returns the step of median time, among the last ``KEPT``, and its times on this rank.
+        """Returns the step of median time: its number, and start and end of its ops on this rank.
 
-        The first step is excluded if there are others, as it includes preparations.
+        Only the last :data:`KEPT` steps count, without the run's first one if there are others, as
+        that includes preparations.
         """
         kept = [*zip(self.records[-KEPT:], self._marks, strict=True)]
         settled = kept[1:] if 1 < len(self.records) == len(kept) else kept
@@ -107,7 +112,7 @@ class TrainingLoop:
         return record.step, marks
 
     def _next(self, pipeline: Pipeline) -> StepRecord:
-        """Runs the next step, started by all ranks together, and its evaluation."""
+        """Runs the next step, started by all ranks together, and an evaluation if it is due."""
         inputs, targets = self._batch(pipeline, self.step, BATCH)
         losses: list[Tensor] = []
         self._replicas.barrier(pipeline)
@@ -130,7 +135,11 @@ class TrainingLoop:
         )
 
     def _batch(self, pipeline: Pipeline, step: int, method: str) -> list[list[Tensor]]:
-        """Returns inputs and targets on the device, floating-point ones in the model's dtype."""
+        """Returns ``[inputs, targets]`` of a step in this replica, each one tensor per microbatch.
+
+        Tensors are on the pipeline's device, floating-point ones in the dtype of the settings.
+        ``method``: the source's method that provides them.
+        """
         dtype, device = dtype_of(self._settings.dtype), pipeline.device
         given = self._replicas.batch(self._source, step, pipeline.microbatches, method)
         return [
@@ -138,7 +147,7 @@ class TrainingLoop:
         ]
 
     def _evaluated(self, pipeline: Pipeline) -> float:
-        """Returns the mean loss of the evaluation after the current step."""
+        """Runs the evaluation after the last step, and returns its mean loss over all replicas."""
         inputs, targets = self._batch(pipeline, self.step, EVAL_BATCH)
         losses: list[Tensor] = []
         pipeline.eval(inputs, target=targets, losses=losses, return_outputs=False)
@@ -148,7 +157,10 @@ class TrainingLoop:
     def _note(
         self, pipeline: Pipeline, size: int | None, peaks: Sequence[int], loss: float
     ) -> str | None:
-        """Returns the notes that no earlier step had, joined; None if there are none."""
+        """Returns new warnings about the last step in one line; None if there are none.
+
+        ``size``: sequences per microbatch, if known. ``peaks``: bytes of activations by rank.
+        """
         finite = math.isfinite(loss)
         found = {
             "loss": None if finite else f"the loss is {loss} in step {self.step - 1}",
@@ -169,6 +181,9 @@ class TrainingLoop:
 
 
 def mean_loss(losses: Sequence[Sequence[float]]) -> float:
-    """Returns the mean over all microbatches, exactly rounded, so independent of their order."""
+    """Returns the mean of all ``losses``, which are in rows.
+
+    The sum is rounded only once, so the result does not depend on the order.
+    """
     values = [loss for row in losses for loss in row]
     return math.fsum(values) / len(values)

@@ -1,6 +1,7 @@
 """Replicas of a pipeline in one run: their number, their processes, and their data.
 
-Processes are numbered replica by replica: with 2 replicas of 3 ranks, the second has 3, 4 and 5.
+Processes are numbered replica by replica: of 2 replicas with 3 ranks each, the second one has the
+processes 3, 4 and 5.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from .settings import RunSettings
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """This process's replica, number ``index`` of ``count``.
+    """The replicas of a run, as seen by one process.
 
-    ``group``: the processes of its pipeline. ``data_group``: the processes with its rank in all
-    replicas. Both are None if the program does not average over replicas.
+    ``count``: the number of replicas. ``index``: the replica of this process. ``group``: the
+    processes of this replica. ``data_group``: the processes with this one's rank in all replicas.
+    Both are None if the program does not average over replicas.
     """
 
     count: int = 1
@@ -40,9 +42,9 @@ class Replicas:
 
     @classmethod
     def of(cls, program: Program, seconds: float) -> Replicas:
-        """Creates the replicas of all processes of ``torch.distributed``; all of them call it.
+        """Returns this process's view of the replicas, and creates their process groups.
 
-        ``seconds``: the timeout of the groups.
+        All processes of ``torch.distributed`` call it. ``seconds``: the timeout of the groups.
         """
         if not averages(program):
             return cls()
@@ -56,16 +58,18 @@ class Replicas:
     def batch(
         self, source: ModelSource, step: int, microbatches: int, method: str
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Returns this replica's inputs and targets: its part of ``source.batch`` for all replicas.
+        """Returns this replica's inputs and targets, each one tensor per microbatch.
 
-        ``method`` is the name of the source's method.
+        ``microbatches``: their number in each replica. ``method``: the name of the source's method
+        (such as ``batch``), which is called for the microbatches of all replicas together. Raises
+        InputError if its result is invalid.
         """
         inputs, targets = checked_batch(source, step, self.count * microbatches, method)
         mine = slice(self.index * microbatches, (self.index + 1) * microbatches)
         return inputs[mine], targets[mine]
 
     def gather(self, pipeline: Pipeline, value: Any) -> list[list[Any]]:
-        """Returns the values that the ranks passed, by replica and rank; all processes call it."""
+        """Returns the values that all processes passed, as ``[replica][rank]``; all call it."""
         rows = pipeline.gather(value)
         if self.data_group is None:
             return [rows]
@@ -74,7 +78,7 @@ class Replicas:
         return found
 
     def barrier(self, pipeline: Pipeline) -> None:
-        """Waits until all processes have called it."""
+        """Waits until all ranks of all replicas have called it."""
         pipeline.barrier()
         if self.data_group is not None:
             token = torch.zeros(1, device=pipeline.device)
@@ -83,16 +87,20 @@ class Replicas:
 
 
 def _mine(rows: Sequence[Sequence[int]], patience: timedelta) -> dist.ProcessGroup:
-    """Returns the group that contains this process; all processes create the groups of all rows."""
+    """Creates a process group for each of ``rows``; returns the one that contains this process.
+
+    All processes call it. ``patience``: the timeout of the groups.
+    """
     groups = [new_group(row, patience) for row in rows]
     return next(group for group in groups if group is not None)
 
 
 def count_replicas(program: Program, settings: RunSettings) -> int:
-    """Returns the number of replicas: from the settings, torchrun's processes or the profile.
+    """Returns the number of replicas of a run; 1 if the program does not average over replicas.
 
-    Raises InputError, with the key in the program's file or the setting, if the program and the
-    settings are inconsistent, or if none of the three defines the number.
+    Otherwise it is that of the settings, else it follows from the number of processes that torchrun
+    started, else it is that of the program's profile. Raises InputError if program and settings
+    contradict each other, or if none of the three defines the number.
     """
     asked = settings.replicas
     if not averages(program):

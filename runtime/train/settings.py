@@ -1,4 +1,4 @@
-"""Settings of a training run: how it is started, and the options of its pipelines."""
+"""The settings of a training run (:class:`RunSettings`)."""
 
 from __future__ import annotations
 
@@ -23,19 +23,25 @@ DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """Settings of a run: ``steps`` optimizer steps in ``dtype``, a key of DTYPES.
+    """The settings of a training run.
 
-    ``dtype`` None keeps the model's. ``param_dtype``, ``reduce_dtype`` (keys of DTYPES),
-    ``clip_grad_norm``, ``post_validation``, ``varying_shapes``, ``stages_as``, ``memory``,
-    ``pace``, ``check`` and ``timeout`` are options of :class:`Pipeline`. ``loss_scale`` is the
-    initial scale, which adapts. ``seed`` is set in each process before the model is created.
-    ``progress`` writes a line per step to standard error.
+    ``steps``: the number of steps, including those before the checkpoint from which it resumes.
+    ``dtype``: the parameters' dtype, such as ``bfloat16``; None keeps the model's. ``device``:
+    ``cpu`` or ``cuda``. ``seed``: set in each process before the model is created. ``progress``:
+    write a line per step to standard error.
 
-    ``replicas``: for a program that averages over replicas; None: from the number of processes
-    that torchrun started, or from the program's profile. ``save``: a folder for checkpoints,
-    written after every ``every`` steps (None: only at the end) and at the end. ``resume``: a
-    checkpoint, or a folder whose last one is used; the run continues until it has ``steps`` steps
-    in total. ``eval_every``: steps between evaluations with the source's ``eval_batch``.
+    ``param_dtype``, ``reduce_dtype`` (names like that of ``dtype``), ``clip_grad_norm``,
+    ``post_validation``, ``varying_shapes``, ``stages_as``, ``memory``, ``pace``, ``check`` and
+    ``timeout`` are options of :class:`Pipeline`. ``loss_scale`` is the initial scale, which adapts.
+
+    ``replicas``: the number of replicas, for a program that averages over them; None: it follows
+    from the number of processes that torchrun started, or the program's profile. ``save``: the
+    folder for checkpoints. They are written at the end and, unless ``every`` is None, after every
+    ``every`` steps. ``resume``: a checkpoint from which to resume, or a folder with several, of
+    which the latest is used. ``eval_every``: the number of steps between evaluations, which use the
+    source's ``eval_batch``; None: no evaluations.
+
+    Raises InputError for invalid values.
     """
 
     steps: int = 1
@@ -75,7 +81,7 @@ class RunSettings:
             check_devices()
 
     def options(self) -> dict[str, Any]:
-        """Returns the options of :class:`Pipeline` that the settings define."""
+        """Returns the keyword arguments of :class:`Pipeline` that the settings define."""
         names = {field.name for field in fields(PipelineOptions)} - {"device"}
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name in names}
         dtypes = {key: dtype_of(own[key], key) for key in ("param_dtype", "reduce_dtype")}
@@ -84,9 +90,9 @@ class RunSettings:
 
 
 def dtype_of(name: str | None, key: str = "dtype") -> torch.dtype | None:
-    """Returns the dtype of that name, a key of DTYPES; None for None.
+    """Returns the dtype with this ``name``, a key of :data:`DTYPES`; None for None.
 
-    Raises InputError, with ``key``, for another name.
+    Raises InputError for another name; the message begins with ``key``.
     """
     if name is not None and name not in DTYPES:
         raise InputError(f"{key}: expected {' or '.join(DTYPES)}, got {name}")

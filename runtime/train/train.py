@@ -1,4 +1,4 @@
-"""Training of a model source by a program, as in ``pipeloom run``, and its result."""
+"""Trains a model source by a program, as ``pipeloom run`` does."""
 
 from __future__ import annotations
 
@@ -33,21 +33,23 @@ from .settings import DEFAULTS, RunSettings, dtype_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunResult:
-    """Measurements of a run, over all ``replicas`` of the pipeline.
+    """The result of a run: measurements over all ``replicas`` (their number) of the pipeline.
 
-    ``losses``: for each step, the mean over its microbatches. ``seconds``: for each step, the
-    slowest rank's time since the common start. ``peak_memory``: for each rank, the maximum bytes of
-    activations in any step. ``device_peak``: the same by the CUDA allocator; None on other devices.
+    ``losses``: for each step, the mean over its microbatches. ``seconds``: for each step, the time
+    of the slowest rank since the common start. ``peak_memory``: for each rank, the maximum bytes of
+    activations in any step and replica. ``device_peak``: for each rank, the peak bytes of torch's
+    CUDA allocator in any replica; None on other devices.
 
-    ``measured``: the step of median time in the first replica, among the last 256, as a schedule
-    with measured times (milliseconds). The first step is excluded if there are others, as it
-    includes preparations. ``measured_step``: its number. ``planned``: the program's schedule.
+    ``measured``: the step of median time, in the first replica, as a schedule with measured times
+    (milliseconds). It is one of the last 256 steps, and the run's first step only if there are no
+    others, as that includes preparations. ``measured_step``: its number. ``planned``: the program's
+    schedule.
 
     ``notes``: warnings about optimizer options overridden by a checkpoint, the first loss that is
     not finite, microbatches of another size than the profile's, parameters of another model, a peak
-    above the plan's memory limit, and a barrier that the plan lacks. ``first_step``: the number of
-    the first step, if the run was resumed. ``evaluations``: pairs of a step and the evaluation loss
-    after it.
+    above the plan's memory limit, a barrier that the plan lacks, and stages that could not run as
+    graphs. ``first_step``: the number of the run's first step; 0 unless it was resumed.
+    ``evaluations``: pairs of a step and the loss of the evaluation after it.
     """
 
     losses: tuple[float, ...]
@@ -64,17 +66,20 @@ class RunResult:
 
     @property
     def expected(self) -> ExpectedMakespan | None:
-        """Makespans predicted from the spread of the profile's op times; None without a spread."""
+        """The distribution of makespans that the spread of the profile's op times predicts.
+
+        It is compared with the measured makespan. None if the profile has no spread.
+        """
         timing = self.measured.timing
         return None if timing is None else ExpectedMakespan.of(self.planned, timing.makespan)
 
     @property
     def note(self) -> str | None:
-        """All notes in one line; None if there are none."""
+        """All of ``notes`` in one line; None if there are none."""
         return "; ".join(self.notes) or None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the document that ``run --json`` prints; losses become None if not finite."""
+        """Returns what ``run --json`` prints, as a dict; losses that are not finite become None."""
         return {
             "steps": len(self.losses),
             "first_step": self.first_step,
@@ -113,20 +118,24 @@ def run_program(
     callbacks: Sequence[Listener | str] = (),
     trace_path: str | None = None,
 ) -> RunResult | None:
-    """Trains ``source`` by ``program``; either may be a name (a file, ``module:attribute``).
+    """Trains the model ``source`` by ``program``, and returns the run's losses and measurements.
 
-    Spawns processes on this machine, unless torchrun started this process: then the result is None
-    on all processes but the first. If the program averages over replicas, each replica trains on
-    its part of ``source.batch`` for the microbatches of all replicas.
+    ``program``: also the name of a program file. ``source``: also a name like ``MODULE:ATTRIBUTE``
+    or ``hf:PATH``. If the program averages over replicas, ``source.batch`` is called for the
+    microbatches of all replicas, and each replica trains on its part.
 
-    ``callbacks`` are called in this process (under torchrun: in the first process) after each step
-    with its :class:`StepRecord`. ``trace_path``: the schedule file to write ``measured`` to. Raises
-    LaunchError if a rank fails, InputError for invalid arguments.
+    Starts one process per rank on this machine. But if torchrun started this process, it is one of
+    the ranks, and the result is None except on the first one.
+
+    ``callbacks``: functions, or names ``MODULE:ATTRIBUTE``, that are called in this process (under
+    torchrun, in the first process) after each step with its :class:`StepRecord`. ``trace_path``:
+    the file to which the schedule ``measured`` of the result is written. Raises LaunchError if a
+    rank fails, InputError for invalid arguments.
     """
     loaded = load_program(program) if isinstance(program, str) else program
     replicas = count_replicas(loaded, settings)
     check_checkpoints(settings)
-    named = load_source(source) if isinstance(source, str) else source  # fails once and early
+    named = load_source(source) if isinstance(source, str) else source  # fails early and only here
     if settings.eval_every is not None:
         check_evaluation(named)
     problem = loaded.schedule.problem
@@ -153,7 +162,11 @@ def train(
     settings: RunSettings,
     listener: Listener | None = None,
 ) -> RunResult:
-    """One rank's part of :func:`run_program`, after ``torch.distributed`` is initialized."""
+    """Runs one rank's part of :func:`run_program`, and returns the result of the run.
+
+    ``torch.distributed`` must be initialized. ``listener``: called with the record of each step, on
+    the first rank of the first replica.
+    """
     torch.manual_seed(settings.seed)
     model = load_source(source) if isinstance(source, str) else source
     replicas = Replicas.of(program, settings.timeout)
@@ -195,14 +208,17 @@ def train(
 
 
 def _lines(pipeline: Pipeline) -> list[str]:
-    """Returns notes on stages that run as modules although graphs were requested."""
+    """Returns a line for each stage of this rank that runs as a module instead of graphs."""
     return [f"stage {s} runs eager: {why}" for s, why in pipeline.eager_stages.items()]
 
 
 def make_pipeline(
     program: Program, model: ModelSource, settings: RunSettings, *, replicas: Replicas
 ) -> Pipeline:
-    """Creates the pipeline of ``model``, with the dtype and device of the settings."""
+    """Returns this rank's pipeline of ``model``, created as the settings define.
+
+    ``replicas``: this process's view of the replicas, with its process groups.
+    """
     device = with_index(torch.device(settings.device))
     place = on_device(device, dtype_of(settings.dtype))
     options: dict[str, Any] = {

@@ -1,1 +1,1 @@
-"""Steps of a pipeline on one rank, in training or evaluation: preparation, inputs, results."""
+"""Steps of a pipeline on one rank: preparation for a program, shape inference, evaluation."""

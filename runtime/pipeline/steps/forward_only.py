@@ -1,26 +1,27 @@
-"""Forward only: the subset of a program's instructions that its F's need.
+"""Forward-only programs: the subset of a program's instructions that its F's need.
 
 ::
 
     1F1B, rank 1  recv x1.0  wait x1.0  1F0  send x2.0  recv dy1.0  ...  1BW0  send dy0.0  free x1.0
     forwards      recv x1.0  wait x1.0  1F0  send x2.0                                     free x1.0
 
-The subset consists of the F's, the messages of their inputs, and the weight transfers that bring
-the weights of an F, hop by hop from the owner. A message is kept or removed as a whole: send,
+The subset consists of the F's, the messages with their inputs, and the transfers through which the
+weights of an F come from the owner, hop by hop. A message is kept or removed as a whole: send,
 receive, both waits and free.
 
 **It does not deadlock if the program does not.** A program deadlocks only if there is a cycle in
 the graph of its instructions. The graph has an edge from each instruction to the next one on its
 rank, and from each send and receive to both waits of the message
 (``compiler/passes/deadlock_check.py``). The kept instructions of a rank are in the program's order,
-so an edge along a rank corresponds to a path in the program's graph; the edges of a kept message
-are in that graph as well. So a cycle here would be a cycle there. The receives of a channel remain
-in the order of its sends, as the same messages are removed from both. Consecutive rounds only add
-edges from one round to the next.
+so an edge between two of them corresponds to a path in the program's graph; the edges of a kept
+message are in that graph as well. So a cycle in the subset's graph would imply a cycle in the
+program's graph. The receives between two ranks remain in the order of the sends, as the same
+messages are removed from both. If the subset is run several times in rounds, this only adds edges
+from one round to the next.
 
 **Buffers.** Before a buffer is received into, the program frees its previous content; that free is
-kept with its message. So no more buffers are live at a time than in the program. Unused ones are
-never allocated.
+kept with its message. So no more buffers are live at a time than in the program. Buffers that the
+subset does not use are never allocated.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from pipeloom.ir.model.transfers import previous
 
 
 def forward_only(program: Program, microbatches: int) -> Program:
-    """Returns the forwards of the first ``microbatches`` of ``program``."""
+    """Returns ``program`` with only the instructions for the F's of its first ``microbatches``."""
     wanted = _weights(program, microbatches)
     rows = (
         tuple(item for item in row if _kept(item, microbatches, wanted))
@@ -56,7 +57,11 @@ def _kept(item: ir.Instruction, microbatches: int, wanted: set[int]) -> bool:
 
 
 def _weights(program: Program, microbatches: int) -> set[int]:
-    """Returns the transfers that bring weights to an F: the last one before it and earlier hops."""
+    """Returns the indices of the weight transfers that the F's of the first ``microbatches`` need.
+
+    For each F, these are the last transfer of its weights to its rank before it, and the earlier
+    hops of the same weights from their owner.
+    """
     earlier = previous(program.schedule.transfers)
     wanted: set[int] = set()
     for row in program.instructions:
@@ -69,8 +74,11 @@ def _weights(program: Program, microbatches: int) -> set[int]:
 
 
 def _used(row: Sequence[ir.Instruction], microbatches: int) -> Iterator[int]:
-    """Yields the weight transfers of one rank whose weights its F's use."""
-    came: dict[int, int] = {}  # stage -> transfer
+    """Yields the index of the weight transfer that last arrived before each F of a rank's ``row``.
+
+    Only for the F's of the first ``microbatches``, and only if their weights were received.
+    """
+    came: dict[int, int] = {}  # stage -> the transfer that arrived last
     for item in row:
         if isinstance(item, ir.WaitReceive) and item.tensor.kind is ir.TensorKind.WEIGHT:
             came[item.tensor.stage] = item.tensor.index

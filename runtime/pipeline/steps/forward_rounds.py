@@ -5,9 +5,9 @@
     M = 4, ten microbatches    F0 F1 F2 F3 │ F4 F5 F6 F7 │ F8 F9
                                   round        round       round of the first two
 
-The program of a round is that of :mod:`.forward_only`. Before it runs, ranks exchange the number of
-microbatches and their shapes. So an error in the arguments of one rank is raised on all ranks, and
-the pipeline remains usable, unless there are replicas, which fail as well.
+The program of a round is that of :mod:`.forward_only`. Before the first round, ranks exchange the
+number of microbatches and their shapes. So an error in the arguments of one rank is raised on all
+ranks, and the pipeline remains usable; but if there are replicas, all of them fail.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from .prepared import Prepared, hand_on, make_cells
 from .shape_inference import Interfaces, ShapeInference
 
 LABEL = "eval "
-"""Prefix of the instructions' texts in the profiler's trace, to tell them from ops of a step."""
+"""Prefix of the instructions' names in the trace of ``torch.profiler``, where steps have none."""
 
 
 class ForwardRunner(StageRunner):
-    """Runs forwards that keep nothing for a backward; computes losses if there are targets."""
+    """A runner whose F's keep nothing for a backward; computes losses if there are targets."""
 
     def _forward(self, cell: Cell) -> None:
         super()._forward(cell)
@@ -54,7 +54,10 @@ class ForwardRunner(StageRunner):
 
 
 class ForwardRounds:
-    """One rank's evaluations of the stages that it trains; all ranks create and call it alike."""
+    """Evaluates the stages that a rank trains; all ranks create one and call it together.
+
+    ``own``: the pipeline's own program, prepared.
+    """
 
     def __init__(self, own: Prepared) -> None:
         context, problem = own.context, own.context.program.schedule.problem
@@ -72,9 +75,12 @@ class ForwardRounds:
     def run(
         self, data: StepData, asked: int | None, *, wants_losses: bool, keep_outputs: bool
     ) -> list[Result]:
-        """Runs the forwards of all microbatches; ``asked`` is their number if not None.
+        """Runs the forwards of all microbatches; returns the output and loss of each.
 
-        Raises an error in the inputs of one rank on all ranks.
+        The list is empty on ranks without the last stage. ``asked``: the number of microbatches;
+        None: the length of lists in ``data``, or M. ``wants_losses``: compute losses, so that a
+        missing target is an error. ``keep_outputs``: without it, outputs are None. Errors in the
+        arguments of one rank (InputError, ShapeError) are raised on all ranks.
         """
         transport, store, size = self._context.transport, self._context.store, self._microbatches
         count = self._count(data, asked)
@@ -100,11 +106,14 @@ class ForwardRounds:
         Executor(context, self._step_end, cells, self._runners, interfaces, label=LABEL).run()
 
     def _of(self, size: int) -> RankContext:
-        """Returns the context of a round of ``size`` microbatches."""
+        """Returns the rank's context with the program of a round of ``size`` microbatches."""
         return replace(self._context, program=self._program(size))
 
     def _count(self, data: StepData, asked: int | None) -> int:
-        """Returns the number of microbatches: the length of a rank's lists, or ``asked``, or M."""
+        """Returns the number of microbatches: the length of a rank's lists, or ``asked``, or M.
+
+        Raises InputError on all ranks if lists on any ranks differ in length, or from ``asked``.
+        """
         rows = gathered(self._context.transport, partial(self._counts, data, asked))
         found = sorted(set[int]().union(*rows))
         if len(found) > 1:
@@ -115,7 +124,11 @@ class ForwardRounds:
         return found[0] if found else self._microbatches
 
     def _counts(self, data: StepData, asked: int | None) -> set[int]:
-        """Returns the numbers of microbatches in the arguments. Raises InputError for zero."""
+        """Returns the distinct numbers of microbatches that this rank's arguments state.
+
+        These are ``asked`` and the lengths of arguments that are lists of microbatches. Raises
+        InputError if one is less than 1.
+        """
         named = {f"input {i}": x for i, x in enumerate(data.inputs)} | {"target": data.target}
         counts = {name: len(x) for name, x in named.items() if is_cut(x)}
         counts |= option_counts(data.options)
@@ -129,9 +142,9 @@ class ForwardRounds:
 
 @contextmanager
 def _evaluating(modules: Sequence[nn.Module], device: torch.device) -> Iterator[None]:
-    """A context without gradients and in evaluation mode.
+    """A context in which ``modules`` are in evaluation mode and no gradients are computed.
 
-    It restores modes, buffers and random states.
+    At its end, the modules' modes and buffers and the random states are as before.
     """
     modes = [(part, part.training) for module in modules for part in module.modules()]
     try:

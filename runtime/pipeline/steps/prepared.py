@@ -1,4 +1,4 @@
-"""Prepares a program to run on one rank, before its first step and if shapes change."""
+"""A rank's cells, stage runners and executor for one program, created again if shapes change."""
 
 from __future__ import annotations
 
@@ -33,16 +33,21 @@ from .shape_inference import Interfaces, ShapeInference, made_up
 
 
 class Prepared:
-    """Everything that the steps of one program use; all ranks create theirs and call it alike.
+    """Everything that the steps of one program use on this rank.
 
-    ``inputs``: puts batches into ``cells``, which are by stage and microbatch. ``runners``: of this
-    rank's stages. ``interfaces``: the outputs between stages, inferred by ``shapes``. ``executor``:
-    made from these. ``modules``: the stages on this rank. ``fixed``: whether the executor serves
-    all later steps. ``never``: the stages that always run as modules, with the reason if graphs
-    were requested.
+    All ranks create theirs at the same time and call the same methods.
 
-    ``held`` closes what is opened here. ``finish`` is called before a state dict of a stage or an
-    optimizer is created. ``before``: an earlier program of the same stages.
+    Attributes: ``cells``, by (stage, microbatch), and ``inputs``, which puts batches into them.
+    ``runners``: by stage, run its ops; ``graphed``: those that run graphs. ``interfaces``: shapes
+    and dtypes of the outputs between stages, inferred by ``shapes``. ``executor``: runs the program
+    with all of these; None before the first step. ``modules``: the modules on this rank. ``fixed``:
+    whether the executor can run all later steps unchanged. ``never``: the stages that always run as
+    modules, with the reason if graphs were requested, else None.
+
+    Arguments: ``held``, the exit stack on which closing is registered; ``finish``, which is called
+    before the ``state_dict`` of a stage's module or an optimizer (with post-validation); and
+    ``before``, what was prepared for an earlier program for the same stages, whose optimizers and
+    known shapes are used.
     """
 
     def __init__(
@@ -78,7 +83,10 @@ class Prepared:
                 held.callback(hook.remove)
 
     def _without_graphs(self) -> dict[int, str | None]:
-        """Returns the stages that run as modules, with the reason if graphs were requested."""
+        """Returns the stages that run as modules, with the reason if graphs were requested.
+
+        If the user requested modules, the reason is None.
+        """
         stages = self.context.role.run
         if self.context.options.stages_as == "eager":
             return dict.fromkeys(stages)
@@ -87,17 +95,21 @@ class Prepared:
         return dict.fromkeys(self.step_end.stashes, "its optimizer steps after each microbatch")
 
     def gather(self) -> None:
-        """Gathers the weights of sharded stages. Raises ExecutionError if that fails."""
+        """Gathers the weights of sharded stages; all ranks call it.
+
+        Raises ExecutionError if another process fails or does not answer in time.
+        """
         try:
             self.context.store.gather()
         except ConnectionError as error:
             raise ExecutionError(f"rank {self.context.role.rank}: {error}") from error
 
     def prepared(self, data: StepData) -> Executor:
-        """Returns the executor for the contents of the cells, which are those of ``data``.
+        """Returns the executor for a step whose batches, ``data``, are already in the cells.
 
-        It is created in the first step, and again whenever shapes change. Raises ShapeError on all
-        ranks.
+        It is created in the first step, and again if the outputs of stages change in shape or
+        dtype. Then, or if arguments change, graphs are traced again. Raises ShapeError on all ranks
+        if a stage does not run on the shapes.
         """
         context, forms = self.context, self.inputs.forms(data) if self.graphed else []
         for stage, runner in self.graphed.items():
@@ -118,7 +130,7 @@ class Prepared:
         return self.executor
 
     def _trace(self) -> None:
-        """Traces the graphs for the contents of the cells, for stages that run as graphs."""
+        """Traces the stages that run as graphs, for the arguments in the cells."""
         for (stage, j), cell in self.cells.items():
             if (runner := self.graphed.get(stage)) is not None:
                 given = cell.inputs
@@ -127,7 +139,7 @@ class Prepared:
                 runner.prepare(cell, given, partial(self.context.store.trying, stage))
 
     def clear(self) -> None:
-        """Drops everything that an unfinished step has left, before the step is repeated."""
+        """Drops what an unfinished step left in the cells, before its ops are repeated."""
         for cell in self.cells.values():
             self.context.memory.release(cell.held)
             cell.clear()
@@ -140,10 +152,11 @@ class Prepared:
         stashing: bool = True,
         kind: type[StageRunner] = StageRunner,
     ) -> StageRunner:
-        """Returns a runner of the stage that counts in ``memory``.
+        """Returns a new object that runs the ops of ``stage``.
 
-        ``kind`` is its class, unless the stage runs as graphs or, with ``stashing``, stashes
-        weights.
+        ``memory``: where it counts the bytes of activations. ``kind``: its class. If the stage
+        stashes weights and ``stashing`` is True, the class is :class:`StashingRunner` instead; if
+        ``kind`` is the default and the stage runs as graphs, it is the class that runs graphs.
         """
         context, store = self.context, self.context.store
         stash = self.step_end.stashes.get(stage) if stashing else None
@@ -164,7 +177,7 @@ class Prepared:
         )
 
     def _master(self) -> torch.dtype | None:
-        """Returns the dtype in which losses are computed; None: that of the stages."""
+        """Returns the dtype in which losses are computed; None: that of the last stage's output."""
         if self.context.options.param_dtype is None:
             return None
         assert isinstance(self.context.store, StreamedStages)
@@ -172,13 +185,13 @@ class Prepared:
 
 
 def hand_on(cells: Cells, interfaces: Interfaces) -> None:
-    """Sets the interface of each cell; None on the last stage."""
+    """Sets each cell's ``interface`` to that of its stage's output; None on the last stage."""
     for (s, j), cell in cells.items():
         cell.interface = interfaces[s][j] if s < len(interfaces) else None
 
 
 def make_cells(context: RankContext) -> dict[tuple[int, int], Cell]:
-    """Creates the rank's cells, one per (stage, microbatch); cells with a W get a queue."""
+    """Returns new cells for all (stage, microbatch) that this rank runs."""
     memory, host = context.memory, Host(context.device)
     pairs: dict[tuple[int, int], set[OpKind]] = {}
     for item in context.program.instructions[context.role.rank]:
@@ -193,7 +206,12 @@ def make_cell(
     host: Host,
     interface: StageInterface | None = None,
 ) -> Cell:
-    """Creates the cell of a microbatch for which ops of these kinds run on a stage."""
+    """Returns a new cell of a microbatch on a stage.
+
+    ``kinds``: the ops that run for it; with W, the cell gets a queue of deferred weight gradients,
+    with O, a place for offloaded activations. ``memory``: counts the bytes of both. ``host``: where
+    activations are offloaded to. ``interface``: shapes and dtypes of the stage's output.
+    """
     return Cell(
         WeightQueue(memory) if OpKind.W in kinds else None,
         interface,

@@ -1,8 +1,8 @@
-"""Shape inference: runs each stage once before a step that needs to know its outputs.
+"""Shape inference: runs each stage once before the first step, to find the shapes of its outputs.
 
-Microbatches whose arguments have the same shapes on all ranks are of one kind. For each kind, a
-stage is run once, on the rank that runs its first microbatch of that kind; the result is sent to
-all ranks.
+Microbatches whose arguments have the same shapes on all ranks are of one *kind*. For each kind, a
+stage is run once, on the rank that runs the first microbatch of that kind there. The shapes and
+dtypes of its outputs (:class:`StageInterface`) are sent to all ranks.
 """
 
 from __future__ import annotations
@@ -33,17 +33,22 @@ Interfaces: TypeAlias = list[list[StageInterface]]  # [stage, except the last][m
 
 
 def given(stage: int, cell: Cell) -> tuple[Form, ...]:
-    """Returns shapes and dtypes of a microbatch's arguments on a stage; other values as text."""
+    """Returns a hashable description of the shapes of a microbatch's arguments on ``stage``.
+
+    The arguments are the inputs in the first stage, and options. Tensors are described by shape and
+    dtype, other values as by :func:`~...tensors.trees.form`.
+    """
     inputs = cell.inputs if stage == 0 else ()
     options = [(name, form(value)) for name, value in sorted(cell.options.items())]
     return (*map(form, inputs), *options)
 
 
 class ShapeInference:
-    """The interfaces of stages for every kind of microbatch so far; the same on all ranks.
+    """Infers the interfaces between stages (shapes and dtypes of outputs) for a program.
 
-    Microbatch j runs on the ranks of the program's microbatch j mod M. ``grad``: run stages with
-    gradients, to find outputs that require one.
+    ``known``: for each kind of microbatch so far, the interfaces of all stages except the last; the
+    same on all ranks. ``grad``: whether gradients are enabled when stages are run, to find which
+    outputs require one.
     """
 
     def __init__(self, context: RankContext, skips: Skips, *, grad: bool = True) -> None:
@@ -53,10 +58,12 @@ class ShapeInference:
         self.known: dict[Kind, list[StageInterface]] = {}
 
     def interfaces(self, cells: Cells, count: int | None = None) -> Interfaces:
-        """Returns the interfaces for the arguments in the cells of ``count`` microbatches.
+        """Returns ``[stage][microbatch]``, the interfaces of all stages except the last.
 
-        By default, ``count`` is M. All ranks call it. Raises ShapeError on all ranks. Random
-        states, buffers of modules and the arguments are restored.
+        ``cells``: those of this rank, which contain the arguments of ``count`` microbatches, by
+        default M. If there are more than M, microbatch j runs on the same ranks as microbatch
+        j mod M. All ranks call it. Raises ShapeError on all ranks if a stage does not run. Random
+        states, buffers of modules and the arguments are then as before.
         """
         if len(self._placed) == 1:
             return []
@@ -72,7 +79,7 @@ class ShapeInference:
         ]
 
     def _kinds(self, cells: Cells, count: int) -> list[Kind]:
-        """Returns the kind of each microbatch, from the arguments on all ranks."""
+        """Returns the kind of each of ``count`` microbatches; all ranks call it."""
         mine = {(s, j): given(s, cell) for (s, j), cell in cells.items()}
         rows = self._transport.gather({key: value for key, value in mine.items() if value})
         kinds: list[list[object]] = [[] for _ in range(count)]
@@ -89,7 +96,11 @@ class ShapeInference:
         cells: Cells,
         before: Mapping[Kind, Sequence[StageInterface]],
     ) -> dict[Kind, StageInterface]:
-        """Returns the stage's interface for each ``new`` kind; ``before``: of earlier stages."""
+        """Returns the stage's interface for each kind of microbatch in ``new``.
+
+        ``new``: maps a kind to the first microbatch of it. ``before``: for each kind, the
+        interfaces of the earlier stages. All ranks call it. Raises ShapeError on all ranks.
+        """
         mine: dict[Kind, StageInterface | ShapeError] = {}
         for kind, j in new.items():
             if self._placed[stage, j % self._placed.shape[1]] == self._transport.rank:
@@ -108,7 +119,11 @@ class ShapeInference:
     def _try(
         self, stage: int, cell: Cell, before: Sequence[StageInterface]
     ) -> StageInterface | ShapeError:
-        """Returns the stage's interface, or the error that every rank is to raise."""
+        """Returns the stage's interface for the arguments in ``cell``.
+
+        If the stage fails, returns the error, which all ranks will raise. ``before``: the
+        interfaces of the earlier stages.
+        """
         inputs = made_up(before[-1], self._device) if stage > 0 else cell.inputs
         module = self._store.module(stage)
         try:
@@ -136,7 +151,10 @@ class ShapeInference:
 
 
 def made_up(interface: StageInterface, device: torch.device) -> tuple[Tensor, ...]:
-    """Returns zeros as the inputs that the stage after ``interface`` receives."""
+    """Returns tensors of zeros with the shapes and dtypes of ``interface``, on ``device``.
+
+    They stand for what the next stage receives, and require gradients where the outputs do.
+    """
     return tuple(
         torch.zeros(spec.shape, dtype=spec.dtype, device=device, requires_grad=needs_grad)
         for spec, needs_grad in zip(interface.specs, interface.needs_grad, strict=True)
