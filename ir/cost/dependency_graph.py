@@ -61,7 +61,7 @@ def _where(which: npt.NDArray[np.bool_], edges: Edges) -> Edges:
 
 
 class MessageTable(NamedTuple):
-    """The fields with these names of :class:`..model.schedule.Transfer`, for n messages, (n,) each.
+    """The fields of :class:`..model.schedule.Transfer` that cause waits, for n messages, (n,) each.
 
     ``blocks`` is :data:`NEVER` where the field of the transfer is None.
     """
@@ -75,7 +75,7 @@ class MessageTable(NamedTuple):
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int, int, int, int, int | None]]) -> MessageTable:
-        """The table of messages; ``rows`` are the fields of each message, in the order of the class.
+        """The table of messages; ``rows``: the fields of each message, as ordered in the class.
 
         Raises InvalidScheduleError if a number is too large for a float.
         """
@@ -189,7 +189,7 @@ class ScheduleGraph:
 
     @property
     def all_edges(self) -> list[Edges]:
-        """All edges, including those that follow from pairs, but not those between users of a wire."""
+        """All edges, including those that follow from pairs, but not those that wires cause."""
         return self.paired(list(self.edges.values()), 0, len(self.duration))
 
     @property

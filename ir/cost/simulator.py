@@ -255,7 +255,7 @@ class Simulator:
         )
 
     def cost(self, order: IntArray) -> float:
-        """The cost (period or makespan) of ``order``, in ms; infinite if some ops can never start."""
+        """The period or makespan of ``order``, in ms; infinite if some ops can never start."""
         if not self.run(order):
             return float("inf")
         used = self.offsets[1:] > self.offsets[:-1]
