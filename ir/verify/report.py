@@ -85,7 +85,7 @@ MEMORY = 1e-9  # relative tolerance of sums of M_B's and M_W's
 
 
 def verify_memory(facts: Facts) -> Iterator[str]:
-    """Yield the first op of each rank at which its activations exceed its memory limit, as a line."""
+    """Yield a line for each rank whose activations exceed its memory limit, naming the first op."""
     for rank, row in enumerate(facts.order):
         limit = facts.limit[rank]
         for run, held in held_at(facts, row):

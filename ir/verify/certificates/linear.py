@@ -99,13 +99,19 @@ class LinearFacts:
 
     @cached_property
     def there(self) -> list[int]:
-        """For each stage, the minimum time from the start of an F on stage 0 to its start there."""
+        """For each stage, the minimum time from a microbatch's F on stage 0 to its F on the stage.
+
+        It is measured between the starts of both F's.
+        """
         ways = (own.f + delay for own, delay in zip(self.stages, self.down, strict=False))
         return list(accumulate(ways, initial=0))
 
     @cached_property
     def back(self) -> list[int]:
-        """By stage, the minimum time from the start of a B on the last stage to its start there."""
+        """For each stage, the minimum time from a microbatch's last-stage B to its B on the stage.
+
+        It is measured between the starts of both B's.
+        """
         ways = [own.b + delay for own, delay in zip(self.stages[1:], self.up, strict=True)]
         return list(accumulate(reversed(ways), initial=0))[::-1]
 
