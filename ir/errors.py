@@ -136,7 +136,7 @@ class Fault:
 
 
 class InputError(PipeloomError):
-    """An input is wrong. ``faults``: all its faults, which can also be given as texts (Fault.of)."""
+    """An input is wrong. ``faults``: all its faults, which can also be given as their texts."""
 
     def __init__(self, *faults: str | Fault) -> None:
         self.faults = tuple(Fault.of(each) if isinstance(each, str) else each for each in faults)

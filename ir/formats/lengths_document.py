@@ -17,8 +17,9 @@ class LengthsDocument(Document):
     """The lengths, in tokens, of the sequences of one batch.
 
     ``reference_length``: tokens per sequence in the microbatches of the measured profile.
-    ``attention``: the fraction of op times, at this length, that grows with the square of the
-    sequence length.
+    ``attention``: the fraction of F's time, at this length, that is proportional to the square of
+    the sequence length: a number, a list with one per stage, or an object with such values for
+    ``t_f``, ``t_b`` and ``t_w``.
     """
 
     format: Annotated[Literal["pipeloom.lengths"], Expected('"pipeloom.lengths"')]

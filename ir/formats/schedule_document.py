@@ -1,7 +1,7 @@
 """The format of the files of schedules and programs, as used both to read and to verify them.
 
 Validation with these classes checks the shape of values: their types, that there is one list per
-rank, and that stages, microbatches and positions exist. Whether a schedule or program is valid is
+rank, and that the stages and microbatches of ops exist. Whether a schedule or program is valid is
 checked in :mod:`..verify`. ``docs/formats.md`` describes all keys.
 """
 

@@ -53,7 +53,7 @@ class _Replay:
     rank: int
     done: set[_Op] = field(default_factory=set)
     computed: int = 0
-    buffer_of: dict[TensorName, int] = field(default_factory=dict)  # of tensors to receive, until freed
+    buffer_of: dict[TensorName, int] = field(default_factory=dict)  # from receive to free
     tensor_in: dict[int, TensorName] = field(default_factory=dict)  # of buffers in use
     posted: set[TensorName] = field(default_factory=set)  # receives posted so far
     arrived: set[TensorName] = field(default_factory=set)  # receives waited for
@@ -260,7 +260,7 @@ class _Replay:
                 yield f"comes before the send of {tensor} is waited for"
 
     def _not_yet_added(self, stage: int) -> str | None:
-        """The first op or message whose gradient must still be added to the stage's gradient, as text.
+        """The first op or message that must still add to the stage's gradient, as text.
 
         None if the gradient is complete.
         """
