@@ -231,7 +231,10 @@ class InfeasibleError(PipeloomError):
         return "smallest_device_memory" if self.device else "smallest_memory_limit"
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object that ``--json`` prints."""
+        """The JSON object that ``--json`` prints.
+
+        It has the status and, if ``smallest`` is known, the message, ``smallest`` and ``rank``.
+        """
         if self.smallest is None:
             return {"status": "infeasible"}
         known = {self.smallest_key: self.smallest, "rank": self.rank}

@@ -1,9 +1,9 @@
 """Functions compiled by numba, with a cache on disk that tolerates damaged entries.
 
 Numba unpickles its cache entries; if a file is truncated or a disk block is lost, it raises or runs
-damaged machine code. Here each entry is preceded by its digest, and a damaged entry is compiled
-again. If the cache cannot be written, as on a full disk, each process compiles the functions
-itself.
+damaged machine code. Here each entry begins with its SHA-256 digest, and damaged entries are
+compiled again. If the cache cannot be written, as on a full disk, each process compiles the
+functions itself.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def amount(memory: float) -> str:
-    """``memory`` as text with a prefix and at most four digits: ``7.94``, ``1.61 M``."""
+    """``memory`` as text with at most four digits: ``7.94``, ``1.61 M``; ``none`` for infinity."""
     return _prefixed(memory, 4)
 
 
@@ -62,10 +62,10 @@ def _prefixed(memory: float, digits: int) -> str:
 def duration(milliseconds: float, most: float | None = None) -> str:
     """A time as text with at most five digits: ``12.011 s``, ``812.9 ms``, ``45.1 us``.
 
-    The unit is the one that suits the time ``most`` (in ms), so that several times can have the
-    same unit. Without ``most``, or if the number would need an exponent in this unit, the unit
-    suits ``milliseconds``. The time is first rounded to eight digits, so that rounding errors do
-    not decide the last digit shown.
+    The unit is s for times from 10 s on, ms from 1 ms on, and us below. It follows from the time
+    ``most`` (in ms), so that several times can have the same unit; without ``most``, or if the
+    number would then need an exponent, it follows from ``milliseconds``. The time is first rounded
+    to eight digits, so that rounding errors do not decide the last digit shown.
     """
     milliseconds = float(f"{milliseconds:.8g}")
     if most is not None and "e-" not in (shown := _in_unit_of(most, milliseconds)):

@@ -82,7 +82,7 @@ class Costs:
         return cls(durations, owner, into_f, into_b, m_b, m_w, kept, limit)
 
     def of_ops(self, packed: IntArray) -> FloatArray:
-        """The duration of each packed op in ms, by itself; shape of ``packed``."""
+        """The duration of each packed op, in ms, if it is not in a pair; shape of ``packed``."""
         return np.asarray(self.durations[fields_of(packed)[: self.durations.ndim]])
 
 

@@ -1,4 +1,4 @@
-"""Reads JSON files, and says in InputError what is wrong with a file that cannot be read."""
+"""Reads JSON files; if one cannot be read, InputError says why, and which command to use."""
 
 from __future__ import annotations
 

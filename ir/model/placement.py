@@ -102,12 +102,12 @@ class Placement:
 
     @classmethod
     def v(cls, ranks: int) -> Placement:
-        """Two stages per rank: stages 0..P-1 on ranks 0..P-1, stages P..2P-1 on ranks P-1..0."""
+        """The placement of stages 0..P-1 on ranks 0..P-1, and of stages P..2P-1 on ranks P-1..0."""
         return replace(cls.wave(ranks, 1), kind=PlacementKind.V, size=None)
 
     @classmethod
     def wave(cls, ranks: int, waves: int) -> Placement:
-        """Consecutive stages on ranks 0..P-1, then P-1..0, and so on, ``waves`` times.
+        """The placement of consecutive stages on ranks 0..P-1, then P-1..0, ``waves`` times.
 
         Each rank has 2 ``waves`` stages.
         """
@@ -122,7 +122,7 @@ class Placement:
 
     @classmethod
     def bidirectional(cls, ranks: int) -> Placement:
-        """Stage s on rank s for even microbatches, on rank P-1-s for odd ones.
+        """The placement of stage s on rank s for even microbatches, on rank P-1-s for odd ones.
 
         Each of the P stages has two copies of its weights. Activations are sent in both directions.
         """

@@ -13,7 +13,7 @@ from .profile import Profile
 
 
 class Objective(StrEnum):
-    """The cost to minimize: period (no barrier at the optimizer step) or makespan (with one)."""
+    """The cost to minimize: the period (no barrier at optimizer steps) or makespan (a barrier)."""
 
     PERIOD = "period"
     MAKESPAN = "makespan"

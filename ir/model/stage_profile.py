@@ -123,7 +123,7 @@ class StageProfile(Struct):
         return replace(first, **_means(each), each=tuple(each))
 
     def at(self, microbatch: int) -> StageProfile:
-        """The stage's profile for ``microbatch``, also if all microbatches are alike."""
+        """The stage's profile for ``microbatch``; if microbatches are alike, the stage itself."""
         return self.each[microbatch] if self.each else self
 
     def changed(self, change: Callable[[StageProfile], StageProfile]) -> StageProfile:

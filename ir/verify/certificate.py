@@ -39,7 +39,10 @@ def _work(facts: Facts, rank: int) -> Fraction:
 
 
 def _critical_path(facts: Facts) -> Fraction:
-    """The maximum over microbatches of the time through all stages and back, with all messages."""
+    """The maximum over microbatches of the minimum time of a microbatch, in ms.
+
+    It consists of all its F's and B's, the messages between them, and its W on stage 0.
+    """
     expect_alone(facts)
     ranks = {(run.stage, run.microbatch): run.rank for run in facts.runs}
     stages, delay = range(facts.plan.stages), facts.network.delay

@@ -43,8 +43,8 @@ def verify_relays(facts: ProgramFacts) -> Iterator[str]:
 def _chain(relays: list[Line]) -> _Chain:
     """The chain of ``relays``, as (source, rank, target) of each, from the one without a source on.
 
-    It ends where the target of a relay is not a rank whose relay has this source. It is empty if
-    not exactly one relay has no source.
+    It ends where a relay has no target, or its target does not relay from it. It is empty unless
+    exactly one relay has no source.
     """
     by_rank = {line.rank: line for line in relays}
     begins = [line for line in relays if line.source is None]

@@ -1,4 +1,4 @@
-"""Checks of a schedule's report, and of the memory limits; each yields lines on violations."""
+"""Checks of a schedule's report and of the memory limits; each yields one line per violation."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _where(facts: Facts, kind: str, stage: int, microbatch: int) -> str:
 
 
 def _sequence(facts: Facts) -> Iterator[str]:
-    """Yield a line for each two ops of a (stage, microbatch) in the wrong order on their rank.
+    """Yield a line for any two ops of one (stage, microbatch) in the wrong order on their rank.
 
     F must come before B, B before W, and R, or O and then L, between F and B.
     """

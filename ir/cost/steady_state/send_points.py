@@ -37,7 +37,7 @@ def between_ops(schedule: Schedule) -> MessageTable:
     early = np.minimum(started, ended - SLACK)
     after = np.maximum(np.where(earlier < 0, early, started), routes.after)
     before, onward = routes.before.copy(), np.flatnonzero(earlier >= 0)
-    # ops of duration 0 could wait for each other
+    # without ``ended``, ops of duration 0 could wait for each other
     past = np.maximum(started, ended)[onward]
     before[earlier[onward]] = np.minimum(before[earlier[onward]], past)
     channel = routes.source * len(schedule.order) + routes.target

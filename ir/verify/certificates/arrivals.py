@@ -86,9 +86,10 @@ def _last_end(
 
 
 def _left(facts: Facts, number: int, limit: float) -> list[Fraction]:
-    """For each stage k, the work left (ms, at least) when weights of stages 0 to k have arrived.
+    """For each stage k, the minimum work left, in ms, for a rank that gets the weights of stage k.
 
-    ``number``: the number of microbatches of the rank; ``limit``: its memory limit.
+    The weights of stages 0 to k have then arrived. ``number``: the number of microbatches of the
+    rank; ``limit``: its memory limit.
     """
     stages = [least_of(facts, stage) for stage in range(facts.plan.stages)]
     room = Fraction(limit) * (1 + MEMORY) if isfinite(limit) else None

@@ -137,9 +137,9 @@ class MomentArcs:
                 self._order(s, apart=True)
 
     def _order(self, s: int, *, apart: bool) -> None:
-        """Add what follows if the first B of stage ``s`` starts before its last F or after it.
+        """Add the arcs, and exclude the values of work, that follow from a case for stage ``s``.
 
-        ``apart``: whether it starts before it.
+        ``apart``: whether it is the case in which the first B starts before the last F.
         """
         order = (f"Iy{s}", f"It{s}") if apart else (f"It{s}", f"Iy{s}")
         if order in self.arcs:
