@@ -53,7 +53,7 @@ class Wires(NamedTuple):
         return cls(first, np.array(number, dtype=np.int64)[at], share[at], np.zeros(len(known)))
 
     def turns(self) -> tuple[IntArray, IntArray]:
-        """All pairs of consecutive nodes on a wire, if the nodes use it in the order of their numbers.
+        """All pairs of consecutive nodes on a wire, if nodes use it in the order of their numbers.
 
         Returns two arrays of equal length: the earlier and the later node of each pair.
         """

@@ -114,7 +114,7 @@ def fields_of(packed: IntArray) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def offsets_of(order: Sequence[IntArray]) -> IntArray:
-    """Where each rank's ops begin in the concatenation of all ranks' ops, shape (P + 1,).
+    """The start of each rank's ops in the concatenation of all ranks' ops, shape (P + 1,).
 
     ``order``: the ops of each rank. The last entry is the number of all ops.
     """
