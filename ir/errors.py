@@ -1,4 +1,4 @@
-"""The exceptions that pipeloom raises on purpose."""
+"""The exceptions that pipeloom raises on purpose, and the texts of their messages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 
 _RAW = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _RAW_TOO = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufffe\uffff")
-"""Unicode categories and characters that are escaped in messages: they move, colour or reorder text
-in a terminal, or are not valid in XML or UTF-8."""
+"""Unicode categories (``_RAW``) and characters (``_RAW_TOO``) that are escaped in messages: they
+move, color or reorder text in a terminal, or are not valid in XML or UTF-8."""
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Escape the control characters of ``text`` as in ``\x1b[31m``, except those in ``keep``."""
+    r"""``text`` with control characters escaped, as in ``\x1b[31m``, except those in ``keep``."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if c in keep or not _is_raw(c) else _escaped(c) for c in text)
@@ -34,7 +34,7 @@ def _escaped(character: str) -> str:
 
 
 def show(value: object) -> str:
-    """``value`` as JSON, shortened to at most 60 characters."""
+    """``value`` as JSON text for messages, shortened to at most 60 characters."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -51,9 +51,10 @@ class PipeloomError(Exception):
 
 
 def did_you_mean(given: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """``; did you mean zb-h1?`` for ``ZB-H1``; empty if no known word is similar.
+    """A hint with the word of ``known`` that is most similar to ``given``, or "" if none is.
 
-    ``likeness``: the least similarity, 0 to 1 (:func:`difflib.get_close_matches`).
+    For example, ``; did you mean zb-h1?`` for ``ZB-H1``. ``likeness``: the minimum similarity, from
+    0 to 1 (:func:`difflib.get_close_matches`).
     """
     words = {word.lower(): word for word in known}
     near = get_close_matches(given.lower(), words, 1, likeness)
@@ -61,19 +62,19 @@ def did_you_mean(given: str, known: Iterable[str], likeness: float = 0.6) -> str
 
 
 def in_words(error: BaseException) -> str:
-    """The message of an error; with its type, ``ValueError: bad``, if it is not one of ours."""
+    """The message of an error; unless it is a PipeloomError, with its type: ``ValueError: bad``."""
     if isinstance(error, PipeloomError):
         return str(error)
     return f"{type(error).__name__}: {error}"
 
 
 def in_brief(error: BaseException) -> str:
-    """The type of an error and the first line of its message."""
+    """The type of an error and the first line of its message, as in ``ValueError: bad``."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def of_rank(rank: int, text: str) -> str:
-    """``rank 2: TEXT``; the prefix is added only once."""
+    """``text`` with the prefix ``rank 2: ``, unless it already begins with this prefix."""
     return text if text.startswith(f"rank {rank}:") else f"rank {rank}: {text}"
 
 
@@ -82,10 +83,10 @@ _KEY = re.compile(r"(-*\w[-\w]*(?:\[\d+\])*): (?=.)")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault of an input, whose text is ``FILE: KEY: WORDS``.
+    """One fault of an input, whose text is ``FILE: KEY: WORDS``, without unknown parts.
 
-    ``expected``: what was expected instead of ``value``, if known. ``key``: an option, or the place
-    in the file, such as ``stages[1]: t_f``.
+    ``words``: the description of the fault. ``expected``: what was expected instead of ``value``,
+    if known. ``key``: a command-line option, or the place in the file, such as ``stages[1]: t_f``.
     """
 
     words: str
@@ -96,13 +97,13 @@ class Fault:
 
     @classmethod
     def of(cls, line: str) -> Fault:
-        """The fault with this text, in which the file is not named, ``KEY: WORDS``."""
+        """The fault with the text ``line``, either ``KEY: WORDS`` or only words, without a file."""
         found = _KEY.match(line)
         return cls(line) if found is None else cls(line[found.end() :], None, found[1])
 
     @classmethod
     def about(cls, key: str, expected: str, value: Any, file: str = "", hint: str = "") -> Fault:
-        """The fault that ``value`` is not what was expected."""
+        """The fault that ``value`` is not as ``expected``; ``hint`` is appended to its words."""
         return cls(f"expected {expected}, got {show(value)}{hint}", expected, key, file, value)
 
     def __str__(self) -> str:
@@ -110,29 +111,32 @@ class Fault:
 
     @property
     def name(self) -> str:
-        """The first part of the key: ``tied`` for ``tied[0]``."""
+        """The first part of the key, such as ``tied`` for ``tied[0]``."""
         return re.split(r"[:\[]", self.key, maxsplit=1)[0]
 
     def renamed(self, names: Mapping[str, str]) -> Fault:
-        """The fault with the first part of its key replaced by its name in ``names``, if any."""
+        """The fault with :attr:`name`, the first part of its key, replaced by ``names[name]``.
+
+        If the fault is in a file, or ``names`` does not contain the name, the fault is unchanged.
+        """
         if self.file or self.name not in names:
             return self
         *_, inside = self.key.partition(": ")
         return replace(self, key=": ".join(filter(None, (names[self.name], inside))))
 
     def within(self, file: str) -> Fault:
-        """The fault in ``file``; the file that it had becomes part of the key."""
+        """The fault with this file; the fault's former file becomes the first part of its key."""
         return replace(self, file=file, key=": ".join(filter(None, (self.file, self.key))))
 
     def to_dict(self) -> dict[str, str]:
-        """The JSON object that ``--json`` prints; without what is unknown."""
+        """The JSON object that ``--json`` prints: file, key, expected and given value, if known."""
         value = None if self.expected is None or self.value is None else show(self.value)
         found = {"file": self.file, "key": self.key, "expected": self.expected, "value": value}
         return {key: text for key, text in found.items() if text}
 
 
 class InputError(PipeloomError):
-    """An input is wrong. ``faults``: all that is, given as faults or as their texts."""
+    """An input is wrong. ``faults``: all its faults, which can also be given as their texts."""
 
     def __init__(self, *faults: str | Fault) -> None:
         self.faults = tuple(Fault.of(each) if isinstance(each, str) else each for each in faults)
@@ -140,7 +144,7 @@ class InputError(PipeloomError):
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """The text of each fault."""
+        """The text of each fault, a line each."""
         return tuple(map(str, self.faults))
 
     @property
@@ -148,11 +152,14 @@ class InputError(PipeloomError):
         return self.errors
 
     def changed(self, change: Callable[[Fault], Fault]) -> InputError:
-        """The error with ``change`` applied to each fault."""
+        """A copy of the error with ``change`` applied to each fault."""
         return type(self)(*map(change, self.faults))
 
     def within(self, file: str, *options: str) -> InputError:
-        """The error with all faults in ``file``, except those about ``options``."""
+        """A copy of the error that says that its faults are in ``file``, except those of options.
+
+        ``options``: names of keys that are options; names that begin with ``--`` are options, too.
+        """
 
         def named(fault: Fault) -> Fault:
             is_option = fault.name in options or fault.name.startswith("--")
@@ -185,17 +192,20 @@ def standard_output() -> Iterator[None]:
 
 
 class UnsupportedError(InputError):
-    """The profile is valid but cannot be used for this request; ``compare`` shows it in a row."""
+    """The profile is valid, but cannot be used for this request.
+
+    The command ``compare`` shows the message in the row of its table, and continues.
+    """
 
 
 class InfeasibleError(PipeloomError):
     """No schedule fits in the memory limit or, with ``device``, none was found for the devices'
     memory.
 
-    ``smallest``: the smallest feasible limit (in the profile's unit of memory); with ``device``,
-    the device memory that is needed by the schedule which exceeds it least. ``rank``: the rank that
-    needs it. Both are None if several placements or schemes with different limits were compared.
-    ``given``: the limit that was too small, if there is one.
+    ``smallest``: the smallest feasible limit, in the profile's unit of memory; with ``device``, the
+    device memory needed by that one of the schedules found which exceeds the limit least. ``rank``:
+    the rank that needs this memory. Both are None if several placements or schemes with different
+    limits were compared. ``given``: the limit that was too small, if there is a single one.
     """
 
     exit_code = 1
@@ -217,11 +227,14 @@ class InfeasibleError(PipeloomError):
 
     @property
     def smallest_key(self) -> str:
-        """The key of ``smallest`` in the JSON output of commands."""
+        """The key under which commands print ``smallest`` as JSON."""
         return "smallest_device_memory" if self.device else "smallest_memory_limit"
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object that ``--json`` prints."""
+        """The JSON object that ``--json`` prints.
+
+        It has the status and, if ``smallest`` is known, the message, ``smallest`` and ``rank``.
+        """
         if self.smallest is None:
             return {"status": "infeasible"}
         known = {self.smallest_key: self.smallest, "rank": self.rank}

@@ -1,9 +1,9 @@
 """Functions compiled by numba, with a cache on disk that tolerates damaged entries.
 
 Numba unpickles its cache entries; if a file is truncated or a disk block is lost, it raises or runs
-damaged machine code. Here each entry is preceded by its digest, and a damaged entry is compiled
-again. If the cache cannot be written, as on a full disk, each process compiles the functions
-itself.
+damaged machine code. Here each entry begins with its SHA-256 digest, and damaged entries are
+compiled again. If the cache cannot be written, as on a full disk, each process compiles the
+functions itself.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def kernel(
     function: Function, *, inline: Literal["never", "always"] = "never", allocates: bool = True
 ) -> Function:
-    """Compile ``function`` with numba, without the interpreter lock.
+    """Return ``function`` compiled with numba; the compiled function releases the GIL.
 
-    The machine code is cached if there is a folder that can be written. ``allocates``: whether it
-    creates arrays, also temporary ones. If not, it does not count references to arrays, which makes
-    functions that pass on tuples of arrays several times faster.
+    The machine code is cached on disk if numba finds a folder that can be written. ``inline``: as
+    in :func:`numba.njit`. ``allocates``: whether ``function`` creates arrays, including temporary
+    ones. If not, references to arrays are not counted, which makes functions that pass on tuples of
+    arrays several times faster.
     """
     options: dict[str, Any] = {"_nrt": allocates}  # not among numba's annotations
     compiled: Any = numba.njit(nogil=True, inline=inline, **options)(function)
@@ -45,7 +46,7 @@ def kernel(
 
 
 class _CheckedFile(IndexDataCacheFile):
-    """The cache of one kernel; damaged entries count as absent."""
+    """Numba's cache on disk of one kernel; damaged entries are treated as if they were absent."""
 
     def _load_index(self) -> Any:
         files: Any = super()
@@ -82,7 +83,7 @@ class _CheckedFile(IndexDataCacheFile):
 
 
 class _CompileClock(event.Listener):
-    """Measures the seconds in which at least one thread compiles; compiler passes are nested."""
+    """Measures the seconds in which at least one thread compiles; compiler passes can be nested."""
 
     def __init__(self) -> None:
         self._lock, self._passes, self._since, self._before = Lock(), 0, 0.0, 0.0
@@ -110,5 +111,5 @@ event.register("numba:run_pass", _CLOCK)  # type: ignore[no-untyped-call]
 
 
 def seconds_compiling() -> float:
-    """Seconds that this process has spent compiling kernels, without loads from the cache."""
+    """Seconds that this process has spent compiling kernels; loading from the cache is excluded."""
     return _CLOCK.seconds

@@ -1,7 +1,7 @@
-"""Removes what killed processes leave behind.
+"""Removes the temporary folders and child processes that killed processes leave behind.
 
-Folders with the number of an ended process in their names are removed at the next start; child
-processes are ended by the kernel together with their parent.
+A folder has the number of its process in its name, and is removed at the next start of a process if
+its own has ended. Child processes are killed by the kernel when their parent ends.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ _PR_SET_PDEATHSIG = 1  # from sys/prctl.h
 
 
 def own(prefix: str) -> str:
-    """The prefix of the names of this process's folders."""
+    """The beginning of the names of this process's folders: ``prefix``, machine, process number."""
     return f"{prefix}{_machine()}-{os.getpid()}-"
 
 
 def remove_litter(prefix: str, parent: Path | None = None) -> None:
-    """Remove folders of this user and this machine whose process has ended, as after SIGKILL.
+    """Remove the folders of ended processes, such as those killed by SIGKILL.
 
-    ``parent``: the folder that contains them, by default the folder of temporary files.
+    These are folders of this user, with names from :func:`own` with the same ``prefix`` on this
+    machine. ``parent``: the folder that contains them, by default the folder of temporary files.
     """
     prefix = f"{prefix}{_machine()}-"
     for folder in (parent or Path(tempfile.gettempdir())).glob(f"{prefix}*-*"):
@@ -45,7 +46,7 @@ def remove_litter(prefix: str, parent: Path | None = None) -> None:
 def _machine() -> str:
     """Four hexadecimal digits that identify the machine and PID namespace.
 
-    A process number is valid only there, and other machines may use the same folder.
+    A process number is meaningful only within them, and other machines may use the same folder.
     """
     container = ""
     with suppress(OSError):
@@ -64,12 +65,12 @@ def _runs(process: int) -> bool:
 
 
 def tied_to_parent() -> Callable[[], object] | None:
-    """A function that makes the kernel kill the calling process when its parent thread ends.
+    """Return a function that lets the kernel kill the calling process when its parent thread ends.
 
-    It is to be called in the child process, and also works if the child is stopped. None on systems
-    other than Linux.
+    The function must be called in the child process. The kernel kills the child even if it is
+    stopped (SIGSTOP). Returns None on systems other than Linux.
     """
     if sys.platform != "linux":
         return None
-    prctl = ctypes.CDLL(None).prctl  # loaded here, as it must not be between fork and exec
+    prctl = ctypes.CDLL(None).prctl  # loaded here, as loading is not safe between fork and exec
     return partial(prctl, _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

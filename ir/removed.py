@@ -1,7 +1,7 @@
 """Names that were removed since version 0.1.0, each with its replacement.
 
-Use of an old name is refused with this line instead of "unrecognized arguments". The table is kept
-for one version.
+If a removed name is used, the error message contains its line in :data:`REMOVED`, instead of only
+"unrecognized arguments". The table is kept for one version.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ REMOVED: dict[str, str] = {
 
 
 def telling_removed(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: keyword arguments that were removed raise TypeError with their line."""
+    """Decorator: raise TypeError for removed keyword arguments, with their line in REMOVED."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -84,6 +84,9 @@ def telling_removed(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def replaced(name: str) -> str | None:
-    """The message for the removed ``name``, as written in :data:`REMOVED`; None if not in it."""
+    """The message that ``name`` was removed, with its replacement; None if it was not.
+
+    ``name``: a key of :data:`REMOVED`, such as ``--local`` or ``key nodes``.
+    """
     line = REMOVED.get(name)
     return None if line is None else f"was removed in 0.2.0; {line}"

@@ -1,4 +1,4 @@
-"""Sizes of memory, times and counts as text; the unit of memory is the profile's."""
+"""Memory sizes, times and counts as text for messages; memory is in the profile's unit."""
 
 from __future__ import annotations
 
@@ -8,24 +8,27 @@ _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def amount(memory: float) -> str:
-    """``7.94``, ``1.61 M``: at most four digits."""
+    """``memory`` as text with at most four digits: ``7.94``, ``1.61 M``; ``none`` for infinity."""
     return _prefixed(memory, 4)
 
 
 def memory_size(memory: float) -> str:
-    """``7.94``, ``1.61 MB``: like :func:`amount`; numbers from 1000 up are taken as bytes."""
+    """``memory`` as text: ``7.94``, ``1.61 MB``. Numbers from 1000 up are assumed to be bytes."""
     return f"{amount(memory)}B" if math.isfinite(memory) and memory >= 1000 else amount(memory)
 
 
 def memory_unit(most: float) -> str:
-    """`` in the profile's unit`` if ``most``, the largest size shown, is too small for bytes."""
+    """The text `` in the profile's unit``, or "" if sizes are shown as bytes.
+
+    Sizes are assumed to be bytes if ``most``, the largest size shown, is at least 1000.
+    """
     return "" if most >= 1000 else " in the profile's unit"
 
 
 def sufficient_size(memory: float) -> str:
-    """``7.94``, ``2.1 GB``, ``1.6107 GB``: at most five digits, rounded up.
+    """``memory`` as text, rounded up to at most five digits: ``7.94``, ``2.1 GB``, ``1.6107 GB``.
 
-    The text can be used as a memory limit: it is never below ``memory``.
+    The text can be used as a memory limit, as it is never below ``memory``.
     """
     if not 0 < memory < math.inf:
         return memory_size(memory)
@@ -36,9 +39,10 @@ def sufficient_size(memory: float) -> str:
 
 
 def unit_meant(limit: float, least: float) -> str:
-    """``; did you mean 30GB?`` for a limit of 30 if at least ``least`` bytes are needed.
+    """A hint that a memory limit may lack its unit, such as ``; did you mean 30GB?``, or "".
 
-    MB if so many megabytes are enough. Empty if a missing unit does not explain the limit.
+    ``least``: the bytes that are needed. The unit is MB if ``limit`` megabytes suffice, otherwise
+    GB. The result is "" if neither suffices, ``limit`` is at least 1000, or ``least`` below 1e6.
     """
     if not (limit < 1e3 and 1e6 <= least <= limit * 1e9):
         return ""
@@ -56,10 +60,12 @@ def _prefixed(memory: float, digits: int) -> str:
 
 
 def duration(milliseconds: float, most: float | None = None) -> str:
-    """``12.011 s``, ``812.9 ms``, ``45.1 us``: at most five digits.
+    """A time as text with at most five digits: ``12.011 s``, ``812.9 ms``, ``45.1 us``.
 
-    The unit is that of the time ``most`` (ms), by default ``milliseconds`` itself, or if the number
-    would have an exponent otherwise. Rounding errors do not decide the last digit.
+    The unit is s for times from 10 s on, ms from 1 ms on, and us below. It follows from the time
+    ``most`` (in ms), so that several times can have the same unit; without ``most``, or if the
+    number would then need an exponent, it follows from ``milliseconds``. The time is first rounded
+    to eight digits, so that rounding errors do not decide the last digit shown.
     """
     milliseconds = float(f"{milliseconds:.8g}")
     if most is not None and "e-" not in (shown := _in_unit_of(most, milliseconds)):
@@ -76,7 +82,7 @@ def _in_unit_of(most: float, milliseconds: float) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """``1 rank``, ``3 microbatches``; ``thing`` is the singular."""
+    """``count`` with its noun: ``1 rank``, ``3 microbatches``. ``thing``: the singular noun."""
     if count == 1:
         return f"1 {thing}"
     return f"{count} {thing}{'es' if thing.endswith('h') else 's'}"

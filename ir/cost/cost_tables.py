@@ -1,4 +1,4 @@
-"""A problem's delays and sizes as arrays, derived from the problem only here."""
+"""A problem's times, delays and sizes as arrays. No other module derives them from a problem."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..model.profile import Profile, StageProfile
 
 @kernel
 def of_kind(table: FloatArray, row: int, stage: int, microbatch: int) -> float:
-    """``table[row, stage]``, or ``table[row, stage, microbatch]`` if microbatches differ.
+    """Return ``table[row, stage]``, or ``table[row, stage, microbatch]`` if microbatches differ.
 
-    The branch is decided when a kernel is compiled, so it costs nothing at run time.
+    The number of axes is known when a kernel is compiled, so the branch costs nothing at run time.
     """
     if table.ndim == 2:
         return float(table[row, stage])
@@ -26,7 +26,7 @@ def of_kind(table: FloatArray, row: int, stage: int, microbatch: int) -> float:
 
 @kernel
 def of_pair(table: FloatArray, stage: int, microbatch: int) -> float:
-    """``table[stage]``, or ``table[stage, microbatch]`` if microbatches differ."""
+    """Return ``table[stage]``, or ``table[stage, microbatch]`` if microbatches differ."""
     if table.ndim == 1:
         return float(table[stage])
     return float(table[stage, microbatch])
@@ -36,17 +36,20 @@ def of_pair(table: FloatArray, stage: int, microbatch: int) -> float:
 class Costs:
     """Times and sizes of a problem of S stages, M microbatches and P ranks, as arrays.
 
-    - ``durations``: (7, S), rows by :class:`OpKind`; infinite if the stage cannot run the op.
-    - ``owner``: (S, M), the rank of each stage and microbatch.
-    - ``into_f[s, j]``: delay from the end of F(s-1, j) to F(s, j), 0 at stage 0.
-    - ``into_b[s, j]``: delay from the end of B(s+1, j) to B(s, j), 0 at the last stage.
-    - ``m_b``, ``m_w``: (S,).
-    - ``kept``: (3, S), memory held between F and B, rows by the choice for the microbatch
-      (:mod:`.remat`); M_B if the stage does not have the choice.
-    - ``limit``: (P,), infinite if there is none.
+    - ``durations``: (7, S), in ms, rows by :class:`OpKind`; infinite if the stage cannot run the
+      op.
+    - ``owner``: (S, M), the rank of each (stage, microbatch).
+    - ``into_f[s, j]``: (S, M), delay in ms from the end of F(s-1, j) to F(s, j), 0 at stage 0.
+    - ``into_b[s, j]``: (S, M), delay in ms from the end of B(s+1, j) to B(s, j), 0 at the last
+      stage.
+    - ``m_b``, ``m_w``: (S,), M_B and M_W.
+    - ``kept``: (3, S), memory that a microbatch holds between F and B, with one row for each choice
+      of :mod:`.remat` (stays, recomputed, offloaded); M_B if the stage does not have the choice.
+    - ``limit``: (P,), the memory limit of each rank; infinite if there is none.
 
-    If microbatches differ, every array by stage has the microbatch as an additional last axis:
-    (7, S, M), (S, M) and so on. :func:`of_kind` and :func:`of_pair` read both forms.
+    If microbatches differ, ``durations``, ``m_b``, ``m_w`` and ``kept`` have the microbatch as an
+    additional last axis: (7, S, M), (S, M) and so on. :func:`of_kind` and :func:`of_pair` read both
+    forms.
     """
 
     durations: FloatArray
@@ -79,12 +82,12 @@ class Costs:
         return cls(durations, owner, into_f, into_b, m_b, m_w, kept, limit)
 
     def of_ops(self, packed: IntArray) -> FloatArray:
-        """The duration of each packed op."""
+        """The duration of each packed op, in ms, if it is not in a pair; shape of ``packed``."""
         return np.asarray(self.durations[fields_of(packed)[: self.durations.ndim]])
 
 
 def _tables(profile: Profile, microbatch: int) -> tuple[FloatArray, ...]:
-    """``durations``, ``kept``, ``m_b`` and ``m_w`` of one microbatch."""
+    """``durations``, ``kept``, ``m_b`` and ``m_w`` (:class:`Costs`) of one microbatch."""
     stages = [stage.at(microbatch) for stage in profile.stages]
     moves = [profile.offload_time(s, microbatch) for s in range(profile.num_stages)]
     columns = [
@@ -96,7 +99,10 @@ def _tables(profile: Profile, microbatch: int) -> tuple[FloatArray, ...]:
 
 
 def _kept(profile: Profile, stages: Sequence[StageProfile]) -> FloatArray:
-    """Memory of a microbatch between F and B, (3, S): if it stays, is recomputed, is offloaded."""
+    """Memory that a microbatch holds between F and B, (3, S).
+
+    The rows are: its activations stay, are recomputed, are offloaded.
+    """
     able = profile.host_link is not None
     rows = [
         [s.m_b for s in stages],
@@ -107,13 +113,13 @@ def _kept(profile: Profile, stages: Sequence[StageProfile]) -> FloatArray:
 
 
 def _microbatches(profile: Profile, stage: int) -> Sequence[StageProfile]:
-    """The profile of each microbatch on the stage, or a single one if they are equal."""
+    """The profile of each microbatch on ``stage``; a single profile if microbatches are alike."""
     of = profile.stages[stage]
     return of.each or (of,)
 
 
 def _delays(profile: Profile) -> dict[float | None, FloatArray]:
-    """The matrix of delays for each activation size that occurs in the profile."""
+    """For each activation size in the profile, the delays between ranks in ms, (P, P)."""
     every = (_microbatches(profile, s) for s in range(profile.num_stages))
     sizes = {one.activation_bytes for each in every for one in each}
     return {size: profile.delays(size) for size in sizes}

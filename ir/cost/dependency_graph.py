@@ -22,13 +22,13 @@ from ..units import counted
 from .cost_tables import Costs
 from .overlap import check_pairs, op_durations, pair_starts
 
-Edges: TypeAlias = tuple[IntArray, IntArray, FloatArray]  # from node, to node, delay
+Edges: TypeAlias = tuple[IntArray, IntArray, FloatArray]  # from node, to node, delay in ms; (E,)
 
 NEVER = 2**62
 
 
 class EdgeKind(Enum):
-    """The reason why a node waits for another one."""
+    """The reason why a node waits for another one. In the texts, "it" is the node waited for."""
 
     ORDER = "it comes before it on the rank, or among its copies to or from the host"
     INPUT = "it makes its input, on the same rank"
@@ -41,7 +41,7 @@ class EdgeKind(Enum):
 
 
 def edges_of(pairs: Sequence[tuple[int, int]]) -> Edges:
-    """Edges without delay from (origin, target) pairs of nodes."""
+    """The edges without delay for ``pairs`` of nodes (origin, target)."""
     origin, to = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     return undelayed(origin, to)
 
@@ -61,9 +61,9 @@ def _where(which: npt.NDArray[np.bool_], edges: Edges) -> Edges:
 
 
 class MessageTable(NamedTuple):
-    """Fields of :class:`..model.schedule.Transfer` for n messages, (n,) each.
+    """The fields of :class:`..model.schedule.Transfer` that cause waits, for n messages, (n,) each.
 
-    ``blocks`` is :data:`NEVER` where the transfer's is None.
+    ``blocks`` is :data:`NEVER` where the field of the transfer is None.
     """
 
     source: IntArray
@@ -75,7 +75,10 @@ class MessageTable(NamedTuple):
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int, int, int, int, int | None]]) -> MessageTable:
-        """A table from the fields of each message. Raises InvalidScheduleError on overflow."""
+        """The table of messages; ``rows``: the fields of each message, as ordered in the class.
+
+        Raises InvalidScheduleError if a number is too large for a float.
+        """
         try:
             table = np.array(rows, dtype=np.float64).reshape(-1, 6)  # nan where blocks is None
         except OverflowError:
@@ -84,7 +87,7 @@ class MessageTable(NamedTuple):
 
     @classmethod
     def of_transfers(cls, transfers: Sequence[Transfer]) -> MessageTable:
-        """A table with one row per transfer."""
+        """The table of ``transfers``, with one row per transfer."""
         return cls.of(
             [(t.source, t.target, t.after, t.room, t.before, t.blocks) for t in transfers]
         )
@@ -92,10 +95,10 @@ class MessageTable(NamedTuple):
     def edges(
         self, offsets: IntArray, leaves: IntArray, arrives: IntArray
     ) -> dict[EdgeKind, Edges]:
-        """The edges between ops and messages, by kind.
+        """The edges between ops and messages, by kind of edge.
 
         ``leaves`` and ``arrives``: the nodes of the messages' departures and arrivals, (n,) each.
-        ``offsets``: the start of each rank's ops among the nodes, (P + 1,).
+        ``offsets``: the node of each rank's first op, then the number of all ops, (P + 1,).
         """
         here, there, count = offsets[self.source], offsets[self.target], np.diff(offsets)
         after, room = np.flatnonzero(self.after > 0), np.flatnonzero(self.room > 0)
@@ -110,10 +113,10 @@ class MessageTable(NamedTuple):
 
 
 class Successors(NamedTuple):
-    """All edges sorted by origin, for kernels.
+    """The edges of a graph with N nodes and E edges, sorted by origin, for kernels.
 
-    ``first``: (N + 1,), the start of each node's outgoing edges. ``to``, ``delay``: target and
-    delay of each edge. ``missing``: (N,), the number of edges into each node.
+    ``first``: (N + 1,), the index of each node's first outgoing edge, then E. ``to``, ``delay``:
+    target and delay (ms) of each edge, (E,). ``missing``: (N,), the number of edges into each node.
     """
 
     first: IntArray
@@ -134,9 +137,10 @@ class Successors(NamedTuple):
 class ScheduleGraph:
     """The nodes and edges of a schedule with P ranks.
 
-    ``offsets``: the start of each rank's ops, (P + 1,). ``ranks``: the rank of each op.
-    ``duration``: of each op, then of each transfer, in ms. ``edges``: by kind, without those that
-    pairs and wires add.
+    ``offsets``: the node of each rank's first op, then the number of all ops, (P + 1,). ``ranks``:
+    the rank of each op. ``duration``: the duration of each op, then of each transfer, in ms, (N,).
+    ``routes``: the table of transfers. ``edges``: the edges by kind, without those that follow from
+    pairs (:meth:`paired`) and wires.
     """
 
     schedule: Schedule
@@ -150,7 +154,7 @@ class ScheduleGraph:
     def of(cls, schedule: Schedule, routes: MessageTable | None = None) -> ScheduleGraph:
         """The graph of ``schedule``.
 
-        ``routes``: the table of transfers, if it differs from the schedule's. Raises
+        ``routes``: a table of transfers that replaces the schedule's own. Raises
         InvalidScheduleError if a transfer is out of range, a pair is not an F and a BW, or the
         input of an op is never computed.
         """
@@ -185,7 +189,7 @@ class ScheduleGraph:
 
     @property
     def all_edges(self) -> list[Edges]:
-        """All edges, with those that pairs add; without wires."""
+        """All edges, including those that follow from pairs, but not those that wires cause."""
         return self.paired(list(self.edges.values()), 0, len(self.duration))
 
     @property
@@ -193,10 +197,10 @@ class ScheduleGraph:
         return Successors.of(self.all_edges, len(self.duration))
 
     def paired(self, edges: Sequence[Edges], first_op: int, nodes: int) -> list[Edges]:
-        """Change ``edges`` such that both ops of a pair wait for what either of them waits for.
+        """Return ``edges`` changed so that both ops of a pair wait for all nodes that either needs.
 
-        The ops of a pair do not wait for each other. ``first_op``: the node of the first op.
-        ``nodes``: a number above every target of an edge.
+        The ops of a pair then do not wait for each other. ``first_op``: the node of the first op.
+        ``nodes``: a number above the targets of all edges.
         """
         begin, twin = pair_starts(self.schedule) + first_op, np.arange(nodes)
         twin[begin], twin[begin + 1] = begin + 1, begin
@@ -208,7 +212,10 @@ class ScheduleGraph:
 
 
 def _check_ranges(schedule: Schedule, routes: MessageTable) -> None:
-    """Raise InvalidScheduleError that names each transfer beyond the ranks, stages or orders."""
+    """Raise InvalidScheduleError if transfers have ranks, stages or positions that do not exist.
+
+    The error names each of these transfers.
+    """
     lengths = np.array([len(ops) for ops in schedule.order])
     ranks, stages = len(lengths), schedule.problem.stages
     outside = once(schedule.transfers, _stages) >= stages
@@ -241,7 +248,10 @@ def _stages(transfers: Sequence[Transfer]) -> FloatArray:
 
 
 def _in_order(offsets: IntArray, flat: IntArray) -> Edges:
-    """Edges from each op to the next one on its rank; O and L as described in :mod:`.remat`."""
+    """Edges from each op to the next op of its rank, or for O and L as :mod:`.remat` describes.
+
+    ``flat``: all ranks' packed ops; ``offsets``: where the ops of each rank begin in it, (P + 1,).
+    """
     if bool(((flat & KIND_MASK) >= OpKind.O).any()):
         ops = [Op.unpack(op) for op in flat.tolist()]
         bounds = pairwise(offsets.tolist())
@@ -251,8 +261,11 @@ def _in_order(offsets: IntArray, flat: IntArray) -> Edges:
 
 
 def _with_copies(ops: Sequence[Op], first: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The same edges for one rank whose ops, nodes ``first`` to ``stop`` - 1, include O and L."""
-    last: dict[OpKind, int] = {}  # last O, last L, and under F the last other op
+    """Yield the edges of :func:`_in_order`, as (origin, target), for one rank with O and L ops.
+
+    The ops of the rank are the nodes ``first`` to ``stop`` - 1.
+    """
+    last: dict[OpKind, int] = {}  # nodes of the last O, the last L and, as F, the last other op
     copied: dict[tuple[OpKind, int, int], int] = {}
     for node in range(first, stop):
         op = ops[node]
@@ -268,9 +281,9 @@ def _with_copies(ops: Sequence[Op], first: int, stop: int) -> Iterator[tuple[int
 
 
 def _inputs(flat: IntArray, costs: Costs) -> Edges:
-    """Edges to each op from the ops that compute its inputs.
+    """Edges to each op from the ops that compute its inputs, with the delay of the message, if any.
 
-    Raises InvalidScheduleError if such an op is missing.
+    Raises InvalidScheduleError if the schedule lacks an op that computes an input.
     """
     stages, microbatches = costs.owner.shape
     kind, stage, microbatch = fields_of(flat)

@@ -1,4 +1,4 @@
-"""The event kernel: a simulation in which wires serve messages first come, first served."""
+"""The event kernel: simulates a graph whose nodes use wires, first come, first served."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..model.ops import FloatArray, IntArray
 
 
 class Wires(NamedTuple):
-    """The wires that each of N nodes occupies, for a kernel.
+    """The wires that each of N nodes occupies, as arrays for a kernel.
 
-    ``first``: (N + 1,), the start of each node's wires in ``number``. ``share``: parallel to
-    ``number``, the fraction of the node's duration for which it occupies the wire, if it uses its
-    wires one after the other. ``free``: zeros, one per wire; the kernel keeps here when a wire is
-    free.
+    ``number``: the numbers of the wires of node 0, of node 1, and so on. ``first``: (N + 1,), where
+    each node's wires begin in ``number``. ``share``: for each entry of ``number``, the fraction of
+    the node's duration for which it occupies the wire, if it uses its wires one after the other.
+    ``free``: zeros, one per wire; the kernel stores here the time from which a wire is free.
     """
 
     first: IntArray
@@ -35,10 +35,11 @@ class Wires(NamedTuple):
         shares: Sequence[Sequence[float]] | None = None,
         which: IntArray | None = None,
     ) -> Wires:
-        """Wires for ``bare`` nodes that have none, followed by nodes that have some.
+        """The wires of ``bare`` nodes that have none, followed by nodes that can have some.
 
-        The wires of the latter nodes are ``names`` and ``shares``, one entry per node; with
-        ``which``, node i has the entry ``which[i]``. Shares default to 1.
+        The i-th of the latter nodes has the wires ``names[i]``, which it occupies for the fractions
+        ``shares[i]``; with ``which``, it has ``names[which[i]]`` and ``shares[which[i]]``. Shares
+        default to 1.
         """
         known: dict[str, int] = {}
         number = [known.setdefault(wire, len(known)) for wires in names for wire in wires]
@@ -52,8 +53,10 @@ class Wires(NamedTuple):
         return cls(first, np.array(number, dtype=np.int64)[at], share[at], np.zeros(len(known)))
 
     def turns(self) -> tuple[IntArray, IntArray]:
-        """Each two nodes that follow each other on a wire: an array of first and one of second
-        nodes."""
+        """All pairs of consecutive nodes on a wire, if nodes use it in the order of their numbers.
+
+        Returns two arrays of equal length: the earlier and the later node of each pair.
+        """
         node = np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
         by_wire = np.argsort(self.number, kind="stable")
         same = np.diff(self.number[by_wire]) == 0
@@ -65,9 +68,9 @@ def first_come(  # noqa: PLR0917, C901
     first: IntArray,  # (N + 1,) where each node's edges begin
     to: IntArray,  # (E,) target of each edge; N + n is node n of the next round
     delay: FloatArray,  # (E,)
-    missing: IntArray,  # (rounds * N,) edges into each node; afterwards, those without a time
+    missing: IntArray,  # (rounds * N,) edges into each node; out: those from stuck nodes
     duration: FloatArray,  # (N,)
-    wire_first: IntArray,  # this and the next three are the fields of :class:`Wires`
+    wire_first: IntArray,  # this and the next three arrays are the fields of :class:`Wires`
     wires: IntArray,
     share: FloatArray,
     free: FloatArray,
@@ -75,22 +78,23 @@ def first_come(  # noqa: PLR0917, C901
     start: FloatArray,  # (rounds * N,) out
     end: FloatArray,  # (rounds * N,) zeros in, end times out
 ) -> IntArray:
-    """Compute start and end of all nodes, in each of ``rounds`` iterations of the graph.
+    """Compute start and end of all nodes in each of ``rounds`` iterations of a graph with N nodes.
 
-    Returns the nodes that can start, in the order of their turns on their (last) wire. A node is
-    ready when all its predecessors have ended. Each wire has a queue that nodes join in the order
-    in which they become ready. Of nodes that become ready at the same time, the lowest number is
-    first; times within 1e-9 of an iteration's work count as the same, as otherwise rounding errors
-    would decide between symmetrical messages.
+    Returns the nodes that can start, in the order in which they start on their last wire; node n of
+    round k has the number k N + n. A node is ready when all its predecessors have ended and the
+    delays of the edges have passed. Each wire has a queue that nodes join in the order in which
+    they become ready. Of nodes that become ready at the same time, the one with the lowest number
+    is first. Times that differ by less than 1e-9 of the sum of all durations count as the same, as
+    otherwise rounding errors would decide between symmetrical messages.
 
-    ``at_once``: a node starts when all its wires are free, and occupies them until it ends.
-    Otherwise it passes its wires one after the other: it joins the queue of a wire when it starts
-    on the previous one, occupies the wire for its share of the duration, and ends when it has left
-    all of them.
+    ``at_once``: whether a node occupies all its wires from its start to its end, and starts when
+    all of them are free. Otherwise it passes its wires one after the other: it joins the queue of a
+    wire when it starts on the previous one, occupies each wire for a share of its duration, and
+    ends when it has left all of them.
     """
     nodes, total = duration.shape[0], missing.shape[0]
     order = np.empty(total, dtype=np.int64)
-    came = np.zeros(total)  # when each node joined its current queue
+    came = np.zeros(total)  # time when each node joined its current queue
     done = 0
     moment = max(1e-9 * duration.sum(), 1e-300)
     queue = [(0.0, node, 0) for node in range(total) if missing[node] == 0]

@@ -1,20 +1,21 @@
-"""Data parallelism: the averaging of gradients over replicas of the pipeline, beside the ops.
+"""Data parallelism: gradients are averaged over replicas of the pipeline while ops run.
 
-A rank averages each stage that it permanently holds (:func:`..model.transfers.holders`) as soon as
-its gradient is complete:
+A rank averages the gradient of each stage that it permanently holds
+(:func:`..model.transfers.holders`) as soon as this gradient is complete:
 
 - normally at the end of the stage's last W or BW on the rank;
 - if the stage's gradients are sent, at the end of the rank's last op and of the last gradient that
   arrives;
 - if the stage is replicated within the pipeline, at the end of the last op of all its ranks.
 
-The rank averages one stage at a time, in the order in which they become ready (at the same time,
-the lower stage first), over a link that carries nothing else. Ops do not wait for it; the optimizer
-step does.
+The rank averages one stage at a time, in the order in which their gradients become complete (of two
+at the same time, the lower stage first), over a link that carries nothing else. Ops do not wait for
+the averages, but the optimizer step does.
 
-With D replicas, a stage takes a ring all-reduce
-(:func:`.steady_state.iteration_graph.all_reduces`): 2 (D - 1) messages of 1 / D of its gradient.
-For stages wrapped in ``fully_shard``, the second half of it is the all-gather before the next step.
+With D replicas, an average is a ring all-reduce
+(:func:`.steady_state.iteration_graph.all_reduces`): 2 (D - 1) messages, each with 1 / D of the
+gradient. For stages wrapped in ``fully_shard``, the second half of the messages stands for the
+all-gather before the next step.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from ..model.transfers import holders, size
 
 
 class Due(NamedTuple):
-    """A stage that a rank averages, in ``duration`` ms.
+    """An average that is due: ``rank`` averages the gradient of ``stage``, in ``duration`` ms.
 
-    ``last``: the position in the rank's order of the last op that adds to the gradient; None if the
-    average also waits for transfers or for other ranks. ``ranks``: all that hold the stage.
+    ``last``: the position in the rank's order of the last op that adds to the gradient; None if no
+    op of the rank does, or if the average also waits for transfers or for other ranks. ``ranks``:
+    all ranks that hold the stage.
     """
 
     rank: int
@@ -43,7 +45,7 @@ class Due(NamedTuple):
 
 
 def due(schedule: Schedule) -> list[Due]:
-    """All averages, by stage and rank; empty if the profile has no replicas."""
+    """All averages of an iteration, by stage, then rank; an empty list without replicas."""
     profile = schedule.problem.profile
     over = profile.data_parallel
     if over is None:
@@ -63,7 +65,7 @@ def due(schedule: Schedule) -> list[Due]:
 
 
 def averages(schedule: Schedule, timing: Timing) -> tuple[tuple[Averaged, ...], ...]:
-    """The intervals in which each rank averages its stages; ``timing`` is the timing of the ops."""
+    """For each rank, the intervals in which it averages its stages, given the timing of the ops."""
     found: list[list[Averaged]] = [[] for _ in timing.start]
     ready = [(_ready(schedule, timing, one), one) for one in due(schedule)]
     for at, one in sorted(ready, key=lambda pair: (pair[0], pair[1].stage)):
@@ -74,12 +76,12 @@ def averages(schedule: Schedule, timing: Timing) -> tuple[tuple[Averaged, ...], 
 
 
 def share_until(schedule: Schedule, timing: Timing, until: float) -> float:
-    """The factor by which averages must be scaled so that the last one ends at ``until``; at least
-    0.
+    """The factor by which to scale all averages so that the last one ends at ``until`` (ms).
 
-    ``until`` is not before the end of the last op. A rank's averages run one after the other, so
-    the last one ends at the maximum of: the time when one of them is ready, plus the durations from
-    that one on. The factor is the minimum that these terms allow (1 if there are no averages).
+    It is at least 0, and 1 if there are no averages. ``until`` must not be before the end of the
+    last op. A rank's averages run one after the other, so its last one ends at the maximum, over
+    its averages, of the time when the average can start plus the durations from it to the last. The
+    factor is the largest with which none of these times exceeds ``until``.
     """
     ready = sorted((_ready(schedule, timing, one), one.stage, one) for one in due(schedule))
     later = dict.fromkeys(range(len(timing.start)), 0.0)

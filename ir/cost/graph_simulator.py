@@ -1,11 +1,11 @@
 """The cost model if weights are sent or ops run in pairs: longest paths through ops and transfers.
 
-The contract's rules for ops hold, as in :mod:`.simulator`. In addition, an op waits for every
-transfer to its rank whose ``before``, and every transfer from its rank whose ``blocks``, is at or
-before its position. A transfer starts as described in :class:`..model.schedule.Transfer`, takes
-:func:`..model.transfers.transfer_delays`, and does not occupy a rank. If the profile has links, it
-occupies the wires between its ranks; transfers on the same wire follow each other in the order of
-the schedule's list.
+The rules for ops are the same as in :mod:`.simulator`. In addition, an op waits for every transfer
+to its rank whose ``before``, and every transfer from its rank whose ``blocks``, is at or before the
+op's position. A transfer starts as described in :class:`..model.schedule.Transfer`, has the
+duration in :func:`..model.transfers.transfer_delays`, and does not occupy a rank. If the profile
+has links, a transfer occupies the wires between its ranks, and the transfers on a wire follow each
+other in the order of the schedule's list.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from .transfer_order import transfer_wires
 
 
 def simulate_transfers(schedule: Schedule) -> Timing:
-    """Simulate all ops and transfers of ``schedule``.
+    """The simulated timing of all ops and transfers of ``schedule``.
 
-    Raises InvalidScheduleError, naming the first op of each rank that can never start, if a
-    transfer is out of range, an input is missing, or ops and transfers wait for each other.
+    Raises InvalidScheduleError if a transfer is out of range, an input is never computed, there are
+    R, O or L ops, or ops and transfers wait for each other. In the last case, the error names the
+    first op of each rank that can never start.
     """
     if pulled(schedule.order):
         raise InvalidScheduleError(["R, O and L: expected none beside transfers or pairs"])
@@ -45,9 +46,10 @@ def simulate_transfers(schedule: Schedule) -> Timing:
 
 
 def player(graph: ScheduleGraph) -> Callable[[FloatArray], tuple[FloatArray, FloatArray]]:
-    """A function from the duration of each node, (N,), to its start and end, (N,) each, in ms.
+    """Return a function that simulates ``graph`` with given durations of its N nodes.
 
-    The function raises InvalidScheduleError if nodes wait for each other.
+    The function takes the duration of each node, (N,), and returns the start and the end of each
+    node, (N,) each, all in ms. It raises InvalidScheduleError if nodes wait for each other.
     """
     turns, nodes = transfer_wires(graph.schedule).turns(), len(graph.duration)
     successors = Successors.of([*graph.all_edges, undelayed(*turns)], nodes)
@@ -67,7 +69,11 @@ def player(graph: ScheduleGraph) -> Callable[[FloatArray], tuple[FloatArray, Flo
 def _stuck(
     graph: ScheduleGraph, held_up: npt.NDArray[np.bool_], turns: tuple[IntArray, IntArray]
 ) -> list[str]:
-    """A line for each rank whose op can never start, with the transfers that it waits for."""
+    """An error line for each rank with an op that can never start, with what this op waits for.
+
+    ``held_up``: whether each node can never start, (N,). ``turns``: nodes that follow each other on
+    a wire (:meth:`.event_kernels.Wires.turns`).
+    """
     schedule, ops = graph.schedule, graph.schedule.num_ops
     behind = {
         later - ops: earlier - ops
@@ -98,6 +104,6 @@ def _named(schedule: Schedule, transfer: Transfer, behind: int | None) -> str:
 
 
 def peaks(schedule: Schedule) -> tuple[float, ...]:
-    """The largest sum of M_B and M_W that each rank holds, (P,). It depends only on the order."""
+    """The peak memory of each rank, the largest sum of M_B's and M_W's that it holds, (P,)."""
     rows = held(schedule.problem, schedule.order)
     return tuple(float(np.max(row, initial=0.0)) for row in rows)

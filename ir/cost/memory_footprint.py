@@ -1,4 +1,4 @@
-"""The peak memory of each rank, by kind."""
+"""The peak memory of each rank, by content: activations, weights, gradients and so on."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from .simulator import timed
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory in the profile's unit, one number per rank; unknown sizes count as 0.
+    """The peak memory of each rank, in the profile's unit; unknown sizes count as 0.
 
-    ``activations``: the peak of the sum of M_B and M_W. ``weights``, ``gradients``, ``optimizer``:
-    of the stages that the rank owns, with all versions of the weights that it keeps. ``passing``:
-    what streamed stages need in addition: receive buffers, the weights of one more stage during its
-    ops, and the larger of that stage's gradient and all gradient sums that wait for a D or for
-    being sent.
+    ``activations``: the peak of the sum of M_B's and M_W's. ``weights``, ``gradients``,
+    ``optimizer``: memory of the stages that the rank owns or has a replica of, including all
+    versions of the weights that it keeps. ``passing``: additional memory for stages whose weights
+    are sent: the receive buffers, the weights of one more stage during its ops, and the larger of
+    that stage's gradient and of all gradient sums that wait for a D (a gradient accumulator that is
+    sent, :mod:`..model.transfers`) or until they are sent.
     """
 
     activations: tuple[float, ...]
@@ -35,10 +36,10 @@ class Footprint:
 
 
 def footprint(schedule: Schedule) -> Footprint:
-    """The footprint of the program that a schedule compiles to (:mod:`pipeloom.compiler`).
+    """The footprint of the program into which ``schedule`` is compiled (:mod:`pipeloom.compiler`).
 
-    The program has no more receive buffers than tensors that are received and not yet freed at one
-    time. Raises InvalidScheduleError if the schedule can never run.
+    The number of receive buffers is minimal: the maximum number of tensors that a rank has received
+    and not yet freed at a time. Raises InvalidScheduleError if the schedule can never run.
     """
     schedule = timed(schedule)
     timing, profile, homes = schedule.timing, schedule.problem.profile, owned(schedule)

@@ -1,9 +1,10 @@
-"""Pairs: an F and a BW that a rank runs at once, as one op with its own duration.
+"""Pairs: an F and a BW that a rank runs at the same time, like one op with its own duration.
 
-For each rank, ``Schedule.pairs`` has the positions in its order at which pairs begin: an F at that
-position, and the BW of another (stage, microbatch) at the next one. Both start when the rank is
-free and the inputs of both have arrived; both end :meth:`..model.profile.Profile.pair_time` later.
-As the F is listed first, the rank holds the memory of both.
+For each rank, ``Schedule.pairs`` has the positions in its order at which pairs begin: there is an F
+at the position, and the BW of another (stage, microbatch) at the next one. Both ops start when the
+rank is free and the inputs of both have arrived, and both end
+:meth:`..model.profile.Profile.pair_time` later. As the F is listed first, the memory of both
+microbatches counts during the pair.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from .cost_tables import Costs
 def overlap_saves(problem: Problem) -> bool:
     """Whether the optimizer may form pairs, so that its bounds must cover schedules with pairs.
 
-    True if pairs save time, only activations are sent, with one copy of the weights or with one per
-    direction, and no stage has R or O, which cannot be combined with pairs.
+    It may if a pair saves time on at least one stage, the placement sends only activations or is
+    bidirectional, and no stage can be recomputed or offloaded, as R, O and L cannot be combined
+    with pairs.
     """
     placement = problem.placement
     one_way = placement.passing is Passing.ACTIVATIONS
@@ -36,9 +38,9 @@ def overlap_saves(problem: Problem) -> bool:
 
 
 def check_pairs(schedule: Schedule) -> None:
-    """Raise InvalidScheduleError, naming each pair that is wrong.
+    """Raise InvalidScheduleError if a pair is not an F and the BW of another (stage, microbatch).
 
-    A pair must be an F, followed by the BW of another stage or microbatch.
+    The error names each of these pairs.
     """
     errors = []
     for rank, places in enumerate(schedule.pairs):
@@ -60,14 +62,17 @@ def _is_pair(ops: Sequence[Op]) -> bool:
 
 
 def pair_starts(schedule: Schedule) -> IntArray:
-    """The positions of the first op of each pair in the concatenation of all ranks' ops."""
+    """The position of each pair's F in the concatenation of all ranks' ops, (number of pairs,)."""
     offsets = offsets_of(schedule.order).tolist()
     places = enumerate(schedule.pairs)
     return np.array([offsets[rank] + at for rank, row in places for at in row], dtype=np.int64)
 
 
 def op_durations(schedule: Schedule, flat: IntArray, costs: Costs) -> FloatArray:
-    """The duration of each op in ``flat``, the concatenation of all ranks' ops, with pairs."""
+    """The duration of each op in ms, (N,); each op of a pair has the duration of the pair.
+
+    ``flat``: the concatenation of all ranks' packed ops, (N,).
+    """
     durations, starts = costs.of_ops(flat).copy(), pair_starts(schedule)
     _, stage, microbatch = fields_of(flat)
     columns = (stage[starts], stage[starts + 1], microbatch[starts], microbatch[starts + 1])

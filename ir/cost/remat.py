@@ -1,20 +1,19 @@
-"""Recomputation and offload: activations that are released for a while between F and B.
+"""Recomputation and offload: activations that do not occupy device memory all the time from F to B.
 
 The ops of one (stage, microbatch) on its rank, in order::
 
-    F ......... B        stays: M_B is held
-    F ... R ... B        recomputed: ``m_r`` is held, from R's start on M_B; R takes ``t_r``
-    F  O ... L  B        offloaded: M_B is held, from O's end to L's start ``m_o``
+    F ......... B        stays: M_B is held from F to B
+    F ... R ... B        recomputed: ``m_r`` is held until R starts, then M_B; R takes ``t_r``
+    F  O ... L  B        offloaded: M_B is held, except from the end of O to the start of L: ``m_o``
 
-O and L run beside the rank's other ops, as copies to the host and back, one at a time in each
-direction, in the order of the list. Memory changes at their positions in the list, so what a rank
-holds depends only on its order:
+O and L are copies to the host and back, which overlap with the rank's other ops. In each direction,
+there is one copy at a time, in the order of the rank's list of ops. Memory changes at the positions
+of O and L in the list, so the memory that a rank holds depends only on its order:
 
-- O starts when its F and the previous O have ended. Ops listed after it start when it has ended.
-- L starts when the ops listed before it and the previous L have ended. Of the ops after it, only
-  its B waits for it.
-
-:mod:`.simulator` is compiled separately for schedules without these ops, which lose no time.
+- An O starts when its F and the previous O have ended. Ops listed after the O start when it has
+  ended.
+- An L starts when all ops listed before it, except L's, and the previous L have ended. Of the ops
+  listed after the L, only its B and later L's wait for it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from ..model.schedule import Schedule
 from .cost_tables import Costs
 
 STAYS, RECOMPUTED, OFFLOADED = 0, 1, -1
-"""Choices for a (stage, microbatch), and the rows of :attr:`.cost_tables.Costs.kept`."""
+"""The choices for a (stage, microbatch); they index the rows of :attr:`.cost_tables.Costs.kept`."""
 
 _F, _BW, _R, _O, _L = int(OpKind.F), int(OpKind.BW), int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
@@ -39,15 +38,15 @@ Choice = npt.NDArray[np.int8]  # (S, M): STAYS, RECOMPUTED or OFFLOADED
 
 
 def pulled(order: Sequence[IntArray]) -> bool:
-    """Whether any op is an R, an O or an L."""
+    """Whether any op in ``order``, the packed ops of each rank, is an R, an O or an L."""
     return any(bool(((row & KIND_MASK) > _BW).any()) for row in order)
 
 
 def choice_of(problem: Problem, order: Sequence[IntArray]) -> Choice:
-    """The choice for each (stage, microbatch), (S, M), read from the ops in ``order``.
+    """The choice (stays, recomputed, offloaded) for each (stage, microbatch), (S, M).
 
-    Raises InvalidScheduleError if a microbatch has a wrong combination of R, O and L, or the
-    profile lacks their times or sizes.
+    It follows from the R, O and L ops in ``order``. Raises InvalidScheduleError if a microbatch has
+    a wrong combination of them, or if the profile lacks the times or sizes that they need.
     """
     flat = np.concatenate(order)
     kind, stage, microbatch = fields_of(flat)
@@ -73,18 +72,19 @@ def choice_of(problem: Problem, order: Sequence[IntArray]) -> Choice:
 
 
 def changes(costs: Costs) -> FloatArray:
-    """The change of a rank's memory by each op, (7, S), or (7, S, M) if microbatches differ.
+    """The change of a rank's memory by each kind of op on each stage, (7, S).
 
-    For F, this assumes that the microbatch is not recomputed; R changes nothing.
+    The shape is (7, S, M) if microbatches differ. For F, the change is that of a microbatch that is
+    not recomputed, and for R it is 0; :func:`held` corrects both for recomputed microbatches.
     """
     m_b, m_w, out = costs.m_b, costs.m_w, costs.kept[OFFLOADED]
     return np.stack([m_b, m_w - m_b, -m_w, -m_b, np.zeros_like(m_b), out - m_b, m_b - out])
 
 
 def held(problem: Problem, order: Sequence[IntArray]) -> list[FloatArray]:
-    """Memory of each rank once each of its ops has changed it, one array per rank.
+    """The memory that each rank holds after the change by each of its ops, one array per rank.
 
-    It depends only on the order.
+    It depends only on the order, not on times.
     """
     costs = Costs.of(problem)
     change, rows = changes(costs), []
@@ -103,7 +103,11 @@ def held(problem: Problem, order: Sequence[IntArray]) -> list[FloatArray]:
 
 
 def passed(schedule: Schedule, rank: int) -> FloatArray:
-    """When the rank has passed each of its ops, (N,), non-decreasing; it does not wait for an L."""
+    """The time in ms when ``rank`` has passed each of its N ops, (N,), non-decreasing.
+
+    A rank has passed an op when this op and all earlier ops have ended, except L's, for which it
+    does not wait.
+    """
     timing, row = schedule.timing, schedule.order[rank]
     assert timing is not None
     return np.maximum.accumulate(np.where((row & KIND_MASK) == _L, 0.0, timing.end[rank]))

@@ -1,12 +1,12 @@
-"""The cost model: the start and end of each op, by the contract's rules, from the order of ops.
+"""The cost model: computes the start and end of each op from the order of ops on each rank.
 
 An op starts when its rank is free and its inputs have arrived. The kernel is event driven: a rank
-runs its list until an input is missing, records what it waits for, and is resumed by the op that
-computes it. Every op is visited once. It exists beside :mod:`.event_kernels` for its speed:
-building the edges of a :mod:`.dependency_graph` would take longer than this kernel runs.
+runs its list until an input is missing, records which op it waits for, and is resumed by that op.
+Every op is visited once. This kernel exists in addition to :mod:`.event_kernels` because it is
+faster: building the edges of a :mod:`.dependency_graph` would take longer than this kernel runs.
 
 Recomputation and offload follow the rules in :mod:`.remat`. The kernel is compiled twice, with and
-without them, so that orders without them lose no time.
+without recomputation and offload, so that orders without them are simulated as fast as possible.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
 RematArrays = tuple[Choice, FloatArray, FloatArray, FloatArray]
-"""The arrays of recomputation and offload.
+"""The kernel's arrays for recomputation and offload.
 
-- the choices, (S, M);
-- memory kept between F and B, by choice, (3, S);
-- scratch: when the input of each B is recomputed or loaded, -2 after its O, (S, M);
-- scratch: the ends of each rank's last copies to the host and back, (2, P).
+- the choice for each (stage, microbatch), (S, M);
+- memory kept between F and B, by choice, (3, S), or (3, S, M) if microbatches differ;
+- scratch: when the activations for each B have been recomputed or loaded back, in ms, (S, M); -1
+  before, and -2 while they are offloaded;
+- scratch: the ends of each rank's last copies to the host and back, in ms, (2, P).
 """
 
 
 @kernel
 def run_kernel(  # noqa: PLR0917
     order: IntArray,  # (N,) packed ops, rank after rank
-    first: IntArray,  # (P,) where each rank's ops begin,
-    stop: IntArray,  # (P,) and end; later ops are left out
+    first: IntArray,  # (P,) where each rank's ops begin in ``order``
+    stop: IntArray,  # (P,) where each rank's ops end; its later ops are not simulated
     durations: FloatArray,
     owner: IntArray,
     into_f: FloatArray,
@@ -69,7 +70,11 @@ def run_kernel(  # noqa: PLR0917
     b_end: FloatArray,  # (S, M) scratch
     position: IntArray,  # (P,) out: where each rank stopped; its stop if all its ops ran
 ) -> bool:
-    """Compute start and end of every op. Returns False if some ops can never start."""
+    """Compute start and end of every op, in ms, and the peak memory of each rank.
+
+    The arrays marked ``out`` are results. ``durations`` to ``m_w`` are fields of
+    :class:`.cost_tables.Costs`. Returns False if some ops can never start.
+    """
     ranks = len(first)
     stages = owner.shape[0]
     f_end[:] = -1.0
@@ -199,16 +204,17 @@ def run_kernel(  # noqa: PLR0917
 
 
 def remat_arrays(costs: Costs, choice: Choice) -> RematArrays:
-    """The kernel's arrays for recomputation and offload, including scratch."""
+    """The kernel's arrays for the recomputation and offload in ``choice``, including scratch."""
     return choice, costs.kept, np.empty(costs.owner.shape), np.empty((2, len(costs.limit)))
 
 
 class Simulator:
-    """The kernel with preallocated arrays, for many orders of one problem. Not thread-safe.
+    """The kernel with preallocated arrays, to simulate many orders of one problem. Not thread-safe.
 
-    An order is the concatenation of all ranks' packed ops, split at ``offsets``, (P + 1,). After
-    :meth:`run`, ``start`` and ``end`` are the times of each op in ms, ``peak`` is the peak memory
-    of each rank, and ``position`` the op at which each rank stopped.
+    An order is the concatenation of all ranks' packed ops; ``offsets``, (P + 1,), are the positions
+    at which it is split by rank. After :meth:`run`, ``start`` and ``end`` are the times of each op
+    in ms, (N,), ``peak`` is the peak memory of each rank, (P,), and ``position`` is the position in
+    the order at which each rank stopped, (P,).
     """
 
     def __init__(self, problem: Problem, offsets: IntArray, costs: Costs | None = None) -> None:
@@ -221,9 +227,10 @@ class Simulator:
         self._f_end, self._b_end = np.empty((2, problem.stages, problem.microbatches))
 
     def run(self, order: IntArray, choice: Choice | None = None) -> bool:
-        """Simulate ``order``. Returns False if some ops can never start.
+        """Simulate ``order``; the results are attributes. Returns False if ops can never start.
 
-        ``choice``: recomputation and offload, (S, M), if the order has R, O or L.
+        ``choice``: the recomputation and offload of each (stage, microbatch), (S, M), if the order
+        has R, O or L ops (:func:`.remat.choice_of`).
         """
         c = self._costs
         return bool(
@@ -248,7 +255,7 @@ class Simulator:
         )
 
     def cost(self, order: IntArray) -> float:
-        """The problem's objective (period or makespan) in ms; infinite if it can never run."""
+        """The period or makespan of ``order``, in ms; infinite if some ops can never start."""
         if not self.run(order):
             return float("inf")
         used = self.offsets[1:] > self.offsets[:-1]
@@ -259,10 +266,10 @@ class Simulator:
 
 
 def simulate(schedule: Schedule) -> Timing:
-    """The timing of ``schedule``, with its averages over replicas.
+    """The simulated timing of ``schedule``, including gradient averages over replicas.
 
-    Raises InvalidScheduleError, naming each stuck rank and its op, if the order can never run (an
-    input is computed after its use, or never).
+    Raises InvalidScheduleError if the order can never run (an input is computed after its use, or
+    never). The error names each rank that is stuck, and the op that cannot start.
     """
     timing = _simulated(schedule)
     if schedule.problem.profile.data_parallel is None:
@@ -293,7 +300,7 @@ def _simulated(schedule: Schedule) -> Timing:
 
 
 def _stuck(flat: IntArray, offsets: IntArray, position: IntArray) -> list[str]:
-    """One line for each rank that stopped, at ``position``, before its end."""
+    """An error line for each rank that stopped before its last op, at ``position``."""
     bounds = zip(position.tolist(), pairwise(offsets.tolist()), strict=True)
     return [
         f"rank {rank} can never start {Op.unpack(int(flat[at]))} (its op {at - first}): its input "
@@ -304,7 +311,7 @@ def _stuck(flat: IntArray, offsets: IntArray, position: IntArray) -> list[str]:
 
 
 def warm_up() -> None:
-    """Load the kernel; it is compiled on its first use on a machine, and cached."""
+    """Load the kernel, so that it is not compiled later; it is compiled once per machine."""
     problem = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0),), 1), 1)
     simulate(Schedule.of(problem, [[Op(OpKind.F, 0, 0)]], ""))
 

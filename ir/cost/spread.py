@@ -1,8 +1,8 @@
-"""Makespans of a schedule with random op times: its fixed order, simulated on many samples.
+"""Makespans of a schedule with random op times: a Monte Carlo simulation of its fixed order.
 
-The time of each op is drawn independently from a log-normal distribution; its mean is the profile's
-time, its relative standard deviation the stage's spread. Delays, transfers and copies to the host
-are not random.
+The time of each op is drawn independently from a log-normal distribution, whose mean is the time in
+the profile and whose relative standard deviation is the stage's spread. Delays, transfers and
+copies to the host are not random.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ from .graph_simulator import player
 from .overlap import pair_starts
 
 DRAWN, FEWEST, MOST = 2_000_000, 100, 1000
-"""Number of times to draw, and the least and greatest number of samples."""
+"""Random op times to draw for all samples together; minimum and maximum number of samples.
+
+A sample is one simulation of the schedule.
+"""
 COMPUTED = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.R)
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedMakespan:
-    """Simulated makespans of a plan whose op times vary by the profile's spread.
+    """The distribution of a schedule's makespan if op times vary by the profile's spread.
 
-    ``mean``, ``p95``: in ms. ``share_below``: the share of samples below the measured makespan.
+    ``mean``, ``p95``: mean and 95th percentile of the simulated makespans, in ms. ``share_below``:
+    the fraction of simulated makespans below the measured one; equal ones count as half.
     """
 
     mean: float
@@ -36,7 +40,10 @@ class ExpectedMakespan:
 
     @classmethod
     def of(cls, planned: Schedule, measured: float) -> ExpectedMakespan | None:
-        """Compare ``measured``, in ms, with the plan. None if the profile has no spread."""
+        """Compare the makespan ``measured``, in ms, with ``planned``.
+
+        Returns None if the profile has no spread.
+        """
         spread = [stage.spread for stage in planned.problem.profile.stages]
         if all(each is None for each in spread):
             return None
@@ -55,10 +62,11 @@ class ExpectedMakespan:
 def sampled_makespans(
     schedule: Schedule, spread: list[float], *, samples: int, seed: int = 0
 ) -> FloatArray:
-    """Makespans of ``schedule``, in ms, without averaging over replicas, shape (samples,).
+    """Simulated makespans of ``schedule`` with random op times, in ms, (samples,).
 
-    ``spread``: relative standard deviation of each stage's op times, (S,). Raises
-    InvalidScheduleError if the order can never run.
+    Gradient averaging over replicas is not included. ``spread``: relative standard deviation of
+    each stage's op times, (S,). ``seed``: of the random generator. Raises InvalidScheduleError if
+    the order can never run.
     """
     graph, ops = ScheduleGraph.of(schedule), schedule.num_ops
     pairs, used = pair_starts(schedule), np.flatnonzero(np.diff(graph.offsets))

@@ -14,10 +14,11 @@ from ..model.transfers import holders, size
 def traffic(schedule: Schedule) -> FloatArray:
     """Bytes that each rank sends to each other rank in an iteration, (P, P), row: sender.
 
-    This includes activations and their gradients between stages on different ranks,
+    This includes activations and their gradients between stages on different ranks, which have
     ``activation_bytes`` each, and the schedule's transfers of weights and gradients. Unknown sizes
-    count as 0, unknown gradient sizes as the weights'. The gradients of a replicated stage are
-    summed round a ring of its n ranks: each sends 2 (n - 1) / n of them to the next.
+    count as 0, but unknown sizes of gradients as those of the weights. The gradients of a
+    replicated stage are summed by a ring all-reduce over its n ranks: each rank sends 2 (n - 1) / n
+    times their size to the next rank.
     """
     problem = schedule.problem
     sent = activation_traffic(problem) + _reductions(schedule)
@@ -27,9 +28,10 @@ def traffic(schedule: Schedule) -> FloatArray:
 
 
 def over_wires(profile: Profile, amounts: FloatArray) -> dict[str, float]:
-    """The part of ``amounts``, (P, P), row: sender, that each wire carries, by the wire's name.
+    """The bytes that each wire carries, as a dictionary from the wire's name.
 
-    Wires that carry nothing are left out. Empty if the profile has no links.
+    ``amounts``: the bytes that ranks send to each other, (P, P), row: sender (:func:`traffic`).
+    Wires that carry nothing are left out. The dictionary is empty if the profile has no links.
     """
     pairs: list[tuple[int, int]] = [(int(a), int(b)) for a, b in np.argwhere(amounts)]
     result: dict[str, float] = {}
@@ -50,7 +52,7 @@ def _reductions(schedule: Schedule) -> FloatArray:
 
 
 def activation_traffic(problem: Problem) -> FloatArray:
-    """The part of :func:`traffic` that is activations and their gradients, (P, P)."""
+    """Bytes of activations and their gradients in :func:`traffic`, (P, P), row: sender."""
     sent = np.zeros((problem.ranks, problem.ranks))
     owner = problem.owner
     for s, stage in enumerate(problem.profile.stages[:-1]):

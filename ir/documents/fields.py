@@ -1,7 +1,8 @@
 """Types of the fields of documents: bounded numbers, and lists with one entry per rank.
 
-The context of a validation holds ``ranks``, ``stages`` and ``microbatches`` once they are known.
-Checks that depend on an invalid number among them are skipped.
+During a validation, pydantic's context contains ``ranks``, ``stages`` and ``microbatches`` as soon
+as they have been read. If one of these numbers is invalid, it is not in the context, and checks
+that depend on it are skipped.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from .validation import Expected, Whole, said, wrong
 # larger numbers are mistakes, and arrays of that size would exhaust memory
 MOST_RANKS, MOST_STAGES, MOST_LAYERS = 4096, 65_536, 512
 MOST_PAIRS = 1_000_000
-"""The most stages times microbatches; a schedule's file has about 300 bytes for each."""
-LARGEST = 1e100  # sums of thousands are still finite
+"""The maximum of stages x microbatches; a schedule's file has about 300 bytes for each."""
+LARGEST = 1e100  # sums of thousands of such numbers are still finite
 MOST_COST = 1e80  # sums of millions of ops and delays are below LARGEST
 SLOWEST = 1e-9  # gigabytes per second
 
@@ -50,7 +51,7 @@ _COST, _COSTS = TypeAdapter(Cost), TypeAdapter(list[Cost])
 
 
 def _costs(value: Any) -> float | list[float] | None:
-    """One number, or one per microbatch; None in memory is unknown."""
+    """Validate one number, or a list with one per microbatch; None (unknown) is accepted."""
     if not isinstance(value, list):
         return None if value is None else _COST.validate_python(value)
     if not value:
@@ -63,12 +64,12 @@ def _cost(value: Any) -> float | list[float] | None:
 
 
 Each: TypeAlias = Annotated[float, PlainValidator(_cost)]
-"""A number, in files also a list with one number per microbatch."""
+"""A number >= 0; in files, also a list with one number per microbatch."""
 MaybeEach: TypeAlias = Annotated[float | None, PlainValidator(_costs)]
 
 
 def _shown(text: str) -> str:
-    """Accept text that can be printed unchanged in a terminal and in a picture."""
+    """Return ``text`` if it has no control characters; raise a fault otherwise."""
     if printable(text) != text:
         raise wrong("no control characters in it")
     return text
@@ -81,14 +82,16 @@ Name: TypeAlias = Annotated[
 
 
 def known(info: ValidationInfo, key: str | None) -> int | None:
-    """The number ``key`` (``ranks``, ``stages``, ``microbatches``) of the document, if read
-    already."""
+    """The number ``key`` of the document, such as ``ranks``, from the validation's context.
+
+    None if it has not been read yet, or is invalid.
+    """
     found: int | None = info.context.get(key) if info.context else None
     return found
 
 
 def keep(value: int, info: ValidationInfo) -> int:
-    """Store a number in the context, under the name of its field, for later checks."""
+    """Store ``value`` in the context, under the name of its field, for later checks; return it."""
     if info.context is not None:
         info.context[info.field_name] = value
     return value
@@ -103,7 +106,10 @@ def _one_a_rank(rows: list[Any], info: ValidationInfo) -> list[Any]:
 
 
 def _limits(value: Any, info: ValidationInfo) -> tuple[float, ...] | None:
-    """One limit per rank; a single number applies to all ranks, null in a list is unlimited."""
+    """Validate memory limits; return one limit per rank, or None for None (unlimited).
+
+    A single number applies to all ranks. ``null`` in a list becomes ``math.inf`` (unlimited).
+    """
     if value is None:
         return None
     ranks = known(info, "ranks")

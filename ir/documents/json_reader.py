@@ -1,4 +1,4 @@
-"""Reads JSON files; all faults of a file are reported at once, each with key and value."""
+"""Reads JSON files; if one cannot be read, InputError says why, and which command to use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MADE_BY = {
     ("pipeloom.program", "pipeloom.profile"): ": optimize and then compile make one of a profile",
     ("pipeloom.certificate", "pipeloom.schedule"): ": optimize --certificate writes one",
 }
-"""Hints by (expected format, given format): the command that converts one into the other."""
+"""By (expected, given format): a hint at the command that converts the given file."""
 
 _TAKEN_BY = {
     "pipeloom.profile": ": optimize, build, compare and sweep take a profile",
@@ -33,14 +33,14 @@ _TAKEN_BY = {
     "pipeloom.lengths": ": pipeloom.pack takes lengths, in Python",
     "pipeloom.packing": ": it was removed in 0.2.0, pipeloom.pack returns schedules, in Python",
 }
-"""Hints by given format: the commands that take it."""
+"""By format of a file given by mistake: a hint at the commands that take such a file."""
 
 
 _UNMARKED = {
     "model_type": "a model's config.json: predict and plan take it",
     "spreads": "what plan has written: its profile.json and schedule.json are in the same folder",
 }
-"""Descriptions of files without ``format``, by a key that they have."""
+"""Descriptions of known files without the key ``format``, by a key that identifies them."""
 
 _NOT_JSON = dict.fromkeys((".yaml", ".yml", ".toml"), "it is not read; write it as JSON") | {
     ".csv": "a profile is JSON; import reads a torch-csv of a schedule"
@@ -48,9 +48,11 @@ _NOT_JSON = dict.fromkeys((".yaml", ".yml", ".toml"), "it is not read; write it 
 
 
 def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
-    """The JSON object, and its name in messages: its file, or ``name`` if it is not from a file.
+    """Return the JSON object in ``given``, and its name in messages.
 
-    Raises InputError if the file cannot be read.
+    The name is that of the file, or ``name`` if ``given`` is not a file. Raises InputError if the
+    file cannot be read or is not a JSON object, and TypeError if ``given`` is neither an object nor
+    the name of a file.
     """
     if isinstance(given, Mapping):
         return dict(given), name
@@ -60,7 +62,10 @@ def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """The JSON object in the file ``path``, or on standard input for ``-``. Raises InputError."""
+    """Return the JSON object in the file ``path``, or on standard input for ``-``.
+
+    Raises InputError if it cannot be read or is not a JSON object.
+    """
     name = named(path)
     try:
         value = parse_json(read_text(path), name)
@@ -75,9 +80,10 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def read_text(path: str, expected: str = "JSON") -> str:
-    """The text of the file ``path``, or of standard input for ``-``. Raises InputError.
+    """Return the text of the file ``path``, or of standard input for ``-``.
 
-    Files compressed with gzip are decompressed.
+    Files compressed with gzip are decompressed. ``expected``: the kind of content, for messages.
+    Raises InputError if the file cannot be read, is not UTF-8 text, or is empty.
     """
     name = named(path)
     try:
@@ -112,9 +118,10 @@ def _unpacked(data: bytes) -> bytes:
 
 
 def parse_json(text: str, name: str, *, others: bool = False) -> Any:
-    """The JSON value in ``text``. Raises InputError.
+    """Return the JSON value in ``text``, of a file called ``name`` in messages.
 
-    A duplicate key is an error, unless the file is of another program (``others``).
+    ``others``: whether another program has written the file. Raises InputError if ``text`` is not
+    valid JSON or, unless ``others``, an object has a key twice.
     """
     twice: list[str] = []
     hook = None if others else partial(_unique, twice=twice)
@@ -144,14 +151,18 @@ def _unique(pairs: list[tuple[str, Any]], twice: list[str]) -> dict[str, Any]:
 
 
 def format_hint(expected: str, given: object) -> str:
-    """The command that converts the format ``given`` to ``expected``, or one that takes it."""
+    """A hint for a file with the format ``given`` where ``expected`` is the right one.
+
+    It names the command that converts one into the other, or the commands that take the given
+    format. The hint is "" if there are none, or if ``given`` is not a string.
+    """
     if not isinstance(given, str):
         return ""
     return _MADE_BY.get((expected, given)) or _TAKEN_BY.get(given, "")
 
 
 def unmarked_hint(data: object) -> str:
-    """The description of a file without ``format``, if a key identifies it."""
+    """A description of a file without the key ``format``; "" if no key of it is known."""
     keys = data if isinstance(data, Mapping) else ()
     return next((f" (this is {words})" for key, words in _UNMARKED.items() if key in keys), "")
 

@@ -1,4 +1,4 @@
-"""Objects that the library computes with and that are also objects in files, declared once."""
+"""Dataclasses that are also objects in files, so that their fields are declared only once."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from pydantic_core import core_schema as core
 from .validation import DocumentFault, Expected, raise_faults, removed_keys, wrong
 
 IN_MEMORY = Field(exclude=True)
-"""Annotates a field that is not a key of files."""
+"""Annotation of a field of a :class:`Struct` that is not a key in files."""
 
 
 class Struct:
     """Base of the frozen dataclasses that are also objects in files.
 
     Each field is a key of the object, except those that are :data:`IN_MEMORY`. Unknown keys are
-    ignored. In a file, ``null`` stands for the default value.
+    ignored. In a file, ``null`` stands for the default value. Subclasses can set:
 
-    - ``FORMAT``: the value of the key ``format``; empty if the object is part of another one.
-    - ``REQUIRED``: keys that must be in the file although the fields have defaults.
-    - ``INLINE``: a field that is a struct, whose keys are among this object's keys.
-    - ``ALSO``: further known keys, which the class reads itself.
+    - ``FORMAT``: the value of the key ``format``; empty if the object is a part of another object.
+    - ``REQUIRED``: keys that must be in the file although their fields have defaults.
+    - ``INLINE``: the name of a field that is itself a struct, whose keys are written among the keys
+      of this object instead of in an object of their own.
+    - ``ALSO``: further known keys, which the subclass reads in its own code.
     """
 
     __slots__ = ()
@@ -42,22 +43,22 @@ class Struct:
 
     @classmethod
     def _before(cls, data: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        """Change the object of a file before its values are validated."""
+        """Return the object of a file as it is to be validated; subclasses can change it."""
         return data
 
     def _after(self, info: ValidationInfo) -> Any:
-        """Check values that depend on each other; returns the struct, possibly changed."""
+        """Check values that depend on each other; return the struct, or a changed one."""
         return self
 
     def values(self) -> dict[str, Any]:
-        """The values by key of the file."""
+        """The values of the fields, by their keys in files."""
         found = {key: getattr(self, name) for key, name in _names(type(self)).items()}
         inline = found.pop(self.INLINE, None)
         return found if inline is None else inline.values() | found
 
     @classmethod
     def declared(cls) -> dict[str, Any]:
-        """The annotation of each key."""
+        """The type annotation of each known key in files, including ``INLINE`` and ``ALSO``."""
         hints = get_type_hints(cls, include_extras=True)
         inline = get_type_hints(hints[cls.INLINE], include_extras=True) if cls.INLINE else {}
         words = {"format": f'"{cls.FORMAT}"', "version": "1"} if cls.FORMAT else {}
@@ -104,7 +105,7 @@ def _find_names(struct: Any) -> dict[str, str]:
 
 
 _names: Callable[[Any], dict[str, str]] = cache(_find_names)
-"""The field of each key of a struct."""
+"""The name of the field for each key of a struct class."""
 
 
 def _find_keys(struct: Any) -> tuple[set[str], set[str], set[str]]:
@@ -115,11 +116,14 @@ def _find_keys(struct: Any) -> tuple[set[str], set[str], set[str]]:
 
 
 _keys: Callable[[Any], tuple[set[str], set[str], set[str]]] = cache(_find_keys)
-"""The known keys of a struct, the fields that are no keys, and the keys that have no default."""
+"""Three sets for a struct class: known keys, fields that are no keys, keys without a default."""
 
 
 def _marked(data: dict[Any, Any], name: str) -> Iterator[DocumentFault]:
-    """Faults of ``format`` and ``version``, if the object is a file of the format ``name``."""
+    """Yield the faults of the keys ``format`` and ``version`` in ``data``.
+
+    ``name``: the right format; if it is "", the object is not a whole file, and has no faults.
+    """
     for key, expected in {"format": name, "version": 1}.items() if name else ():
         if key not in data:
             yield DocumentFault((key,), "missing", data)
@@ -128,9 +132,9 @@ def _marked(data: dict[Any, Any], name: str) -> Iterator[DocumentFault]:
 
 
 def written(value: Any) -> Any:
-    """A value of a :class:`Struct` as JSON. Keys that have no value are left out.
+    """Convert a :class:`Struct`, or a value in one, to JSON types.
 
-    Infinity, which is no limit, becomes null.
+    Keys with the values None, False or () are left out. Infinity (no limit) becomes None.
     """
     if isinstance(value, Struct | dict):
         given = value if isinstance(value, dict) else value.values()

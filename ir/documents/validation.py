@@ -1,7 +1,7 @@
 """The base of documents, and the conversion of validation errors into faults.
 
-Documents are pydantic models, or :class:`.struct.Struct`. All faults of a document are reported at
-once, each with the file, the keys of the location, the expected and the given value.
+Documents are pydantic models or :class:`.struct.Struct`. All faults of a document are reported at
+once, each with the file, the location in it, the expected and the given value.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ..removed import replaced
 from .json_reader import format_hint, unmarked_hint
 
 MOST_HINTS = 1000
-"""The most unknown keys of one object that are compared with known ones."""
+"""The maximum number of unknown keys of an object that are compared with known keys."""
 ALIKE = 0.75
-"""The least similarity, ignoring case and underscores, for a hint on a misspelt key: ``tf`` for
-t_f, ``memory_limits``; but not t_b for t_f."""
+"""The minimum similarity, ignoring case and underscores, of a misspelled and a known key for a
+hint: there is one for ``tf`` (t_f) and ``memory_limits``, but none for t_b if only t_f is known."""
 
 _WORDS = {
     "list_type": "a list",
@@ -47,7 +47,7 @@ D = TypeVar("D")
 
 
 class Document(BaseModel):
-    """An object in a file. Keys that are not declared are accepted, and kept for hints."""
+    """Base of objects in files. Keys that are not declared are accepted, and kept for hints."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -60,7 +60,10 @@ class Document(BaseModel):
 
 
 def removed_keys(data: dict[Any, Any], known: Collection[str]) -> Iterator[DocumentFault]:
-    """Faults for removed keys that have a value, as they would be ignored silently."""
+    """Yield a fault for each key of ``data`` that was removed from pipeloom's formats.
+
+    Otherwise, such a key would be ignored silently. ``known``: the keys that are still declared.
+    """
     for key, value in data.items():
         if value is not None and key not in known and (line := replaced(f"key {key}")):
             yield DocumentFault((key,), removed(line))
@@ -68,9 +71,10 @@ def removed_keys(data: dict[Any, Any], known: Collection[str]) -> Iterator[Docum
 
 @dataclass(frozen=True)
 class Expected:
-    """Field annotation: ``words`` describe what is expected, whatever is wrong with the value.
+    """Field annotation: if the value is wrong in any way, the fault says ``expected WORDS``.
 
-    With a bound, they are used only if the value is valid but exceeds the bound.
+    With a bound (``most``, ``least``: inclusive; ``above``: exclusive), the field must also be
+    within it, and the words are used only if the value violates the bound.
     """
 
     words: str
@@ -90,7 +94,7 @@ class Expected:
 
 
 EXACT = 2**53
-_MARKS = {("format",), ("version",)}  # a file without both is not one of ours
+_MARKS = {("format",), ("version",)}  # a file without both is of another program
 
 
 @dataclass(frozen=True)
@@ -111,17 +115,17 @@ class Whole:
 
 
 def wrong(words: str) -> PydanticCustomError:
-    """A fault: the value is not what ``words`` describe."""
+    """A pydantic error with the message ``expected WORDS, got`` the value."""
     return PydanticCustomError("expected", "{words}", {"words": words})
 
 
 def said(line: str) -> PydanticCustomError:
-    """A fault whose ``line`` is the whole message."""
+    """A pydantic error with ``line`` as the whole message."""
     return PydanticCustomError("said", "{line}", {"line": line})
 
 
 def removed(line: str) -> PydanticCustomError:
-    """A fault: a removed key; it is reported only once, even if many objects have it."""
+    """A pydantic error about a removed key; reported once, even if many objects have the key."""
     return PydanticCustomError("removed", "{line}", {"line": line})
 
 
@@ -129,7 +133,11 @@ Location: TypeAlias = tuple[str | int, ...]
 
 
 class DocumentFault(NamedTuple):
-    """A fault at a location relative to the value that a validator gets."""
+    """A fault of a part of the value that a validator gets.
+
+    ``at``: the location of the part, relative to this value. ``kind``: :func:`wrong`, :func:`said`,
+    :func:`removed`, or ``missing`` for a missing key. ``given``: the wrong value.
+    """
 
     at: Location
     kind: PydanticCustomError | Literal["missing"]
@@ -137,17 +145,18 @@ class DocumentFault(NamedTuple):
 
 
 def raise_faults(found: Iterable[DocumentFault]) -> None:
-    """Raise ValidationError if there are any faults."""
+    """Raise pydantic's ValidationError with all faults in ``found``, if there are any."""
     details = [InitErrorDetails(type=f.kind, loc=f.at, input=f.given) for f in found]
     if details:
         raise ValidationError.from_exception_data("", details)
 
 
 def validated(model: type[D], data: object, where: str) -> D:
-    """Validate ``data`` as a document of type ``model``; ``where`` names its file.
+    """Return ``data`` validated as a document of type ``model``; ``where`` names its file.
 
-    Raises InputError with all faults. If the file has another format, or neither format nor
-    version, there is only a fault on that, as the others would mislead.
+    Raises InputError with all faults, and with hints on keys that look misspelled. If the file has
+    another format, or neither ``format`` nor ``version``, this is the only fault, as the others
+    would mislead.
     """
     record: Any = model
     try:
@@ -175,7 +184,7 @@ def _adapter(model: Any) -> TypeAdapter[Any]:
 
 
 def _path(location: Iterable[str | int]) -> str:
-    """A location as in messages: ``stages[1]: t_f``."""
+    """``location`` as text for messages, such as ``stages[1]: t_f``."""
     parts = (f"[{x}]" if isinstance(x, int) else f": {x}" for x in location if x not in _INLINE)
     return "".join(parts).removeprefix(": ")
 
@@ -201,7 +210,7 @@ def _words(fault: ErrorDetails) -> str:
 
 
 def _missing(model: Any, fault: ErrorDetails) -> tuple[str, str]:
-    """The words on a missing key, and what was expected."""
+    """The words of the fault that a key is missing, and what was expected as its value."""
     *way, key = fault["loc"]
     record: Any = model
     for name in way:
@@ -217,14 +226,14 @@ def _missing(model: Any, fault: ErrorDetails) -> tuple[str, str]:
 
 
 def _about(record: Any, key: Any) -> str | None:
-    """The description of a key, if it has one."""
+    """The description in the annotation of ``key``; None if it has none."""
     notes = get_args(_declared(record)[key])[1:]
     return next((note.description for note in notes if isinstance(note, FieldInfo)), None)
 
 
 @cache
 def _declared(record: Any) -> dict[str, Any]:
-    """The annotation of each key of a struct, model or TypedDict."""
+    """The type annotation of each key of ``record``, a struct, model or TypedDict."""
     if issubclass(record, BaseModel):
         given = record.model_fields.items()
         return {name: field.rebuild_annotation() for name, field in given}
@@ -243,7 +252,7 @@ def _record(annotation: Any) -> Any:
 
 @cache
 def _expected_of(record: Any, key: str) -> str:
-    """The expectation for a missing key, in the words for any wrong value."""
+    """The words for what is expected as the value of ``key``, as in a fault of a wrong value."""
     try:
         TypeAdapter(_declared(record)[key]).validate_python(object(), context={})
     except ValidationError as error:
@@ -252,7 +261,7 @@ def _expected_of(record: Any, key: str) -> str:
 
 
 def misspelt(data: Collection[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Unknown keys of ``data`` that resemble a known one, as (unknown, known) pairs."""
+    """Yield the unknown keys of ``data`` that resemble a known one, as (unknown, known) pairs."""
     unknown = list(islice((key for key in data if key not in known), MOST_HINTS))
     bare = {_bare(key): key for key in known} if unknown else {}
     for key in unknown:
@@ -265,7 +274,7 @@ def _bare(key: str) -> str:
 
 
 def keys_in_doubt(record: Any, data: object, where: str) -> dict[str, Fault]:
-    """A fault for each unknown key that resembles a known one, by key.
+    """For each unknown key in ``data`` that resembles a known one, a fault, by key.
 
     Such keys are not faults, as other programs may add their own keys to a document.
     """
@@ -279,7 +288,10 @@ def keys_in_doubt(record: Any, data: object, where: str) -> dict[str, Fault]:
 
 
 def _objects(record: Any, value: object, at: Location) -> Iterator[tuple[Location, Any, Any]]:
-    """All objects in ``value``: the location of each, the annotations of its known keys, and it."""
+    """Yield all objects in ``value``, as (location, annotations of the known keys, object).
+
+    ``record``: the struct, model or TypedDict of ``value``. ``at``: the location of ``value``.
+    """
     if isinstance(value, dict):
         declared = _declared(record)
         yield at, declared, value

@@ -1,4 +1,4 @@
-"""Atomic writes: an existing file is replaced as a whole or not changed."""
+"""Atomic writes: an existing file is either replaced as a whole or not changed at all."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from ..errors import InputError, standard_output
 
 
 def write_json(document: dict[str, Any], path: str) -> None:
-    """Write a JSON object with :func:`write_text`."""
+    """Write a JSON object to ``path``, or to standard output if ``path`` is ``-``.
+
+    It is written as by :func:`write_text`, which lists the errors.
+    """
     write_text(json.dumps(document, allow_nan=False) + "\n", path)
 
 
 def write_text(text: str, path: str) -> None:
     """Write ``text`` to ``path`` atomically, or to standard output if ``path`` is ``-``.
 
-    Raises InputError or, for standard output, OutputError if it cannot be written.
+    Raises InputError if the file, or OutputError if standard output, cannot be written.
     """
     write_bytes(text.encode(), path)
 
 
 def write_bytes(data: bytes, path: str) -> None:
-    """Like :func:`write_text`, for bytes."""
+    """Write ``data`` to ``path``, like :func:`write_text`."""
     if path == "-":
         with standard_output():
             sys.stdout.flush()
@@ -45,7 +48,10 @@ def write_bytes(data: bytes, path: str) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Raise InputError if :func:`write_text` would fail; to be called before long work."""
+    """Raise InputError if :func:`write_text` would fail because of the file or its folder.
+
+    It is called before long computations whose result is to be written.
+    """
     target = Path(path)
     try:
         if target.is_dir():
@@ -60,7 +66,7 @@ def check_writable(path: str) -> None:
 
 
 def _resolved(path: Path) -> Path:
-    """The path with links resolved. Raises OSError if links form a circle."""
+    """``path`` with symbolic links resolved. Raises OSError if links form a circle."""
     try:
         return path.resolve()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Certificates: the format of files with a lower bound and the argument that proves it."""
+"""The format of certificates: files with a lower bound and the argument that proves it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def _not_removed(argument: object) -> object:
 class Argument(TypedDict):
     """The argument that proves a bound; ``kind`` determines the other keys.
 
-    ``work`` has a ``rank``; ``slots`` a ``stage``; ``moments`` the ``paths`` that refute all lower
-    costs, each a list of moments.
+    ``work`` has a ``rank``, and ``slots`` a ``stage``. ``moments`` has ``paths``, each a list of
+    names of moments, which together show that no schedule has a lower cost.
+    :mod:`..verify.certificate` describes the arguments.
     """
 
     kind: Literal["work", "critical-path", "slots", "arrivals", "moments"]
@@ -39,8 +40,9 @@ class Argument(TypedDict):
 class CertificateDocument(Document):
     """A proof, by ``argument``, that no schedule of the instance costs less than ``lower_bound``.
 
-    The instance is that of the schedule for which the certificate is verified. ``claimed``: the
-    bound in the schedule's file, if it is higher and its argument has no certificate.
+    The instance (problem) is that of the schedule for which the certificate is verified.
+    ``claimed``: the bound in the schedule's file, if it is higher than ``lower_bound`` because its
+    own argument cannot be written as a certificate.
     """
 
     format: Annotated[Literal["pipeloom.certificate"], Expected(f'"{CERTIFICATE}"')]

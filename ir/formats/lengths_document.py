@@ -1,4 +1,4 @@
-"""The format of files with the lengths of a batch's sequences."""
+"""The format of files with the lengths of the sequences of a batch, for packing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ class LengthsDocument(Document):
     """The lengths, in tokens, of the sequences of one batch.
 
     ``reference_length``: tokens per sequence in the microbatches of the measured profile.
-    ``attention``: the share of times that grows with the square of the sequence length.
+    ``attention``: the fraction of F's time, at this length, that is proportional to the square of
+    the sequence length: a number, a list with one per stage, or an object with such values for
+    ``t_f``, ``t_b`` and ``t_w``.
     """
 
     format: Annotated[Literal["pipeloom.lengths"], Expected('"pipeloom.lengths"')]
@@ -28,7 +30,10 @@ class LengthsDocument(Document):
 
 
 def parse_lengths(data: dict[str, Any], where: str) -> LengthsDocument:
-    """Validate ``data``. Raises InputError with one line per fault, including unknown keys."""
+    """Return ``data`` validated as a document of lengths; ``where`` names its file.
+
+    Raises InputError with one line per fault; unknown keys are faults, too.
+    """
     found = validated(LengthsDocument, data, where)
     known = ", ".join(LengthsDocument.model_fields)
     if found.model_extra:

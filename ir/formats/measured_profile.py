@@ -1,4 +1,4 @@
-"""A measured profile with the statistics of its times, and the JSON of both."""
+"""A measured profile with the statistics of its times, and their conversion to JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from .profiles import dump_layers, dump_profile
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The median of some samples, and their interquartile range relative to it (``spread``)."""
+    """The median of ``samples`` samples, in ms.
+
+    ``spread``: their interquartile range divided by the median; 0 with a single sample.
+    """
 
     median: float
     spread: float
@@ -37,12 +40,13 @@ class Figure:
 class Measurement:
     """A profile with the statistics of its measured times, in ms.
 
-    - ``times[s]``: of F, B, W, and for stages of BW, in stage s; of R if requested.
-    - ``delay``: one-way time of a message of the size of the largest activation; None with one
-      process.
-    - ``together``: whether the ranks were measured at the same time.
-    - ``by_layers``: whether each stage is a layer that was measured by itself.
-    - ``eager``: by stage, why it ran eagerly although it was to be a graph.
+    - ``times[s]``: the times of stage s, by kind of op: F, B, W; BW, unless stages are layers; R if
+      recomputation was measured.
+    - ``delay``: one-way time of a message with the size of the largest activation; None with a
+      single process.
+    - ``together``: whether all ranks were measured at the same time.
+    - ``by_layers``: whether each stage is a single layer that was measured separately.
+    - ``eager``: for each stage that was to run as a graph but ran eagerly, the reason.
     """
 
     profile: Profile
@@ -53,7 +57,7 @@ class Measurement:
     eager: Mapping[int, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """The profile as a JSON object; by layers if they were measured separately."""
+        """The profile as a JSON object; by layers if ``by_layers``, otherwise by stages."""
         profile = self.profile
         if self.by_layers:
             apart = (False,) * profile.num_stages
@@ -65,7 +69,7 @@ class Measurement:
         return found | ({"memory_limit": limits.pop()} if len(limits) == 1 else {})
 
     def record(self) -> dict[str, object]:
-        """The statistics as a JSON object, to be kept with the profile."""
+        """The statistics of the times as a JSON object, to be saved in addition to the profile."""
         return {
             "profile": self.profile.name,
             "together": self.together,
@@ -83,10 +87,11 @@ MIDDLE_HALF = 1.349
 
 
 def spread_of(times: Mapping[OpKind, Figure]) -> float | None:
-    """The relative standard deviation of a stage's op times; None if the samples do not vary.
+    """The relative standard deviation of a stage's op times, or None if the samples do not vary.
 
-    It is estimated from the interquartile range of each kind of op, so that single outliers do not
-    count. The result is the time-weighted root mean square over the kinds, at most 1.
+    For each kind of op except copies, it is estimated from the interquartile range, so that single
+    outliers have no effect. The result is the root mean square over the kinds, weighted by their
+    times, and at most 1.
     """
     figures = [times[kind] for kind in times if not kind.copies and times[kind].samples > 1]
     total = math.fsum(figure.median for figure in figures)
@@ -95,9 +100,9 @@ def spread_of(times: Mapping[OpKind, Figure]) -> float | None:
 
 
 def fused_time(times: Mapping[OpKind, Figure]) -> float | None:
-    """T_BW; None if it was not measured or does not differ significantly from T_B + T_W.
+    """T_BW in ms; None if BW was not measured or does not differ significantly from T_B + T_W.
 
-    It differs significantly if the difference exceeds the sum of half the interquartile ranges of
+    It differs significantly if the difference exceeds half the sum of the interquartile ranges of
     B, W and BW.
     """
     if OpKind.BW not in times:

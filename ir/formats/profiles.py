@@ -1,4 +1,4 @@
-"""Reads and writes profiles, by stages or by layers; all faults are reported at once."""
+"""Reads and writes profiles, by stages or by layers. All faults of a file are reported at once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..model.profile import PROFILE, Profile, StageProfile
 
 
 def load_profile(given: Document) -> Profile:
-    """Read a profile: the path of a file, or an object as :func:`dump_profile` returns it.
+    """Return the profile in a file (its path), or in an object as :func:`dump_profile` returns it.
 
     Raises InputError with every fault of the file.
     """
@@ -42,14 +42,17 @@ def parse_profile(data: dict[str, Any], where: str) -> Profile:
 
 
 def check_profile(given: Profile | LayeredProfile, where: str) -> None:
-    """Raise InputError if a profile in memory has values that are invalid in files."""
+    """Raise InputError if a profile in memory has values that are invalid in files.
+
+    ``where``: the name of the profile in messages.
+    """
     profile = given.as_stages if isinstance(given, LayeredProfile) else given
     marks = {"format": PROFILE, "version": 1, "num_stages": profile.num_stages or None}
     validated(Profile, Struct.values(profile) | marks, where)
 
 
 def dump_profile(profile: Profile) -> dict[str, Any]:
-    """The profile as a JSON object; parsing it returns an equal profile."""
+    """The profile as a JSON object, from which :func:`parse_profile` returns an equal profile."""
     head = {"format": PROFILE, "version": 1, "name": profile.name}
     found: dict[str, Any] = head | written(profile)
     return found
@@ -57,9 +60,11 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class LayerEntry(StageProfile):
-    """One layer in a file, or ``repeat`` equal layers in a row.
+    """An entry of ``layers`` in a file: one layer, or ``repeat`` consecutive layers of equal cost.
 
-    If there are several, ``{}`` in names stands for the number.
+    In the names of repeated layers and their modules, ``{}`` stands for the number of the layer, 0
+    to ``repeat`` - 1. ``modules`` defaults to the name. ``with_next``: whether the layer must be in
+    the same stage as the next one.
     """
 
     REQUIRED = ("m_b", "m_w", "name")
@@ -85,7 +90,7 @@ class LayerEntry(StageProfile):
         return (self.name,) if self.modules is None else self.modules
 
     def layers_of(self) -> Iterator[StageProfile]:
-        """Each layer, as a stage."""
+        """Yield the entry's layers, each as the profile of a stage that consists of it."""
         costs = [field.name for field in fields(StageProfile)]
         for n in range(self.repeat):
             number = str(n) if self.repeat > 1 else "{}"
@@ -100,7 +105,7 @@ class LayerEntry(StageProfile):
 
 @dataclass(frozen=True, slots=True)
 class LayersFile(Profile):
-    """The file of a profile by layers, which may also have stages."""
+    """The file of a profile by layers. The file may also have stages, which are ignored here."""
 
     REQUIRED = ("layers",)
     ALSO = ("stages", "num_stages", "spread")
@@ -130,13 +135,16 @@ class LayersFile(Profile):
 
 
 def _twice(key: str, names: Sequence[str]) -> Iterator[DocumentFault]:
-    """Faults of names that more than one layer has."""
+    """Yield a fault for each name that occurs more than once in ``names``, of the key ``key``."""
     for name in sorted(n for n, count in Counter(names).items() if count > 1):
         yield DocumentFault(("layers", key), said(f"expected {show(name)} once, got it twice"))
 
 
 def parse_layers(data: dict[str, Any], where: str) -> LayeredProfile:
-    """The profile by layers that a JSON object describes. Raises InputError with every fault."""
+    """Return the profile by layers that the JSON object ``data`` describes.
+
+    ``where``: the name of the file. Raises InputError with every fault.
+    """
     found = validated(LayersFile, data, where)
     together = [entry.with_next for entry in found.layers for _ in range(entry.repeat)]
     rest = {field.name: getattr(found, field.name) for field in fields(Profile)}
@@ -145,7 +153,10 @@ def parse_layers(data: dict[str, Any], where: str) -> LayeredProfile:
 
 
 def dump_layers(profile: LayeredProfile) -> dict[str, Any]:
-    """The profile as a JSON object, one entry per layer; parsing it returns an equal profile."""
+    """The profile as a JSON object with one entry per layer.
+
+    :func:`parse_layers` returns an equal profile from it.
+    """
     document = dump_profile(profile.as_stages)
     costs = document.pop("stages")
     document.pop("num_stages", None)
@@ -161,7 +172,11 @@ def dump_layers(profile: LayeredProfile) -> dict[str, Any]:
 
 
 def doubtful_keys(data: dict[str, Any], where: str) -> list[str]:
-    """A line for each key of a profile that looks misspelt or belongs to layers only."""
+    """A line for each unknown key of a profile that looks misspelled or belongs only to layers.
+
+    ``data``: a profile by stages or by layers. ``where``: the name of its file. Such keys are not
+    used, but are no faults.
+    """
     if "stages" not in data:
         return [*map(str, keys_in_doubt(LayersFile, data, where).values())]
     validated(Profile, data, where)

@@ -1,4 +1,4 @@
-"""Reads and writes programs as JSON; all faults are reported at once."""
+"""Reads and writes programs as JSON. All faults of a file are reported at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .schedule_json import dump_schedule, schedule_of
 
 
 def load_program(given: Document) -> Program:
-    """Read a program: the path of a file, or an object as :func:`dump_program` returns it.
+    """Return the program in a file (its path), or in an object as :func:`dump_program` returns it.
 
     Raises InputError with every fault of the file.
     """
@@ -36,7 +36,10 @@ def parse_program(data: dict[str, Any], where: str) -> Program:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause garbage collection: instructions form no cycles, and it took 70 % of the time."""
+    """Context manager: pause Python's garbage collection of cycles.
+
+    Instructions form no cycles, and the collection took 70 % of the time to read a program.
+    """
     running = gc.isenabled()
     gc.disable()
     try:
@@ -47,7 +50,7 @@ def _collector_paused() -> Iterator[None]:
 
 
 def parse_instruction(text: str) -> ir.Instruction:
-    """The instruction with this text; the document has checked its form."""
+    """The instruction with this text, whose form must be valid (as checked by ProgramDocument)."""
     words = text.split(" ")
     make = _MAKE.get(words[0])
     return ir.Compute(Op.parse(text)) if make is None else make(words)
@@ -55,7 +58,7 @@ def parse_instruction(text: str) -> ir.Instruction:
 
 @lru_cache(1024)
 def _tensor(text: str) -> ir.Tensor:
-    """The tensor with this text; cached, so that nearby instructions share one object."""
+    """The tensor with this text, such as ``x1.0``; cached, so that instructions share objects."""
     item, index = text.split(".")
     kind = item.rstrip("0123456789")
     return ir.Tensor(ir.TensorKind(kind), int(item[len(kind) :]), int(index))
@@ -88,7 +91,7 @@ def _buffer(text: str) -> ir.Buffer:
 
 
 def dump_program(program: Program) -> dict[str, Any]:
-    """The program as a JSON object."""
+    """The program as a JSON object, from which :func:`parse_program` returns the program."""
     return {
         "format": PROGRAM,
         "version": 1,

@@ -1,7 +1,8 @@
-"""The format of schedules and programs, declared once for readers and verifiers.
+"""The format of the files of schedules and programs, as used both to read and to verify them.
 
-Only the shapes of values are checked here, and what they depend on: the numbers of stages and
-microbatches. ``docs/formats.md`` describes all keys.
+Validation with these classes checks the shape of values: their types, that there is one list per
+rank, and that the stages and microbatches of ops exist. Whether a schedule or program is valid is
+checked in :mod:`..verify`. ``docs/formats.md`` describes all keys.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ SCHEDULE, PROGRAM = "pipeloom.schedule", "pipeloom.program"
 
 
 def _no_level(value: object) -> None:
-    """Refuse the removed key ``level`` of an op; ops are not Documents for the sake of speed."""
+    """Raise a fault if an op has a value for the key ``level``, which was removed.
+
+    Classes of the type Document do this for all removed keys, but would be too slow for ops.
+    """
     if value is not None and (line := replaced("key level")):
         raise removed(line)
 
@@ -62,7 +66,10 @@ class OpEntry(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class TimedTransfer(Transfer):
-    """A transfer with its times in ms; ``place``: its index."""
+    """A transfer in a file, with its start and end in ms.
+
+    ``place``: its index in the list of transfers, which is not a key of the file.
+    """
 
     REQUIRED = ("start", "end")
 
@@ -85,7 +92,11 @@ def _as_in_profile(value: int, info: ValidationInfo) -> int:
 
 
 class ScheduleDocument(Document):
-    """For each rank, its ops in order, with start and end."""
+    """A file with a schedule: for each rank, its ops in order, each with its start and end in ms.
+
+    It also contains the profile and the other parts of the problem, the report, and for some
+    schedules transfers, pairs and averages over replicas (:mod:`..model.schedule`).
+    """
 
     format: Annotated[Literal["pipeloom.schedule"], Expected(f'"{SCHEDULE}"')]
     version: Version
@@ -136,8 +147,11 @@ class ScheduleDocument(Document):
     @field_validator("pairs")
     @classmethod
     def _places(cls, rows: Any, info: ValidationInfo) -> Any:
-        """Check that each place is in range: an F, and at the next place the BW run at once with
-        it."""
+        """Check that each pair exists in the rank's order; return ``rows``.
+
+        A place is the position of the F of a pair, whose BW is at the next position, so that it
+        must be below the last position. The kinds of the ops are not checked here.
+        """
         order = info.data.get("order", ())
         for places, row in zip(rows or (), order, strict=False):
             if len(set(places)) < len(places) or max(places, default=0) >= max(1, len(row) - 1):
@@ -178,7 +192,7 @@ Buffer: TypeAlias = Annotated[
 
 
 class ProgramDocument(Document):
-    """For each rank, its instructions as text, and its receive buffers."""
+    """A file with a program: its schedule, and each rank's instructions (text) and buffers."""
 
     format: Annotated[Literal["pipeloom.program"], Expected(f'"{PROGRAM}"')]
     version: Version

@@ -1,4 +1,4 @@
-"""Reads and writes schedules as JSON; all faults are reported at once."""
+"""Reads and writes schedules as JSON. All faults of a file are reported at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KINDS = {name: number for number, name in enumerate(_NAMES)}
 
 
 def load_schedule(given: Document) -> Schedule:
-    """Read a schedule with its times: the path of a file, or a result of :func:`dump_schedule`.
+    """Return the timed schedule in a file (its path) or in a result of :func:`dump_schedule`.
 
     Raises InputError with every fault of the file.
     """
@@ -44,10 +44,10 @@ def parse_schedule(data: dict[str, Any], where: str) -> Schedule:
 
 
 def schedule_of(document: ScheduleDocument, where: str) -> Schedule:
-    """The schedule that a document describes.
+    """Return the schedule, with its timing, that a validated document describes.
 
-    ``where``: the name of the file. Raises InputError if there are no ops, or some end before they
-    start.
+    ``where``: the name of the file. Raises InputError if there are no ops, or if an op or an
+    average ends before it starts.
     """
     _check_times(document, where)
     profile = document.profile
@@ -88,7 +88,7 @@ def _check_times(document: ScheduleDocument, where: str) -> None:
 
 
 def _packed(row: list[OpEntry]) -> IntArray:
-    """The packed form of one rank's ops; see :mod:`..model.ops`."""
+    """The ops of one rank in packed form (:mod:`..model.ops`), (number of ops,)."""
     packed = [
         op["microbatch"] << MICROBATCH_SHIFT | op["stage"] << STAGE_SHIFT | _KINDS[op["op"]]
         for op in row
@@ -97,7 +97,10 @@ def _packed(row: list[OpEntry]) -> IntArray:
 
 
 def _placement(document: ScheduleDocument, order: tuple[IntArray, ...]) -> Placement:
-    """The placement that follows from the order. Contradictions are left to the verifier."""
+    """The placement that follows from the ranks of the ops in ``order``.
+
+    If they contradict each other or the document, the verifier reports it, not this function.
+    """
     owners = np.zeros((document.stages, document.microbatches), dtype=np.int64)
     for rank, row in enumerate(order):
         owners[fields_of(row)[1:]] = rank
@@ -122,14 +125,14 @@ def _untimed(one: TimedTransfer) -> Transfer:
 
 
 def timing_of(schedule: Schedule) -> Timing:
-    """The schedule's timing, simulated if it has none."""
+    """The timing of ``schedule``; if it has none, the simulated one."""
     from ..cost.simulator import simulate  # importing numba takes longer than reading most files
 
     return schedule.timing or simulate(schedule)
 
 
 def dump_schedule(schedule: Schedule) -> dict[str, Any]:
-    """The schedule as a JSON object; simulated first if it has no timing."""
+    """The schedule as a JSON object; if it has no timing, it is simulated first."""
     problem, timing = schedule.problem, timing_of(schedule)
     document: dict[str, Any] = {
         "format": SCHEDULE,
@@ -161,8 +164,11 @@ def dump_schedule(schedule: Schedule) -> dict[str, Any]:
 
 
 def _placement_name(problem: Problem) -> str:
-    """The placement's name. It is "custom" for a named kind if a rank has no stages, as these kinds
-    use all ranks."""
+    """The name of the placement in files.
+
+    It is "custom" if the placement does not use the highest ranks of the problem, unless the
+    placement has a name of its own: the named kinds use all ranks.
+    """
     placement = problem.placement
     whole = 1 + max(map(max, placement.table)) == problem.ranks
     return placement.name if whole or placement.own_name else PlacementKind.CUSTOM.value

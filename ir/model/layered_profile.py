@@ -1,4 +1,4 @@
-"""A profile by layers, which can be cut into stages."""
+"""A profile with times and sizes of each layer, which can be cut into stages."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ _SUMMED_WHERE_KNOWN = (
 class LayeredProfile:
     """Layers in forward order, each with its own times and sizes.
 
-    ``tied[i]``: layers i and i+1 are always in the same stage. ``cluster``: all other fields of the
-    profile; it has no stages, and its ``tied`` are groups of layers that share parameters.
+    ``tied[i]``: whether layers i and i+1 must be in the same stage. ``cluster``: all other fields
+    of the profile; it has no stages, and its ``tied`` lists the groups of layers, by index, that
+    share parameters.
     """
 
     layers: tuple[StageProfile, ...]
@@ -37,7 +38,7 @@ class LayeredProfile:
         return replace(self.cluster, stages=self.layers)
 
     def cut(self, starts: Sequence[int]) -> Profile:
-        """The profile of the stages that begin at the layers ``starts``, ascending from 0.
+        """The profile whose stages begin at the layers ``starts`` (indices, ascending from 0).
 
         Raises UnsupportedError if there are more than ``max_stages`` stages.
         """
@@ -47,7 +48,7 @@ class LayeredProfile:
         return replace(self.cluster, stages=stages, tied=self._tied_stages(starts))
 
     def _tied_stages(self, starts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """The groups of stages that share parameters when the layers are cut at ``starts``."""
+        """The groups of stages that share parameters if stages begin at the layers ``starts``."""
         stages_of = (
             {bisect_right(starts, layer) - 1 for layer in group} for group in self.cluster.tied
         )
@@ -55,10 +56,10 @@ class LayeredProfile:
 
 
 def joined(stages: Sequence[StageProfile]) -> StageProfile:
-    """Merge consecutive stages into one.
+    """Return the profile of one stage that consists of consecutive ``stages``.
 
-    Times and memory are summed; a sum with an unknown part is None. The size of the messages is
-    that of the last stage.
+    Times and memory are summed, for each microbatch if microbatches differ; a sum with an unknown
+    part is None. ``activation_bytes`` is that of the last stage.
     """
     number = max(len(stage.each) for stage in stages)
     if number:
@@ -90,9 +91,9 @@ def _spread(stages: Sequence[StageProfile]) -> float | None:
 
 
 def _at_once(stages: Sequence[StageProfile]) -> float | None:
-    """The sum of the stages' times of F and BW run at once; None if no stage has ``t_fb``.
+    """``t_fb`` of the joined stage: the sum over the stages; None if no stage has ``t_fb``.
 
-    Stages without ``t_fb`` run F and BW one after the other.
+    Stages without ``t_fb`` count as running F and BW one after the other.
     """
     if all(stage.t_fb is None for stage in stages):
         return None
@@ -100,10 +101,10 @@ def _at_once(stages: Sequence[StageProfile]) -> float | None:
 
 
 def _offloaded(stages: Sequence[StageProfile]) -> float | None:
-    """Bytes that are moved when all stages are offloaded, one way.
+    """``offload_bytes`` of the joined stage: the sum of the bytes that each stage copies one way.
 
-    None if a stage cannot be offloaded, or if no stage has ``offload_bytes``, since M_B - ``m_o``
-    applies then.
+    It is None if a stage cannot be offloaded, or if no stage has ``offload_bytes``: M_B - ``m_o``
+    of the joined stage then applies.
     """
     if all(s.offload_bytes is None for s in stages) or any(s.m_o is None for s in stages):
         return None

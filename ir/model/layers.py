@@ -1,4 +1,4 @@
-"""Layers, between which a model is cut: their kinds and names."""
+"""Layers: the parts between which a model can be cut into stages, with their kinds and names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from ..documents.validation import Expected
 
 
 class LayerKind(Enum):
-    """The kinds of layers that the layouts of other systems distinguish."""
+    """The kind of a layer, as distinguished in the pipeline layouts of other systems (Megatron-LM).
+
+    MTP is a multi-token prediction layer.
+    """
 
     EMBEDDING = "embedding"
     BLOCK = "block"
@@ -27,8 +30,8 @@ class LayerKind(Enum):
 class Layer(Struct):
     """A part of the model that is never cut.
 
-    ``modules``: the model's names of the modules that it consists of; empty for a loss that no
-    module computes. In files, it defaults to a single module with the layer's name.
+    ``modules``: the names, in the model, of the modules that the layer consists of; empty for a
+    loss that no module computes. In files, the default is a single module with the layer's name.
     """
 
     name: Name
@@ -38,7 +41,7 @@ class Layer(Struct):
     @classmethod
     def _before(cls, data: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         name = data.get("name")
-        is_name = isinstance(name, str) and name.isprintable()  # else, only the name is a fault
+        is_name = isinstance(name, str) and name.isprintable()  # else only the name is a fault
         return {"modules": [name] if is_name and name else []} | data
 
     def values(self) -> dict[str, Any]:

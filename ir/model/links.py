@@ -1,4 +1,4 @@
-"""Links between ranks: delays of messages and the wires that they occupy."""
+"""Links between ranks: the delays of messages, and the wires that messages occupy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from .ops import FloatArray
 class Link(Struct):
     """One link: latency in milliseconds, bandwidth in gigabytes (1e9 bytes) per second.
 
-    In files, the latency defaults to 0, for exceptions (:attr:`Links.pairs`) to that of the others.
+    In files, the latency defaults to 0, or, for the exceptions in :attr:`Links.pairs`, to the
+    latency of the default link.
     """
 
     latency: Cost
@@ -41,7 +42,7 @@ class Sharing(Enum):
 
     PAIRS: each ordered pair of ranks has its own wire. PORTS: each rank has one outgoing and one
     incoming wire. RING: ranks 0, 1, ..., P-1, 0 form a circle with one wire in each direction
-    between neighbours; a message takes the shorter direction (upwards if both are equally long) and
+    between neighbors; a message takes the shorter direction (upwards if both are equally long) and
     occupies all wires on its route.
     """
 
@@ -55,7 +56,7 @@ Groups: TypeAlias = tuple[tuple[Pair, ...], ...]
 
 
 def _most(info: ValidationInfo) -> int:
-    """The highest rank."""
+    """The highest rank that the file may name."""
     return (known(info, "ranks") or MOST_RANKS) - 1
 
 
@@ -96,14 +97,13 @@ _GROUPS = TypeAdapter(tuple[tuple[Annotated[Pair, PlainValidator(_pair)], ...], 
 
 @dataclass(frozen=True, slots=True)
 class Links(Struct):
-    """The ``default`` link between two ranks, and exceptions ``(a, b, link)``, valid in both
-    directions.
+    """The links between all ranks: ``default``, and ``pairs`` of ranks that have another link.
 
-    ``shared``: which messages share wires. If it is a tuple of groups of pairs, each group is one
-    wire that its pairs share, in addition to each pair's own wire. In a ring, ``default`` is the
-    hop between neighbours; a pair that is further apart and has no entry in ``pairs`` has the sum
-    of the latencies and the minimum of the bandwidths on its route. If a pair has two entries, the
-    first one counts.
+    An entry ``(a, b, link)`` of ``pairs`` applies in both directions; if a pair has two entries,
+    the first one counts. ``shared``: which messages share wires. If it is a tuple of groups of
+    pairs, each group is one wire that its pairs share, in addition to each pair's own wire. In a
+    ring, ``default`` is the link between neighbors; a pair that is further apart and has no entry
+    in ``pairs`` has the sum of the latencies and the minimum of the bandwidths on its route.
     """
 
     INLINE = "default"
@@ -114,17 +114,17 @@ class Links(Struct):
 
     def values(self) -> dict[str, Any]:
         groups = {"shared": list(self.shared)} if isinstance(self.shared, tuple) else {}
-        return Struct.values(self) | groups  # no groups differ from the default
+        return Struct.values(self) | groups  # an empty tuple is not the default
 
     def delays(self, size: float, ranks: int) -> FloatArray:
-        """Milliseconds to send ``size`` bytes from rank (row) to rank, shape (P, P), diagonal 0."""
+        """Milliseconds to send ``size`` bytes between ranks, (P, P), row: sender; diagonal 0."""
         latency, rate = self.matrices(ranks)
         result: FloatArray = latency + size / (rate * 1e6)
         np.fill_diagonal(result, 0.0)
         return result
 
     def matrices(self, ranks: int) -> tuple[FloatArray, FloatArray]:
-        """Latency (ms) and bandwidth (gigabytes per second), each (P, P), row: sender."""
+        """Two arrays, (P, P), row: sender: latency in ms, bandwidth in gigabytes per second."""
         latency = np.full((ranks, ranks), self.default.latency, dtype=np.float64)
         rate = np.full((ranks, ranks), self.default.gigabytes_per_second, dtype=np.float64)
         self._enter_pairs(latency, rate)
@@ -166,7 +166,7 @@ class Links(Struct):
 
 
 def _hops(source: int, target: int, ranks: int) -> Iterator[Pair]:
-    """The hops between neighbours on the shorter route round the ring."""
+    """Yield the (from rank, to rank) of each hop on the shorter route around the ring."""
     up = (target - source) % ranks
     step, number = (1, up) if 2 * up <= ranks else (-1, ranks - up)
     for i in range(number):
@@ -174,7 +174,7 @@ def _hops(source: int, target: int, ranks: int) -> Iterator[Pair]:
 
 
 def _go_round(latency: FloatArray, rate: FloatArray) -> None:
-    """Fill in latency and bandwidth, in place, of all pairs that are not neighbours on the ring."""
+    """Fill in, in place, latency and bandwidth of all pairs that are not neighbors on the ring."""
     ranks = len(latency)
     here = np.arange(ranks)
     hop_latency, hop_rate = latency[here, (here + 1) % ranks], rate[here, (here + 1) % ranks]
@@ -183,5 +183,5 @@ def _go_round(latency: FloatArray, rate: FloatArray) -> None:
         last, there = (here + far - 1) % ranks, (here + far) % ranks
         total, least = total + hop_latency[last], np.minimum(least, hop_rate[last])
         latency[here, there], rate[here, there] = total, least
-        if 2 * far < ranks:  # else the reverse pair is upwards, too, and set above
+        if 2 * far < ranks:  # else the reverse route is upwards, too, and was set above
             latency[there, here], rate[there, here] = total, least

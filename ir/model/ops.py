@@ -3,8 +3,8 @@
 An op is the work of one rank on one microbatch and one stage. As text, ``2F0`` is the forward of
 microbatch 0 on stage 2; the other kinds are written in the same way.
 
-The packed form, for arrays of thousands of ops, is one 64-bit integer: the kind in bits 0-2, the
-stage in bits 3-22, the microbatch above. Kernels decode it with shifts.
+The packed form, for arrays of thousands of ops, is one 64-bit integer per op: the kind in bits 0-2,
+the stage in bits 3-22, the microbatch in the bits from 23 on. Kernels decode it with shifts.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ MICROBATCH_SHIFT = 23
 KIND_MASK = (1 << STAGE_SHIFT) - 1
 STAGE_MASK = (1 << (MICROBATCH_SHIFT - STAGE_SHIFT)) - 1
 CLASS_MASK = (1 << MICROBATCH_SHIFT) - 1
-"""The bits of kind and stage."""
+"""Mask of the bits of a packed op that hold its kind and its stage."""
 
 
 class OpKind(IntEnum):
-    """F: forward. B: gradient of the stage's input. W: gradient of its weights. BW: both as one op.
+    """The kind of an op.
 
-    R recomputes the activations before B; O offloads them to the host, and L loads them back
-    (:mod:`..cost.remat`).
+    F: forward. B: gradient with respect to the stage's input. W: gradient with respect to the
+    stage's weights. BW: B and W as one op. R recomputes the stage's activations before B. O
+    offloads them to the host after F, and L loads them back before B (:mod:`..cost.remat`).
     """
 
     F = 0
@@ -45,12 +46,12 @@ class OpKind(IntEnum):
 
     @property
     def copies(self) -> bool:
-        """Whether the op copies between device and host, beside the rank's other ops."""
+        """Whether ops of this kind copy between device and host (O, L) while other ops run."""
         return self >= OpKind.O
 
 
 KINDS = tuple(OpKind)
-"""The kinds by number. Indexing it is five times as fast as calling ``OpKind``."""
+"""All kinds, indexed by their number. Indexing is five times as fast as calling ``OpKind``."""
 _TEXT = re.compile(r"(\d+)(F|BW|B|W|R|O|L)(\d+)")
 
 
@@ -67,7 +68,7 @@ class Op:
 
     @classmethod
     def parse(cls, text: str) -> Op:
-        """Parse an op. Raises ValueError if ``text`` is not an op."""
+        """The op whose text is ``text``, such as ``2F0``. Raises ValueError if it is not an op."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise ValueError(
@@ -89,46 +90,51 @@ class Op:
 
 
 def pack(ops: Iterable[Op]) -> IntArray:
-    """The packed form of ``ops``, shape (number of ops,)."""
+    """The packed form of ``ops``: 64-bit integers, shape (number of ops,)."""
     return np.fromiter((op.packed for op in ops), dtype=np.int64)
 
 
 def pack_all(kind: OpKind, stages: int | IntArray, microbatches: IntArray) -> IntArray:
-    """The packed ops of one kind for ``microbatches``, (N,), on ``stages``, one number or (N,)."""
+    """N packed ops of one kind, shape (N,): op i is for ``microbatches[i]`` on ``stages[i]``.
+
+    ``stages`` can also be a single number, for all ops on the same stage.
+    """
     packed: IntArray = microbatches << MICROBATCH_SHIFT | stages << STAGE_SHIFT | int(kind)
     return packed
 
 
 def unpack(packed: IntArray) -> list[Op]:
-    """The inverse of :func:`pack`."""
+    """The :class:`Op` objects of packed ops; the inverse of :func:`pack`."""
     return [Op.unpack(value) for value in packed.tolist()]
 
 
 def fields_of(packed: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Kind, stage and microbatch of each packed op, each of the shape of ``packed``."""
+    """Three arrays with the shape of ``packed``: kind, stage and microbatch of each packed op."""
     return packed & KIND_MASK, packed >> STAGE_SHIFT & STAGE_MASK, packed >> MICROBATCH_SHIFT
 
 
 def offsets_of(order: Sequence[IntArray]) -> IntArray:
-    """The start of each rank's ops in the concatenation of all ranks' ops, then its length,
-    (P + 1,)."""
+    """The start of each rank's ops in the concatenation of all ranks' ops, shape (P + 1,).
+
+    ``order``: the ops of each rank. The last entry is the number of all ops.
+    """
     return np.cumsum([0, *map(len, order)]).astype(np.int64)
 
 
 def format_order(ops: Iterable[Op]) -> str:
-    """One rank's ops as text: ``0F0 0F1 0B0 0W0``."""
+    """The ops as text, separated by spaces, such as ``0F0 0F1 0B0 0W0``."""
     return " ".join(map(str, ops))
 
 
 def parse_order(text: str) -> list[Op]:
-    """The inverse of :func:`format_order`."""
+    """The inverse of :func:`format_order`. Raises ValueError if a word is not an op."""
     return [Op.parse(word) for word in text.split()]
 
 
 def split_backwards(row: IntArray) -> IntArray:
-    """A copy of the packed ``row`` in which each BW is replaced by B, then W.
+    """A copy of ``row``, one rank's packed ops, in which each BW is replaced by B, then W.
 
-    The gradient of the stage's input is then available earlier.
+    The previous stage then gets its gradient at the end of B, earlier than at the end of BW.
     """
     kinds = row & KIND_MASK
     fused = kinds == OpKind.BW

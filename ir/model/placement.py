@@ -1,4 +1,4 @@
-"""Placements: which rank runs each stage and microbatch, and which tensors ranks send for it."""
+"""Placements: the rank of each (stage, microbatch), and which tensors ranks therefore send."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from .ops import IntArray
 
 
 class Passing(Enum):
-    """The tensors that ranks send to each other; it follows from the placement."""
+    """The tensors that ranks send to each other, which follow from the placement.
+
+    ACTIVATIONS: all microbatches of a stage are on one rank, and activations and their gradients
+    are sent. WEIGHTS: all stages of a microbatch are on one rank, and weights and their gradients
+    are sent. MIXED: the rank depends on both; activations are sent, weights can be sent.
+    """
 
     ACTIVATIONS = "activations"
     WEIGHTS = "weights"
@@ -36,10 +41,11 @@ class PlacementKind(Enum):
 class Placement:
     """The rank that runs the ops of each (stage, microbatch).
 
-    ``table[s][j]``: the rank of stage s, microbatch j. Columns repeat: with one column, all
-    microbatches of a stage are on one rank. A single row applies to all stages. ``size``: stages
-    per rank, or waves, for kinds that have such a number. Placements are equal if their tables and
-    passing are equal, whatever their names.
+    ``table[s][j]``: the rank of microbatch j on stage s. Columns repeat: with c columns,
+    microbatch j has column j mod c. A single row applies to all stages. ``size``: the number in the
+    name, stages per rank (``interleaved``) or waves (``wave``), None for other kinds.
+    ``own_name``: a name that replaces the kind's. Placements are equal if their tables and passing
+    are equal, whatever their names.
     """
 
     passing: Passing
@@ -50,7 +56,7 @@ class Placement:
 
     @property
     def name(self) -> str:
-        """The name as on the command line, such as ``interleaved:2``."""
+        """The placement's name on the command line, such as ``interleaved:2``."""
         kind = self.kind.value
         return self.own_name or (kind if self.size is None else f"{kind}:{self.size}")
 
@@ -70,10 +76,10 @@ class Placement:
     def of_ops(
         cls, passing: Passing, ranks: int, owner: IntArray, name: str | None = None
     ) -> Placement:
-        """A placement of stage s of microbatch j on rank ``owner[s, j]``.
+        """A placement of stage s of microbatch j on rank ``owner[s, j]``; ``owner``: (S, M).
 
-        If a placement with its own constructor has this table, that one is returned; with a
-        ``name`` only if it has this name. Otherwise the kind is CUSTOM.
+        If a placement with its own constructor has the same table (and, if ``name`` is given, the
+        same name), that placement is returned. Otherwise, the placement's kind is CUSTOM.
         """
         if passing is not Passing.MIXED:
             owner = owner[:1] if passing is Passing.WEIGHTS else owner[:, :1]
@@ -85,44 +91,47 @@ class Placement:
 
     @classmethod
     def linear(cls, ranks: int) -> Placement:
-        """Stage s on rank s."""
+        """The placement of stage s on rank s."""
         return replace(cls.interleaved(ranks, 1), kind=PlacementKind.LINEAR, size=None)
 
     @classmethod
     def interleaved(cls, ranks: int, chunks: int) -> Placement:
-        """Stage s on rank s mod P, ``chunks`` stages per rank."""
+        """The placement of stage s on rank s mod P, with ``chunks`` stages per rank."""
         table = tuple((rank,) for rank in range(ranks)) * chunks
         return cls(Passing.ACTIVATIONS, table, PlacementKind.INTERLEAVED, chunks)
 
     @classmethod
     def v(cls, ranks: int) -> Placement:
-        """Two stages per rank: 0..P-1 from rank 0 up to P-1, P..2P-1 back to rank 0."""
+        """The placement of stages 0..P-1 on ranks 0..P-1, and of stages P..2P-1 on ranks P-1..0."""
         return replace(cls.wave(ranks, 1), kind=PlacementKind.V, size=None)
 
     @classmethod
     def wave(cls, ranks: int, waves: int) -> Placement:
-        """Stages from rank 0 to P-1 and back, ``waves`` times: 2 ``waves`` stages per rank."""
+        """The placement of consecutive stages on ranks 0..P-1, then P-1..0, ``waves`` times.
+
+        Each rank has 2 ``waves`` stages.
+        """
         down = tuple((rank,) for rank in range(ranks))
         table = (*down, *reversed(down)) * waves
         return cls(Passing.ACTIVATIONS, table, PlacementKind.WAVE, waves)
 
     @classmethod
     def round_robin(cls, ranks: int) -> Placement:
-        """Microbatch j on rank j mod P; weights are sent."""
+        """The placement of all stages of microbatch j on rank j mod P; weights are sent."""
         return cls(Passing.WEIGHTS, (tuple(range(ranks)),), PlacementKind.ROUND_ROBIN)
 
     @classmethod
     def bidirectional(cls, ranks: int) -> Placement:
-        """Stage s on rank s for even microbatches, on rank P-1-s for odd ones.
+        """The placement of stage s on rank s for even microbatches, on rank P-1-s for odd ones.
 
-        Each stage has two copies of its weights. Activations are sent in both directions.
+        Each of the P stages has two copies of its weights. Activations are sent in both directions.
         """
         table = tuple((rank, ranks - 1 - rank) for rank in range(ranks))
         return cls(Passing.MIXED, table, PlacementKind.BIDIRECTIONAL)
 
     @cached_property
     def owners(self) -> tuple[int, ...]:
-        """The rank of each stage, (S,); only for placements that send activations."""
+        """The rank of each stage, (S,); only for placements whose passing is ACTIVATIONS."""
         return tuple(row[0] for row in self.table)
 
     def matrix(self, stages: int, microbatches: int) -> IntArray:
@@ -132,12 +141,15 @@ class Placement:
         return np.array(np.broadcast_to(columns, (stages, microbatches)))
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
-        """The stages that ``rank`` runs for some microbatch; not defined if weights are sent."""
+        """The stages that ``rank`` runs for at least one microbatch, ascending.
+
+        It is not defined if passing is WEIGHTS, where all ranks with microbatches run all stages.
+        """
         return tuple(s for s, ranks in enumerate(self.table) if rank in ranks)
 
 
 def _known(passing: Passing, ranks: int, stages: int) -> Iterator[Placement]:
-    """The placements with their own constructor for these numbers of ranks and stages."""
+    """All placements of these numbers of ranks and stages that have their own constructor."""
     chunks, rest = divmod(stages, ranks)
     if passing is Passing.WEIGHTS:
         yield Placement.round_robin(ranks)

@@ -1,4 +1,4 @@
-"""The problem: a profile with microbatches, placement, memory limits and objective."""
+"""The problem: a profile, a number of microbatches, a placement, memory limits, an objective."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .profile import Profile
 
 
 class Objective(StrEnum):
-    """The cost to minimize: period (no barrier at the optimizer step) or makespan (with one)."""
+    """The cost to minimize: the period (no barrier at optimizer steps) or makespan (a barrier)."""
 
     PERIOD = "period"
     MAKESPAN = "makespan"
@@ -21,10 +21,11 @@ class Objective(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A scheduling problem; its valid schedules keep the placement and the memory limit.
+    """A scheduling problem; its valid schedules respect the placement and the memory limits.
 
-    ``memory_limit``: one number per rank; ``math.inf`` is unlimited. Raises InputError if the
-    profile has times for another number of microbatches.
+    ``microbatches``: their number, M. ``memory_limit``: the activation memory that each rank may
+    hold, (P,), in the profile's unit; ``math.inf`` is unlimited. ``objective``: the cost to
+    minimize. Raises InputError if the profile has one time per microbatch, but not M of them.
     """
 
     profile: Profile
@@ -49,7 +50,10 @@ class Problem:
         memory_limit: float | None = None,
         objective: Objective = Objective.PERIOD,
     ) -> Problem:
-        """One stage per rank; ``memory_limit`` defaults to that of the profile."""
+        """The problem with one stage per rank (stage s on rank s).
+
+        ``memory_limit``: the limit of every rank; by default, the limits of the profile apply.
+        """
         return cls(
             profile,
             microbatches,
@@ -75,5 +79,5 @@ class Problem:
 
     @property
     def limited(self) -> bool:
-        """Whether any rank has a memory limit."""
+        """Whether at least one rank has a finite memory limit."""
         return any(math.isfinite(limit) for limit in self.memory_limit)

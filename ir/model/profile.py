@@ -1,6 +1,6 @@
 """The profile: times and sizes of a model's stages, and the links between ranks.
 
-Times are milliseconds, memory is bytes; any consistent unit works.
+Times are in milliseconds. Memory is in bytes, or in any other unit that is used throughout.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ PROFILE = "pipeloom.profile"
 
 @dataclass(frozen=True, slots=True)
 class DataParallel(Struct):
-    """Data parallelism: ``size`` replicas of the pipeline; ``link`` joins ranks of the same number.
+    """Data parallelism: ``size`` replicas of the pipeline.
 
-    ``exposed``: the averaging time that ops do not hide, as a multiple of one all-reduce of the
-    gradients over the link; above 1 if they are averaged several times.
+    ``link`` connects the ranks with the same number in all replicas. ``exposed``: the factor by
+    which the time of an all-reduce is multiplied: below 1 if ops hide a part of the averaging,
+    above 1 if gradients are averaged several times.
     """
 
     INLINE = "link"
@@ -62,7 +63,7 @@ class DataParallel(Struct):
     exposed: Cost = 1.0
 
     def time(self, gradient: float) -> float:
-        """The exposed part, in milliseconds, of a ring all-reduce of ``gradient`` bytes.
+        """``exposed`` times the duration, in ms, of a ring all-reduce of ``gradient`` bytes.
 
         See :mod:`..cost.gradient_averaging`.
         """
@@ -70,7 +71,7 @@ class DataParallel(Struct):
 
 
 def _delays(value: Any, info: ValidationInfo) -> Any:
-    """One delay, or a matrix with the delays from rank (row) to rank."""
+    """Validate ``t_comm``: one delay, or a P x P matrix of delays, where the row is the sender."""
     if value is None:
         return None
     ranks, is_matrix = known(info, "ranks"), isinstance(value, list | tuple)
@@ -106,13 +107,16 @@ class Profile(Struct):
 
     - ``stages``: a single entry is repeated ``shared_by`` times, by default once per rank. After
       construction ``stages`` is complete and ``shared_by`` is 1.
-    - ``t_comm``: one delay between any two ranks, or a matrix (row: sender).
+    - ``t_comm``: one delay in ms between any two ranks, or a P x P matrix (row: sender).
+    - ``links``: latencies, bandwidths and wires; None if they are not modeled.
     - ``memory_limit``: limit of activations, one number per rank; None is unlimited.
     - ``device_memory``: limit of all memory of the device, one number per rank; None is unlimited.
-    - ``host_link``: each rank's own link to the host, equally fast in both directions at once.
+    - ``host_link``: each rank's own link to the host, which has this speed in both directions at
+      the same time.
     - ``tied``: groups of stages, each ascending, that share parameters.
     - ``micro_batch``: sequences per measured microbatch, if known.
-    - ``microbatches``: the number of microbatches, if the profile has a number for each of them.
+    - ``microbatches``: the number of microbatches, if a field of a stage has a value for each of
+      them, otherwise None.
     - ``max_stages``: the largest number of stages that the model can be cut into, if known.
     - ``barrier``: whether all ranks wait for each other before each optimizer step.
     """
@@ -161,7 +165,7 @@ class Profile(Struct):
         return data
 
     def _after(self, info: ValidationInfo) -> Profile:
-        """Check the keys that depend on the number of stages."""
+        """Check what depends on the number of stages; return the profile with ties and spread."""
         number = self.num_stages
         if self.max_stages is not None and self.max_stages < number:
             words = f"at least {number}, the number of stages"
@@ -176,9 +180,10 @@ class Profile(Struct):
     def _of(
         self, stages: Sequence[StageProfile], places: dict[Any, int], one: str, info: ValidationInfo
     ) -> Profile:
-        """The profile of these stages or layers, with the ties and the spread of the file.
+        """The profile with ``stages`` (stages or layers), and with the file's ties and spread.
 
-        ``places``: the place of each number or name in ``tied``. ``one``: ``stage`` or ``layer``.
+        ``places``: the index of the stage or layer for each number or name that ``tied`` may have.
+        ``one``: what ``stages`` are called in messages, ``stage`` or ``layer``.
         """
         context, number = info.context or {}, len(stages)
         what = "names of layers" if one == "layer" else f"stages of 0..{number - 1}"
@@ -200,7 +205,7 @@ class Profile(Struct):
 
     def values(self) -> dict[str, Any]:
         stages: list[Any] = list(self.stages)
-        if self.microbatches is not None and not self.unlike:  # the file needs M
+        if self.microbatches is not None and not self.unlike:  # else M would not be in the file
             figures = stages[0].values()
             stages[0] = figures | {"t_f": [figures["t_f"]] * self.microbatches}
         return Struct.values(self) | {
@@ -223,20 +228,22 @@ class Profile(Struct):
 
     @property
     def unlike(self) -> bool:
-        """Whether microbatches differ in any stage."""
+        """Whether microbatches differ in the times or sizes of any stage."""
         return any(stage.each for stage in self.stages)
 
     def offload_time(self, stage: int, microbatch: int = 0) -> float | None:
-        """Milliseconds to copy the stage's activations to the host, or back; None if it cannot
-        offload."""
+        """Milliseconds to copy a microbatch's activations of ``stage`` to the host, or back.
+
+        It is None if the stage cannot be offloaded.
+        """
         of = self.stages[stage].at(microbatch)
         return None if self.host_link is None or of.m_o is None else self.host_link.delay(of.moved)
 
     def delays(self, size: float | None) -> FloatArray:
-        """Delay in ms of a message of ``size`` bytes from rank (row) to rank, (P, P), diagonal 0.
+        """Delays in ms of a message of ``size`` bytes between ranks, (P, P), diagonal 0.
 
-        ``t_comm`` if it is given, otherwise from ``links`` (an unknown size counts as 0), otherwise
-        0.
+        The row is the sender. The delays are ``t_comm`` if it is given; otherwise they follow from
+        ``links``, where a ``size`` of None (unknown) counts as 0; without either, they are 0.
         """
         if self.t_comm is None:
             return self.link_delays(size or 0.0)
@@ -247,13 +254,16 @@ class Profile(Struct):
         return matrix
 
     def link_delays(self, size: float) -> FloatArray:
-        """Delay in ms of ``size`` bytes over ``links``, shape (P, P); 0 without links."""
+        """Delays in ms of ``size`` bytes over ``links``, (P, P), row: sender; 0 without links."""
         if self.links is None:
             return np.zeros((self.ranks, self.ranks))
         return self.links.delays(size, self.ranks)
 
     def wires(self, messages: Sequence[Pair]) -> list[tuple[str, ...]]:
-        """The wires, by name, that a message between each (source rank, target rank) occupies."""
+        """For each (source rank, target rank), the names of the wires that its message occupies.
+
+        They are empty tuples without links.
+        """
         links = self.links
         if links is None:
             return [()] * len(messages)
@@ -261,7 +271,11 @@ class Profile(Struct):
         return [wires(*pair) for pair in messages]
 
     def wire_shares(self, messages: Sequence[Pair]) -> list[tuple[float, ...]]:
-        """For each (source, target), the fraction of its time that a message occupies each wire."""
+        """For each (source rank, target rank), the :meth:`.links.Links.shares` of its message.
+
+        These are the fractions of the message's duration for which it occupies each of its
+        :meth:`wires`, in the same order.
+        """
         links = self.links
         if links is None:
             return [()] * len(messages)
@@ -276,9 +290,9 @@ class Profile(Struct):
         """The profile with each stage cut evenly into ``chunks`` consecutive stages.
 
         Times and memory are divided. Message sizes, ``m_r`` and ``m_o`` are not (the latter two are
-        at most the chunk's M_B). The last stage has no output: its chunks send each other as much
-        as the stage receives. All chunks of tied stages are tied, as it is unknown which of them
-        share parameters.
+        at most the chunk's M_B). The size of the last stage's output is not used: its chunks send
+        each other as many bytes as the last stage receives. All chunks of tied stages are tied, as
+        it is unknown which of them share parameters.
 
         Raises ValueError if ``chunks`` is below 1, and UnsupportedError if there would be more than
         ``max_stages`` stages.
@@ -297,7 +311,10 @@ class Profile(Struct):
         return replace(self, stages=stages, tied=tied)
 
     def check_stages(self, number: int, where: str = "") -> None:
-        """Raise UnsupportedError if ``number`` exceeds ``max_stages``; ``where`` names the file."""
+        """Raise UnsupportedError if ``number``, the number of stages, exceeds ``max_stages``.
+
+        ``where``: the name of the profile's file, for the message.
+        """
         if self.max_stages is not None and number > self.max_stages:
             file = f"{where}: " if where else ""
             raise UnsupportedError(
@@ -307,14 +324,15 @@ class Profile(Struct):
 
     @property
     def pairs_known(self) -> bool:
-        """Whether every stage has a time for F and BW run at once."""
+        """Whether every stage has ``t_fb``, the time of an F and a BW that run as a pair."""
         return all(stage.t_fb is not None for stage in self.stages)
 
     def pair_time(self, forward: int, backward: int, first: int = 0, second: int = 0) -> float:
-        """Time of the F of stage ``forward`` and the BW of stage ``backward`` run at once.
+        """Time in ms of a pair: the F of stage ``forward`` and the BW of stage ``backward``.
 
-        ``first`` and ``second`` are the microbatches of the F and of the BW. The pair saves the
-        smaller of the two stages' savings, and takes no less time than either op by itself.
+        ``first`` and ``second`` are the microbatches of the F and of the BW. The pair takes the sum
+        of its ops' times minus the smaller of the two stages' :attr:`StageProfile.saving`, but no
+        less time than either op by itself.
         """
         f, b = self.stages[forward].at(first), self.stages[backward].at(second)
         least = max(f.t_f, b.fused)

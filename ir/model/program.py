@@ -9,15 +9,17 @@
     wait send x2.0            block until it has left (its receive must have been posted)
     free x1.0                 its buffer may be reused
     reduce 0 7                sum the gradients of the parameters that these stages share
-    relay sums from 0 to 2    add this rank's part of the norm to rank 0's sum, and pass it on
     average 1                 start averaging the stage's gradient over the pipeline's replicas;
                               does not block, but the stage's step waits for it
+    relay sums from 0 to 2    receive from rank 0 the sum of squares for the gradient norm over the
+                              ranks so far, add this rank's own, and send the result to rank 2
     step 1                    the optimizer step of a stage that this rank owns
-    relay verdict from 2 to 0 in the next iteration: whether that step was right, by the sum of
-                              all ranks
+    relay verdict from 2 to 0 in the next iteration: receive the sum over all ranks from rank 2,
+                              and send it to rank 0; it shows whether the step was right
 
-The messages from one rank to another form a channel. They are received in the order in which they
-are sent.
+The relays exist only with post-validation (optimizer steps before the gradient norm is known). The
+messages from one rank to another form a channel. They are received in the order in which they are
+sent.
 """
 
 from __future__ import annotations
@@ -46,8 +48,10 @@ class TensorKind(Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Tensor:
-    """A tensor that is sent; ``index`` is the microbatch, or for weights and gradients the
-    transfer."""
+    """A tensor that is sent; as text, ``x2.0``.
+
+    ``index``: the microbatch; for weights and their gradients, the index of the transfer.
+    """
 
     kind: TensorKind
     stage: int
@@ -133,7 +137,12 @@ class Step:
 
 
 class RelayKind(Enum):
-    """The numbers of a norm relay: partial ``SUMS`` in one direction, the ``VERDICT`` back."""
+    """The content of a relay, which computes the gradient norm over all ranks (post-validation).
+
+    SUMS: the sum of squares of the ranks so far, sent along a chain of all ranks that step.
+    VERDICT: the sum over all ranks, sent back along the chain; from it, each rank knows whether its
+    step was right.
+    """
 
     SUMS = "sums"
     VERDICT = "verdict"
@@ -141,9 +150,9 @@ class RelayKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """Wait for numbers from ``source`` (None on the first rank), then send them to ``target``.
+    """Wait for a sum from ``source``, then send it to ``target`` (SUMS: with the own part added).
 
-    ``target`` is None on the last rank.
+    ``source`` is None on the rank where the relay begins, and ``target`` on the rank where it ends.
     """
 
     kind: RelayKind
@@ -165,8 +174,9 @@ Instruction: TypeAlias = (
 class Buffer:
     """A buffer for received tensors of one kind.
 
-    For activations and their gradients: those of ``stage``, which all have one shape. For weights
-    and their gradients: those of any stage; ``stage`` is the largest of them.
+    A buffer for activations or their gradients is used only for those of ``stage``, which all have
+    the same shape. A buffer for weights or their gradients is used for several stages, of which
+    ``stage`` has the largest weights.
     """
 
     kind: TensorKind

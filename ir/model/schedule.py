@@ -2,7 +2,8 @@
 
 If the optimizer steps after each microbatch, ranks keep several versions of the weights. A
 microbatch's B uses the weights that its F used, which are kept until then (weight stashing,
-PipeDream, 2019). Its gradient is then added to newer weights than it was computed with.
+PipeDream, 2019). The gradient is then applied to newer weights than those that it was computed
+with.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Made = TypeVar("Made")
 
 
 OPTIMIZED = "optimized"
-"""The family of a schedule that no published family has made."""
+"""The value of :attr:`Report.family` for a schedule that no published family has created."""
 
 
 _FORMER_KEYS = {"bound_name": "bound", "step": "iteration_time"}
@@ -42,7 +43,7 @@ _FORMER_METHODS = (  # before 0.2.0 there was no ``method``; these were families
 
 
 class Status(StrEnum):
-    """``OPTIMAL`` if cost and lower bound are equal to within 1e-6 relative, else ``FEASIBLE``."""
+    """``OPTIMAL`` if the gap between cost and lower bound is at most 1e-6, else ``FEASIBLE``."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -56,7 +57,7 @@ class Updates(Enum):
 
 
 class TransferKind(StrEnum):
-    """The content of a transfer in a weight-passing schedule."""
+    """The content of a transfer: a stage's weights, or their (partial) gradient."""
 
     WEIGHT = "weight"
     GRADIENT = "gradient"
@@ -66,16 +67,17 @@ class TransferKind(StrEnum):
 class Transfer(Struct):
     """A message with a copy of a stage's weights, or with their gradient.
 
-    The sender can still use weights that it has sent. A gradient leaves with everything that was
-    added to it; what the sender adds later leaves with the next gradient. ``copy`` distinguishes
-    copies of one tensor that are in use at the same time; the transfers of a copy are listed in the
-    order in which they happen.
+    After the transfer, the sender can still use weights that it has sent. A gradient is the sum of
+    all that was added to it before it was sent; what the sender computes later is added to the next
+    gradient of the stage that it sends. ``copy`` distinguishes copies of one tensor that are in use
+    at the same time; the transfers of a copy are listed in the order in which they happen.
 
     The transfer starts when the previous transfer of its copy has ended, the first ``after`` ops of
-    rank ``source`` are done, and the first ``room`` ops of rank ``target`` are done (there is a
-    buffer from then on). ``before``: the position in ``target``'s order of the first op that needs
-    it, or the number of its ops if none does. ``blocks``: the position in ``source``'s order of the
-    first op that waits for the end of the transfer, or None.
+    rank ``source`` are done, and the first ``room`` ops of rank ``target`` are done (from then on,
+    ``target`` has a buffer for the tensor). ``before``: the position in ``target``'s order of the
+    first op that needs the tensor, or the number of ``target``'s ops if none needs it. ``blocks``:
+    the position in ``source``'s order of the first op that waits until the transfer has ended; None
+    if no op does.
     """
 
     kind: Annotated[TransferKind, Field(alias="tensor")]
@@ -103,7 +105,7 @@ class Transfer(Struct):
 class Transfers(tuple[Transfer, ...]):
     """The transfers of a schedule, with a cache of values derived from them (:func:`once`).
 
-    Schedules that differ only in their times share one object.
+    Schedules that differ only in their times share one object, and thus the cache.
     """
 
     def __reduce__(self) -> tuple[type[Transfers], tuple[tuple[Transfer, ...]]]:
@@ -111,7 +113,7 @@ class Transfers(tuple[Transfer, ...]):
 
 
 def once(transfers: Sequence[Transfer], make: Callable[[Sequence[Transfer]], Made]) -> Made:
-    """``make(transfers)``, computed once if ``transfers`` is a :class:`Transfers`."""
+    """Return ``make(transfers)``; if ``transfers`` is a :class:`Transfers`, it is computed once."""
     if not isinstance(transfers, Transfers):
         return make(transfers)
     known: dict[Any, Any] = vars(transfers)  # by function: names are not unique
@@ -134,10 +136,11 @@ class Averaged(Struct):
 class Timing:
     """Start and end of each op, in ms: ``start[r][i]`` and ``end[r][i]`` are for rank r's i-th op.
 
-    ``peak_memory``: the largest sum of M_B and M_W that each rank holds, (P,). ``transfers``: start
-    and end of each transfer, (T, 2). ``beside``: the positions of O and L ops, which do not occupy
-    the rank, in each rank's order; empty if there are none. ``averages``: the averages of each
-    rank, in order; empty without replicas.
+    ``peak_memory``: the largest sum of M_B's and M_W's that each rank holds at a time, (P,).
+    ``transfers``: start and end of each of the T transfers, in ms, (T, 2). ``beside``: for each
+    rank, the positions in its order of O and L ops, which do not occupy the rank; an empty tuple if
+    no rank has any. ``averages``: for each rank, the intervals in which it averages gradients over
+    the replicas, in order; an empty tuple without replicas.
     """
 
     start: tuple[FloatArray, ...]
@@ -149,12 +152,12 @@ class Timing:
 
     @property
     def took(self) -> tuple[FloatArray, ...]:
-        """Duration of each op, in ms, one array per rank."""
+        """The duration of each op, in ms: one array per rank, in the rank's order."""
         return tuple(end - start for start, end in zip(self.start, self.end, strict=True))
 
     @property
     def spans(self) -> tuple[float, ...]:
-        """Time from the start of each rank's first op to the end of its last, in ms, (P,)."""
+        """Time from the start of each rank's first op to the end of its last op, in ms, (P,)."""
         return tuple(
             float(end[-1] - start[0]) if len(start) else 0.0
             for start, end in zip(self.start, self.end, strict=True)
@@ -180,8 +183,10 @@ class Timing:
 
     @property
     def work(self) -> float:
-        """The sum of the durations, in ms, of all ops that occupy a rank; overlapping ops count
-        once."""
+        """The sum over all ranks, in ms, of the time in which ops occupy the rank.
+
+        O and L do not occupy it. While two ops of a pair overlap, the time counts once.
+        """
         beside = self.beside or ((),) * len(self.start)
         rows = zip(self.start, self.end, beside, strict=True)
         return float(sum(_busy(np.delete(a, at), np.delete(b, at)) for a, b, at in rows))
@@ -192,8 +197,9 @@ class Timing:
     def iteration_time(self, objective: Objective) -> float:
         """Milliseconds of a single iteration, until all gradients are averaged over the replicas.
 
-        It is measured like the objective: per rank (period) or over all ranks (makespan). Without
-        replicas it equals :meth:`cost`. For iterations that follow each other and share wires, see
+        It is defined like the objective: the largest span of a rank (period), or from the first
+        start to the last end on any rank (makespan). Without replicas it equals :meth:`cost`. For
+        consecutive iterations, in which messages contend for wires, see
         :func:`pipeloom.ir.cost.steady_state.steady_state.step_time`.
         """
         if objective is Objective.PERIOD:
@@ -203,23 +209,26 @@ class Timing:
         return max([first + self.makespan, *last]) - first
 
     def exposed(self, objective: Objective) -> float:
-        """Milliseconds that gradient averaging adds to the cost; ops hide the rest."""
+        """Milliseconds that gradient averaging adds to the cost; the rest overlaps with ops."""
         return self.iteration_time(objective) - self.cost(objective)
 
     def bubble_rate(self, objective: Objective) -> float:
-        """``1 - work / (P * cost)``; 0 if the cost is 0."""
+        """The idle share of the ranks' time, ``1 - work / (P * cost)``; 0 if the cost is 0."""
         total = len(self.start) * self.cost(objective)
         return 1.0 - self.work / total if total > 0 else 0.0
 
 
 def _busy(start: FloatArray, end: FloatArray) -> float:
-    """Busy time of a rank; each op starts after the previous one ends, or together with it."""
+    """The time in ms in which at least one op of a rank runs; ``start``, ``end``: of its ops.
+
+    Each op must start when the previous op has ended, or together with the previous op.
+    """
     alone = np.maximum(start, np.concatenate([start[:1], end[:-1]]))
     return float(np.sum(np.maximum(end - alone, 0.0)))
 
 
 def gap_between(cost: float, bound: float) -> float:
-    """``(cost - bound) / cost``, at least 0; 0 if the cost is 0."""
+    """The relative gap ``(cost - bound) / cost``, but not below 0; 0 if the cost is 0."""
     return max(0.0, (cost - bound) / cost) if cost > 0 else 0.0
 
 
@@ -228,8 +237,10 @@ class Report(Struct):
     """How a schedule was found, and its proven quality; unknown values are None.
 
     ``family``: the published family of the schedule, or :data:`OPTIMIZED`. ``method``: the method
-    that found the order. ``bound``: the argument that proves ``lower_bound`` (ms). The other values
-    follow from the times (:class:`Timing`); they are only set in files.
+    that found the order. ``solver``, ``solve_seconds``, ``seed``: the solver that was used, its
+    time, and the seed of the search. ``bound``: the name of the argument that proves
+    ``lower_bound`` (ms). The fields from ``period`` on follow from the times (:class:`Timing`);
+    they are only set in files.
     """
 
     objective: Objective
@@ -250,7 +261,7 @@ class Report(Struct):
 
     @classmethod
     def _before(cls, data: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        """Replace the names of older files."""
+        """Replace keys and names of bounds that older files use by the current ones."""
         found = {"objective": "period", "family": ""} | {
             _FORMER_KEYS.get(key, key): value for key, value in data.items() if value is not None
         }
@@ -276,11 +287,12 @@ def _known(value: _Known | None, what: str) -> _Known:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Schedule:
-    """The order of packed ops on each rank; ``timing`` is None until simulated or measured.
+    """The order of ops on each rank (packed), and the transfers of weights and gradients.
 
-    ``pairs``: for each rank, the positions in its order of F ops that run at once with the BW after
-    them (:mod:`..cost.overlap`); empty if there are none. ``updates``: if the optimizer steps after
-    each microbatch, gradients are stale (:func:`staleness`).
+    ``timing`` is None until the schedule is simulated or measured. ``pairs``: for each rank, the
+    positions in its order of the F's that run at the same time as the BW that follows them
+    (:mod:`..cost.overlap`); an empty tuple if there are no pairs. ``updates``: when the optimizer
+    steps; if it steps after each microbatch, gradients are stale (:func:`staleness`).
     """
 
     problem: Problem
@@ -299,9 +311,9 @@ class Schedule:
     def of(
         cls, problem: Problem, order: Sequence[Iterable[Op] | IntArray], family: str
     ) -> Schedule:
-        """A schedule from each rank's ops (:class:`Op` objects or packed), without a timing.
+        """Return the schedule with these ops on each rank, :class:`Op` objects or packed.
 
-        The report has ``family`` also as the method.
+        It has no timing, and its report has ``family`` both as the family and as the method.
         """
         return cls(
             problem,
@@ -326,11 +338,11 @@ class Schedule:
         return _known(self.report, "report")
 
     def ops(self, rank: int) -> list[Op]:
-        """The ops of a rank, in order."""
+        """The ops of ``rank`` as :class:`Op` objects, in order."""
         return unpack(self.order[rank])
 
     def op_times(self) -> Iterator[tuple[Op, float]]:
-        """Each op with its duration in ms. Raises ValueError without a timing."""
+        """Yield each op of all ranks and its duration in ms. Raises ValueError without a timing."""
         for row, took in zip(self.order, self.known_timing.took, strict=True):
             yield from zip(unpack(row), took.tolist(), strict=True)
 
@@ -346,7 +358,11 @@ class Schedule:
 
 
 def staleness(schedule: Schedule) -> tuple[int, ...]:
-    """For each stage, the most updates by which a gradient lags behind the weights, (S,)."""
+    """The staleness of each stage, (S,), as a number of optimizer steps.
+
+    It is the largest number of steps of the stage between a microbatch's F and the step that
+    applies the microbatch's gradient; 0 if the optimizer steps once per iteration.
+    """
     return tuple(
         max((now - used for used, now, _ in _uses(schedule, stage)), default=0)
         for stage in range(schedule.problem.stages)
@@ -354,7 +370,7 @@ def staleness(schedule: Schedule) -> tuple[int, ...]:
 
 
 def versions(schedule: Schedule) -> tuple[int, ...]:
-    """For each stage, the most versions of its weights that are kept at the same time, (S,)."""
+    """For each stage, the maximum number of versions of its weights kept at a time, (S,)."""
     return tuple(
         max((kept for _, _, kept in _uses(schedule, stage)), default=1)
         for stage in range(schedule.problem.stages)
@@ -364,7 +380,8 @@ def versions(schedule: Schedule) -> tuple[int, ...]:
 def refuse_where_stale(schedule: Schedule, **options: object) -> None:
     """Raise InputError if any of ``options`` is set and the optimizer steps after each microbatch.
 
-    These options need the gradients of all microbatches before the first step.
+    ``options``: values by name, of options that need the gradients of all microbatches before the
+    first step.
     """
     if schedule.updates is Updates.ITERATION:
         return
@@ -376,10 +393,12 @@ def refuse_where_stale(schedule: Schedule, **options: object) -> None:
 
 
 def _uses(schedule: Schedule, stage: int) -> Iterator[tuple[int, int, int]]:
-    """For each update of ``stage``: version used, newest version, and number of versions kept.
+    """Yield three numbers for each optimizer step of ``stage``, if it steps after each microbatch.
 
-    The update's gradient was computed with the version used. Kept are the versions that other
-    unfinished microbatches use, and the new one.
+    These are the version of the weights with which the step's gradient was computed, the newest
+    version before the step, and the number of versions kept: the one that the step creates, and
+    those that other microbatches between F and W use. Yields nothing if there is one step per
+    iteration.
     """
     if schedule.updates is Updates.ITERATION:
         return

@@ -20,33 +20,34 @@ EACH = (
     *("t_f", "t_b", "t_w", "t_bw", "t_r", "m_b", "m_w", "m_r", "m_o"),
     *("activation_bytes", "offload_bytes"),
 )
-"""Keys that can be lists with one number per microbatch."""
+"""The fields that can be lists with one number per microbatch in files."""
 
 _DIVIDED = (
     *("t_f", "t_b", "t_w", "t_fb", "t_r", "t_bw", "m_b", "m_w"),
     *("weight_bytes", "grad_bytes", "optimizer_bytes", "offload_bytes"),
 )
-_CAPPED = ("m_r", "m_o")  # at most the part's M_B
+_CAPPED = ("m_r", "m_o")  # not divided, but reduced to the part's M_B if they exceed it
 
 
 @dataclass(frozen=True, slots=True)
 class StageProfile(Struct):
     """Times and sizes of one stage for one microbatch.
 
-    ``t_f``, ``t_b``, ``t_w``: T_F, T_B, T_W. ``t_bw``: time of a BW op; None: T_B + T_W. ``t_fb``:
-    time of F and BW run at once, as one op (:mod:`..cost.overlap`); None: they take as long as one
-    after the other. ``m_b``: memory held from the start of F to the end of B. ``m_w``: the part of
-    it that is held until the end of W. ``activation_bytes``: size of the stage's output. Unknown
-    sizes are None. ``layers``: the layers that the stage consists of, if known.
+    ``t_f``, ``t_b``, ``t_w``: T_F, T_B, T_W in ms. ``t_bw``: time of a BW op; None means T_B + T_W.
+    ``t_fb``: time of an F and a BW that run at the same time as a pair (:mod:`..cost.overlap`);
+    None means that a pair takes as long as its two ops one after the other. ``m_b``: memory held
+    from the start of F to the end of B. ``m_w``: the part of ``m_b`` that is held until the end of
+    W. ``activation_bytes``: size of the stage's output. Unknown sizes are None. ``layers``: the
+    layers that the stage consists of, if known.
 
     For recomputation, ``t_r`` is the time of R, and ``m_r`` the memory held from F to the start of
-    R. For offload, ``m_o`` is the memory that stays on the device, and ``offload_bytes`` the bytes
-    moved, each way (None: M_B - ``m_o``). ``t_r`` or ``m_o`` is None if the stage cannot be
-    recomputed or offloaded.
+    R; both are None if the stage cannot be recomputed. For offload, ``m_o`` is the memory that
+    stays on the device between O and L, None if the stage cannot be offloaded, and
+    ``offload_bytes`` is the number of bytes copied in each direction (None means M_B - ``m_o``).
 
-    ``each``: one profile per microbatch if microbatches differ; the other fields are then their
-    means. In files, the keys in :data:`EACH` are then lists. ``spread``: relative standard
-    deviation of the op times (:mod:`..cost.spread`), if known.
+    ``each``: one profile per microbatch if microbatches differ, otherwise empty. The fields of this
+    profile are then the means over the microbatches, and in files the keys in :data:`EACH` are
+    lists. ``spread``: relative standard deviation of the op times (:mod:`..cost.spread`), if known.
     """
 
     REQUIRED: ClassVar[tuple[str, ...]] = ("m_b", "m_w")
@@ -78,7 +79,7 @@ class StageProfile(Struct):
         return data
 
     def _after(self, info: ValidationInfo) -> StageProfile:
-        """Make a profile for each microbatch of the lists, which all must be equally long."""
+        """Create one profile per microbatch if fields are lists, which must all be equally long."""
         if (self.t_r is None) != (self.m_r is None):
             given, absent = ("t_r", "m_r") if self.m_r is None else ("m_r", "t_r")
             raise_faults([DocumentFault((absent,), said(f"missing; expected it beside {given}"))])
@@ -106,62 +107,68 @@ class StageProfile(Struct):
         return Struct.values(self) | {key: self._figure(key) for key in EACH}
 
     def _figure(self, key: str) -> Any:
-        """One number, or one per microbatch if they differ."""
+        """The value of field ``key`` in files: a number, or one per microbatch if they differ."""
         each = [getattr(one, key) for one in self.each]
         return each if len(set(each)) > 1 else getattr(self.at(0), key)
 
     @classmethod
     def of(cls, each: Sequence[StageProfile]) -> StageProfile:
-        """The stage of these microbatches; their numbers are kept in ``each`` if they differ."""
+        """The profile of a stage from the profiles ``each`` of its microbatches.
+
+        If all are equal, the result is ``each[0]``; otherwise it has their means and ``each``.
+        """
         first = each[0]
         if all(one == first for one in each):
             return first
         return replace(first, **_means(each), each=tuple(each))
 
     def at(self, microbatch: int) -> StageProfile:
-        """The stage's profile for one microbatch."""
+        """The stage's profile for ``microbatch``; if microbatches are alike, the stage itself."""
         return self.each[microbatch] if self.each else self
 
     def changed(self, change: Callable[[StageProfile], StageProfile]) -> StageProfile:
-        """The stage with ``change`` applied, for each microbatch if microbatches differ."""
+        """The stage with ``change`` applied to it, or to each microbatch if microbatches differ."""
         return StageProfile.of(tuple(map(change, self.each))) if self.each else change(self)
 
     def scaled(self, by: float, keys: Iterable[str]) -> StageProfile:
-        """The stage with the fields ``keys`` multiplied by ``by``; unknown values stay unknown."""
+        """The stage with the fields ``keys`` multiplied by ``by``; None stays None."""
         figures = {key: getattr(self, key) for key in keys}
         known = {key: figure * by for key, figure in figures.items() if figure is not None}
         return replace(self, **known)
 
     @property
     def kept(self) -> float:
-        """Memory that a recomputed microbatch holds from its F to its R."""
+        """Memory that a recomputed microbatch holds from its F to its R; M_B if ``m_r`` is None."""
         return self.m_b if self.m_r is None else self.m_r
 
     @property
     def fused(self) -> float:
-        """Time of B and W as one op."""
+        """Time of a BW op, in ms."""
         return self.t_b + self.t_w if self.t_bw is None else self.t_bw
 
     @property
     def moved(self) -> float:
-        """Bytes moved to the host, and back, if a microbatch is offloaded."""
+        """Bytes that are copied to the host, and the same number back, to offload a microbatch."""
         return self.m_b - (self.m_o or 0.0) if self.offload_bytes is None else self.offload_bytes
 
     @property
     def saving(self) -> float:
-        """Time saved by running F and BW at once; negative if that takes longer."""
+        """Time in ms that an F and a BW save if they run as a pair, not one after the other.
+
+        It is 0 without ``t_fb``, and negative if the pair takes longer.
+        """
         return 0.0 if self.t_fb is None else self.t_f + self.fused - self.t_fb
 
 
 def _means(each: Sequence[StageProfile]) -> dict[str, Any]:
-    """The mean of each field that differs between the profiles."""
+    """The mean over the profiles of each field in which they differ, by field name."""
     columns = {key.name: [getattr(one, key.name) for one in each] for key in fields(StageProfile)}
     unlike = {key: column for key, column in columns.items() if column.count(column[0]) < len(each)}
     return {key: math.fsum(column) / len(each) for key, column in unlike.items()}
 
 
 def sending_like(stage: StageProfile, before: StageProfile) -> StageProfile:
-    """``stage`` with the message sizes of the stage ``before``, for each microbatch."""
+    """``stage`` with ``activation_bytes`` replaced by those of ``before``, for each microbatch."""
     number = max(len(stage.each), len(before.each), 1)
     return StageProfile.of(
         [
@@ -172,7 +179,11 @@ def sending_like(stage: StageProfile, before: StageProfile) -> StageProfile:
 
 
 def part_of(stage: StageProfile, share: float) -> StageProfile:
-    """A share of the stage. Message sizes stay, and ``m_r`` and ``m_o`` are at most its M_B."""
+    """A part of the stage, with the fraction ``share`` of its times and memory.
+
+    Message sizes, ``m_r`` and ``m_o`` are not divided, but the latter two are at most the part's
+    M_B. The part has no ``layers``.
+    """
     part = stage.scaled(share, _DIVIDED)
     sizes = {key: getattr(stage, key) for key in _CAPPED}
     kept = {key: min(size, part.m_b) for key, size in sizes.items() if size is not None}

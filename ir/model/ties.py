@@ -1,4 +1,4 @@
-"""Groups of stages or layers that share parameters, as files name them."""
+"""Tied stages or layers (groups that share parameters), read from a file's key ``tied``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ Ties: TypeAlias = tuple[tuple[int, ...], ...]
 def ties_of(
     groups: Sequence[Any], places: Mapping[Any, int], what: str
 ) -> tuple[Ties, list[DocumentFault]]:
-    """Groups of ``what`` that share parameters, as sorted tuples of places; and their faults.
+    """Read the value of ``tied``; return the tied groups and a list of the value's faults.
 
-    ``places``: the place of each number or name by which a member can be given. Several members in
-    one place are a single one, and a group in one place is left out.
+    A group is a sorted tuple of places (indices of stages or layers). ``groups``: the value as
+    given, one list of members per group. ``places``: the place of each number or name by which a
+    member can be given. ``what``: the members as faults call them, such as ``names of layers``.
+    Members of a group that are in the same place count as one, and a group whose members are all in
+    one place is left out.
     """
     found: list[tuple[int, ...]] = []
     faults: list[DocumentFault] = []
@@ -37,7 +40,10 @@ def ties_of(
 
 
 def _unknown(members: Sequence[Any], places: Mapping[Any, int]) -> str:
-    """`` (embedding: no layer has this name; did you mean embed?)`` for the first unknown name."""
+    """A remark on the first unknown name among ``members``, or "" if there is none.
+
+    For example: `` (embedding: no layer has this name; did you mean embed?)``.
+    """
     names = [name for name in places if isinstance(name, str)]
     for member in members:
         if names and isinstance(member, str) and member not in places:

@@ -1,9 +1,10 @@
 """Transfers of weights: items and their routes, the owners of stages, sizes and delays.
 
-An item is one copy of a stage's weights or one accumulator D of its gradient. Its transfers, in the
-order in which the schedule lists them, are its journey. Copies of the weights start at the stage's
-owner, which keeps the weights and runs the optimizer step; every D ends there. What a rank adds to
-a stage's gradient leaves with the next D of that stage.
+An item is either a copy of a stage's weights, or a D, an accumulator of the stage's gradient that
+is sent from rank to rank. Its transfers, in the order in which the schedule lists them, are its
+journey. Copies of the weights start at the stage's owner, which keeps the weights and runs the
+optimizer step; every D ends there. The gradients that a rank computes for a stage are added to the
+next D of the stage that the rank sends. A stage with transfers is called streamed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Item: TypeAlias = tuple[TransferKind, int, int]  # kind, stage, copy
 
 
 def journeys(transfers: Sequence[Transfer]) -> dict[Item, list[int]]:
-    """The indices of each item's transfers, in order."""
+    """For each item, the indices of its transfers in ``transfers``, in order."""
     result: defaultdict[Item, list[int]] = defaultdict(list)
     for i, transfer in enumerate(transfers):
         result[transfer.item].append(i)
@@ -31,7 +32,7 @@ def journeys(transfers: Sequence[Transfer]) -> dict[Item, list[int]]:
 
 
 def previous(transfers: Sequence[Transfer]) -> list[int | None]:
-    """For each transfer, the index of its item's previous transfer; None for the first."""
+    """For each transfer, the index of the previous transfer of its item, None for the first."""
     last: dict[Item, int] = {}
     result = []
     for i, transfer in enumerate(transfers):
@@ -46,11 +47,11 @@ def earlier_ones(transfers: Sequence[Transfer]) -> IntArray:
 
 
 def owners(schedule: Schedule) -> tuple[int, ...]:
-    """The rank that keeps each stage's weights and optimizer state, shape (S,).
+    """The owner of each stage, the rank that keeps its weights and optimizer state, (S,).
 
-    It is where the copies of the weights start and every D ends. A stage that is not streamed is
-    owned by the rank that runs it; if there are several (:func:`holders`), by the rank of
-    microbatch 0.
+    For a streamed stage, it is the rank where the copies of the weights start and every D ends. A
+    stage that is not streamed is owned by the rank that runs it; if several ranks run it
+    (:func:`holders`), by the rank of microbatch 0.
     """
     problem = schedule.problem
     result = problem.owner[:, 0].tolist()
@@ -60,7 +61,7 @@ def owners(schedule: Schedule) -> tuple[int, ...]:
 
 
 def _homes(transfers: Sequence[Transfer]) -> dict[int, int]:
-    """The owner of each streamed stage, by stage."""
+    """The owner of each streamed stage, as a dictionary from stage to rank."""
     found = {}
     for (kind, stage, _), journey in journeys(transfers).items():
         first, last = transfers[journey[0]], transfers[journey[-1]]
@@ -69,11 +70,11 @@ def _homes(transfers: Sequence[Transfer]) -> dict[int, int]:
 
 
 def holders(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """The ranks that permanently hold each stage's weights and step them: (S,), each ascending.
+    """For each stage, the ranks that permanently hold its weights and run its optimizer step, (S,).
 
-    For a streamed stage, only the owner; otherwise all ranks that run the stage. If there are
-    several, the stage is *replicated*: its gradients are summed, and all its ranks take the same
-    step.
+    For a streamed stage, this is only the owner; otherwise, all ranks that run the stage,
+    ascending. If there are several, the stage is *replicated*: its gradients are summed over these
+    ranks, and all of them run the same optimizer step.
     """
     users, streamed = schedule.problem.owner, schedule.streamed
     return tuple(
@@ -83,7 +84,7 @@ def holders(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
 
 
 def owned(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """For each rank, the stages that it owns or has a replica of, ascending."""
+    """For each rank, the stages that it owns or of which it has a replica, ascending, (P,)."""
     homes = holders(schedule)
     return tuple(
         tuple(stage for stage, ranks in enumerate(homes) if rank in ranks)
@@ -92,9 +93,9 @@ def owned(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
 
 
 def size(profile: Profile, kind: TransferKind, stage: int) -> float:
-    """Bytes of one transfer of the stage's weights or gradient.
+    """Bytes of one transfer of the stage's weights or gradient, depending on ``kind``.
 
-    An unknown gradient size counts as the weights', an unknown weight size as 0.
+    An unknown size of a gradient counts as that of the weights, an unknown size of weights as 0.
     """
     sizes = profile.stages[stage]
     if kind is TransferKind.GRADIENT and sizes.grad_bytes is not None:
@@ -103,10 +104,10 @@ def size(profile: Profile, kind: TransferKind, stage: int) -> float:
 
 
 def transfer_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArray:
-    """The duration of each transfer in ms, (T,).
+    """The duration of each of the T transfers in ms, (T,).
 
-    It follows from ``links`` and :func:`size` if the profile has links, else from ``t_comm``, else
-    it is 0.
+    It follows from ``links`` and :func:`size` if the profile has links. Otherwise it is the
+    profile's ``t_comm``, or 0 without one.
     """
     delays = np.zeros(len(transfers))
     for (kind, stage), (places, source, target) in once(transfers, _by_tensor).items():
@@ -115,7 +116,7 @@ def transfer_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArr
 
 
 def _by_tensor(transfers: Sequence[Transfer]) -> dict[tuple[TransferKind, int], list[list[int]]]:
-    """For each (kind, stage): its transfers' indices, sources and targets."""
+    """For each (kind, stage), three lists: the indices, sources and targets of its transfers."""
     found: dict[tuple[TransferKind, int], list[list[int]]] = defaultdict(lambda: [[], [], []])
     for x, t in enumerate(transfers):
         for column, value in zip(found[t.kind, t.stage], (x, t.source, t.target), strict=True):
@@ -124,17 +125,17 @@ def _by_tensor(transfers: Sequence[Transfer]) -> dict[tuple[TransferKind, int], 
 
 
 def delay_matrix(profile: Profile, kind: TransferKind, stage: int) -> FloatArray:
-    """Delay in ms of the stage's weights or gradient from rank (row) to rank, shape (P, P)."""
+    """Delays in ms of the stage's weights or gradient between ranks, (P, P), row: sender."""
     if profile.links is None:
         return profile.delays(None)
     return profile.link_delays(size(profile, kind, stage))
 
 
 def stepping(homes: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The ranks that step any stage, in the order in which their parts of the norm are summed.
+    """The ranks that run optimizer steps, in the order in which they sum the gradient norm.
 
-    They are sorted by the lowest stage that they step; the ranks of low stages start first.
-    ``homes``: :func:`holders`.
+    They are sorted by the lowest stage that each of them steps, as the ranks of the first stages
+    begin the next iteration first. ``homes``: the ranks that step each stage (:func:`holders`).
     """
     first: dict[int, int] = {}
     for stage, ranks in enumerate(homes):

@@ -1,14 +1,14 @@
 """Verifies certificates: proofs that no schedule of an instance costs less than a lower bound.
 
 The check uses exact fractions and takes the instance from the schedule's document. It shares no
-code with the solver, and uses none of its numbers. The arguments are:
+code with the solver, and uses no numbers that the solver has computed. The arguments are:
 
-- ``work``: a rank runs its ops one at a time.
-- ``critical-path``: one microbatch passes all stages and comes back to its first rank.
-- ``moments``, if each stage has its own rank: paths between moments of stages, which end in a
-  cycle that no schedule of a lower cost allows (:mod:`.certificates.moments`).
+- ``work``: the cost is at least the sum of the op times of a rank, which runs one op at a time.
+- ``critical-path``: the cost is at least the time of one microbatch through all stages and back.
+- ``moments``, if each stage has its own rank: inequalities between moments of the stages, which
+  contradict each other if a schedule costs less (:mod:`.certificates.moments`).
 - ``slots`` (:mod:`.certificates.slots`) and ``arrivals`` (:mod:`.certificates.arrivals`): formulas,
-  which are evaluated here again.
+  which are evaluated again by this check.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .certificates.slots import slots
 from .schedule_facts import Facts, read_facts
 
 CLAIM = Fraction(1, 10**6)
-"""Relative amount by which a schedule may claim more than is proven; it equals the tolerance of the
-status "optimal"."""
+"""Relative amount by which the lower bound in a schedule's report may exceed the proven one; it
+equals the tolerance of the status "optimal"."""
 
 ClosedForm: TypeAlias = Callable[[Facts, Mapping[str, Any]], Fraction]
 
@@ -39,11 +39,14 @@ def _work(facts: Facts, rank: int) -> Fraction:
 
 
 def _critical_path(facts: Facts) -> Fraction:
-    """The longest critical path of a microbatch."""
+    """The maximum over microbatches of the minimum time of a microbatch, in ms.
+
+    It consists of all its F's and B's, the messages between them, and its W on stage 0.
+    """
     expect_alone(facts)
     ranks = {(run.stage, run.microbatch): run.rank for run in facts.runs}
     stages, delay = range(facts.plan.stages), facts.network.delay
-    like = {  # one microbatch of each kind
+    like = {  # one microbatch of those with equal ranks and times
         tuple((ranks[s, j], id(facts.at(s, j))) for s in stages): j
         for j in range(facts.plan.microbatches)
     }
@@ -66,15 +69,19 @@ CLOSED_FORMS: Mapping[str, ClosedForm] = {
     "slots": lambda facts, argument: slots(facts, argument.get("stage", 0)),
     "arrivals": lambda facts, _: arrivals(facts),
 }
-"""For each kind of argument, the function that returns the cost it proves, or raises
-NotProvenError."""
+"""For each kind of argument except ``moments``, the function that evaluates it.
+
+It takes the facts and the certificate's ``argument``, and returns the lower bound that this proves,
+in ms; it raises NotProvenError if the argument does not apply.
+"""
 
 
 def verify_certificate(schedule: dict[str, Any], document: object, where: str) -> list[str]:
-    """The reasons why the certificate does not prove the lower bound of ``schedule``; empty if it
-    does.
+    """A list with the reason why a certificate does not prove the lower bound of a schedule.
 
-    ``schedule``: a valid schedule document. Raises InputError if ``document`` is not a certificate.
+    The list is empty if the certificate proves the bound. ``schedule``: a valid schedule document.
+    ``document``: the certificate. ``where``: the name of the certificate's file, for messages.
+    Raises InputError if ``document`` is not a certificate.
     """
     certificate = validated(CertificateDocument, document, where)
     facts = read_facts(schedule, "schedule")

@@ -1,7 +1,8 @@
-"""Checks of what all ranks of a program do together; part of :mod:`.program`.
+"""Checks of messages and deadlocks between the ranks of a program; part of :mod:`.program`.
 
-The messages of an ordered pair of ranks form a channel: the k-th receive gets the k-th send. A
-message is delivered when both are posted (rendezvous); only waits and reductions block.
+The messages from one rank to another form a channel, whose k-th receive gets the message of its
+k-th send. A message is delivered when both its send and its receive are posted (rendezvous). Only
+waits, reductions and relays block.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from .program_facts import Line, Message, ProgramFacts, TensorName
 
 
 def verify_channels(facts: ProgramFacts) -> Iterator[str]:
-    """Unmatched messages, channels out of order, and deadlocks: one line each."""
+    """Yield a line for each wrong message, channel out of order, and rank in a deadlock."""
     yield from _messages(facts)
     yield from _orders(facts)
     yield from _deadlock(facts)
 
 
 def _messages(facts: ProgramFacts) -> Iterator[str]:
-    """Each message that the schedule needs must be sent and received once, and no others."""
+    """Yield a line for each message that is missing, unneeded, duplicate or on a wrong rank.
+
+    The messages that the schedule needs must each be sent and received once.
+    """
     for verb in ("send", "recv"):
         lines = [line for row in facts.lines for line in row if line.verb == verb]
         counts = Counter(line.tensor for line in lines)
@@ -46,7 +50,7 @@ def _ends(line: Line) -> Message:
 
 
 def _orders(facts: ProgramFacts) -> Iterator[str]:
-    """Each channel must be received in the order in which it is sent."""
+    """Yield a line for each channel whose messages are received in another order than sent."""
     sends: defaultdict[Message, list[Line]] = defaultdict(list)
     receives: defaultdict[Message, list[Line]] = defaultdict(list)
     for row in facts.lines:
@@ -66,7 +70,13 @@ def _orders(facts: ProgramFacts) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _World:
-    """The state of all ranks: their positions, and what is posted on each channel."""
+    """A simulated state of all ranks, in which no op or message takes time.
+
+    ``at``: the position of each rank in its instructions. ``posted``: the tensors posted so far,
+    by (``send`` or ``recv``, channel). ``place``: the channel, and the index in it, of each posted
+    send or receive, by (verb, rank, tensor). ``arrived``: the (stages, rank) of reductions that a
+    rank has reached. ``relayed``: (verb, rank) of all instructions run so far.
+    """
 
     facts: ProgramFacts
     at: list[int]
@@ -78,7 +88,7 @@ class _World:
     relayed: set[tuple[str, int]] = field(default_factory=set)
 
     def advance(self, rank: int) -> bool:
-        """Run ``rank`` until it blocks. Returns whether it ran anything."""
+        """Run ``rank`` until it blocks or ends. Returns whether it ran at least one instruction."""
         lines, begin = self.facts.lines[rank], self.at[rank]
         while self.at[rank] < len(lines):
             line = lines[self.at[rank]]
@@ -96,7 +106,7 @@ class _World:
         channel.append(line.tensor)
 
     def blocker(self, line: Line) -> str | None:
-        """The reason why ``line`` waits, as text; None if it does not."""
+        """The reason why ``line`` must wait for another rank, as text; None if it need not wait."""
         if line.verb == "reduce":
             return self._reduction(line)
         if line.verb in ("relay sums", "relay verdict"):
@@ -119,7 +129,7 @@ class _World:
 
 
 def _deadlock(facts: ProgramFacts) -> Iterator[str]:
-    """One line for each rank that waits forever: where, and for what."""
+    """Yield a line for each rank that waits forever, with its instruction and the reason."""
     ranks = range(facts.schedule.plan.ranks)
     world = _World(facts, [0 for _ in ranks])
     while any(world.advance(rank) for rank in ranks):

@@ -1,4 +1,7 @@
-"""Checks when gradients are averaged over replicas of the pipeline, from the document only."""
+"""Checks of the times at which gradients are averaged over replicas of the pipeline.
+
+They use only the schedule's document.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,11 @@ _Rows = Sequence[Sequence[Averaged]]
 
 
 def verify_averages(facts: Facts) -> list[str]:
-    """All violations, one line each. Without replicas there must be no averages."""
+    """All violations of the rules for averages over replicas, one line each.
+
+    Without replicas there must be no averages. The list is empty if the document has no key
+    ``averages``.
+    """
     rows = facts.plan.averages
     if rows is None:
         return []
@@ -30,7 +37,11 @@ def verify_averages(facts: Facts) -> list[str]:
 
 
 def _places(facts: Facts, rows: _Rows) -> Iterator[str]:
-    """Each rank must average a stage at most once; if activations are sent, the stages it runs."""
+    """Yield a line for each stage that a rank averages twice, or does not average as it must.
+
+    If activations are sent, a rank must average exactly the stages that it runs. Otherwise, at
+    least one rank must average each stage.
+    """
     for rank, row in enumerate(rows):
         counts = Counter(one.stage for one in row)
         for stage, count in counts.items():
@@ -51,10 +62,11 @@ def _places(facts: Facts, rows: _Rows) -> Iterator[str]:
 
 
 def _times(facts: Facts, rows: _Rows, replicas: DataParallel) -> Iterator[str]:
-    """Faults of averages, which run one at a time, take as long as the ring needs, and wait for
-    their gradient.
+    """Yield a line for each average with a wrong start or end.
 
-    If the schedule passes activations, an average must start as soon as that is possible.
+    The averages of a rank must run one at a time, wait until their gradient is complete, and take
+    as long as a ring all-reduce. If the schedule passes activations, an average must also start as
+    soon as possible.
     """
     slack = _RELATIVE / 1000 * max((run.end for run in facts.runs), default=0.0)
     for rank, row in enumerate(rows):
@@ -85,9 +97,9 @@ def _times(facts: Facts, rows: _Rows, replicas: DataParallel) -> Iterator[str]:
 
 
 def _duration(facts: Facts, stage: int, replicas: DataParallel) -> float:
-    """The exposed share of a ring all-reduce of the stage's gradient.
+    """``exposed`` times the duration, in ms, of a ring all-reduce of the stage's gradient.
 
-    With D replicas, it takes 2 (D - 1) messages with 1 / D of the gradient each.
+    With D replicas, the all-reduce has 2 (D - 1) messages, each with 1 / D of the gradient.
     """
     of, size = facts.stage(stage), replicas.size
     gradient = (of.weight_bytes or 0.0) if of.grad_bytes is None else of.grad_bytes
@@ -96,7 +108,7 @@ def _duration(facts: Facts, stage: int, replicas: DataParallel) -> float:
 
 
 def _iteration_time(facts: Facts, rows: _Rows) -> Iterator[str]:
-    """The report's iteration time must follow from the averages."""
+    """Yield a line if the report's iteration time does not follow from the ops and averages."""
     report, objective = facts.report, facts.report.objective
     given = report.iteration_time
     ends = [

@@ -1,7 +1,7 @@
 """The network of a schedule document, for verifiers only: delays and wires.
 
-It reads the values of :mod:`..model.links` and shares none of the methods there, so that an error
-in one of them is noticed.
+It reads the fields of :mod:`..model.links`, but calculates with its own code and uses none of the
+methods there, so that an error in either is noticed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ _Link = tuple[float, float]  # latency in ms, bytes per ms
 class Network:
     """Delays and wires between ranks.
 
-    ``link``: the link of most pairs, None without links; ``special``: the links of other pairs.
-    ``shared``: which messages share wires, as in the document, with tuples for lists.
+    ``ranks``: their number. ``t_comm``: the profile's delay, or matrix of delays, in ms. ``link``:
+    the default link, None if the profile has no links. ``special``: the links of (source, target)
+    pairs with another link. ``shared``: which messages share wires, ``pairs``, ``ports``, ``ring``
+    or groups of pairs (:class:`..model.links.Links`).
     """
 
     ranks: int
@@ -45,7 +47,7 @@ class Network:
         return self._over_links(source, target, size)
 
     def wires(self, source: int, target: int) -> list[object]:
-        """The wires that a message occupies; empty if the document has no links."""
+        """Hashable names of the wires that a message occupies; an empty list without links."""
         if self.link is None:
             return []
         if self.shared == "ports":
@@ -65,7 +67,10 @@ class Network:
         return latency + size / speed
 
     def _way(self, source: int, target: int) -> list[tuple[int, int]]:
-        """The hops of the shorter direction round the ring; upwards if both are equally long."""
+        """The (from rank, to rank) of each hop on the shorter way around the ring.
+
+        It goes upwards if both ways are equally long.
+        """
         up, down = [source], [source]
         while up[-1] != target:
             up.append((up[-1] + 1) % self.ranks)
@@ -76,7 +81,7 @@ class Network:
 
 
 def read_network(profile: Profile) -> Network:
-    """The network of a profile."""
+    """The network that ``profile`` describes."""
     links = profile.links
     if links is None:
         return Network(profile.ranks, profile.t_comm, None, {}, "pairs")

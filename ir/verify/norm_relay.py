@@ -1,9 +1,11 @@
-"""Checks of optimizer steps before the global norm is known; part of :mod:`.program`.
+"""Checks of post-validation (optimizer steps before the gradient norm is known), for programs.
 
-Either no rank relays, or all ranks that step form one chain: sums are sent along it before the
-steps, and the verdict back along it in the next iteration. If a step was wrong, all ranks repeat
-what they have run before the verdict. So they may run only F's before it, and the inputs of these
-must also have been sent before a verdict.
+With post-validation, all ranks that run optimizer steps form one chain. Partial sums of squares for
+the norm are sent along the chain before the steps (``relay sums``). In the next iteration, the
+total is sent back along it; it shows whether each step was right (``relay verdict``). If a step was
+wrong, all ranks repeat the ops that they have run before the verdict. Before it, a rank may
+therefore run only F's, and receive only inputs that the sender, too, sends before its own verdict.
+Without post-validation, there are no relays. The checks are a part of :mod:`.program`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ _Chain = list[tuple[int | None, int, int | None]]  # source, rank, target
 
 
 def verify_relays(facts: ProgramFacts) -> Iterator[str]:
-    """All violations of the norm relay, one line each."""
+    """Yield all violations of the rules for ``relay`` instructions, one line each."""
     lines = [line for row in facts.lines for line in row]
     sums = [line for line in lines if line.verb == "relay sums"]
     verdicts = [line for line in lines if line.verb == "relay verdict"]
@@ -39,7 +41,11 @@ def verify_relays(facts: ProgramFacts) -> Iterator[str]:
 
 
 def _chain(relays: list[Line]) -> _Chain:
-    """The chain of relays from the one without a source, as far as sources and targets match."""
+    """The chain of ``relays``, as (source, rank, target) of each, from the one without a source on.
+
+    It ends where a relay has no target, or its target does not relay from it. It is empty unless
+    exactly one relay has no source.
+    """
     by_rank = {line.rank: line for line in relays}
     begins = [line for line in relays if line.source is None]
     line = begins[0] if len(begins) == 1 else None
@@ -62,7 +68,7 @@ def _heads(facts: ProgramFacts) -> Iterator[str]:
 
 
 def _head(row: list[Line]) -> list[Line]:
-    """The lines before the rank's verdict; empty if it has none."""
+    """The instructions of a rank before its ``relay verdict``; an empty list if it has none."""
     at = next((line.at for line in row if line.verb == "relay verdict"), 0)
     return row[:at]
 

@@ -1,8 +1,9 @@
-"""Verifies a program document, independently of the compiler, from the raw JSON.
+"""Verifies a program document, independently of the compiler, from the contents of the file.
 
-The instructions of each rank are replayed by themselves (inputs available, buffers free, waits
-matched), then those of all ranks together (:mod:`.channels`: messages matched, channels in order,
-no deadlock; and :mod:`.norm_relay`).
+The instructions of each rank are replayed separately, to check that inputs are available, buffers
+are free, and each wait belongs to a send or receive. Then the instructions of all ranks are checked
+together: messages match, channels are in order, there is no deadlock (:mod:`.channels`), and
+optimizer steps before the gradient norm is known can be repeated (:mod:`.norm_relay`).
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ _Op = tuple[str, int, int]
 
 
 def verify_program(document: dict[str, Any]) -> list[str]:
-    """All violations in a program document and its schedule, one line each; empty if it is valid.
+    """All violations of the rules by a program document and its schedule, one line each.
 
-    Raises InputError, with one line per fault, if ``document`` is not a program document.
+    The list is empty if the program is valid. Raises InputError, with one line per fault, if
+    ``document`` is not a program document.
     """
     facts = read_program(document, "program")
     violations = [f"schedule: {line}" for line in schedule_violations(facts.schedule)]
@@ -39,20 +41,26 @@ def verify_program(document: dict[str, Any]) -> list[str]:
 
 @dataclass(slots=True)
 class _Replay:
-    """The replay of one rank's instructions; its fields are the state between two of them."""
+    """The replay of one rank's instructions; the fields are the state before the next instruction.
+
+    ``done``: the ops that have run; a BW is entered as B and W. ``computed``: the number of ops run
+    so far. ``closed``: for each stage, its last ``reduce``, ``average`` or ``step``. ``unstepped``:
+    if the optimizer steps after each microbatch, the op of each stage whose gradient no step has
+    used yet. The methods for single instructions yield their violations.
+    """
 
     facts: ProgramFacts
     rank: int
     done: set[_Op] = field(default_factory=set)
     computed: int = 0
-    buffer_of: dict[TensorName, int] = field(default_factory=dict)  # of receives posted, not freed
-    tensor_in: dict[int, TensorName] = field(default_factory=dict)  # buffers in use
+    buffer_of: dict[TensorName, int] = field(default_factory=dict)  # from receive to free
+    tensor_in: dict[int, TensorName] = field(default_factory=dict)  # of buffers in use
     posted: set[TensorName] = field(default_factory=set)  # receives posted so far
     arrived: set[TensorName] = field(default_factory=set)  # receives waited for
     sent: set[TensorName] = field(default_factory=set)  # sends posted
     left: set[TensorName] = field(default_factory=set)  # sends waited for
-    closed: dict[int, Line] = field(default_factory=dict)  # stages reduced, averaged or stepped
-    unstepped: dict[int, str] = field(default_factory=dict)  # stages with an unused gradient
+    closed: dict[int, Line] = field(default_factory=dict)  # last reduce, average, step
+    unstepped: dict[int, str] = field(default_factory=dict)  # the op, by stage
 
     def violations(self) -> Iterator[str]:
         checks = {
@@ -88,7 +96,11 @@ class _Replay:
         self.posted.add(tensor)
 
     def _fits(self, tensor: TensorName, kind: str, stage: int) -> bool:
-        """A buffer for weights or their gradients holds any stage that is not larger."""
+        """Whether ``tensor`` fits in a buffer for this kind and stage.
+
+        A buffer for weights or their gradients can hold those of any stage with weights of at most
+        the same size; any other buffer is only for its own stage.
+        """
         if kind not in ("w", "dw") or stage >= self.facts.schedule.plan.stages:
             return (tensor.kind, tensor.stage) == (kind, stage)
         large, small = map(self.facts.schedule.stage, (stage, tensor.stage))
@@ -110,10 +122,14 @@ class _Replay:
         self.sent.add(tensor)
 
     def _send_on(self, line: Line) -> Iterator[str]:
-        """The copy of weights or gradient must be on the rank, and what it carries computed."""
+        """Yield violations of a send of weights or gradients.
+
+        The copy must be on the rank, and all gradients that are added to it must be computed. The
+        owner must send its weights before its step changes them.
+        """
         tensor, moves = line.tensor, self.facts.moves
         if tensor not in self.facts.messages:
-            return  # reported as a message that nobody needs
+            return  # reported by verify_channels as unneeded
         before = self.facts.earlier.get(tensor.number)
         here = TensorName(tensor.kind, tensor.stage, before) if before is not None else None
         if here and moves[here.number].target == self.rank and not self._there(here):
@@ -172,11 +188,14 @@ class _Replay:
 
     @property
     def _each(self) -> bool:
-        """Whether there is an optimizer step after each microbatch's gradient."""
+        """Whether the optimizer steps after the gradient of each microbatch."""
         return self.facts.schedule.plan.updates == "microbatch"
 
     def _in_between(self, op: _Op) -> Iterator[str]:
-        """No op of a stage may run between a microbatch's gradient and its step."""
+        """Yield a violation if ``op`` runs between a microbatch's gradient and the step with it.
+
+        No other op of the same stage may run there.
+        """
         kind, stage, microbatch = op
         if stage in self.unstepped:
             yield f"runs before the step with {self.unstepped.pop(stage)}"
@@ -210,7 +229,11 @@ class _Replay:
         return "not waited for" if tensor not in self.arrived else "freed or overwritten"
 
     def _close(self, line: Line) -> Iterator[str]:
-        """After ``reduce``, ``average`` and ``step``, nothing may add to a stage's gradient."""
+        """Yield violations of a ``reduce``, ``average`` or ``step``.
+
+        They must come in this order, and after everything that adds to the stage's gradient. If the
+        optimizer steps after each microbatch, a step needs a gradient that is not yet used.
+        """
         if self._each:
             if line.verb != "step" or self.unstepped.pop(line.stages[0], None) is None:
                 yield "no gradient is there to step with"
@@ -230,14 +253,17 @@ class _Replay:
             self.closed[stage] = line
 
     def _still_leaving(self, stage: int) -> Iterator[str]:
-        """The owner's weights must have left before their step changes them."""
+        """Yield sends of the owner's weights that may not have left when a step changes them."""
         for tensor in sorted(self.sent - self.left):
             own = tensor.kind == "w" and tensor.number not in self.facts.earlier
             if own and tensor.stage == stage:
                 yield f"comes before the send of {tensor} is waited for"
 
     def _not_yet_added(self, stage: int) -> str | None:
-        """The first op or received gradient that is still to be added to the stage's gradient."""
+        """The first op or message that must still add to the stage's gradient, as text.
+
+        None if the gradient is complete.
+        """
         for run in self.facts.schedule.order[self.rank]:
             op = ("W", run.stage, run.microbatch)
             if run.stage == stage and run.kind in ("W", "BW") and op not in self.done:
@@ -264,16 +290,19 @@ _FOLLOWING = {"reduce": 0, "average": 1, "step": 2}
 
 
 def _makers(tensor: TensorName) -> tuple[_Op, ...]:
-    """The op that computes an activation or its gradient."""
+    """The op that computes ``tensor``, an activation or its gradient, in a tuple of length 1."""
     if tensor.kind == "x":
         return (("F", tensor.stage - 1, tensor.number),)
     return (("B", tensor.stage + 1, tensor.number),)
 
 
 def _updates(facts: ProgramFacts) -> Iterator[str]:
-    """Each stage must be stepped once by all its owners, and averaged by all of them or none.
+    """Yield a line for each step, average or reduction with a wrong number of executions.
 
-    Each reduction must be run once by all ranks that own one of its stages.
+    Each owner of a stage must step it once, or once per microbatch with updates by microbatch; if
+    any rank averages a stage, each owner of each stage must average it as often. All ranks that own
+    a stage of a reduction must run the reduction once, and there must be one for each replicated
+    stage.
     """
     lines = [line for row in facts.lines for line in row]
     each = facts.schedule.plan.updates == "microbatch"
@@ -299,7 +328,10 @@ def _updates(facts: ProgramFacts) -> Iterator[str]:
 
 
 def _ties(facts: ProgramFacts) -> Iterator[str]:
-    """The gradients of tied stages must be summed: one reduction must contain the whole group."""
+    """Yield a line for each group of tied stages that no reduction contains as a whole.
+
+    A reduction sums the gradients of the parameters that its stages share.
+    """
     joined = {line.stages for row in facts.lines for line in row if line.verb == "reduce"}
     for group in facts.schedule.plan.profile.tied:
         if not any(set(group) <= set(stages) for stages in joined):

@@ -1,4 +1,4 @@
-"""The contents of a program document for its verifier, which shares no parser with the compiler."""
+"""The contents of a program document, parsed for its verifier without the compiler's code."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .schedule_facts import Facts, Run, schedule_facts
 
 
 class TensorName(NamedTuple):
-    """A tensor that is sent: ``x1.0`` is ("x", 1, 0).
+    """The name of a tensor that is sent: ``x1.0`` is ("x", 1, 0).
 
-    ``number``: the microbatch, or for weights and gradients the transfer.
+    ``number``: the microbatch; for weights and their gradients, the index of the transfer.
     """
 
     kind: str
@@ -29,7 +29,13 @@ class TensorName(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One instruction; fields that it does not have are empty. ``op``: kind, stage, microbatch."""
+    """One instruction of a program; fields that its kind does not have keep their defaults.
+
+    ``rank``, ``at``: its rank, and its position there. ``text``: the whole instruction. ``verb``:
+    its kind, such as ``send``, ``wait recv``, ``compute`` or ``relay sums``. ``op``: for
+    ``compute``, the op as (kind, stage, microbatch). ``peer``: the other rank of a send or receive.
+    ``stages``: of a ``reduce``, ``average`` or ``step``.
+    """
 
     rank: int
     at: int
@@ -40,7 +46,7 @@ class Line(NamedTuple):
     peer: int = 0
     buffer: int = 0
     stages: tuple[int, ...] = ()
-    source: int | None = None  # only for relays, as target
+    source: int | None = None  # only for relays, like target
     target: int | None = None
 
     def __str__(self) -> str:
@@ -52,11 +58,13 @@ Message = tuple[int, int]  # from rank, to rank
 
 @dataclass(frozen=True, slots=True)
 class ProgramFacts:
-    """A program document.
+    """A program document, with values that the verifier derives from it.
 
-    ``lines``, ``buffers``: by rank; a buffer is (kind, stage). ``messages``: what must be sent
-    according to the schedule. ``owners``: the ranks that step each stage. ``earlier``, ``later``:
-    for a transfer, the previous and the next one of its copy.
+    ``lines``, ``buffers``: the instructions and the receive buffers of each rank; a buffer is
+    (kind, stage). ``moves``: the schedule's transfers. ``messages``: the tensors that must be sent
+    according to the schedule, each with (from rank, to rank). ``owners``: for each stage, the ranks
+    that run its optimizer step. ``earlier``, ``later``: for the index of a transfer, that of the
+    previous or next transfer of the same copy; the first or last one has no entry.
     """
 
     schedule: Facts
@@ -70,7 +78,10 @@ class ProgramFacts:
 
 
 def read_program(document: object, where: str) -> ProgramFacts:
-    """Validate and read ``document``. Raises InputError with every fault of its shape."""
+    """Validate and read a program document; ``where`` names its file.
+
+    Raises InputError with every fault of the document's shape.
+    """
     program = validated(ProgramDocument, document, where)
     given: Any = document
     schedule = schedule_facts(program.schedule, given["schedule"], f"{where}: schedule")
@@ -115,13 +126,16 @@ def _tensor(text: str) -> TensorName:
 
 
 def _buffer(text: str) -> tuple[str, int]:
-    """The kind of tensor and the stage of a buffer."""
+    """The kind of tensor and the stage in the name of a buffer: ("dy", 1) for ``dy1``."""
     kind = text.rstrip("0123456789")
     return kind, int(text[len(kind) :])
 
 
 def _activations(homes: dict[tuple[str, int, int], Run]) -> dict[TensorName, Message]:
-    """The inputs of F's and B's that are computed on another rank."""
+    """The messages of activations and their gradients: inputs that another rank computes.
+
+    ``homes``: the run of each (kind, stage, microbatch). Returns (from rank, to rank) by tensor.
+    """
     messages: dict[TensorName, Message] = {}
     for (kind, s, j), run in homes.items():
         source = {"F": ("F", s - 1, j), "B": ("B", s + 1, j)}.get(kind)
@@ -139,9 +153,10 @@ def _later(moves: list[Move]) -> dict[int, int]:
 
 
 def _owners(schedule: Facts, moves: list[Move]) -> dict[int, tuple[int, ...]]:
-    """The ranks that step each stage.
+    """For each stage, the ranks that run its optimizer step.
 
-    This is the rank where its weights start or its gradient ends, otherwise all ranks that run it.
+    This is only the rank where the stage's weights start or its gradients end, if they are sent;
+    otherwise, all ranks that run the stage, ascending.
     """
     owners: dict[int, tuple[int, ...]] = {}
     for move in moves:

@@ -1,4 +1,4 @@
-"""Checks a schedule's report, and that activations never exceed the memory limit."""
+"""Checks of a schedule's report and of the memory limits; each yields one line per violation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from .waits import RELATIVE
 
 
 def verify_report(facts: Facts) -> Iterator[str]:
-    """The report's figures, bound and status must follow from the times of the order."""
+    """Yield a line for each figure of the report that does not follow from the times of the ops.
+
+    The lower bound and the status are checked as well.
+    """
     spans = [row[-1].end - row[0].start if row else 0.0 for row in facts.order]
     begin = min((run.start for run in facts.runs), default=0.0)
     makespan = max((run.end for run in facts.runs), default=0.0) - begin
@@ -58,7 +61,11 @@ def _peaks(facts: Facts, peaks: list[float]) -> Iterator[str]:
 
 
 def _certificate(facts: Facts, cost: float) -> Iterator[str]:
-    """The bound must not exceed the cost, the gap must match, and "optimal" must be proven."""
+    """Yield violations of the lower bound, the gap and the status.
+
+    The bound must not exceed ``cost``, the gap must follow from both, and the status "optimal"
+    needs a gap within the tolerance.
+    """
     bound, gap, status = facts.report.lower_bound, facts.report.gap, facts.report.status
     if bound is None:
         if gap is not None:
@@ -74,11 +81,11 @@ def _certificate(facts: Facts, cost: float) -> Iterator[str]:
     yield from _equal(facts, "gap", expected, slack=RELATIVE)
 
 
-MEMORY = 1e-9  # relative tolerance of the sum of M_B and M_W
+MEMORY = 1e-9  # relative tolerance of sums of M_B's and M_W's
 
 
 def verify_memory(facts: Facts) -> Iterator[str]:
-    """The activations on a rank must never exceed its limit."""
+    """Yield a line for each rank whose activations exceed its memory limit, naming the first op."""
     for rank, row in enumerate(facts.order):
         limit = facts.limit[rank]
         for run, held in held_at(facts, row):
@@ -91,7 +98,10 @@ def verify_memory(facts: Facts) -> Iterator[str]:
 
 
 def held_at(facts: Facts, row: list[Run]) -> Iterator[tuple[Run, float]]:
-    """Each op with its rank's memory, from the start of an F, R or L, from the end of other ops."""
+    """Yield each op of ``row``, one rank's ops, with the memory that the rank holds after it.
+
+    The memory changes at the start of an F, R or L, and at the end of other ops.
+    """
     held = 0.0
     again = {(run.stage, run.microbatch) for run in row if run.kind == "R"}
     for run in row:

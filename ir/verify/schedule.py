@@ -1,7 +1,8 @@
-"""Verifies a schedule document by the contract, without trusting its producer.
+"""Verifies a schedule document: checks all rules that a valid schedule must obey.
 
-This is slow, plain code on the raw JSON. It shares no code with the simulator, the families or the
-solvers, so that an error in one of them is not repeated here.
+The code is plain and slow, and works on the contents of the file. It shares no code with the
+simulator, the families or the solvers, so that an error in one of them is noticed. Each check
+yields one line of text per violation.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from .schedule_facts import Facts, Run, read_facts
 from .transfers import verify_transfers
 from .waits import verify_waits
 
-_MOST = 50  # most missing ops that are reported
+_MOST = 50  # maximum number of missing ops that are reported
 
 
 def verify_schedule(document: dict[str, Any]) -> list[str]:
-    """All violations of the contract in a schedule document, one line each; empty if it is valid.
+    """All violations of the rules by a schedule document, one line each.
 
-    Raises InputError, with one line per fault, if ``document`` is not a schedule document.
+    The list is empty if the schedule is valid. Raises InputError, with one line per fault, if
+    ``document`` is not a schedule document.
     """
     return schedule_violations(read_facts(document, "schedule"))
 
 
 def schedule_violations(facts: Facts) -> list[str]:
-    """All violations of the contract, one line each; empty if the schedule is valid."""
+    """All violations of the rules, one line each; an empty list if the schedule is valid."""
     return [
         *_completeness(facts),
         *verify_placement(facts),
@@ -45,7 +47,10 @@ def schedule_violations(facts: Facts) -> list[str]:
 
 
 def _completeness(facts: Facts) -> Iterator[str]:
-    """Each (stage, microbatch) must have one F, and either one B and one W, or one BW."""
+    """Yield a line for each op that is missing or that runs too often.
+
+    Each (stage, microbatch) must have one F, and either one B and one W, or one BW.
+    """
     counts = Counter((run.kind, run.stage, run.microbatch) for run in facts.runs)
     for (kind, s, j), count in counts.items():
         if count > 1:
@@ -56,10 +61,10 @@ def _completeness(facts: Facts) -> Iterator[str]:
 
 
 def _remat(facts: Facts) -> Iterator[str]:
-    """Each R, O and L must have its costs in the profile, and be combined correctly.
+    """Yield a line for each R, O or L without costs in the profile, or in a wrong combination.
 
-    R and O exclude each other; O and L come together; none of them can be combined with pairs, or
-    with the sending of weights.
+    A (stage, microbatch) must not have both R and O, and must have O if and only if it has L. None
+    of them can be combined with pairs, or with sent weights.
     """
     first = facts.first
     for kind, s, j in first:
@@ -96,8 +101,10 @@ def _where(facts: Facts, kind: str, stage: int, microbatch: int) -> str:
 
 
 def _sequence(facts: Facts) -> Iterator[str]:
-    """For one (stage, microbatch), F must come before B and B before W; R, or O and L, between F
-    and B."""
+    """Yield a line for any two ops of one (stage, microbatch) in the wrong order on their rank.
+
+    F must come before B, B before W, and R, or O and then L, between F and B.
+    """
     backward = ("F", "R", "L")
     causes = {"B": backward, "BW": backward, "W": ("B",), "R": ("F",), "O": ("F",), "L": ("O",)}
     for run in facts.runs:
@@ -108,7 +115,7 @@ def _sequence(facts: Facts) -> Iterator[str]:
 
 
 def _paired(facts: Facts) -> Iterator[str]:
-    """A pair must be an F, and after it the BW of another stage or microbatch."""
+    """Yield a line for each pair that is not an F, then the BW of another (stage, microbatch)."""
     for row, places in zip(facts.order, facts.pairs, strict=True):
         for at in places:
             one, other = row[at], row[at + 1]
@@ -121,7 +128,7 @@ def _paired(facts: Facts) -> Iterator[str]:
 
 
 def _transfers(facts: Facts) -> list[str]:
-    """Transfers must be valid if weights are sent; otherwise there must be none."""
+    """All violations by transfers; if only activations are sent, there must be no transfers."""
     if facts.plan.passing != "activations":
         return verify_transfers(facts)
     count = len(facts.moves)
@@ -129,9 +136,10 @@ def _transfers(facts: Facts) -> list[str]:
 
 
 def verify_placement(facts: Facts) -> Iterator[str]:
-    """A stage, a microbatch or a pair of both must stay on one rank, depending on the passing.
+    """Yield a line for each op on a rank that contradicts the passing or the placement's name.
 
-    The rank must also match the placement's name.
+    All ops of a stage must be on one rank if activations are sent, those of a microbatch if weights
+    are sent, and those of a (stage, microbatch) if passing is mixed.
     """
     names = {"activations": "stage {0}", "weights": "microbatch {1}", "mixed": "stage {0}, {1}"}
     homes: dict[str, Run] = {}
@@ -147,7 +155,10 @@ def verify_placement(facts: Facts) -> Iterator[str]:
 
 
 def _named(facts: Facts, homes: list[Run]) -> Iterator[str]:
-    """Check the ranks against the placement's name, if it is in :data:`_PLACES`."""
+    """Yield a line for each rank that contradicts the placement's name, if it is in _PLACES.
+
+    ``homes``: one op of each stage, microbatch or (stage, microbatch), depending on the passing.
+    """
     name, ranks, stages = facts.plan.placement or "", facts.plan.ranks, facts.plan.stages
     kind, _, size = name.partition(":")
     if kind not in _PLACES:
@@ -181,4 +192,7 @@ _PLACES: dict[str, Callable[[Run, int, int, int], int]] = {
         ranks - 1 - run.stage if run.microbatch % 2 else run.stage
     ),
 }
-"""The rank of an op by the kind of placement: (op, ranks, stages, number in the name) -> rank."""
+"""For each kind of placement, the function that returns the rank of an op.
+
+Its arguments are the op, the numbers of ranks and stages, and the number in the placement's name.
+"""

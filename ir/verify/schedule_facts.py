@@ -1,8 +1,9 @@
-"""The contents of a schedule document, which is all that the verifiers read.
+"""The contents of a schedule document, in the form that all verifiers use.
 
-This module does not use Schedule, Problem, Costs or the simulator. It takes only the shape from the
-document's declaration, so that the verifiers can disagree with the code that they check. A document
-of another shape is wrong input, not an invalid schedule.
+This module does not use Schedule, Problem, Costs or the simulator. It shares only the declaration
+of the document's shape (:mod:`..formats.schedule_document`) with the code that the verifiers check,
+so that an error in that code is noticed. A document of another shape is wrong input (InputError),
+not an invalid schedule.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ _CHOICES = {"objective": "period or makespan", "status": "optimal or feasible"}
 
 
 class Run(NamedTuple):
-    """An op with its rank and times in the document; ``at``: its position in the rank's list."""
+    """An op in the document, with its rank, its position ``at`` in the rank's list, and its times.
+
+    ``start`` and ``end`` are in ms.
+    """
 
     rank: int
     at: int
@@ -44,8 +48,9 @@ class Run(NamedTuple):
 class MicrobatchFacts:
     """Times and sizes of one microbatch on a stage.
 
-    ``durations``: in ms by kind of op; without ``R`` if the stage cannot be recomputed, without
-    ``O`` and ``L`` if it cannot be offloaded.
+    ``durations``: the time of each kind of op, in ms; without ``R`` if the stage cannot be
+    recomputed, without ``O`` and ``L`` if it cannot be offloaded. ``m_r``, ``m_o``: memory kept if
+    the microbatch is recomputed or offloaded, None if that is not possible.
     """
 
     durations: dict[str, float]
@@ -60,8 +65,11 @@ class MicrobatchFacts:
 class Facts:
     """A schedule document and the values that verifiers derive from it.
 
-    ``first``: the first run of each (kind, stage, microbatch); a BW is entered as B and as W.
-    ``each``: costs by stage and microbatch; a single microbatch stands for all of them.
+    ``plan``: the document. ``limit``: each rank's memory limit, infinite if there is none.
+    ``order``: the ops of each rank, in order. ``pairs``: for each rank, the positions of the F's
+    that run at the same time as the next op. ``moves``: the transfers. ``first``: the first run of
+    each (kind, stage, microbatch); a BW is entered as a B and as a W. ``each``: for each stage, the
+    times and sizes of its microbatches; a single entry applies to all microbatches.
     """
 
     plan: ScheduleDocument
@@ -78,7 +86,7 @@ class Facts:
         return self.plan.profile.stages[stage]
 
     def at(self, stage: int, microbatch: int) -> MicrobatchFacts:
-        """The times and sizes of a microbatch on a stage."""
+        """The times and sizes of ``microbatch`` on ``stage``."""
         each = self.each[stage]
         return each[microbatch if len(each) > 1 else 0]
 
@@ -86,7 +94,7 @@ class Facts:
         return self.at(run.stage, run.microbatch).durations.get(run.kind, 0.0)
 
     def partner(self, run: Run) -> Run | None:
-        """The op that runs at once with ``run``, or None."""
+        """The other op of the pair of ``run``; None if ``run`` is not in a pair."""
         places, row = self.pairs[run.rank], self.order[run.rank]
         if run.at in places:
             return row[run.at + 1]
@@ -98,14 +106,18 @@ class Facts:
 
 
 def read_facts(document: object, where: str) -> Facts:
-    """Validate and read ``document``. Raises InputError with every fault of its shape."""
+    """Validate and read a schedule document; ``where`` names its file.
+
+    Raises InputError with every fault of the document's shape.
+    """
     return schedule_facts(validated(ScheduleDocument, document, where), document, where)
 
 
 def schedule_facts(plan: ScheduleDocument, given: Any, where: str) -> Facts:
-    """The facts of a document, ``given``, which was read as ``plan``.
+    """The facts of the schedule document ``given``, which was validated as ``plan``.
 
-    Raises InputError if keys are missing that are to be verified.
+    ``where``: the name of the file. Raises InputError if keys are missing that can be left out in
+    other uses of the document, but that verifiers check.
     """
     lacking = _lacking(given)
     if plan.report is None or lacking:
@@ -135,7 +147,7 @@ def _first_runs(order: list[list[Run]]) -> dict[tuple[str, int, int], Run]:
 
 
 def _lacking(given: Mapping[str, Any]) -> list[str]:
-    """A line for each missing key that readers do not need, but verifiers do."""
+    """A line for each key that ``given`` lacks, if only verifiers need it."""
     lines = []
     if "memory_limit" not in given:  # null means unlimited
         lines.append("memory_limit: missing; expected one number per rank, or null")
@@ -158,7 +170,7 @@ def _run(rank: int, at: int, op: OpEntry) -> Run:
 
 
 def _each(stage: StageProfile, host: Link | None) -> list[MicrobatchFacts]:
-    """One entry per microbatch, or a single one if they are equal."""
+    """The facts of each microbatch on ``stage``, or a single entry if microbatches are alike."""
     return [_of_microbatch(one, host) for one in stage.each or (stage,)]
 
 

@@ -1,11 +1,13 @@
-"""Checks the transfers of a weight-passing schedule, from its document only.
+"""Checks of the transfers of a weight-passing schedule, from its document only.
 
-For every streamed stage (the others are replicated on the ranks that run them):
+A copy is a copy of a stage's weights, or a D (an accumulator of the stage's gradient that is sent
+from rank to rank). A stage without transfers is replicated on the ranks that run it. For every
+other stage:
 
-- its weights start on one rank, its owner, and every D ends there;
-- the transfers of a copy are connected;
-- the weights are available to every F and B, on the owner or in a copy that arrived before;
-- every weight gradient is the owner's own, or leaves its rank with the next D.
+- all copies of its weights start on one rank, its owner, and every D ends there;
+- each transfer of a copy starts on the rank where the copy's previous transfer ended;
+- the weights are available to every F and B, on the owner or in a copy that has arrived before;
+- every weight gradient is computed on the owner, or leaves its rank with the next D.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from .schedule_facts import Facts, Run
 
 
 def verify_transfers(facts: Facts) -> list[str]:
-    """The violations of the transfers of a schedule, one line each.
+    """All violations of the rules for transfers, one line each, except those of times.
 
-    Their times are checked in :mod:`.waits`.
+    The times of transfers are checked in :mod:`.waits`.
     """
     wrong = ((move, out_of_range(facts, move)) for move in facts.moves)
     problems = [f"transfers[{move.place}]: {line}" for move, line in wrong if line]
@@ -45,7 +47,7 @@ def verify_transfers(facts: Facts) -> list[str]:
 
 
 def out_of_range(facts: Facts, move: Move) -> str | None:
-    """Why the transfer cannot be one of this schedule; None if it can."""
+    """The reason why the ranks, stage or positions of ``move`` cannot exist; None if they can."""
     ranks = facts.plan.ranks
     if max(move.source, move.target) >= ranks:
         return f"goes from rank {move.source} to {move.target} of {counted(ranks, 'rank')}"
@@ -75,7 +77,11 @@ def _owner(
     sums: list[list[Move]],
     problems: list[str],
 ) -> int:
-    """The rank where the stage's weights start; adds to ``problems`` if copies or D's disagree."""
+    """Return the owner of ``stage``: the rank where its weights start or its gradients end.
+
+    ``weights``, ``sums``: the transfers of each copy of its weights, and of each D. Appends a line
+    to ``problems`` for each copy that starts, or D that ends, on another rank.
+    """
     starts = [(journey[0], journey[0].source) for journey in weights]
     ends = [(journey[-1], journey[-1].target) for journey in sums]
     owner = (starts or ends)[0][1]
@@ -91,7 +97,7 @@ def _owner(
 def _missing_weights(
     facts: Facts, stage: int, owner: int, weights: list[list[Move]]
 ) -> Iterator[str]:
-    """Ops of ``stage`` on a rank without its weights."""
+    """Yield a line for each F or B of ``stage`` that has no weights of the stage on its rank."""
     came: defaultdict[int, list[int]] = defaultdict(list)
     for move in chain.from_iterable(weights):
         came[move.target].append(move.before)
@@ -103,9 +109,10 @@ def _missing_weights(
 
 
 def _lost_gradients(facts: Facts, stage: int, owner: int, sums: list[list[Move]]) -> Iterator[str]:
-    """Weight gradients that never leave a rank other than the owner.
+    """Yield a line for each W or BW whose gradient never leaves a rank that is not the owner.
 
-    They leave only once, with the next D, and every D ends at the owner.
+    A gradient leaves with the next D of the stage that its rank sends. As every D ends on the
+    owner, it then reaches the owner exactly once.
     """
     leaves: defaultdict[int, list[int]] = defaultdict(list)
     for move in chain.from_iterable(sums):

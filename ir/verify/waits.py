@@ -1,7 +1,8 @@
-"""Checks when the ops and transfers of a schedule document start and end.
+"""Checks of the starts and ends of a schedule document's ops and transfers.
 
-Each starts exactly when the last of its causes has ended, and takes exactly as long as the profile
-says. As times may be 0, it is also checked that they do not wait for each other in a cycle.
+Each op or transfer must start exactly when the last event that it waits for (its causes) has
+happened, and must take exactly the time that follows from the profile. As durations can be 0, it is
+also checked that ops and transfers do not wait for each other in a cycle.
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ from .schedule_facts import Facts, Run
 from .transfers import out_of_range
 
 RELATIVE = 1e-6  # tolerance of times and of figures derived from them
-_MOST = 8  # most entries of a cycle that are named
+_MOST = 8  # maximum number of entries of a cycle that are named
 _PAST = 0.0, "the step's start"
 Node: TypeAlias = tuple[int, int]  # (rank, position in its order), or (-1, index) for a transfer
 
 
 class Cause(NamedTuple):
-    """An event that an op or a transfer waits for; ``node`` ends then, or earlier."""
+    """An event that an op or a transfer waits for, at ``time`` (ms), described by ``words``.
+
+    ``node``: the op or transfer that causes the event; it ends at this time, or earlier by the
+    delay of a message.
+    """
 
     time: float
     words: str
@@ -39,12 +44,17 @@ _NEEDS = {
     "O": (("F", 0),),
     "L": (("O", 0),),
 }
-"""The inputs of each kind of op: kind, and stage relative to its own."""
+"""For each kind of op, the ops that it waits for on the same microbatch, if they exist.
+
+Each is given as (kind, difference between its stage and the op's stage).
+"""
 
 
 def verify_waits(facts: Facts) -> Iterator[str]:
-    """Ops and transfers with a wrong start or end, and one cycle of those that wait for each other:
-    one line each."""
+    """Yield a line for each wrong start or end of an op or transfer.
+
+    If ops and transfers wait for each other, a further line names them, as one cycle.
+    """
     waits = _Waits(facts)
     graph: defaultdict[Node, set[Node]] = defaultdict(set)
     slack = RELATIVE / 1000 * max((run.end for run in facts.runs), default=0.0)  # for times near 0
@@ -65,7 +75,10 @@ def verify_waits(facts: Facts) -> Iterator[str]:
 
 
 class _Waits:
-    """The waits of all ops, and of the transfers ``moves`` whose ranks and stages exist."""
+    """The causes of all ops and transfers.
+
+    ``moves``: the transfers without those whose ranks, stage or positions do not exist.
+    """
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
@@ -78,7 +91,7 @@ class _Waits:
                 earlier = [occupied[kind] for kind in wanted if kind in occupied]
                 self._earlier_ops[run.rank, run.at] = earlier
                 occupied[run.kind if run.kind in ("O", "L") else "op"] = run
-        self._moves: defaultdict[Node, list[Move]] = defaultdict(list)  # that an op waits for
+        self._moves: defaultdict[Node, list[Move]] = defaultdict(list)  # moves that an op waits for
         self._earlier_moves: dict[int, list[Move]] = {}  # of its item and on its wires
         last: dict[object, Move] = {}
         for move in self.moves:
@@ -90,11 +103,11 @@ class _Waits:
             last |= dict.fromkeys(held, move)
 
     def node(self, run: Run) -> Node:
-        """The node of an op; both ops of a pair have that of the F."""
+        """The node of an op; both ops of a pair have the node of its F."""
         return run.rank, run.at - (run.at - 1 in self._facts.pairs[run.rank])
 
     def of_op(self, run: Run) -> list[Cause]:
-        """The causes of an op; those of both ops of a pair."""
+        """The causes of an op, and if it is in a pair, also those of the other op of the pair."""
         other = self._facts.partner(run)
         return [
             cause
@@ -103,7 +116,11 @@ class _Waits:
         ]
 
     def _on_rank(self, run: Run) -> Iterator[Cause]:
-        """The last op that occupied the rank, the last O, and for O and L only the last like it."""
+        """Yield the causes that are earlier ops of the rank.
+
+        An O waits for the last O, and other ops for the last op that occupied the rank and the last
+        O. An L also waits for the last L.
+        """
         for earlier in self._earlier_ops[run.rank, run.at]:
             if self.node(earlier) != self.node(run):
                 yield Cause(earlier.end, f"{earlier} of the same rank ends", self.node(earlier))
@@ -164,8 +181,11 @@ def _close(a: float, b: float) -> bool:
 
 
 def _duration(facts: Facts, run: Run) -> float:
-    """The duration of an op or a pair. A pair takes the sum less the smaller saving, and no less
-    than either op."""
+    """The duration of an op, or of the pair that it belongs to, in ms.
+
+    A pair takes the sum of its ops' times minus the smaller of their savings (:func:`_saved`), but
+    no less than either op.
+    """
     other, alone = facts.partner(run), facts.duration(run)
     if other is None:
         return alone
@@ -175,7 +195,7 @@ def _duration(facts: Facts, run: Run) -> float:
 
 
 def _saved(facts: Facts, run: Run) -> float:
-    """Time saved by running the microbatch's F and BW on the op's stage at once."""
+    """The time, in ms, that an F and a BW of the op's stage save by running as a pair."""
     at_once = facts.stage(run.stage).t_fb
     if at_once is None:
         return 0.0

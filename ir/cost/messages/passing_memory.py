@@ -1,6 +1,7 @@
 """Memory for weights and gradients that are sent, as in the compiled program.
 
-Buffers are taken and freed, and gradient sums kept, in the order of :mod:`.placed_messages`.
+Receive buffers are taken and freed, and gradient sums kept, in the order of the program's sends,
+receives, waits and ops (:mod:`.placed_messages`).
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from ...model.transfers import previous, size
 from .placed_messages import SLACK, PlacedMessages, Post
 
 Entry: TypeAlias = tuple[Post | None, int]
-"""A post and its transfer; for an op, None and the packed op."""
+"""A send, receive or wait, and the index of its transfer; or None, and a packed op."""
 
 
 def passing_memory(schedule: Schedule, homes: Sequence[Sequence[int]]) -> tuple[float, ...]:
-    """Peak memory of streamed stages on each rank, (P,), in addition to the stages that it owns.
+    """The peak memory that each rank needs for stages that it does not own, (P,).
 
-    The sum of the receive buffers, of the weights of one more stage during its ops, and of the
-    larger of that stage's gradient and all gradient sums that wait for a D or for being sent.
-    ``schedule`` is timed; ``homes``: the stages that each rank owns.
+    It is the sum of the receive buffers, of the weights of one stage during its ops, and of the
+    larger of that stage's gradient and of all gradient sums that wait for a D
+    (:mod:`...model.transfers`) or until they are sent. ``schedule`` must have a timing. ``homes``:
+    the stages that each rank owns.
     """
     profile, transfers = schedule.problem.profile, schedule.transfers
     stages = range(profile.num_stages)
@@ -37,14 +39,14 @@ def passing_memory(schedule: Schedule, homes: Sequence[Sequence[int]]) -> tuple[
 
 
 def _rows(schedule: Schedule) -> list[list[Entry]]:
-    """The posts of transfers and the ops of each rank, in the order of its program."""
+    """For each rank, its ops and the sends, receives and waits of transfers, in program order."""
     placed = PlacedMessages.of(schedule, SLACK)
     messages, counts = placed.messages, [len(row) for row in schedule.order]
     posts: defaultdict[tuple[int, int], list[Entry]] = defaultdict(list)
     entries = (placed.rank, placed.boundary, placed.post, placed.message)
     for rank, boundary, post, x in zip(*(part.tolist() for part in entries), strict=True):
         if x < messages.transfers:
-            # the final waits for sends come last, except those for the owner's weights
+            # waits for sends after the last op come last, but those for the owner's weights before
             last = post == Post.WAIT_SEND and boundary == counts[rank] and not messages.own[x]
             posts[rank, boundary + last].append((Post(post), x))
     return [
@@ -59,8 +61,13 @@ def _rows(schedule: Schedule) -> list[list[Entry]]:
 
 @dataclass(frozen=True, slots=True)
 class _RankMemory:
-    """One rank. ``earlier``: the previous transfer of each transfer's item; ``mine``: the stages
-    that it owns; ``row``: its entries."""
+    """The calculation of one rank's memory for stages that it does not own (:attr:`memory`).
+
+    ``transfers``: of the schedule. ``earlier``: for each transfer, the index of the previous
+    transfer of its item (:func:`...model.transfers.previous`). ``sizes``: the bytes of each stage's
+    weights and gradient. ``mine``: the stages that the rank owns. ``row``: the rank's entries, in
+    program order.
+    """
 
     transfers: Sequence[Transfer]
     earlier: Sequence[int | None]
@@ -77,10 +84,11 @@ class _RankMemory:
         return self._buffers() + weights + max(gradient, self._sums())
 
     def _last_uses(self) -> dict[int, list[int]]:
-        """By entry: the transfers whose buffers it uses last.
+        """For each position in ``row``, the transfers whose receive buffers are used last there.
 
-        These are the wait for its receive, the wait for the send that passes it on, and the last op
-        that uses these weights. An op uses the weights that arrived last.
+        The last use of a buffer is the last of: the wait for its receive, the wait for the send
+        that passes the tensor on, and the last op that uses the weights in it. An op uses the
+        weights of its stage that arrived last.
         """
         last: dict[int, int] = {}
         here: dict[int, int] = {}  # by stage: the weights that arrived last
@@ -101,8 +109,9 @@ class _RankMemory:
     def _buffers(self) -> float:
         """The total size of the receive buffers.
 
-        A buffer serves all stages of its kind and is as large as the largest of them. The buffer
-        that was freed last is taken first.
+        There are buffers for weights and buffers for gradients. A buffer is used for several
+        stages, and is as large as the largest of them needs. Of the free buffers, the one that was
+        freed last is taken first.
         """
         weights, made = self.sizes[TransferKind.WEIGHT], list[tuple[TransferKind, int]]()
         idle: dict[TransferKind, list[int]] = {kind: [] for kind in TransferKind}
@@ -122,14 +131,14 @@ class _RankMemory:
         return sum(self.sizes[kind][stage] for kind, stage in made)
 
     def _sums(self) -> float:
-        """The peak size of the gradient sums that are not in the buffer of a D.
+        """The peak of the total size of the gradient sums that are not in the buffer of a D.
 
-        A sum exists from the first op that adds to a stage's gradient while no D of the stage is on
-        the rank, until a D arrives and takes it over. A D that starts on this rank is the sum
-        itself, until its send has ended.
+        Such a sum exists from the first op that adds to a stage's gradient while no D of the stage
+        is on the rank, until a D arrives, to which the sum is then added. If a D starts on this
+        rank, the sum itself is sent as the D, and exists until its send has ended.
         """
         sizes = self.sizes[TransferKind.GRADIENT]
-        kept, here = set[int](), set[int]()  # here: stages with a D on this rank
+        kept, here = set[int](), set[int]()  # stages with a sum, with a D here
         now = most = 0.0
         for post, x in self.row:
             if post is None:

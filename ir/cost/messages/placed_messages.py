@@ -1,11 +1,12 @@
 """All messages between ranks, and the positions of their sends, receives and waits among the ops.
 
-If an op's input is computed on another rank, the activation (or the gradient that comes back) is a
-message. Weights and their gradients are messages as in the schedule's transfers.
+If an op's input is computed on another rank, this activation, or gradient of an activation, is a
+message. Each of the schedule's transfers of weights and their gradients is a message, too.
 
-The entries of all ranks follow one order of all events (:class:`EventOrder`): the send and the
-receive of a message are placed at its departure, its waits at its arrival or later. So ranks cannot
-deadlock. Then entries that never block are moved ahead of waits, which delays no rank.
+The sends, receives and waits of all ranks follow one order of all events (:class:`EventOrder`): the
+send and the receive of a message are placed at its departure, its waits at its arrival or later. So
+ranks cannot deadlock. Afterwards, sends and receives that never block are moved ahead of waits,
+which delays no rank.
 """
 
 from __future__ import annotations
@@ -30,15 +31,19 @@ from ..remat import passed
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
-    """The messages of a timed schedule, (n,) each: its transfers, as listed, then its activations
-    in the order of the ops that compute them.
+    """The n messages of a timed schedule, as arrays of shape (n,).
 
-    A message leaves when the first ``after`` ops of its source are done and the message ``earlier``
-    that brought the tensor there has arrived (-1 if it is computed there). Its receive is posted
-    when the first ``room`` ops of its target are done. The target's op at position ``before`` waits
-    for it; the source's op at ``blocks`` waits until it has left. ``leaves``, ``arrives``: planned
-    times in ms. ``own``: whether it is the first transfer of a copy of the weights. ``used``: for
-    the activations only, the packed ops that need them.
+    First are the schedule's transfers, as listed; then its activations and their gradients, in the
+    order of the ops that compute them.
+
+    ``routes``: source, target and constraints. A message leaves when the first ``after`` ops of its
+    source are done and the message ``earlier``, which brought the tensor to the source, has arrived
+    (-1 if the tensor does not come from another rank). The receive of the message is posted when
+    the first ``room`` ops of its target are done. The target's op at position ``before`` waits for
+    the message; the source's op at position ``blocks`` waits until the message has left.
+    ``leaves``, ``arrives``: planned times in ms. ``own``: whether the message is the first transfer
+    of a copy of weights. ``used``: the packed ops that need the activations or their gradients;
+    transfers have no entry.
     """
 
     routes: MessageTable
@@ -50,11 +55,11 @@ class Messages:
 
     @classmethod
     def of(cls, schedule: Schedule, slack: int) -> Messages:
-        """The messages of ``schedule``.
+        """The messages of ``schedule``, which must have a timing.
 
-        The receive of an activation must be posted by the end of the rank's last op that ends
-        strictly before the message leaves, or the send would wait. It is posted ``slack`` ops
-        earlier.
+        If the receive of an activation were posted later than at the end of the rank's last op that
+        ends strictly before the message leaves, the send would wait for it. The receive is posted
+        ``slack`` ops earlier than that.
         """
         timing, graph = schedule.timing, ScheduleGraph.of(schedule)
         assert timing is not None, "the schedule is timed"
@@ -88,7 +93,7 @@ class Messages:
 
     @property
     def transfers(self) -> int:
-        """The number of transfers; they come first."""
+        """The number of transfers, which are the first messages."""
         return self.count - len(self.used)
 
 
@@ -98,9 +103,10 @@ def counts_before(
     values: FloatArray | IntArray,
     side: Literal["left", "right"] = "left",
 ) -> IntArray:
-    """How many entries of the row ``rows[rank[i]]`` are below ``values[i]``, (n,).
+    """For each of n pairs, how many entries of ``rows[rank[i]]`` are below ``values[i]``, (n,).
 
-    Each row is ascending. With ``side`` "right", equal entries count, too.
+    ``rows``: for each rank, an ascending array. With ``side`` "right", entries that equal
+    ``values[i]`` are counted, too.
     """
     found, by_rank = np.zeros(len(rank), dtype=np.int64), np.argsort(rank, kind="stable")
     ends = np.cumsum(np.bincount(rank, minlength=len(rows)))
@@ -110,13 +116,13 @@ def counts_before(
 
 
 SLACK = 1
-"""Number of ops by which receives, and sends from a tensor's first rank, are posted earlier than
-planned."""
+"""Number of ops by which receives are posted earlier than necessary, and sends from the first rank
+of a tensor earlier than planned."""
 BoolArray = npt.NDArray[np.bool_]
 
 
 class Post(IntEnum):
-    """The four entries of a message in the orders of its ranks."""
+    """The four instructions of a message: SEND and WAIT_SEND on its source, two on its target."""
 
     RECEIVE = 0
     SEND = 1
@@ -126,16 +132,17 @@ class Post(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedMessages:
-    """The entries of all messages, (4n,) each, in the order of each rank, rank after rank.
+    """The sends, receives and waits of n messages, placed between the ops of their ranks.
 
-    An entry is the ``post`` (:class:`Post`) of ``message`` on ``rank``, after the rank's first
-    ``boundary`` ops.
+    Each is an entry: the instruction ``post`` (:class:`Post`) for ``message``, on ``rank``, after
+    the rank's first ``boundary`` ops. The arrays, (4n,) each, list the entries of rank 0 in the
+    order of its program, then those of rank 1, and so on. The rules for their places are:
 
     ========== ======================== =====================================================
     \\          activations              weights and their gradients
     ========== ======================== =====================================================
-    send       after the op that made   on the tensor's first rank: ``slack`` ops before the
-               them                     op in which it is planned to leave, as it may wait for
+    send       after the op that        on the tensor's first rank: ``slack`` ops before the op
+               computes them            during which it is planned to leave, as it may wait for
                                         other ranks; on later ranks: when planned
     receive    ``slack`` ops before the when the schedule has room for it
                latest possible position
@@ -146,10 +153,10 @@ class PlacedMessages:
     receive    needs them               passes it on
     ========== ======================== =====================================================
 
-    The receives of a channel are in the order of its sends. With ``slack`` 1, a rank can be up to
-    one op later than planned. If the time of every op varies by 20 %, slack 0 costs up to 2.3 %
-    (more if messages take longer); slack 1 costs nothing except a few more buffers
-    (``benchmarks/overhead``).
+    The receives of a channel (all messages from one rank to another) are in the order of its sends.
+    With ``slack`` 1, a rank can be up to one op later than planned without delaying others. If the
+    time of every op varies by 20 %, slack 0 makes steps up to 2.3 % longer (more if messages take
+    longer); slack 1 costs nothing except a few more buffers (``benchmarks/overhead``).
     """
 
     messages: Messages
@@ -160,7 +167,7 @@ class PlacedMessages:
 
     @classmethod
     def of(cls, schedule: Schedule, slack: int) -> PlacedMessages:
-        """Place the messages of a timed schedule."""
+        """Place the messages of ``schedule``, which must have a timing."""
         messages = Messages.of(schedule, slack)
         plan, routes, each = EventOrder.of(schedule, messages), messages.routes, messages.count
         posted = np.argsort(plan.leaves)
@@ -179,18 +186,18 @@ class PlacedMessages:
         return cls(messages, *(part[at] for part in entries))
 
     def _arranged(self, place: FloatArray) -> IntArray:
-        """The permutation that puts the entries into the order of the program.
+        """The permutation that puts the entries into the order of the program, (4n,).
 
-        ``place``: their places in the event order. Entries are sorted by rank, boundary and place.
-        Within a boundary, those that never block are then moved ahead:
+        ``place``: the entries' places in the event order. Entries are sorted by rank, boundary and
+        place. Then, within each boundary, entries that never block are moved ahead:
 
-        - First come the receives of weights and gradients that need no wait for a buffer. A posted
-          receive notifies the peer; on Gloo this notice uses the connection of the data, and would
-          arrive after all data sent before.
-        - Next are the sends that need no wait for a receive, as far as the order of their channel
+        - First come the receives of weights and gradients that need not wait until a buffer is
+          free. A posted receive notifies the peer; with Gloo, this notice uses the same connection
+          as data, and would arrive after all data that was sent before it.
+        - Next are the sends that need not wait for a receive, as far as the order of their channel
           allows.
-        - Each other receive is moved ahead of the waits for receives, to the last wait for a send
-          before it that gives back a buffer.
+        - Each other receive is moved ahead of the waits for receives, but stays behind the last
+          wait for a send before it that frees a buffer.
         """
         at = np.lexsort((self.message, place, self.boundary, self.rank))
         post, heavy = self.post[at], self.message[at] < self.messages.transfers
@@ -205,7 +212,10 @@ class PlacedMessages:
         return at[by[np.lexsort((stage, group[by]))]]
 
     def _ready_sends(self, at: IntArray, group: IntArray) -> BoolArray:
-        """A mask of the sends among the entries ``at`` that wait for nothing at their boundary."""
+        """A mask of those entries ``at`` that are sends which wait for nothing at their boundary.
+
+        ``group``: a number for each entry; entries with the same rank and boundary share it.
+        """
         post, message = self.post[at], self.message[at]
         sends, routes = post == Post.SEND, self.messages.routes
         waited = _so_far(post == Post.WAIT_RECEIVE, group)
@@ -219,7 +229,11 @@ class PlacedMessages:
 
 
 def _rising(boundaries: IntArray, channel: IntArray, posted: IntArray) -> IntArray:
-    """Each message's boundary, raised to the largest one before it in its channel."""
+    """The ``boundaries`` of n messages, raised so that they never decrease within a channel, (n,).
+
+    ``channel``: the number of each message's channel, (n,). ``posted``: the messages in the order
+    in which they are posted, (n,).
+    """
     by_channel = posted[np.argsort(channel[posted], kind="stable")]
     lift = channel[by_channel] * (boundaries.max(initial=0) + 1)
     risen = np.empty_like(boundaries)
@@ -228,7 +242,10 @@ def _rising(boundaries: IntArray, channel: IntArray, posted: IntArray) -> IntArr
 
 
 def _sent(schedule: Schedule, messages: Messages, plan: EventOrder, slack: int) -> IntArray:
-    """The boundary at which the source posts each send, (n,), regardless of the channel's order."""
+    """The boundary at which the source posts each send, (n,).
+
+    The order of sends in a channel is not yet ensured (:func:`_rising`).
+    """
     timing, source = schedule.timing, messages.routes.source
     assert timing is not None
     boundary = plan.boundary(source, plan.leaves)
@@ -239,7 +256,7 @@ def _sent(schedule: Schedule, messages: Messages, plan: EventOrder, slack: int) 
 
 
 def _gone(schedule: Schedule, messages: Messages, plan: EventOrder) -> IntArray:
-    """The boundary at which the source waits for each send, (n,)."""
+    """The boundary at which the source waits for each send to end, (n,)."""
     source, transfers = messages.routes.source, messages.transfers
     past = [passed(schedule, rank) for rank in range(len(schedule.order))]
     count = np.diff(offsets_of(schedule.order))[source]
@@ -247,12 +264,15 @@ def _gone(schedule: Schedule, messages: Messages, plan: EventOrder) -> IntArray:
     ended = counts_before(past, source, messages.arrives) + 1
     late = np.minimum(np.maximum(boundary, ended), count)
     boundary[transfers:] = late[transfers:]
-    # the owner's weights are not in a receive buffer that could be given back
+    # the owner's weights are not in a receive buffer that could be freed
     return np.where(messages.own & (messages.routes.blocks == NEVER), count, boundary)
 
 
 def _awaited(messages: Messages, plan: EventOrder) -> tuple[IntArray, FloatArray]:
-    """The boundary at which the target waits for each message, and the place in the event order."""
+    """The boundary at which the target waits for each message, and this wait's place, (n,) each.
+
+    The place, in the event order, is infinite for waits that no send on the target needs.
+    """
     boundary, place = messages.routes.before.copy(), np.full(messages.count, np.inf)
     onward = np.flatnonzero(messages.earlier >= 0)
     brought = messages.earlier[onward]
@@ -266,7 +286,10 @@ def _awaited(messages: Messages, plan: EventOrder) -> tuple[IntArray, FloatArray
 
 
 def _so_far(flags: BoolArray, group: IntArray) -> BoolArray:
-    """Whether a flag is set at or before each entry in its group; groups are contiguous."""
+    """For each entry, whether a flag is set at or before it within its group, shape of ``flags``.
+
+    ``group``: the number of each entry's group, ascending.
+    """
     last = np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1))
     found: BoolArray = last >= np.searchsorted(group, group)
     return found
@@ -276,9 +299,10 @@ def _so_far(flags: BoolArray, group: IntArray) -> BoolArray:
 class EventOrder:
     """One order of all ops, departures and arrivals, in which each event follows its causes.
 
-    ``ops[r][i]``: the place of the start of rank r's i-th op. ``leaves[x]``, ``arrives[x]``: the
-    places of message x. Events are sorted by planned time; at the same time, messages come before
-    ops unless they depend on them.
+    The values are places, positions in this order. ``ops[r][i]``: the place of the start of rank
+    r's i-th op. ``leaves[x]``, ``arrives[x]``: the places of message x's departure and arrival.
+    Events are sorted by planned time; of events at the same time, messages come before ops unless
+    they depend on these ops.
     """
 
     ops: tuple[IntArray, ...]
@@ -297,15 +321,18 @@ class EventOrder:
         return cls(tuple(np.split(place[:ops], offsets[1:-1])), place[ops::2], place[ops + 1 :: 2])
 
     def boundary(self, rank: IntArray, place: IntArray) -> IntArray:
-        """For each pair, the number of ops of ``rank`` that come before ``place``, (n,).
+        """For each of n pairs, the number of ops of ``rank[i]`` that are before ``place[i]``, (n,).
 
-        ``place``: an index into the order of all ops and moments by time.
+        ``place``: positions in the event order.
         """
         return counts_before(self.ops, rank, place)
 
 
 def _successors(messages: Messages, offsets: IntArray) -> Successors:
-    """The edges from each op (numbered rank after rank), and from each departure and arrival."""
+    """The edges between the events, for a topological order.
+
+    The nodes are the ops, rank after rank, then the departure and the arrival of each message.
+    """
     ops, later = int(offsets[-1]), np.flatnonzero(messages.earlier >= 0)
     leaves = ops + 2 * np.arange(messages.count)
     behind = np.setdiff1d(np.arange(1, ops), offsets)
@@ -324,9 +351,13 @@ def _in_order(
     ops: int,  # number of nodes that are ops; they come first
     first: IntArray,  # (N + 1,) where each node's edges begin
     to: IntArray,  # (E,) node that each edge leads to
-    missing: IntArray,  # (N,) edges into each node; zeros afterwards
+    missing: IntArray,  # (N,) in: edges into each node; out: zeros
 ) -> IntArray:
-    """The place of each node in the topological order by time; of equal times, ops come last."""
+    """The place of each node in a topological order, (N,).
+
+    Of the nodes whose predecessors are placed, the one with the earliest time is next; of equal
+    times, ops come last.
+    """
     ready = [(times[n], int(n < ops), n) for n in range(len(times)) if missing[n] == 0]
     heapq.heapify(ready)
     place = np.zeros(len(times), dtype=np.int64)

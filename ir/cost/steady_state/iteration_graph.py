@@ -2,13 +2,15 @@
 
 The nodes, in order:
 
-- a gate per rank, through which it begins the iteration;
+- a gate per rank: the moment when the rank begins the iteration;
 - the ops, rank after rank;
-- with links, a notice per message;
-- the messages: activations and gradients between ranks, then the transfers as listed;
-- an end per rank: all its ops are done and all its messages have arrived;
-- the all-reduces, and the averages over replicas that begin at the end of their ranks;
-- the averages that begin at the end of an op, before the end of their rank.
+- with links, a notice per message: its receiver has a buffer for it;
+- the messages: activations and their gradients between ranks, then the transfers as listed;
+- an end per rank: all its ops are done, all messages to it have arrived, and all messages from it
+  are ready;
+- the all-reduces of replicated stages, and the averages over replicas of the pipeline that begin at
+  the end of their ranks;
+- the averages over replicas that begin at the end of an op, before the end of their rank.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from ..gradient_averaging import Due, due
 
 
 class AllReduce(NamedTuple):
-    """An all-reduce among ``ranks``, ascending; ``duration`` in ms, ``wires`` by name."""
+    """An all-reduce over ``ranks``, ascending; its duration in ms, and the names of its wires."""
 
     ranks: tuple[int, ...]
     duration: float
@@ -50,9 +52,10 @@ class AllReduce(NamedTuple):
 def all_reduces(schedule: Schedule) -> list[AllReduce]:
     """The ring all-reduces at the end of an iteration, one per replicated stage, in stage order.
 
-    They sum the stage's gradients over its ranks. With h ranks, each sends its gradient to the next
-    rank in h parts, one at a time, in 2 (h - 1) steps (Patarasuk and Yuan, 2009). All wires between
-    them are occupied until the all-reduce ends.
+    Each of them sums the stage's gradients over the stage's ranks. With h ranks, there are
+    2 (h - 1) steps, in each of which every rank sends 1 / h of the gradient to the next rank
+    (Patarasuk and Yuan, 2009). All wires between these ranks are occupied until the all-reduce
+    ends.
     """
     profile = schedule.problem.profile
     return [
@@ -78,9 +81,11 @@ def _all_reduce(profile: Profile, ranks: tuple[int, ...], bytes_each: float) -> 
 class IterationGraph:
     """The graph of one iteration with N nodes.
 
-    ``successors``: the edges; node N + n is node n of the next iteration. ``within``, ``across``:
-    the number of edges into each node from the same and from the previous iteration, (N,). ``ops``,
-    ``transfers``: the positions of these nodes.
+    ``ranks``: the number of ranks, P; their gates are the first nodes. ``ops``, ``transfers``: the
+    positions of these nodes. ``successors``: the edges from the nodes, where the target N + n is
+    node n of the next iteration. ``within``, ``across``: the number of edges into each node from
+    the same and from the previous iteration, (N,). ``duration``: of each node, in ms, (N,).
+    ``wires``: the wires that each node occupies.
     """
 
     ranks: int
@@ -96,8 +101,8 @@ class IterationGraph:
     def of(cls, schedule: Schedule, routes: MessageTable | None = None) -> IterationGraph:
         """The graph of ``schedule``.
 
-        ``routes``: the table of transfers, if it differs from the schedule's. Raises
-        InvalidScheduleError if a transfer is out of range or an input is never computed.
+        ``routes``: a table of transfers that replaces the schedule's own. Raises
+        InvalidScheduleError if a transfer is out of range or an op's input is never computed.
         """
         graph, profile = ScheduleGraph.of(schedule, routes), schedule.problem.profile
         ranks, ops = profile.ranks, schedule.num_ops
@@ -135,10 +140,11 @@ class IterationGraph:
         )
 
     def play(self, iterations: int) -> tuple[FloatArray, FloatArray, FloatArray] | None:
-        """Simulate ``iterations`` repetitions.
+        """Simulate ``iterations`` repetitions of the graph.
 
-        Returns start and end of all nodes, (iterations, N) each, and when each rank begins the
-        iteration after the last, (P,), all in ms; None if nodes wait for each other.
+        Returns the start and the end of all nodes, (iterations, N) each, and the time when each
+        rank begins the iteration after the last one, (P,), all in ms. Returns None if nodes wait
+        for each other.
         """
         nodes = len(self.duration)
         missing = np.tile(self.within + self.across, iterations + 1)
@@ -154,9 +160,10 @@ class IterationGraph:
 
 
 class _Places:
-    """The numbers of an iteration's nodes, by kind.
+    """The numbers of an iteration's nodes, one array for each kind (see the module's list).
 
-    Without notices, ``notices`` are the messages.
+    ``counts``: the number of nodes of each kind. ``told``: whether there are nodes for notices. If
+    not, ``notices`` is ``messages``, as messages then wait for what notices would wait for.
     """
 
     def __init__(self, *counts: int) -> None:
@@ -169,7 +176,7 @@ class _Places:
 
 
 def _ways(graph: ScheduleGraph) -> IntArray:
-    """Source and target rank of each message, (2, n)."""
+    """The source rank and the target rank of each of n messages, (2, n)."""
     made, used, _ = graph.edges[EdgeKind.ACTIVATION]
     source = np.concatenate([graph.ranks[made], graph.routes.source])
     target = np.concatenate([graph.ranks[used], graph.routes.target])
@@ -177,10 +184,10 @@ def _ways(graph: ScheduleGraph) -> IntArray:
 
 
 def _wires(profile: Profile, bare: int, ways: IntArray, last: Sequence[tuple[str, ...]]) -> Wires:
-    """The wires of notices and messages, and those of the ``last`` nodes.
+    """The wires of all nodes: ``bare`` nodes without wires, then notices and messages, then others.
 
-    ``ways``: source and target of each message, (2, n); ``bare``: nodes without wires, which come
-    first.
+    ``ways``: source and target rank of each notice and message, (2, n). ``last``: the names of the
+    wires of each of the other nodes.
     """
     codes, which = np.unique(ways[0] * profile.ranks + ways[1], return_inverse=True)
     between: list[Pair] = [divmod(code, profile.ranks) for code in codes.tolist()]
@@ -191,7 +198,11 @@ def _wires(profile: Profile, bare: int, ways: IntArray, last: Sequence[tuple[str
 
 
 def _reductions(schedule: Schedule) -> tuple[list[AllReduce], list[Due]]:
-    """Reductions that begin after all ops of their ranks, and averages that begin after an op."""
+    """The all-reduces of an iteration and the averages over replicas, as two lists.
+
+    The first list has those that begin at the end of their ranks; averages among them are
+    all-reduces with a single rank. The second list has the averages that begin at the end of an op.
+    """
     averaged = due(schedule)
     late = [
         AllReduce((one.rank,), one.duration, _beside(one)) for one in averaged if one.last is None
@@ -200,11 +211,11 @@ def _reductions(schedule: Schedule) -> tuple[list[AllReduce], list[Due]]:
 
 
 def _of_messages(graph: ScheduleGraph, at: _Places, ways: IntArray) -> list[Edges]:
-    """The schedule's edges; an edge between ranks goes through the node of its message.
+    """The schedule's edges; an edge between ranks leads through the node of its message.
 
-    A message leaves when its source and its target have begun the iteration; the target gives
-    notice of that. The end of a rank comes after everything that its messages wait for, except
-    wires.
+    A message leaves only when its source and its target have begun the iteration, of which the
+    target gives notice. There is also an edge to the end of each rank from every node that a
+    message of the rank waits for: at the end, these messages are ready, but may wait for wires.
     """
     made, used, _ = graph.edges[EdgeKind.ACTIVATION]
     count = len(made)
@@ -231,7 +242,10 @@ def _of_messages(graph: ScheduleGraph, at: _Places, ways: IntArray) -> list[Edge
 
 
 def _between_gates(graph: ScheduleGraph, at: _Places, ways: IntArray) -> list[Edges]:
-    """Edges from gates to first ops, and to a rank's end from its last op and what it receives."""
+    """Edges from each rank's gate to its first op and its end, and to its end from its last nodes.
+
+    The last nodes of a rank are its last op and all messages to it.
+    """
     offsets = graph.offsets
     used = np.flatnonzero(np.diff(offsets))
     return [
@@ -243,12 +257,12 @@ def _between_gates(graph: ScheduleGraph, at: _Places, ways: IntArray) -> list[Ed
 
 
 def _beside(one: Due) -> tuple[str, ...]:
-    """The link to the replicas; it carries one stage's gradient at a time."""
+    """The wires of an average: the rank's link to its replicas, which carries one at a time."""
     return (f"replicas of {one.rank}",)
 
 
 def _averaged(graph: ScheduleGraph, at: _Places, early: Sequence[Due]) -> list[Edges]:
-    """Edges from a stage's last op through its average to the end of the rank."""
+    """Edges from the last op of each stage in ``early`` to its average, and from it to the end."""
     last = [int(graph.offsets[one.rank]) + one.last for one in early if one.last is not None]
     ends = np.array([one.rank for one in early], dtype=np.int64)
     return [
@@ -258,7 +272,10 @@ def _averaged(graph: ScheduleGraph, at: _Places, early: Sequence[Due]) -> list[E
 
 
 def _to_next_gates(at: _Places, sums: Sequence[Sequence[int]]) -> Edges:
-    """Edges from each rank's end through its all-reduces, one after the other, to its next gate."""
+    """Edges from each rank's end through its all-reduces to its gate of the next iteration.
+
+    A rank runs its all-reduces one after the other. ``sums``: the ranks of each all-reduce.
+    """
     pairs: list[Pair] = []
     for rank, end in enumerate(at.ends.tolist()):
         own = [int(at.sums[k]) for k, members in enumerate(sums) if rank in members]

@@ -1,4 +1,4 @@
-"""The moments at which transfers leave: as planned at any time, or only between ops."""
+"""Step times if transfers can leave only between ops, as in compiled programs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from .steady_state import step_time
 
 
 def between_ops(schedule: Schedule) -> MessageTable:
-    """The table of transfers for ranks that can send only between ops, as compiled programs do.
+    """The schedule's table of transfers, changed so that ranks send only between ops.
 
-    A compiled program has a position in the rank's order for each send
-    (:mod:`pipeloom.compiler.passes.place_messages`). A transfer that is passed on leaves after the
-    ops that are planned to start before it does, and the next op waits for its arrival. A transfer
-    that starts on the rank is sent up to :data:`SLACK` ops before it is planned to leave, but not
-    before an earlier one on the same channel.
+    The times of a schedule assume that transfers can also leave during ops. But in a compiled
+    program, each send has a position between the ops of its rank
+    (:mod:`pipeloom.compiler.passes.place_messages`), and the runtime sends in this order: with Gloo
+    from the rank's thread, with NCCL on streams that wait for the previous ops.
 
-    The schedule's own times assume that transfers can also leave during ops. Our runtime sends in
-    the order of the program: over Gloo from the rank's thread, over NCCL on streams that wait for
-    the previous ops. Raises InvalidScheduleError if the schedule can never run.
+    A transfer of a tensor that the rank has received leaves after all ops that are planned to start
+    before the departure; the next op then also waits for the arrival of this tensor on the rank. A
+    transfer of a tensor of the rank itself is sent up to :data:`SLACK` ops before its planned
+    departure, but not before an earlier transfer on the same channel (pair of ranks).
+
+    Raises InvalidScheduleError if the schedule can never run.
     """
     timing = schedule.timing or simulate(schedule)
     transfers = schedule.transfers
@@ -35,7 +37,7 @@ def between_ops(schedule: Schedule) -> MessageTable:
     early = np.minimum(started, ended - SLACK)
     after = np.maximum(np.where(earlier < 0, early, started), routes.after)
     before, onward = routes.before.copy(), np.flatnonzero(earlier >= 0)
-    # ops of duration 0 could wait for each other
+    # without ``ended``, ops of duration 0 could wait for each other
     past = np.maximum(started, ended)[onward]
     before[earlier[onward]] = np.minimum(before[earlier[onward]], past)
     channel = routes.source * len(schedule.order) + routes.target
@@ -44,18 +46,20 @@ def between_ops(schedule: Schedule) -> MessageTable:
 
 
 def step_between_ops(schedule: Schedule) -> float:
-    """Milliseconds of a steady step of the compiled program, which sends only between ops.
+    """:func:`.steady_state.step_time` of the compiled program, which sends only between ops, in ms.
 
-    Steps of different schedules are compared by this. Raises InvalidScheduleError if the schedule
-    can never run.
+    Schedules that send different tensors are compared by this time. Raises InvalidScheduleError if
+    the schedule can never run.
     """
     return step_time(schedule, between_ops(schedule))
 
 
 def _in_turn(counts: IntArray, channel: IntArray, leaves: FloatArray) -> IntArray:
-    """Raise ``counts`` so that in each channel they do not fall in the order of departure.
+    """``counts``, raised where needed so that they never decrease over time in a channel, (n,).
 
-    Messages that leave at the same time may leave in any order.
+    ``counts``: a number of ops for each of n messages, (n,). ``channel``, ``leaves``: the number of
+    the message's channel, and its time of departure, (n,) each. Messages that leave at the same
+    time are not compared, as they may leave in any order.
     """
     by = np.lexsort((leaves, channel))
     lift = channel[by] * (counts.max(initial=0) + 1)
@@ -63,7 +67,7 @@ def _in_turn(counts: IntArray, channel: IntArray, leaves: FloatArray) -> IntArra
     later = (np.diff(channel[by]) != 0) | (np.diff(leaves[by]) != 0)
     places = np.arange(len(by))
     places[1:] *= later
-    first = np.maximum.accumulate(places)  # first of those that leave at the same time
+    first = np.maximum.accumulate(places)  # of the messages that leave at the same time
     risen = np.empty_like(counts)
     risen[by] = np.maximum(counts[by], most[first] - lift)
     return risen

@@ -1,26 +1,28 @@
-"""Argument ``arrivals`` of a certificate: no rank can begin before streamed weights have arrived.
+"""Argument ``arrivals`` of a certificate: ranks cannot begin before streamed weights have arrived.
 
-It is about the makespan if each microbatch is on one rank, every rank has some, and the weights of
-every stage start at time 0 on one rank, its owner, whichever rank that is.
+It proves a lower bound on the makespan if each microbatch is on one rank, every rank has at least
+one, and the weights of every stage start at time 0 on one rank, the stage's owner. The bound holds
+for any choice of owners.
 
-A rank with n microbatches runs no op of stage k or a later one, and no B or W, before the weights
-of stages 0 to k have arrived; let A be this time. Before A it runs at most the F's of lower stages:
-n of each, and only as many as fit in memory. A microbatch that has passed some of these stages
-holds at least the time of its F's there divided by the largest ratio of F time to memory, so these
-F's take at most this ratio times the memory limit. The rank ends no earlier than A plus the time of
-its remaining work.
+Before the weights of stages 0 to k have arrived on a rank, the rank runs no B or W, and no op of
+stage k or later; let A be the time of this arrival. Until A, a rank with n microbatches runs only
+F's of stages below k: at most n of each stage, and only as many as fit in memory. A microbatch that
+has passed some of these stages holds at least the time of its F's there divided by the largest
+ratio of F time to memory, so all these F's take at most this ratio times the memory limit. The rank
+ends no earlier than A plus the time of its remaining work.
 
-``wires`` is the size of a set of wires of which every message out of a rank (or every message into
-one) occupies one. d(s) is the least time of stage s's weights between two ranks. Lower bounds of A:
+Let ``wires`` be the size of a set of wires such that every message out of a rank (or, in the third
+bound, every message into a rank) occupies one of them, and d(s) the minimum time to send stage s's
+weights from one rank to another. Lower bounds on A are:
 
-- For stage 0: the shortest path, through any ranks, from the owner to the farthest rank, for the
-  best owner; computed for at most 64 ranks.
-- For stage 0: cut the time before t into spans of length d(0), counted back from t. In each span at
-  most ``wires`` copies arrive at their first rank, and a copy that does so in the i-th span has
-  arrived at most i times by t. The first span does not begin before 0. This limits the number of
-  ranks that have the weights at t.
-- For all stages up to k: a rank receives the weights that it does not own over ``wires`` wires at a
-  time. The last rank is no earlier than the mean of all ranks.
+- For stage 0: the length of the shortest path, over any ranks, from the owner to the farthest rank,
+  for the best owner. It is computed only for at most 64 ranks.
+- For stage 0: divide the time before t into spans of length d(0), counted back from t. In each span
+  at most ``wires`` copies from the owner arrive at their first rank, and each copy that does so in
+  the i-th span has arrived at no more than i ranks by t. The first span begins at 0 or later. This
+  limits the number of ranks that have the weights at t.
+- For all stages up to k: a rank receives the weights that it does not own over ``wires`` wires at
+  the same time. The last rank has them no earlier than the mean over all ranks.
 """
 
 from __future__ import annotations
@@ -35,12 +37,15 @@ from ..schedule_facts import Facts
 from .least import MEMORY, NotProvenError, expect_alone, least_of
 
 ZERO = Fraction(0)
-MOST_RANKS = 64  # for which shortest paths are computed
+MOST_RANKS = 64  # the maximum for which shortest paths are computed
 _Matrix = list[list[Fraction]]
 
 
 def arrivals(facts: Facts) -> Fraction:
-    """The makespan that the argument proves."""
+    """The lower bound on the makespan, in ms.
+
+    Raises NotProvenError if the argument does not apply to ``facts``.
+    """
     expect_alone(facts)
     plan = facts.plan
     homes = {run.microbatch: run.rank for run in facts.runs}
@@ -64,7 +69,11 @@ def arrivals(facts: Facts) -> Fraction:
 def _last_end(
     facts: Facts, delays: Sequence[_Matrix], counts: Counter[int], least: int
 ) -> Fraction:
-    """A lower bound on the last end among the ranks with at least ``least`` microbatches."""
+    """A lower bound, in ms, on the last end of a rank with at least ``least`` microbatches.
+
+    ``delays``: for each stage, the delays of its weights between ranks. ``counts``: the number of
+    microbatches of each rank.
+    """
     ranks = [rank for rank, count in counts.items() if count >= least]
     left = _left(facts, least, max(facts.limit[rank] for rank in ranks))
     first = max(_farthest(delays[0], ranks), _spread(facts, delays[0], len(ranks)))
@@ -77,15 +86,16 @@ def _last_end(
 
 
 def _left(facts: Facts, number: int, limit: float) -> list[Fraction]:
-    """For each stage k, the least work left when the weights of stages 0 to k have arrived.
+    """For each stage k, the minimum work left, in ms, for a rank that gets the weights of stage k.
 
-    ``number``: the microbatches of the rank; ``limit``: its memory.
+    The weights of stages 0 to k have then arrived. ``number``: the number of microbatches of the
+    rank; ``limit``: its memory limit.
     """
     stages = [least_of(facts, stage) for stage in range(facts.plan.stages)]
     room = Fraction(limit) * (1 + MEMORY) if isfinite(limit) else None
     work = number * sum((own.f + own.b + own.w for own in stages), ZERO)
     found, time, held = [], ZERO, ZERO
-    rate: Fraction | None = ZERO  # most F time per memory; None if unlimited
+    rate: Fraction | None = ZERO  # maximum F time per memory; None if unlimited
     for own in stages:
         early = number * time
         if room is not None and rate is not None:
@@ -106,7 +116,7 @@ def _delays(facts: Facts, stage: int) -> _Matrix:
 
 
 def _into(delays: _Matrix, rank: int) -> Fraction:
-    """The least delay of a message into ``rank``."""
+    """The minimum delay, in ms, of a message from another rank to ``rank``."""
     return min(row[rank] for a, row in enumerate(delays) if a != rank)
 
 
@@ -122,8 +132,10 @@ def _farthest(delays: _Matrix, ranks: Sequence[int]) -> Fraction:
 
 
 def _spread(facts: Facts, delays: _Matrix, number: int) -> Fraction:
-    """The least time at which ``number`` ranks, including the owner, have the first stage's
-    weights."""
+    """The minimum time, in ms, by which ``number`` ranks can have the first stage's weights.
+
+    The ranks include the owner. It is the second bound in the module.
+    """
     wires, spans = _wires(facts, leaving=True), min(1, number - 1)
     while wires is not None and number - 1 > wires * spans * (spans + 1) // 2:
         spans += 1
@@ -131,7 +143,11 @@ def _spread(facts: Facts, delays: _Matrix, number: int) -> Fraction:
 
 
 def _wires(facts: Facts, *, leaving: bool) -> int | None:
-    """``wires`` of the module's argument, for messages out of or into a rank; None: unlimited."""
+    """``wires`` in the module: the maximum over ranks of the size of a set of wires.
+
+    Each message out of the rank (or into it, if not ``leaving``) occupies a wire of the set. None
+    without links, where any number of messages can be sent at the same time.
+    """
     ranks, wires = range(facts.plan.ranks), facts.network.wires
     if facts.network.link is None:
         return None

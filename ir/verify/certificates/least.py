@@ -1,4 +1,4 @@
-"""The exact numbers of an instance that the arguments of certificates use."""
+"""Minimum times and memory of a stage, as exact fractions, for the arguments of certificates."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ MEMORY = Fraction(1, 10**9)  # relative tolerance of memory limits, for rounding
 
 
 class NotProvenError(ValueError):
-    """The certificate proves nothing, or less than is claimed."""
+    """The certificate proves no lower bound, or a smaller one than it or the schedule claims."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeastFacts:
-    """The least time and memory that any microbatch of a stage needs, in exact numbers.
+    """The minimum time and memory that any microbatch of a stage needs, as exact numbers.
 
-    If microbatches differ, each number is their minimum: a schedule remains valid if ops become
-    shorter and sizes smaller. A BW that takes less than B and W counts as a B of at most that time
-    and a W with the rest, as its gradient then only leaves earlier. ``kept``: the least memory that
-    a microbatch holds from F to B, also if it is recomputed or offloaded.
+    If microbatches differ, each number is the minimum over them: a schedule remains valid if ops
+    become shorter and sizes smaller. A BW that is shorter than B and W together counts as a B that
+    is at most as long as the BW, and a W with the rest of its time: this only lets the gradient
+    leave earlier. ``f``, ``b``, ``w``: the times of F, B and W. ``kept``: the minimum memory that a
+    microbatch holds from F to B, including when it is recomputed or offloaded.
     """
 
     f: Fraction
@@ -34,7 +35,11 @@ class LeastFacts:
 
 
 def expect_alone(facts: Facts) -> None:
-    """Raise NotProvenError if ops may run at once, or there is an update after each microbatch."""
+    """Raise NotProvenError if a rank may run two ops at a time, or there are updates by microbatch.
+
+    The arguments of certificates do not cover pairs of an F and a BW, or optimizer steps after each
+    microbatch.
+    """
     if facts.plan.updates == "microbatch":
         raise NotProvenError("argument: knows no updates by microbatch")
     for stage in facts.plan.profile.stages:
@@ -43,7 +48,7 @@ def expect_alone(facts: Facts) -> None:
 
 
 def least_of(facts: Facts, stage: int) -> LeastFacts:
-    """The least costs of a stage."""
+    """The minimum times and sizes of ``stage`` over all microbatches."""
     every = [facts.at(stage, j) for j in range(facts.plan.microbatches)]
     f, b, w = (min(times) for times in zip(*map(times_of, every), strict=True))
     m_b, m_w = (min(Fraction(getattr(own, key)) for own in every) for key in ("m_b", "m_w"))
@@ -52,7 +57,7 @@ def least_of(facts: Facts, stage: int) -> LeastFacts:
 
 
 def times_of(own: MicrobatchFacts) -> tuple[Fraction, Fraction, Fraction]:
-    """The least times of F, B and W."""
+    """The minimum times of F, B and W of a microbatch, where a shorter BW replaces B and W."""
     f, b, w, fused = (Fraction(own.durations[kind]) for kind in ("F", "B", "W", "BW"))
     if fused < b + w:
         b, w = min(b, fused), max(Fraction(0), fused - b)

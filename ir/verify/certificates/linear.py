@@ -1,9 +1,10 @@
-"""The instance of a certificate about stages with ranks of their own, in whole units of time.
+"""The instance of a certificate with one stage per rank, with times as multiples of a common unit.
 
-If stages can be recomputed or offloaded, the least memory that a microbatch keeps counts as its
-M_B. In a second variant, M_W counts as 0 and the limit is reduced by M_B less what is kept: when a
-B starts, its own M_B is held, and at least what is kept of all others between F and B, which remain
-until the rank's next B.
+If stages can be recomputed or offloaded, the minimum memory that a microbatch holds between F and B
+(its kept memory) counts as its M_B. There is then a second, alternative variant of the instance:
+M_W counts as 0, and the limit is reduced by M_B minus the kept memory. It is valid because a rank
+holds, when a B starts, the whole M_B of this microbatch and at least the kept memory of all other
+microbatches between F and B, which remain until the rank's next B.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from .least import MEMORY, LeastFacts, NotProvenError, expect_alone, least_of
 
 @dataclass(frozen=True)
 class StageCounts:
-    """A stage with times in whole units.
+    """A stage with the times of its ops in whole units.
 
-    ``fits``: the number of M_B's that memory holds. ``waiting[h]``: the most W's that can wait
-    while h M_B's are held, h = 0 to ``fits``.
+    ``fits``: the maximum number of M_B's in memory. ``waiting[h]``: the maximum number of
+    microbatches between B and W (each holding M_W) while h M_B's are held, for h = 0 to ``fits``.
     """
 
     f: int
@@ -36,7 +37,11 @@ class StageCounts:
 
 @dataclass(frozen=True)
 class LinearFacts:
-    """The instance by stage; ``down`` and ``up``: the delays to and from the next stage."""
+    """The instance by stage, with all times in whole multiples of ``unit`` (ms).
+
+    ``makespan``: whether the objective is the makespan, not the period. ``down[s]``, ``up[s]``: the
+    delay of a message from stage s to stage s + 1, and back.
+    """
 
     microbatches: int
     makespan: bool
@@ -47,7 +52,11 @@ class LinearFacts:
 
     @classmethod
     def each(cls, facts: Facts) -> Iterator[LinearFacts]:
-        """The variants of the instance. Raises NotProvenError if the arguments do not apply."""
+        """Yield the variants of the instance, one or two (see the module).
+
+        A bound is proven if one of them proves it. Raises NotProvenError if the arguments ``slots``
+        and ``moments`` do not apply to ``facts``.
+        """
         expect_alone(facts)
         plan = facts.plan
         if plan.passing != "activations":
@@ -90,16 +99,22 @@ class LinearFacts:
 
     @cached_property
     def there(self) -> list[int]:
-        """The least time from the start of F on stage 0 to its start on each stage."""
+        """For each stage, the minimum time from a microbatch's F on stage 0 to its F on the stage.
+
+        It is measured between the starts of both F's.
+        """
         ways = (own.f + delay for own, delay in zip(self.stages, self.down, strict=False))
         return list(accumulate(ways, initial=0))
 
     @cached_property
     def back(self) -> list[int]:
-        """The least time from the start of B on the last stage to its start on each stage."""
+        """For each stage, the minimum time from a microbatch's last-stage B to its B on the stage.
+
+        It is measured between the starts of both B's.
+        """
         ways = [own.b + delay for own, delay in zip(self.stages[1:], self.up, strict=True)]
         return list(accumulate(reversed(ways), initial=0))[::-1]
 
     def trip(self, i: int) -> int:
-        """The least time from the start of F on a stage to the start of B there."""
+        """The minimum time from the start of an F on stage ``i`` to the start of its B there."""
         return self.there[-1] - self.there[i] + self.stages[-1].f + self.back[i]

@@ -1,26 +1,31 @@
-"""Argument ``moments`` of a certificate: paths between moments, and a cycle that cannot be.
+"""Argument ``moments`` of a certificate: difference constraints with a cycle of positive length.
 
-The moments of stage s, which has its own rank, are: S its first op starts, y its first B starts, t
-its last F starts, V its last B ends, E its last op ends; ``start`` is S of stage 0. Iy, It and IV
-are the rank's idle time by then. An arc from u to v says v - u >= its length:
+The argument assumes that a schedule costs at most the bound, and derives inequalities between
+moments of the schedule that contradict each other. Stage s has its own rank. Its moments
+are: S, its first op starts; y, its first B starts; t, its last F starts; V, its last B ends; E, its
+last op ends. ``start`` is S of stage 0. Iy, It and IV are S plus the rank's idle time until y, t
+and V. An arc from u to v with length d is the inequality v - u >= d. The arcs are:
 
-- S to S and t to t of the next stage: T_F and the delay; y and V of the next stage to y and V: the
-  delay and T_B of the later stage for y, of the earlier one for V. On the last stage S to y takes
-  T_F, t to V takes T_F + T_B.
-- Idle time grows: S, Iy, IV and S, It, IV; from IV to E it takes the rank's whole work. Iy is
-  before It if memory cannot hold all M microbatches.
-- V to E takes T_W, S to t (M - 1) T_F, y to V M T_B, and y to t T_B if memory cannot hold all M.
-- S to E: the argument ``slots``.
-- E to S (makespan: to ``start``): minus the cost that is refuted.
+- From S to S, and from t to t, of the next stage: T_F plus the delay. From y and V of the next
+  stage to y and V of this stage: the delay plus T_B, of the next stage for y, of this stage for V.
+  On the last stage, from S to y: T_F; from t to V: T_F + T_B.
+- As idle time only grows: from S to Iy to IV and from S to It to IV: 0. From IV to E: all work of
+  the rank. From Iy to It: 0, if memory cannot hold all M microbatches.
+- From V to E: T_W; from S to t: (M - 1) T_F; from y to V: M T_B; from y to t: T_B, if memory cannot
+  hold all M microbatches.
+- From S to E: the minimum time of the argument ``slots``.
+- From E to S (from E to ``start`` if the makespan is bounded): minus the cost to refute.
 
-What a rank has run by a moment, which is the time minus the idle time, is one of a few values. By
-y: n F's, which are all in memory. By t: all but one F, and M - a B's and M - p W's, where a M_B's
-and p - a M_W's are in memory. By V: all F's and B's and M - h W's, where one M_B and h - 1 M_W's
-are in memory as the last B runs. A path between the two bounds this from below or above; the bound
-is rounded to the nearest value. Between t and V, T_F and the a T_B of any possible value pass.
+The work that a rank has done by a moment (such as y - Iy) has only a few possible values. By y: n
+F's, all of which are in memory. By t: all F's but one, M - a B's and M - p W's, where a M_B's and p
+- a M_W's are in memory. By V: all F's and B's and M - h W's, where one M_B and h - 1 M_W's are in
+memory while the last B runs. The length of a path between the two moments (Iy to y or y to Iy)
+bounds the work from below or above, and excludes the values beyond this bound. From t to V, at
+least T_F + a T_B pass, with the smallest possible a.
 
-If memory holds all M, either the first B starts before the last F does, and n < M; or all F's come
-first: n = M, and by t M - 1 F's have run. A path between Iy and It, or a bound, refutes one.
+If memory holds all M microbatches, there are two cases: either the first B starts before the last
+F, so that n < M; or all F's come first, so that n = M and M - 1 F's have run by t. A path of
+positive length between Iy and It, or the excluded values, refute one of the cases.
 """
 
 from __future__ import annotations
@@ -38,7 +43,11 @@ Values = list[tuple[int, int]]
 
 
 def check_moments(facts: Facts, bound: Fraction, paths: Sequence[Sequence[str]]) -> None:
-    """Raise NotProvenError unless ``paths`` prove that no schedule costs less than ``bound``."""
+    """Raise NotProvenError unless ``paths`` prove that no schedule costs less than ``bound`` (ms).
+
+    ``paths``: lists of names of moments, such as ``Iy0``. Each path excludes values of work or a
+    case; the last one must be a cycle of positive length.
+    """
     problems = []
     for of in LinearFacts.each(facts):
         try:
@@ -53,8 +62,9 @@ def check_moments(facts: Facts, bound: Fraction, paths: Sequence[Sequence[str]])
 class MomentArcs:
     """The inequalities between moments in schedules that cost at most ``cost``, in whole units.
 
-    ``arcs``: the length by the names of both moments. ``values``: by moment, pairs of what the rank
-    has run, if that is still possible, and the least time from there to V.
+    ``arcs``: the length of each arc, by the names of its two moments. ``values``: for each of the
+    moments y, t and V, the values of the rank's work by then that are not excluded, as pairs of
+    this work and the minimum time from the moment to V.
     """
 
     def __init__(self, of: LinearFacts, cost: Fraction) -> None:
@@ -106,7 +116,10 @@ class MomentArcs:
         self._limit(f"V{s}", [(m * (f + b) + (m - h) * w, 0) for h in late])
 
     def _limit(self, moment: str, values: Values) -> None:
-        """Keep only ``values`` of a moment, and the arcs and the choice that follow from them."""
+        """Keep only ``values`` of ``moment``; add the arcs, and the case, that follow from them.
+
+        Raises _RefutedError if no value is left.
+        """
         if not values:
             raise _RefutedError
         self.values[moment] = values
@@ -124,7 +137,10 @@ class MomentArcs:
                 self._order(s, apart=True)
 
     def _order(self, s: int, *, apart: bool) -> None:
-        """The first B of a stage starts before its last F if ``apart``, or else after it."""
+        """Add the arcs, and exclude the values of work, that follow from a case for stage ``s``.
+
+        ``apart``: whether it is the case in which the first B starts before the last F.
+        """
         order = (f"Iy{s}", f"It{s}") if apart else (f"It{s}", f"Iy{s}")
         if order in self.arcs:
             return
@@ -171,4 +187,4 @@ class MomentArcs:
 
 
 class _RefutedError(Exception):
-    """No schedule has the cost."""
+    """The inequalities contradict each other, so no schedule has the assumed cost."""

@@ -1,22 +1,22 @@
-"""Argument ``slots`` of a certificate: microbatches wait for memory of others.
+"""Argument ``slots`` of a certificate: microbatches wait until others free memory.
 
 Each stage has its own rank, whose memory holds K M_B's. F(k), B(k) and W(k) are the k-th F, B and W
-of a stage, whatever their microbatches. When one of them starts, k + 1 ops of the kind that makes
-its input have run. So inputs arrive as if equal k were the same microbatch, and the memory held
-follows from the counts.
+of a stage, counted from 0, whatever their microbatches. When one of them starts, at least k + 1 ops
+of the kind that computes its input have run. So inputs arrive as if equal k were the same
+microbatch, and the memory held follows from the counts. The minimum times are:
 
-- *turn* q: F(k + K + q) starts when K - e M_B's are held, including its own, for some e. So B(k) to
-  B(k + q + e) have ended, and at most as many of their W's wait as fit beside the M_B's. Since the
-  start of B(k), all these B's have run, the other W's of these, and F(k + K) to F(k + K + q - 1),
-  for which B(k) made room.
-- *done*: before F(k), k F's have run, and all B's and W's except those of microbatches in memory.
-  Before B(k), k B's have run, and in addition k + 1 F's and all W's except those that fit beside
-  one M_B, or at least a round trip has passed.
-- *left*: from F(k) on, the ops from k on; from B(k) on, the B's and W's from k and the F's from k +
-  K on.
+- *turn* q, from B(k) to F(k + K + q): when this F starts, K - e M_B's are held, including its own,
+  for some e. So B(k) to B(k + q + e) have ended, and of their W's, at most as many are still to run
+  as there is memory for M_W's in addition to the M_B's. Since the start of B(k), all these B's have
+  run, the other W's of them, and F(k + K) to F(k + K + q - 1), for which B(k) freed memory.
+- *done*, from the stage's first op: before F(k), k F's have run, and all B's and W's except those
+  of microbatches in memory. Before B(k), k B's have run, and in addition either k + 1 F's and all
+  W's except those that fit in memory with one M_B, or at least a round trip has passed.
+- *left*, to the stage's last op: from F(k) on, the ops from k on; from B(k) on, the B's and W's
+  from k on and the F's from k + K on.
 
-``slots``, for a stage: the longest path over turns, delays and consecutive ops of one kind, from
-what is done to what is left on that stage.
+The bound for a stage is the length of the longest path over turns, delays and consecutive ops of
+one kind, from what is done to what is left on that stage.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ..schedule_facts import Facts
 from .least import NotProvenError
 from .linear import LinearFacts, StageCounts
 
-TURNS = 64  # q of a turn is below this
+TURNS = 64  # number of turns considered; q is below this
 
 
 def slots(facts: Facts, stage: int) -> Fraction:
-    """The cost that ``slots`` proves for a stage."""
+    """The lower bound on the cost, in ms, that ``slots`` proves with ``stage``."""
     found = list(LinearFacts.each(facts))
     if stage >= len(found[0].stages):
         raise NotProvenError(
@@ -43,12 +43,18 @@ def slots(facts: Facts, stage: int) -> Fraction:
 
 
 def span(of: LinearFacts, stage: int) -> int:
-    """The least time in whole units from a stage's first op to its last."""
+    """The minimum time from the start of the stage's first op to the end of its last op.
+
+    It is in whole units of ``of``.
+    """
     return _Path(of, stage).span()
 
 
 class _Path:
-    """Longest paths from the first F of stage ``source``; None for moments that no path reaches."""
+    """Longest paths from the first F of stage ``source`` to each F(k) and B(k) of each stage.
+
+    The lengths are in whole units; None for ops that no path reaches.
+    """
 
     def __init__(self, of: LinearFacts, source: int) -> None:
         self._of, self._source = of, source
@@ -93,8 +99,7 @@ class _Path:
 
 
 def _turn(own: StageCounts, q: int) -> int:
-    """The least time from the start of B(k) to that of F(k + K + q), K the microbatches that
-    fit."""
+    """The minimum time from the start of B(k) to that of F(k + K + q), K the M_B's that fit."""
     more = (
         e * own.b + max(0, q + 1 + e - own.waiting[own.fits - e]) * own.w for e in range(own.fits)
     )
@@ -102,7 +107,7 @@ def _turn(own: StageCounts, q: int) -> int:
 
 
 def _before_f(own: StageCounts, k: int) -> int:
-    """The least time from the first op to F(k)."""
+    """The minimum time from the start of the stage's first op to that of F(k)."""
     least = (
         (k + 1 - held) * own.b + max(0, k + 1 - held - own.waiting[held]) * own.w
         for held in range(1, min(own.fits, k + 1) + 1)
@@ -111,18 +116,21 @@ def _before_f(own: StageCounts, k: int) -> int:
 
 
 def _before_b(own: StageCounts, k: int, trip: int) -> int:
-    """The least time from the first op to B(k); ``trip``: the round trip."""
+    """The minimum time from the start of the stage's first op to that of B(k).
+
+    ``trip``: the minimum time from a microbatch's F on this stage to its B (round trip).
+    """
     run = (k + 1) * own.f + max(0, k - own.waiting[1]) * own.w
     return k * own.b + max(run, trip)
 
 
 def _after_f(own: StageCounts, left: int) -> int:
-    """The least time from an F to the end; ``left``: microbatches left, including its own."""
+    """The minimum time from an F to the stage's end; ``left``: F's left, including this one."""
     return left * (own.f + own.b + own.w)
 
 
 def _after_b(own: StageCounts, left: int) -> int:
-    """The least time from a B to the end; ``left``: microbatches left, including its own."""
+    """The minimum time from a B to the stage's end; ``left``: B's left, including this one."""
     return left * (own.b + own.w) + max(0, left - own.fits) * own.f
 
 
