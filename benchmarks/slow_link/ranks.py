@@ -1,4 +1,4 @@
-"""What each rank of the ring does: it measures the links, and trains with each scheme.
+"""Measures the links on each rank of the ring, and trains with each scheme.
 
 The last scheme is torch's ``fully_shard`` with the same model, stages, microbatches and op times.
 Rank r runs microbatches r, P + r, ... Before the forward and the backward of a stage, torch

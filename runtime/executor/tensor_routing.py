@@ -1,4 +1,4 @@
-"""Where a tensor to send is taken from, and where a received tensor is stored."""
+"""The sources of tensors to send, and the destinations of received tensors."""
 
 from __future__ import annotations
 

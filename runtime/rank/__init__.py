@@ -1,1 +1,1 @@
-"""What a rank's pipeline is created from: its part in the program, options and resources."""
+"""The parts of a rank's pipeline: its role in the program, its options and its resources."""

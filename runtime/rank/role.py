@@ -1,4 +1,4 @@
-"""What each rank does in a program: the stages that it runs and owns, and its connections."""
+"""The role of each rank in a program: the stages that it runs and owns, and its connections."""
 
 from __future__ import annotations
 

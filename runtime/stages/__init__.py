@@ -1,1 +1,1 @@
-"""Where a rank stores the weights and gradients of its stages."""
+"""Storage of the weights and gradients of a rank's stages."""
