@@ -135,8 +135,7 @@ def _head_of_one(rank: _Rank, x: float) -> float:
 
 
 def _prices(of: FloatArray, most: float = np.inf) -> list[float]:
-    """0 and the positive finite entries of ``of``, each reduced to at most ``most``, in ascending order.
-    """
+    """0 and the positive finite entries of ``of``, limited to ``most``, in ascending order."""
     good = of[np.isfinite(of) & (of > 0)]
     return sorted({0.0, *np.minimum(good, most).tolist()})
 

@@ -126,8 +126,7 @@ class GeneralPlacement:
 
 
 def rank_visits(problem: Problem) -> Iterator[tuple[int, RankModel]]:
-    """Yield each rank that has visits, and its model, in which each visit is a kind that runs once.
-    """
+    """Yield each rank that has visits, and its model; each visit is a kind that runs once."""
     costs = Costs.of(problem)
     f, b, w = (costs.durations[kind][:, None] for kind in range(3))
     passed = f + b + costs.into_f + costs.into_b

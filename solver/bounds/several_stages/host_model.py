@@ -26,7 +26,9 @@ from ..rank_model import RankModel, best_fraction, filled
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class HostModel(RankModel):
-    """The rank number ``rank`` with its ``stages`` in ascending order, by which arrays are, shape (K,).
+    """A rank with several ``stages``, in ascending order; arrays are by stage, shape (K,).
+
+    ``rank``: its number.
     """
 
     rank: int
@@ -50,12 +52,12 @@ class HostModel(RankModel):
         return self._most(self.f[: i + 1].cumsum(), i, self.limit, self._beyond(i))
 
     def own(self, i: int) -> float:
-        """The rank's remaining work on the microbatch of the last F of s_i, as this F starts."""
+        """The work that the microbatch of the last F of s_i has left on the rank as this F starts.
+        """
         return float(self.f[i] + (self.b + self.w)[: i + 1].sum()) + self._higher(i)
 
     def beside_last_forward(self, i: int) -> float:
-        """Upper bound on the rank's remaining work on all other microbatches at the last F of s_i.
-        """
+        """Upper bound on the work left for all other microbatches when the last F of s_i starts."""
         left = self.limit - float(self.held_up_to[i])
         times = (self.b + self.w)[: i + 1].cumsum()
         return self._most(times, i, left, self._beyond(i) - 1, weights=True)
@@ -65,8 +67,7 @@ class HostModel(RankModel):
         return float((self.f + self.b + self.w)[i + 1 :].sum())
 
     def _beyond(self, i: int) -> float:
-        """The maximum number of microbatches that may have run on stages above s_i while s_i holds M_B.
-        """
+        """The maximum number of microbatches on stages above s_i whose M_B of s_i is held."""
         room = self.limit - self.m_b[i + 1]
         return float(counts_within(room, self.held_up_to[i], self.count))
 
