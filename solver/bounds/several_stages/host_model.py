@@ -52,8 +52,7 @@ class HostModel(RankModel):
         return self._most(self.f[: i + 1].cumsum(), i, self.limit, self._beyond(i))
 
     def own(self, i: int) -> float:
-        """The work that the microbatch of the last F of s_i has left on the rank as this F starts.
-        """
+        """The work left on the rank for the microbatch of the last F of s_i when this F starts."""
         return float(self.f[i] + (self.b + self.w)[: i + 1].sum()) + self._higher(i)
 
     def beside_last_forward(self, i: int) -> float:
