@@ -313,16 +313,14 @@ class _RankModel:
         return begins
 
     def _last(self, latest: int) -> Time:
-        """The time by which the rank must end, as an expression; ``latest`` without an objective.
-        """
+        """The time by which the rank must end, an expression; ``latest`` without an objective."""
         objective = self._model.instance.objective
         if objective is None:
             return latest
         return self._model.cost + (self._begins if objective is Objective.PERIOD else 0)
 
     def _weights_after(self) -> IntArray:
-        """The time of the W of each B on the rank, if it counts, otherwise 0; 0 for other ops; (n,).
-        """
+        """For each op, (n,): if it is a B, the time of its W if that counts; otherwise 0."""
         found, weight_of = np.zeros(len(self._ops), dtype=np.int64), self._model.instance.weight_of
         for n, i in enumerate(self._ops):
             w = self._at.get(weight_of.get(i, -1))

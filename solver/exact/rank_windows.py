@@ -51,7 +51,7 @@ LIMITS, ALL_LIMITS = (6, 0.2), (8, 2.0)
 SHARE = 0.5  # share of the time left for windows of one rank, without all microbatches
 # for several ranks: maximum number of literals, and of ops of the problem
 WIDE_LITERALS, WIDE_OPS = 4_000, 3_000
-WIDE_HELD = 0.61  # several ranks only if one holds at most this many microbatches per rank
+WIDE_HELD = 0.61  # several ranks only if one holds at most this times P microbatches
 WIDE_SHARE = 0.5  # share of the time left for windows of several ranks
 FOLLOW_LIMITS = 6, 2.0  # for one window of several ranks
 SPARSE = 8  # up to this length all windows are tried
@@ -61,7 +61,7 @@ UNANSWERED = 2  # undecided targets after which a window is given up
 
 
 class RankWindows:
-    """Lower bounds on E(m) for the rank ``host``, from models of this rank and the ranks ``beside``.
+    """Lower bounds on E(m) for the rank ``host``, from models of it and the ranks ``beside``.
 
     ``taught``: windows of single ranks, whose bounds become constraints. ``least``: the lower bound
     on E(m) for each m for which CP-SAT proved one. ``all``: the largest m, for all microbatches.
@@ -156,8 +156,7 @@ class RankWindows:
         yield from self._climb(m, self.known(m), steps, FOLLOW_LIMITS, close)
 
     def _time_of(self, cost: float) -> float:
-        """The maximum time from the first op to the end of the last B, in a schedule of this cost.
-        """
+        """The maximum time from the first op to the end of the last B, in schedules of ``cost``."""
         return max(0.0, cost - self._placed.way_back("", "", self.host, 0.0, "").value)
 
     def _climb(
@@ -230,8 +229,7 @@ def bound_by_windows(best: Incumbent) -> Generator[None, None, Sequence[Learned]
 def _grow(
     best: Incumbent, asked: Sequence[RankWindows]
 ) -> Generator[None, None, RankWindows | None]:
-    """Raise E(m) of single ranks, for rising m. Returns the rank with the highest bound, or None.
-    """
+    """Raise E(m) of single ranks for rising m. Returns the rank with the highest bound, or None."""
     if not asked:
         return None
     ranks, end = list(asked), best.budget(SHARE).time
@@ -251,8 +249,8 @@ def several_ranks(
     """Windows of all ranks; or, if these have too many orders, of two ranks.
 
     The two are the rank with the lowest stage of all, and the one whose lowest stage is highest.
-    Returns None if these have too many orders, too, or if memory holds so many microbatches that it
-    binds only in long windows. ``taught``: as for :class:`RankWindows`.
+    Returns None if these have too many orders, too, or if every rank holds so many microbatches
+    that memory binds only in long windows. ``taught``: as for :class:`RankWindows`.
     """
     most = WIDE_HELD * best.problem.ranks
     little = [host.limit <= most * float(host.m_b.sum()) for host in placed.hosts]
