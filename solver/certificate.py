@@ -76,10 +76,10 @@ def _closed_forms(facts: Facts, known: float) -> Iterator[Certified]:
 
 
 def _moments(facts: Facts, problem: Problem, known: float) -> Iterator[Certified]:
-    """Yield a bound by moments for each relaxation without recomputation and offload.
+    """Yield the bounds by moments that the checker accepts in exact arithmetic.
 
-    Only those that the checker accepts in exact arithmetic. ``known``: the bound in the report,
-    which limits them.
+    There is at most one for each of two relaxations without recomputation and offload. ``known``:
+    the bound in the report, which limits them.
     """
     with suppress(InfeasibleError, InputError):
         alike = least(problem) if problem.profile.unlike else problem

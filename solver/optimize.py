@@ -71,7 +71,7 @@ solve = optimize
 
 
 def _pieces(best: Incumbent, options: SolveOptions, search: WorkerSearch) -> Pieces:
-    """Run the algorithm in pieces, after each of which it can be paused."""
+    """Run the algorithm of :func:`optimize` in pieces, after each of which it can be paused."""
     search.first()
     yield
     if options.solver == "auto":
@@ -91,7 +91,7 @@ def _pieces(best: Incumbent, options: SolveOptions, search: WorkerSearch) -> Pie
 
 
 def _incumbent(problem: Problem, options: SolveOptions) -> Incumbent:
-    """Create an incumbent without a schedule, except ``options.start`` if that can be used.
+    """Create the incumbent of a solve. Its only schedule is ``options.start``, if that can be used.
 
     Raises InputError if the solver is unknown or too slow for the problem, or if the placement or
     the microbatches of the problem cannot be planned, and InfeasibleError if no schedule fits in

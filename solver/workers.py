@@ -66,7 +66,10 @@ class WorkerSearch:
         return [part for parts in self._served(RELATED) for part in parts]
 
     def _served(self, table: Sequence[Row]) -> Iterator[list[Round]]:
-        """Yield the parts of each method in ``table`` that serves the problem in this worker."""
+        """Yield the parts of each method in ``table`` that is to run.
+
+        The method must serve the problem, and run in the worker with this number.
+        """
         for row in table:
             if self._context.number in row.workers and row.serves(self._problem):
                 yield list(row.begin(self._context))
@@ -102,7 +105,7 @@ class WorkerSearch:
             self._turns.round(best)
 
     def _construct_first(self) -> None:
-        """Build the warm starts, and construct schedules for some parameter settings."""
+        """Build the warm starts, and construct schedules for the first parameter settings."""
         for order in warm_starts(self._problem, self._context.constructor.linear):
             self._best.offer(order, Method.WARM_START)
         for number, _ in enumerate(self.construct()):
@@ -222,7 +225,7 @@ PROOFS = (
 
 
 def prove(best: Incumbent, options: SolveOptions) -> Pieces:
-    """Prove what can be proven, then search as the second worker."""
+    """Run the proofs that serve the problem, then improve the best schedule as worker number 1."""
     for proof in PROOFS:
         if proof.serves(best.problem):
             yield from proof.pieces(best, options.seed)

@@ -33,14 +33,17 @@ def needs(problem: Problem) -> FloatArray:
 
 
 def smallest_limit(problem: Problem) -> tuple[float, int]:
-    """The smallest limit, equal on all ranks, that admits a schedule; the rank that needs it."""
+    """The smallest memory limit, equal on all ranks, with which a schedule exists.
+
+    Returns the limit, and the rank that needs it.
+    """
     least = needs(problem)
     rank = int(least.argmax())
     return float(least[rank]), rank
 
 
 def is_feasible(problem: Problem) -> bool:
-    """Whether any schedule fits in the memory limits."""
+    """Whether any schedule of the problem keeps its memory limits."""
     return bool((_lacks(problem) <= 0).all())
 
 

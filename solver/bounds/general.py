@@ -15,7 +15,10 @@ from ..core.tolerances import ROUNDING
 
 
 def work(problem: Problem) -> Bound:
-    """The work bound: the busiest rank runs one op at a time, so its span is at least its work."""
+    """The work bound: the busiest rank runs one op at a time, so its span is at least its work.
+
+    The work of a rank is the sum of its op times.
+    """
     of_ranks = busy(problem)
     rank, most = int(of_ranks.argmax()), float(of_ranks.max())
 

@@ -91,10 +91,11 @@ class MemoryTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Measure:
-    """A measure of memory: the weights of M_B, of M_W and of what each choice keeps.
+    """A measure of memory: weights of sizes, with a sum of at most 1 if the sizes fit in memory.
 
-    ``kept``: by choice, shape (N,). ``run_f``, by choice, shape (N,), and ``run_w``: the additional
-    weight of an F and of a W while it runs.
+    ``m_b``, ``m_w``: the weights of M_B and M_W. ``kept``: that of what each choice keeps, shape
+    (N,). ``run_f``, by choice, shape (N,), and ``run_w``: the additional weight of an F and of a W
+    while it runs.
     """
 
     m_b: float
@@ -107,10 +108,11 @@ class _Measure:
 def memory_times(
     linear: LinearInstance, stage: int, ways: Ways, unit: float
 ) -> Iterator[MemoryTime]:
-    """Yield the constraints of a stage, for each measure of memory with both ends of the span.
+    """Yield memory-time constraints on the span of a stage.
 
-    There are none if all microbatches fit in memory. ``unit``: the unit of the times in the
-    results.
+    There is one for each measure of memory and each end of the span (the stage's last op, its last
+    B), and none if all microbatches fit in memory. ``ways``: the choices for its microbatches.
+    ``unit``: the unit of the times in the results.
     """
     c, i = linear, stage
     limit, turn = float(c.limit[i]), float(c.round_trip[i])
@@ -137,7 +139,7 @@ def memory_times(
 
 
 def _measures(sizes: FloatArray, ways: Ways) -> Iterator[_Measure]:
-    """Yield the measures for a stage.
+    """Yield measures of memory for a stage: a count of whole M_B's, and dual feasible functions.
 
     ``sizes``: M_B, M_W and what each choice keeps, divided by the limit, shape (2 + N,).
     """

@@ -92,9 +92,10 @@ NODE, ITERATION = 2000, 5000
 
 
 def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound | None:
-    """The bound with recomputation and offload; None if some rank has several stages.
+    """The lower bound with recomputation and offload by a small MILP over moments of stages.
 
-    ``ceiling``: the cost of a schedule, which limits the bound.
+    ``ceiling``: the cost of a schedule, which limits the bound. None if some rank has several
+    stages.
     """
     bare = least_times(unfused(problem))
     linear, costs = LinearInstance.of(bare), Costs.of(bare)

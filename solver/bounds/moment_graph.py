@@ -40,11 +40,11 @@ Arc = tuple[str, str, float]
 
 
 class Values(NamedTuple):
-    """The amounts of work that a rank can have done by a moment: the possible T - I of a link.
+    """The amounts of work that a rank can have done by a moment, such as the start of its first B.
 
-    ``times``: these amounts in ascending order, shape (n,). ``pays``: the length of the link's pay
-    for each amount, shape (n,); 0 without a pay. ``interval``: whether all numbers from the first
-    to the last amount are possible.
+    ``times``: these amounts in ascending order, shape (n,). ``pays``: for each amount, the length
+    of an arc of the graph that depends on it, shape (n,); 0 if there is none. ``interval``: whether
+    all numbers from the first to the last amount are possible.
     """
 
     times: FloatArray
@@ -53,7 +53,7 @@ class Values(NamedTuple):
 
     @classmethod
     def between(cls, low: float, high: float) -> Values:
-        """The interval from ``low`` to ``high``, without a pay."""
+        """All amounts from ``low`` to ``high``, without pays."""
         return cls(np.array([low, max(low, high)]), np.zeros(2), interval=True)
 
     def plus(self, time: float, pay: float = 0.0) -> Values:
@@ -84,7 +84,11 @@ class Lemma(NamedTuple):
 
 
 class MomentGraph:
-    """A graph of moments under construction; nodes are added by name when they are first used."""
+    """A graph of moments under construction.
+
+    Nodes are times, and idle times by then; they are added by name when they are first used. An arc
+    states that the difference of two nodes is at least its length.
+    """
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
@@ -123,14 +127,14 @@ class MomentGraph:
         self._values.append(values)
 
     def lower(self, time: str) -> int:
-        """The index of the arc that bounds the work done by the moment from below.
+        """The index of the arc that is a lower bound on the work done by a moment.
 
         ``time``: the name of the moment's node for its time.
         """
         return next(link[2] for link in self._links if link[1] == self.names[time])
 
     def choice(self, one: Sequence[Arc], other: Sequence[Arc]) -> None:
-        """Add a choice: all arcs of ``one`` hold, or all arcs of ``other``."""
+        """Add that all arcs of ``one`` hold, or all arcs of ``other``."""
         begin, middle = len(self._options), len(self._options) + len(one)
         for tail, head, length in (*one, *other):
             self._options.append(self.arc(tail, head, -np.inf))
@@ -255,7 +259,7 @@ class Closing(NamedTuple):
         return []
 
     def cycle(self, cost: float) -> Lemma | None:
-        """A positive cycle after links are rounded and choices decided; None if there is none."""
+        """A positive cycle after links are rounded and choices decided; None if not refuted."""
         state = self._state(cost)
         node = _close(state)
         return None if node < 0 else state.step(node)
@@ -343,7 +347,10 @@ def _close(state: _State) -> int:
 
 @kernel
 def _round(state: _State, link: int) -> int:
-    """Round both bounds of a link, and raise its pay; returns as :func:`_close` does."""
+    """Round both bounds on the work T - I of a link, and raise its pay if it has one.
+
+    Returns as :func:`_close` does.
+    """
     graph, length, slack = state.graph, state.length, state.slack
     idle, time, low, paid, begin, end = graph.links[link]
     values, before = graph.values[begin:end], state.rows[0]

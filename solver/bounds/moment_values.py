@@ -23,7 +23,7 @@ _QUOTIENT = 1e-12  # relative tolerance of a limit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamOnRank:
-    """A stream of ``count`` microbatches, and the K stages of a rank that it runs on this rank.
+    """A stream of ``count`` microbatches on one rank, where it runs K stages.
 
     A stream is a group of microbatches that run each stage on the same rank. ``names``: the stages'
     names in the graph. Arrays are by stage, shape (K,).
@@ -39,13 +39,14 @@ class StreamOnRank:
 
     @property
     def held(self) -> FloatArray:
-        """Z_s for each stage, shape (K,): the memory of a microbatch that has run F's up to s."""
+        """Z_s for each stage s, shape (K,): the sum of M_B over the rank's stages up to s."""
         return np.asarray(self.m_b.cumsum())
 
     def forwards(self, most: int | None = None) -> FloatArray:
         """A row for each q up to ``most``: a microbatch that has run its F's on stages 1 to q.
 
-        Columns: Z_q, the time of these F's, pay (0), number of microbatches (1). Shape (K, 4).
+        Columns: the M_B's that it holds, the time of these F's, pay (0), number of microbatches
+        (1). Shape (K, 4).
         """
         none, one = np.zeros_like(self.f), np.ones_like(self.f)
         return np.stack([self.held, self.f.cumsum(), none, one], axis=1)[:most]
@@ -53,8 +54,8 @@ class StreamOnRank:
     def backwards(self, most: int | None = None) -> FloatArray:
         """A row for each q up to ``most``: a microbatch with B's and W's of stages q to 1 to come.
 
-        Columns: Z_q, the time of these B's and W's, pay (the time of the B's), number of stages q.
-        Shape (K, 4).
+        Columns: the M_B's that it holds, the time of these B's and W's, pay (the time of the B's),
+        number of stages q. Shape (K, 4).
         """
         numbers = np.ones_like(self.f).cumsum()
         columns = self.held, (self.b + self.w).cumsum(), self.b.cumsum(), numbers
@@ -110,7 +111,10 @@ def _union(each: Sequence[Values]) -> Values:
 
 
 class RankSets:
-    """The amounts of work that a rank with ``streams`` can have done by each of its moments."""
+    """The possible amounts of work that a rank has done by each of its moments.
+
+    Its microbatches are in ``streams``. Moments are first or last F's or B's; see :mod:`.moments`.
+    """
 
     def __init__(self, model: RankModel, streams: Sequence[StreamOnRank]) -> None:
         self.model, self.streams, self.limit = model, streams, model.limit
@@ -125,7 +129,7 @@ class RankSets:
         return float(self.limit * (1 + _QUOTIENT) - held)
 
     def first_forward(self, i: int) -> Values:
-        """The work done by the first F of the i-th stage of the rank's only stream."""
+        """The possible work by the start of the first F of the i-th stage of the only stream."""
         own, run = self.streams[0], float(self.streams[0].f[:i].sum())
         room = self.room(own.held[i])
         return _fitting(own.forwards(i), room, self.number, self.number * run + self.slack).plus(
@@ -133,7 +137,7 @@ class RankSets:
         )
 
     def first_backward(self) -> Values:
-        """The work done by the start of the rank's first B."""
+        """The possible work by the start of the rank's first B."""
         items = np.vstack([own.forwards() for own in self.streams])
         found = []
         for own in self.streams:
@@ -144,9 +148,9 @@ class RankSets:
         return _union(found)
 
     def last_forward(self) -> Values:
-        """The work done by the start of the rank's last F.
+        """The possible work by the start of the rank's last F.
 
-        The pay is the time of this F and of all B's that are left.
+        Its pay is the time of this F and of all B's that are left.
         """
         items = np.vstack(
             [part for own in self.streams for part in (own.backwards(), own.weights())]
@@ -161,9 +165,9 @@ class RankSets:
         return _union(found)
 
     def last_backward(self, i: int = 0) -> Values:
-        """The work done by the end of the last B of the i-th stage, in any of the streams.
+        """The possible work by the end of the last B of the i-th stage, in any of the streams.
 
-        By default the i-th stage is the lowest one, so it is the rank's last B.
+        By default the i-th stage is the rank's lowest one, so it is the rank's last B.
         """
         weights = [own.weights() for own in self.streams]
         found = []

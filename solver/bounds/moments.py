@@ -72,9 +72,9 @@ WORDS = "what must happen between the first and last ops of stages, and what mem
 
 
 def moments(problem: Problem, spans: FloatArray | None = None) -> Bound:
-    """The moments bound: the minimum cost that the graph does not refute, at least the work.
+    """The moments bound: the minimum cost that the graph of moments does not refute.
 
-    ``spans``: as in :func:`moment_graph`.
+    It is at least the work of the busiest rank. ``spans``: as for :func:`moment_graph`.
     """
     graph = moment_graph(problem, spans)
     value = graph.closing().least(float(busy(problem).max()))
@@ -336,7 +336,10 @@ def _in_order(graph: MomentGraph, *chains: Sequence[str]) -> None:
 
 
 def _add_stages(graph: MomentGraph, rank: RankSets, host: HostModel) -> None:
-    """Add the links of the other moments of a rank with several stages, and their order."""
+    """Add the links of the moments of single stages, on a rank with several stages.
+
+    Also adds the order of these moments.
+    """
     own, work = rank.streams[0], host.work
     low, top, rest = own.names[0], own.names[-1], own.names[1:]
     for i, (name, above) in enumerate(pairwise(own.names)):

@@ -68,7 +68,7 @@ class StageMoments:
         return self.solver.IntVar(0, self.m, "")
 
     def _held(self) -> WaitingCounts:
-        """Create the variables that count microbatches between F and B at a moment."""
+        """Create the variables that count the microbatches between F and B at a moment."""
         waits = [self._count() for _ in self.kept[1:]]
         held = WaitingCounts([self._count() for _ in self.kept], waits)
         self.solver.Add(held.number >= 1)
@@ -80,7 +80,10 @@ class StageMoments:
         return self.m_b * sum(held.full) + sum(map(mul, self.kept[1:], held.least))
 
     def keep_moments_apart(self) -> None:
-        """Add the constraints *within a stage*, on its counts and the times between its moments."""
+        """Add the constraints *within a stage* of :mod:`.milp_relaxation`.
+
+        They are about the stage's counts, and the times between its moments.
+        """
         m, f, b, w, add = self.m, self.f, self.b, self.w, self.solver.Add
         ahead, pending = self.ahead.number, self.pending.number
         done = m - pending  # B's before the last F
@@ -119,7 +122,10 @@ class StageMoments:
         add(self.ends >= self.starts + f + b + w + sum(map(mul, self.wire, self.chosen)))
 
     def fit(self, limits: Iterable[MemoryTime]) -> None:
-        """Add that the memory-time that microbatches need fits into memory limit times span."""
+        """Add the constraints ``limits`` by memory-time, a product of memory and time.
+
+        They state that what microbatches need fits into memory limit times span.
+        """
         late = self.pending.number + self.weights - self.early
         for limit in limits:
             needed = sum(map(mul, limit.needed, self.chosen)) + limit.lost
@@ -136,7 +142,10 @@ class StageMoments:
         return [round(number.solution_value()) for number in self.chosen]
 
     def pass_on_to(self, later: StageMoments) -> None:
-        """Add the constraints *between stages*, on this stage and the next one, ``later``."""
+        """Add the constraints *between stages* of :mod:`.milp_relaxation`.
+
+        They are about the moments of this stage and of the next one, ``later``.
+        """
         add = self.solver.Add
         add(later.starts >= self.starts + self.f + self.down)
         add(later.last_f >= self.last_f + self.f + self.down)

@@ -130,7 +130,7 @@ class Pass(NamedTuple):
 
 
 def longest_pass(of: Figures) -> Pass:
-    """The highest bound on a rank's span that :func:`through_some` proves."""
+    """The highest bound on a rank's span by :func:`through_some`, over all pairs of stages."""
     waited, best = _waited(of), Pass(0.0, 0, 0, (0,))
     for first in range(len(of.f)):
         least = np.minimum(of.f[first], of.b[first] + of.w[first])

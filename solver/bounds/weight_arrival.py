@@ -55,7 +55,11 @@ from .general import busy
 
 
 def weight_arrivals(problem: Problem) -> Bound:
-    """The bound "arrivals": the highest of the module's bounds; 0 if they do not apply."""
+    """The bound "arrivals" on the makespan with streamed weights; the module has the proof.
+
+    A rank cannot begin before its first weights have come. The value is 0 if weights are not
+    streamed or another condition of the bound is not met.
+    """
     value = _latest(problem)
 
     def numbers() -> list[str]:
@@ -96,7 +100,7 @@ def _last_end(problem: Problem, chosen: IntArray, least: int) -> float:
 
 
 def _early(costs: Costs, microbatches: int, limit: float) -> FloatArray:
-    """Upper bound E_k on the time of F's of stages below k that run before any B, shape (S,).
+    """Upper bound on the time of F's of stages below k that a rank runs before any B, by k, (S,).
 
     ``microbatches``: their number on the rank; ``limit``: its memory limit.
     """
@@ -128,7 +132,7 @@ def _spread(problem: Problem, number: int) -> float:
 
 
 def _received(problem: Problem, ranks: IntArray) -> FloatArray:
-    """Lower bound on the mean time when ``ranks`` have the weights of stages 0 to k, shape (S,)."""
+    """Lower bound on the mean time when ``ranks`` have the weights of stages 0 to k, by k, (S,)."""
     times = [_least_delay(problem, stage)[ranks] for stage in range(problem.stages)]
     sums = np.cumsum([time.sum() - time.max() for time in times])
     return sums / (_most_wires(problem, leaving=False) * len(ranks))

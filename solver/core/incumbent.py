@@ -90,7 +90,7 @@ class Incumbent:
 
     @property
     def built(self) -> bool:
-        """Whether the best schedule was built by another method than :data:`.progress.FALLBACK`."""
+        """Whether there is a schedule that another method than :data:`.progress.FALLBACK` found."""
         return is_built(self.method)
 
     @property

@@ -34,7 +34,10 @@ def without_overlap(problem: Problem) -> Problem:
 
 
 def least_times(problem: Problem) -> Problem:
-    """The relaxed problem that the module describes: no pairs, but shorter B and W."""
+    """A relaxation without pairs, in which B and W are shorter by what a pair saves.
+
+    A pair is an F and a BW that run at the same time; the module has the proof.
+    """
     return with_stages(problem, least_times_of) if overlap_saves(problem) else problem
 
 

@@ -17,7 +17,10 @@ from .options import Order
 
 
 def streams_of(problem: Problem) -> list[list[int]]:
-    """The streams, each as a list of its microbatches in ascending order."""
+    """The streams: groups of microbatches that run each stage on the same rank.
+
+    Each is a list of microbatches in ascending order.
+    """
     found: dict[tuple[int, ...], list[int]] = {}
     for j, owners in enumerate(problem.owner.T.tolist()):
         found.setdefault(tuple(owners), []).append(j)
@@ -40,17 +43,19 @@ def as_many_each_way(problem: Problem) -> bool:
 
 
 def class_of(stream: IntArray, ops: IntArray) -> IntArray:
-    """The class of each packed op as a number that encodes kind, stage and stream.
+    """The class of each packed op: a number that encodes its kind, stage and stream.
 
-    ``stream``: the result of :func:`stream_numbers`.
+    A stream is a group of microbatches on the same ranks. ``stream``: the result of
+    :func:`stream_numbers`.
     """
     return np.asarray((ops & CLASS_MASK) + (stream[ops >> MICROBATCH_SHIFT] << MICROBATCH_SHIFT))
 
 
 def by_turns(problem: Problem, order: Order) -> Order:
-    """The order with each BW split into B and W, and each class in the order of microbatches.
+    """The order with each BW split into B and W, and microbatches renamed in ascending order.
 
-    As the microbatches of a stream are equal, the schedule takes the same time.
+    The k-th op of each kind and stage becomes that of the k-th microbatch of its stream, a group of
+    equal microbatches on the same ranks. So the schedule takes the same time.
     """
     stream, rows = stream_numbers(problem), []
     for row in map(split_backwards, order):

@@ -27,10 +27,10 @@ _WHY = "where microbatches are unlike (lists of one number per microbatch)"
 
 
 def check_planned(problem: Problem) -> None:
-    """Raise InputError if microbatches are unlike and the problem needs equal ones.
+    """Raise InputError if microbatches are unlike and the problem cannot be planned for that.
 
-    It does if it has recomputation, offload, fused backwards (BW faster than B and W), pairs, or
-    two directions with mixed passing.
+    That is, if it has recomputation, offload, fused backwards (BW faster than B and W), pairs, or
+    mixed passing (two directions).
     """
     if not problem.profile.unlike:
         return

@@ -48,10 +48,11 @@ _WORDS = "few orders are possible: all orders of F's and B's are searched"
 
 
 def bisect(best: Incumbent, seed: int, learned: Sequence[Learned] = ()) -> Pieces:
-    """Bisect over target costs until bound and cost are equal, or too many targets are undecided.
+    """Refute rising target costs until bound and cost are equal, or too many stay undecided.
 
-    ``learned``: known precedences. It ends at once if the model would be too large or, with one
-    stage per rank, memory does not limit the rate of microbatches.
+    To refute a target is to prove that no schedule costs at most that; otherwise CP-SAT may find
+    such a schedule. ``learned``: known precedences. It ends at once if the model would be too large
+    or, with one stage per rank, memory does not limit the rate of microbatches.
     """
     linear = LinearInstance.of(best.problem)
     small = 3 * best.problem.stages * best.problem.microbatches <= OPS
@@ -90,7 +91,7 @@ def _slot_turns(problem: Problem) -> Iterator[Learned]:
 
 
 def climb(best: Incumbent, seed: int) -> Pieces:
-    """Raise target costs for unlike microbatches, as :func:`bisect` does for equal ones.
+    """Refute rising target costs for unlike microbatches, as :func:`bisect` does for equal ones.
 
     First only the microbatches that hold most memory for longest are in the model, then more of
     them. After a target that was not decided it yields, so that the caller may do something else in
@@ -206,7 +207,7 @@ def run(
 
 
 def _cost(best: Incumbent, order: Order) -> float | None:
-    """The cost of ``order``; None if it is invalid or does not contain all microbatches."""
+    """The cost of ``order``; None if it is not valid or does not contain all microbatches."""
     ops = sum(len(split_backwards(row)) for row in order)
     if ops < 3 * best.problem.stages * best.problem.microbatches:
         return None

@@ -82,7 +82,7 @@ def starts_of(instance: Instance, schedule: Schedule) -> FloatArray:
     """The start of each op of the instance in ``schedule``, shape (N,).
 
     Each BW is split into B and W, and microbatches are renamed by position. Raises ValueError if
-    the schedule exceeds a memory limit, because it is not a solution of the instance then.
+    the schedule exceeds a memory limit, because then it is not a solution of the instance.
     """
     order = by_turns(schedule.problem, schedule.order)
     timing = simulate(Schedule(schedule.problem, order))
@@ -98,12 +98,12 @@ def starts_of(instance: Instance, schedule: Schedule) -> FloatArray:
 def to_schedule(
     positions: Schedule, instance: Instance, start: FloatArray, slack: float
 ) -> Schedule | None:
-    """The schedule of a solution, timed by the simulator: the better of two, or None.
+    """The schedule that a solution of an instance stands for, timed by the simulator, or None.
 
-    In one, position k is microbatch k. In the other, microbatches are named such that every rank
-    starts as late as in the solution. Either may be invalid; if both are, returns None.
-    ``positions``: the solution's order, by position. ``start``: the starts of its ops, shape (N,).
-    ``slack``: the largest error of ``start``.
+    It is the better of two. In one, the k-th op of each class is that of microbatch k. In the
+    other, microbatches are named such that every rank starts as late as in the solution. Either may
+    be invalid; if both are, the result is None. ``positions``: the solution's order, by position.
+    ``start``: the starts of its ops, shape (N,). ``slack``: the largest error of ``start``.
     """
     names = _microbatches(positions, instance, start, slack)
     found = [valid(positions), valid(_renamed(positions, names))]
@@ -136,11 +136,11 @@ def _microbatches(
 
 
 def _pick(arrival: Sequence[float], left: list[int], by: float, waits: bool) -> int:
-    """The position on the previous stage of the F whose microbatch runs next.
+    """The position, on the previous stage, of the F whose microbatch is the next of a stage.
 
     ``arrival``: when the output of each F of the previous stage arrives, by position. ``left``: the
     positions that have not been taken yet, ascending. Of those that have arrived ``by`` the start
-    of the F, returns the last if this F ``waits`` for an arrival, otherwise the first.
+    of the stage's F, returns the last if this F ``waits`` for an arrival, otherwise the first.
     """
     there = [k for k in left if arrival[k] <= by] or left[:1]
     return there[-1] if waits else there[0]
@@ -149,7 +149,7 @@ def _pick(arrival: Sequence[float], left: list[int], by: float, waits: bool) -> 
 def _renamed(positions: Schedule, names: IntArray) -> Schedule:
     """The schedule ``positions`` with the microbatch ``names[s, k]`` for the k-th F of stage s.
 
-    B's and W's take the microbatches in the order in which the last stage runs their F's.
+    Each stage's B's and W's run the microbatches in the order of the last stage's F's.
     """
     rows = []
     for row in positions.order:

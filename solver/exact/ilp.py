@@ -95,10 +95,10 @@ def _options(options: SolveOptions, node: float) -> dict[str, float | str]:
 
 
 class _Program:
-    """The integer program of all orders of the incumbent's problem; times are scaled by ``scale``.
+    """The integer program of all orders of the incumbent's problem, for PuLP.
 
-    Lists are by the numbers of ops in the instance. ``start``: the incumbent as values of the
-    variables, by name.
+    Times are multiplied by ``scale``. Lists are by the numbers of ops in the instance. ``start``:
+    the incumbent as values of the variables, by name. ``known``: a lower bound on the cost.
     """
 
     def __init__(self, incumbent: Schedule, known: float) -> None:
@@ -131,7 +131,10 @@ class _Program:
         self.start = self._start(incumbent)
 
     def before(self, i: int, k: int) -> pulp.LpAffineExpression | int:
-        """O(i, k) as an expression, or 0 or 1 if the order of the two ops of one rank is known."""
+        """A binary expression: 1 if op i runs before op k on their rank, otherwise 0.
+
+        It is an integer if their order is known.
+        """
         if (i, k) in self.O:
             return self.O[i, k] + 0
         known = self.ranks[self.instance.rank[i]][1]
@@ -180,7 +183,10 @@ def _waits(program: _Program) -> None:
 
 
 def _one_op_at_a_time(program: _Program) -> None:
-    """Add *one op at a time*, and that the orders of ops of zero duration form no cycle."""
+    """Add that no two ops of a rank overlap (big-M constraints on binary variables).
+
+    Also that the orders of ops of zero duration form no cycle.
+    """
     takes = program.T
     for ops, known in program.ranks:
         for n, m in np.argwhere(np.triu(undecided(known))).tolist():

@@ -59,7 +59,7 @@ Wait = tuple[int, int, float]
 
 
 class OpClass(NamedTuple):
-    """The ops of one kind and stage, in one stream."""
+    """The ops of one kind and stage, in one stream; an instance keeps their order."""
 
     kind: OpKind
     stage: int
@@ -113,7 +113,7 @@ class Instance:
         return {packed: i for i, packed in enumerate(self.packed.tolist())}
 
     def at(self, kind: OpKind, stage: int, microbatch: int) -> int:
-        """The number of an op in the instance."""
+        """The number, in the instance, of the op with this kind, stage and microbatch."""
         return self.number[Op(kind, stage, microbatch).packed]
 
     @property
@@ -128,7 +128,7 @@ class Instance:
 
     @cached_property
     def weight_of(self) -> dict[int, int]:
-        """The number of the W for the number of each B whose W is also in the instance."""
+        """The number of the W of each B, by the number of the B, if both are in the instance."""
         at = self.number
         weights = (self.packed - int(B) + int(W)).tolist()
         backwards = np.flatnonzero(self.kind == B).tolist()
@@ -147,7 +147,7 @@ class Instance:
 
     @cached_property
     def _later(self) -> npt.NDArray[np.uint8]:
-        """Each op and all ops that must follow it according to waits, as rows of packed bits."""
+        """For each op, the ops that must follow it by waits, and itself: rows of N packed bits."""
         number = len(self.packed)
         at = np.arange(number)
         rows = np.zeros((number, (number + 7) // 8), dtype=np.uint8)
@@ -184,7 +184,7 @@ def all_orders(
     streams: Sequence[Sequence[int]] | None = None,
     learned: Sequence[Learned] = (),
 ) -> Instance:
-    """The instance with all orders of the ops of ``problem``.
+    """The instance with all orders of the ops of ``problem``, an input of exact solvers.
 
     The problem passes activations, or mixes two directions. ``ranks``: only their ops, by default
     those of all ranks. ``streams``: lists of the microbatches that are included, by default all of
@@ -199,7 +199,7 @@ def all_orders(
 
 
 def all_positions(problem: Problem) -> Instance:
-    """The instance with all orders of the ops of ``problem``.
+    """The instance with all orders of the ops of ``problem``, for the exact solvers.
 
     Raises InputError if the problem does not only pass activations.
     """
@@ -269,7 +269,10 @@ class _Builder:
         )
 
     def _routes(self) -> Iterator[Wait]:
-        """Yield the waits of each microbatch along its route, over ranks that are left out."""
+        """Yield the waits of each microbatch between its successive ops.
+
+        The time on ranks that are left out counts as delay.
+        """
         costs, at, (f, b, _) = self._costs, self._at, self._times
         down = np.cumsum(f[:-1] + costs.into_f[1:], axis=0)
         back = np.cumsum((b[1:] + costs.into_b[:-1])[::-1], axis=0)[::-1]
@@ -298,7 +301,8 @@ class _Builder:
         """The memory constraints of a rank: one on all memory, and one on M_B between F and B.
 
         The second follows from the first, but its sizes are often multiples of one size, which
-        helps the solvers. An empty list if everything fits.
+        helps the solvers. Each has the change by each of the rank's ``ops``, and the limit. An
+        empty list if everything fits.
         """
         kind, stage, microbatch = fields_of(ops)
         m_b, m_w = self._m_b[stage, microbatch], self._m_w[stage, microbatch]
@@ -312,11 +316,11 @@ class _Builder:
 def decided(
     problem: Problem, streams: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, OpClass, OpClass, int]]:
-    """Yield (stream, a, b, n): a(i) may run before b(j) only if i - j <= n, to fit in memory.
+    """Yield (stream, a, b, n): because of memory a(i) may run before b(j) only if i - j <= n.
 
-    ``stream``: the index in ``streams``. The classes a and b are of one rank, and a is earlier on
-    the route; if b is a class of W's, a is one of F's. The memory of waiting W's does not count,
-    except that of b's own W's.
+    a(i) is the op of class a of the stream's i-th microbatch. ``stream``: the index in ``streams``.
+    The classes a and b are of one rank, and each microbatch runs a before b; if b is a class of
+    W's, a is one of F's. The memory of waiting W's does not count, except that of b's own W's.
     """
     costs = Costs.of(problem)
     shape = costs.owner.shape

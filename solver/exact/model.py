@@ -127,7 +127,10 @@ class OrderModel:
         return self.proves(self.most + 1)
 
     def order(self, solution: cp_model.CpSolverSolutionCallback) -> Order:
-        """The packed ops of a solution by rank; ops of zero duration may be in an invalid order."""
+        """The packed ops of a solution by rank, sorted by start.
+
+        Ops of zero duration may be in an invalid order.
+        """
         instance, value, rows = self.instance, list(map(solution.value, self.starts)), []
         left_out = {i for i, runs in self.runs.items() if not solution.value(runs)}
         for rank, ops in enumerate(instance.rank_ops):
@@ -246,9 +249,9 @@ class _RankModel:
     def _constrain_op(self, n: int, span: IntArray, after: IntArray, pairs: BoolArray) -> None:
         """Add the constraints on times before and after an F, B or R, and on memory at an F or R.
 
-        ``n``: the op's index on the rank. ``span``, ``after``: the time of each of the rank's ops
-        that counts before and after another op, in ticks, (n,). ``pairs``: the ops whose order with
-        it is not known.
+        ``n``: the op's index on the rank. ``span``: the time of each op of the rank that runs
+        before this one, and ``after``: of each that does not, in ticks, (n,). ``pairs``: a mask of
+        the ops whose order with this one is not known.
         """
         model, start, before = self._model, self._model.starts[self._ops[n]], self._known[:, n]
         done, left = LiteralSum(int(span[before].sum())), LiteralSum(int(after[~before].sum()))
@@ -336,7 +339,11 @@ class _RankModel:
 
 
 class _Memory(NamedTuple):
-    """A memory constraint of a rank in whole units: the change by each op, (n,), and the limit."""
+    """A memory constraint of a rank in whole units.
+
+    ``change``: what each op adds to memory, (n,). ``room``: the limit. ``unit``: the ticks of
+    sizes.
+    """
 
     change: IntArray
     room: int

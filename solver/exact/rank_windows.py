@@ -61,12 +61,16 @@ UNANSWERED = 2  # undecided targets after which a window is given up
 
 
 class RankWindows:
-    """Lower bounds on E(m) for the rank ``host``, from models of it and the ranks ``beside``.
+    """Lower bounds on the time of windows of the rank ``host``, from all orders of its ops.
 
-    ``taught``: windows of single ranks, whose bounds become constraints. ``least``: the lower bound
-    on E(m) for each m for which CP-SAT proved one. ``all``: the largest m, for all microbatches.
-    ``spent``: work of CP-SAT so far, in simulated ops. ``answered``: whether the last length was
-    decided closely enough that longer windows are worth a try.
+    A window of length m is m + 1 successive microbatches. E(m) is the minimum time from the start
+    of the first one's F to the end of the last one's B on the rank's lowest stage. ``beside``:
+    further ranks whose ops are in the models. ``taught``: windows of single ranks, whose bounds
+    become constraints.
+
+    ``least``: the lower bound on E(m) for each m for which CP-SAT proved one. ``all``: the largest
+    m, for all microbatches. ``spent``: work of CP-SAT so far, in simulated ops. ``answered``:
+    whether the last length was decided closely enough that longer windows are worth a try.
     """
 
     def __init__(
@@ -85,24 +89,24 @@ class RankWindows:
         self.all, self.answered, self.spent = host.count - 1, True, 0.0
 
     def known(self, m: int) -> float:
-        """The lower bound on E(m) that follows from windows of length at most ``m``."""
+        """The lower bound on the time of windows of length ``m``, from those up to this length."""
         return max(least for k, least in self.least.items() if k <= m)
 
     def learned(self) -> Iterator[Learned]:
-        """Yield the proven bounds on windows as precedences in any schedule."""
+        """Yield the bounds on the times of windows as precedences in any schedule."""
         for m, least in self.least.items():
             yield self._enters, self._leaves, m, least - self._last
 
     @property
     def bound(self) -> Bound:
-        """The lower bound on the cost that the longest window proves."""
+        """The lower bound on the cost that follows from the longest window with a bound."""
         m, alone = max(self.least), len(self._ranks) == 1
         why = f"of {counted(m + 1, 'microbatch')} no order of {'its' if alone else 'these ranks'}"
         words = WORDS if alone else WORDS_OF_MORE
         return self._placed.way_back("rank-orders", words, self.host, self.least[m], why)
 
     def _window(self, m: int, most: float) -> Instance:
-        """The instance of a window of length ``m`` that takes at most ``most``."""
+        """The instance of a window of length ``m`` that takes at most the time ``most``."""
         learned = [way for each in (self, *self._taught) for way in each.learned() if way[2] <= m]
         problem = replace(self._best.problem, microbatches=m + 1)
         whole = all_orders(problem, ranks=self._ranks, learned=learned)
@@ -111,7 +115,7 @@ class RankWindows:
         return replace(whole, due=due, objective=None, until=B)
 
     def _ask(self, m: int, most: float, seconds: float) -> float | None:
-        """Run CP-SAT on whether a window of length ``m`` can take ``most`` or less.
+        """Let CP-SAT decide whether a window of length ``m`` can take ``most`` or less.
 
         ``seconds``: the time limit, in seconds of one core. Returns the time of a solution; inf if
         there is none, which raises the bound; None if it was not decided.
@@ -133,7 +137,7 @@ class RankWindows:
         return found[-1] / model.ticks.per_unit if found else None
 
     def grow(self, m: int) -> Pieces:
-        """Raise E(m) from the bound of shorter windows.
+        """Raise the bound for windows of length ``m``, from that of shorter windows.
 
         The first step is the time of the F's and B's of one microbatch.
         """
@@ -141,13 +145,19 @@ class RankWindows:
         yield from self._climb(m, self.known(m), (step, 2 * step), LIMITS)
 
     def finish(self) -> Pieces:
-        """Raise E(m) for all microbatches, first halfway between the bound and the best cost."""
+        """Raise the bound for the window of all microbatches.
+
+        The first target is halfway between the known bound and the best cost.
+        """
         low = max(self.known(self.all), self._time_of(self._best.bound.value))
         step = (self._time_of(self._best.cost) - low) / 2
         yield from self._climb(self.all, low, (step, 2 * step), ALL_LIMITS)
 
     def follow(self, m: int) -> Pieces:
-        """Raise E(m) from the bound of shorter windows, first to where these extrapolate."""
+        """Raise the bound for windows of length ``m``, from that of shorter windows.
+
+        The first target extrapolates the bounds of shorter windows.
+        """
         last = max(self.least)
         since = max((k for k in self.least if k <= last - STRIDE), default=0)
         grown = (self.least[last] - self.least[since]) / max(1, last - since)
@@ -156,7 +166,7 @@ class RankWindows:
         yield from self._climb(m, self.known(m), steps, FOLLOW_LIMITS, close)
 
     def _time_of(self, cost: float) -> float:
-        """The maximum time from the first op to the end of the last B, in schedules of ``cost``."""
+        """The maximum time from the rank's first op to the end of its last B, for this cost."""
         return max(0.0, cost - self._placed.way_back("", "", self.host, 0.0, "").value)
 
     def _climb(
@@ -167,7 +177,7 @@ class RankWindows:
         limits: tuple[int, float],
         close: float | None = None,
     ) -> Pieces:
-        """Raise E(m) by refuting rising targets for the time of windows of length ``m``.
+        """Raise the bound for windows of length ``m`` by refuting rising targets for their time.
 
         ``low``: the known bound. ``steps``: the first target is the first step above ``low``, the
         second target the second step above the first. The step doubles after each later target that
@@ -195,13 +205,13 @@ class RankWindows:
 
 
 def bound_by_windows(best: Incumbent) -> Generator[None, None, Sequence[Learned]]:
-    """Raise the bound by windows; returns what they prove as a list of precedences.
+    """Raise the lower bound by windows; returns what they prove as a list of precedences.
 
-    First come windows of single ranks, of rising lengths; half of the ranks are dropped each time
-    the length doubles. Then come windows of several ranks at once. For the rank with the highest
-    bound, all microbatches are tried as well: at once if its lowest stage is the highest of all
-    ranks (where a placement folds), otherwise only if the windows of several ranks do not reach
-    that length.
+    A window is a number of successive microbatches on some ranks (:class:`RankWindows`). First come
+    windows of single ranks, of rising lengths; half of the ranks are dropped each time the length
+    doubles. Then come windows of several ranks at once. For the rank with the highest bound, all
+    microbatches are tried as well: at once if its lowest stage is the highest of all ranks (where a
+    placement folds), otherwise only if the windows of several ranks do not reach that length.
 
     Only ranks that hold few microbatches are considered. Microbatches must be equal, and stages on
     one rank each, neither recomputed nor offloaded.
@@ -229,7 +239,10 @@ def bound_by_windows(best: Incumbent) -> Generator[None, None, Sequence[Learned]
 def _grow(
     best: Incumbent, asked: Sequence[RankWindows]
 ) -> Generator[None, None, RankWindows | None]:
-    """Raise E(m) of single ranks for rising m. Returns the rank with the highest bound, or None."""
+    """Raise the bounds for windows of the ranks ``asked``, for rising lengths.
+
+    Returns the rank with the highest bound on the cost, or None if there are no ranks.
+    """
     if not asked:
         return None
     ranks, end = list(asked), best.budget(SHARE).time
@@ -246,7 +259,7 @@ def _grow(
 def several_ranks(
     best: Incumbent, placed: GeneralPlacement, taught: Sequence[RankWindows] = ()
 ) -> RankWindows | None:
-    """Windows of all ranks; or, if these have too many orders, of two ranks.
+    """The windows of all ranks; or, if these have too many orders, of two ranks.
 
     The two are the rank with the lowest stage of all, and the one whose lowest stage is highest.
     Returns None if these have too many orders, too, or if every rank holds so many microbatches
@@ -266,7 +279,7 @@ def several_ranks(
 
 
 def _follow(best: Incumbent, wide: RankWindows) -> Pieces:
-    """Raise E(m) of several ranks for rising m.
+    """Raise the bounds for windows of several ranks, for rising lengths.
 
     It stops if it is not expected to reach all microbatches in time, or if too much was not
     decided.

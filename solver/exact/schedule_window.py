@@ -34,9 +34,10 @@ Decided = Sequence[tuple[int, OpClass, OpClass, int]]
 
 
 class ScheduleWindow:
-    """The ops of each rank r at positions ``first[r]`` to ``stop[r] - 1``, at least one in all.
+    """A part of a schedule whose order may change: some successive ops of each rank.
 
-    If the objective is the period, no rank's first op is among them. ``graph``: the graph of a
+    These are the ops of each rank r at positions ``first[r]`` to ``stop[r] - 1``, at least one in
+    all. If the objective is the period, no rank's first op is among them. ``graph``: the graph of a
     schedule with its timing. ``decided``: the orders that memory decides
     (:func:`.instance.decided`), if each class is numbered by position. ``free``: whether R's may be
     added or left out.
@@ -187,7 +188,7 @@ class ScheduleWindow:
     def _latest(
         self, cost: float, leaves: Sequence[Wait], after: dict[int, list[_Edge]]
     ) -> FloatArray:
-        """The latest end of each op with which all ranks end within ``cost``, (N,).
+        """The latest end of each op of the window with which all ranks end within ``cost``, (N,).
 
         ``leaves``, ``after``: the last two results of :meth:`_inputs`.
         """
@@ -216,7 +217,7 @@ class ScheduleWindow:
         return np.asarray(due)
 
     def _around_recomputation(self) -> Iterator[Wait]:
-        """Yield waits by which an R runs between its F and its B."""
+        """Yield the waits that make an R run between its F and its B."""
         for i in np.flatnonzero(self._kind == R).tolist():
             if (f := self._other(i, F)) is not None:
                 yield f, i, 0.0
@@ -225,7 +226,7 @@ class ScheduleWindow:
                     yield i, b, 0.0
 
     def _by_memory(self) -> Iterator[Wait]:
-        """Yield waits for the orders that memory decides."""
+        """Yield waits for the orders that memory decides (:func:`.instance.decided`)."""
         streams = streams_of(self._problem)
         number = {j: (n, k) for n, own in enumerate(streams) for k, j in enumerate(own)}
         at: dict[tuple[int, int, int], dict[int, int]] = defaultdict(dict)

@@ -59,8 +59,8 @@ NEAR = 8  # the number of q for which turns are computed exactly; with larger q 
 def slots(linear: LinearInstance, lags: FloatArray, spans: FloatArray) -> Bound:
     """The slots bound: the longest path that the module describes and proves.
 
-    ``lags``: by stage, (S,), how much the span must be shorter than the cost. ``spans``: the result
-    of :func:`slot_spans`.
+    ``lags``: for each stage, (S,), the minimum difference between the cost and the span of the
+    stage. ``spans``: the result of :func:`slot_spans`.
     """
     words = "memory holds few microbatches, and each waits for an earlier one to come back"
     i = int((spans + lags).argmax())
@@ -87,7 +87,11 @@ def computes(linear: LinearInstance, i: int, span: float) -> str:
 
 
 def slot_spans(linear: LinearInstance) -> FloatArray:
-    """The slots bound on the span of each stage, shape (S,); the work if all microbatches fit."""
+    """The slots bound on the span of each stage, shape (S,).
+
+    A stage without a free slot of memory waits until an earlier microbatch leaves. If all
+    microbatches fit in memory everywhere, the result is the work of each stage.
+    """
     if linear.capacity.min() >= linear.microbatches:  # all fit: no microbatch waits for a slot
         return linear.work
     c, scratch = linear, np.empty((2, linear.microbatches, linear.stages))
@@ -144,13 +148,16 @@ def _longest_path(  # noqa: PLR0917
 
 
 def ways_up(linear: LinearInstance) -> FloatArray:
-    """The minimum time from the start of B on the last stage to B on each stage, shape (S,)."""
+    """The minimum time from the start of a microbatch's B on the last stage to that on each stage.
+
+    Shape (S,).
+    """
     ways = linear.b[1:] + linear.up[:-1]
     return np.append(np.cumsum(ways[::-1])[::-1], 0.0)
 
 
 def slot_turns(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
-    """The :func:`turn` of each stage for q < NEAR, shape (S, NEAR).
+    """The :func:`turn` of each stage for each q < NEAR, shape (S, NEAR).
 
     Also returns how much the turn grows with each further q, shape (S,).
     """
@@ -166,17 +173,28 @@ def slot_turns(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
 
 
 def turn(linear: LinearInstance, i: int, q: int) -> float:
-    """The turn of q: the minimum time from the start of B(i, k) to that of F(i, k + K_i + q)."""
+    """The minimum time from the start of B(i, k) to the start of F(i, k + K_i + q), for any k.
+
+    F(i, k) and B(i, k) are the k-th F and B that stage i runs, and K_i is the number of M_B that
+    fit in its memory. With q = 0 the F takes the memory that the B releases.
+    """
     return float((q + 1) * linear.b[i] + q * linear.f[i] + _besides(linear, i, q))
 
 
 def slot_wait(linear: LinearInstance) -> FloatArray:
-    """The minimum time from the end of B(i, k) to the start of F(i, k + K_i), shape (S,)."""
+    """The minimum time for which each stage's memory slots stay empty, shape (S,).
+
+    It is the time from the end of the k-th B to the start of the (k + K)-th F, if K M_B fit in
+    memory.
+    """
     return np.array([_besides(linear, i, 0) for i in range(linear.stages)])
 
 
 def _besides(linear: LinearInstance, i: int, q: int) -> float:
-    """The part of a :func:`turn` beyond its q + 1 B's and q F's: further B's, and W's."""
+    """The part of the :func:`turn` that is not its q + 1 B's and q F's.
+
+    It is the minimum time of the further B's, and of the W's, that must run in between.
+    """
     more = np.arange(linear.capacity[i])  # e
     waiting = most_waiting(linear, i, linear.capacity[i] - more)
     weights = np.maximum(0, q + 1 + more - waiting)
@@ -184,7 +202,11 @@ def _besides(linear: LinearInstance, i: int, q: int) -> float:
 
 
 def turnover_time(linear: LinearInstance) -> FloatArray:
-    """The minimum time per microbatch on each stage once all its slots are taken, shape (S,)."""
+    """The minimum time per microbatch on each stage once all its slots are taken, shape (S,).
+
+    A slot is the memory for one M_B. It is taken from the start of an F to the end of its B, and
+    then empty for :func:`slot_wait`.
+    """
     return (linear.round_trip + linear.b + slot_wait(linear)) / linear.capacity
 
 
@@ -199,13 +221,19 @@ def slots_limit_rate(linear: LinearInstance, share: float = 1.0) -> bool:
 
 
 def most_waiting(linear: LinearInstance, i: int, held: IntArray) -> FloatArray:
-    """The maximum number of W's that can wait while ``held`` M_B are held; 2 M if unlimited."""
+    """The maximum number of W's of stage i that can wait while ``held`` M_B are in memory.
+
+    It has the shape of ``held``, and is 2 M if nothing limits it.
+    """
     room = linear.limit[i] - held * linear.m_b[i]
     return counts_within(room, linear.m_w[i], 2.0 * linear.microbatches)
 
 
 def done_before(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
-    """The minimum times from the start of F(i, 0) to F(i, k) and to B(i, k), shape (S, M) each."""
+    """The minimum times from the start of a stage's first F to that of its k-th F and k-th B.
+
+    Both have shape (S, M), with k from 0 to M - 1.
+    """
     k = np.arange(linear.microbatches)
     f, b = np.empty((2, linear.stages, linear.microbatches))
     for i in range(linear.stages):
@@ -221,9 +249,9 @@ def done_before(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
 
 @kernel
 def _least_before(microbatches: int, b: float, w: float, waiting: FloatArray) -> FloatArray:
-    """The minimum time of the B's and W's that run before F(i, k) of a stage, shape (M,).
+    """The minimum time of the B's and W's that run before a stage's k-th F, by k, shape (M,).
 
-    ``waiting[h]``: the maximum number of W's that can wait while h M_B are held, that of F(i, k)
+    ``waiting[h]``: the maximum number of W's that can wait while h M_B are held, that of the k-th F
     included.
     """
     least = np.full(microbatches, np.inf)
@@ -235,7 +263,10 @@ def _least_before(microbatches: int, b: float, w: float, waiting: FloatArray) ->
 
 
 def left_after(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
-    """The minimum times from F(i, k) and from B(i, k) to the end of stage i, shape (S, M) each."""
+    """The minimum times from the start of a stage's k-th F and k-th B to the end of its ops.
+
+    Both have shape (S, M), with k from 0 to M - 1.
+    """
     left = linear.microbatches - np.arange(linear.microbatches)
     f, b, w = (time[:, None] for time in (linear.f, linear.b, linear.w))
     later = np.maximum(0, left - linear.capacity[:, None])
@@ -245,7 +276,8 @@ def left_after(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
 def rest_after(linear: LinearInstance, i: int) -> tuple[FloatArray, FloatArray]:
     """The times of :func:`left_after` for stage i, shape (M,) each, raised by turns.
 
-    F(i, k + K_i + q) starts at least a :func:`turn` after B(i, k), and is followed by the rest.
+    The (k + K + q)-th F of the stage, with K the number of M_B that fit in memory, starts at least
+    a :func:`turn` after the k-th B, and is followed by the rest.
     """
     f, b = (left[i].copy() for left in left_after(linear))
     capacity, last = int(linear.capacity[i]), linear.microbatches - 1

@@ -52,8 +52,8 @@ MOST_PAIRS = 256  # pairs kept at most
 def crossings(linear: LinearInstance, lags: FloatArray) -> Bound:
     """The crossings bound for the stage with the longest turnover time; the module has the proof.
 
-    ``lags``: by stage, (S,), how much the span must be shorter than the cost. The value is 0 if
-    memory holds all microbatches or less than two.
+    ``lags``: for each stage, (S,), the minimum difference between the cost and the span of the
+    stage. The value is 0 if memory holds all microbatches or less than two.
     """
     i = slowest_stage(linear)
     capacity = int(linear.capacity[i])
@@ -80,17 +80,23 @@ def crossings(linear: LinearInstance, lags: FloatArray) -> Bound:
 
 
 def slowest_stage(linear: LinearInstance) -> int:
-    """The stage with the longest turnover time, of those that cannot hold all microbatches."""
+    """The stage with the longest turnover time, of those that cannot hold all microbatches.
+
+    The turnover time (:func:`.activation_slots.turnover_time`) is the minimum time per microbatch
+    once memory is full.
+    """
     return int(
         np.where(linear.capacity < linear.microbatches, turnover_time(linear), -np.inf).argmax()
     )
 
 
 class _Ladder:
-    """The search for the crossings bound: pairs (P, Q) for every ``d``-th microbatch, by step.
+    """The search for the crossings bound over every ``d``-th microbatch, step by step.
 
-    ``i``: the stage whose span is bounded; stages count from it. ``wait``: the minimum time from
-    the end of B(t) to the start of F(t + 2).
+    Step t has pairs (P, Q) of lower bounds on the start of microbatch t + 1's F on stage ``i`` and
+    on the start of microbatch t's B on the last stage. ``i``: the stage whose span is bounded;
+    stages count from it. ``wait``: the minimum time from the end of B of t to the start of F of t +
+    2.
     """
 
     def __init__(self, linear: LinearInstance, i: int, d: int, wait: float) -> None:
@@ -105,6 +111,7 @@ class _Ladder:
         self.wait = wait
 
     def span(self) -> float:
+        """The lower bound on the span of stage ``i``."""
         p = np.array([self.d * self.f])
         q = np.array([self.down[-1] + self.f_last])
         spans = [0.0]
@@ -114,7 +121,11 @@ class _Ladder:
         return max(spans)
 
     def _spans(self, t: int, p: FloatArray, q: FloatArray) -> float:
-        """The best bound over all r at step t, from the pairs for microbatches t and t + 1."""
+        """The best bound on the span from the pairs (p, q) of step t.
+
+        It is the best over all r: every d-th microbatch from r on may be the one that is
+        considered.
+        """
         best = 0.0
         for r in range(self.d):
             now, following = r + t * self.d, r + (t + 1) * self.d
@@ -127,7 +138,11 @@ class _Ladder:
         return best
 
     def _step(self, p: FloatArray, q: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The next pairs (P, Q) for every c from i - 1 on, shape (pairs, stages + 1) each."""
+        """The pairs of the next step, for each pair (p, q) and each last stage c of a crossing.
+
+        On the stages up to c, F of microbatch t + 1 runs before B of t, on the later ones after it;
+        c is -1 or a stage. Both results have shape (pairs, stages + 1).
+        """
         b_first = np.maximum(p, q + self.up[0] + self.b)  # F(i, t+1) if c = i - 1
         start = np.hstack([b_first, np.repeat(p, len(self.up), axis=1)])
         back = np.maximum(q + self.up, p + self.down + self.f_here)  # B(c, t)
@@ -142,7 +157,10 @@ class _Ladder:
 
 
 def _undominated_pairs(p: FloatArray, q: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The Pareto-minimal pairs; neighboring ones are merged if there are more than MOST_PAIRS."""
+    """The pairs (p, q) for which no other pair is smaller in both numbers, as two arrays.
+
+    Neighboring pairs are merged if there are more than MOST_PAIRS.
+    """
     order = np.lexsort((q.ravel(), p.ravel()))
     p, q = p.ravel()[order], q.ravel()[order]
     keep = np.append(True, q[1:] < np.minimum.accumulate(q)[:-1])

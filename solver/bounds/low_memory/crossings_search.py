@@ -76,9 +76,10 @@ def crossings_bound(
 ) -> float:
     """The best crossings bound over the numbers n of microbatches under way, at most ``ceiling``.
 
-    ``lags``: by stage, (S,), how much the span must be shorter than the cost. ``ceiling``: the cost
-    of some schedule. ``known``: another lower bound. An n is given up if its bound is far below
-    ``known`` or below that of another n. Returns 0 if the bound does not apply.
+    With n, each of the microbatches considered meets n - 1 others on its way up. ``lags``: for each
+    stage, (S,), the minimum difference between the cost and the span of the stage. ``ceiling``: the
+    cost of some schedule. ``known``: another lower bound. An n is given up if its bound is far
+    below ``known`` or below that of another n. Returns 0 if the bound does not apply.
     """
     budget = budget or Budget()
     i = slowest_stage(linear)
@@ -103,20 +104,24 @@ def crossings_bound(
 
 
 def counts(capacity: int) -> list[int]:
-    """The numbers n of microbatches under way to search with, for ``capacity`` slots, ascending."""
+    """The numbers n of microbatches under way to search with, in ascending order.
+
+    ``capacity``: the number of M_B that fit in memory. Of every d-th microbatch, n = capacity / d,
+    rounded up, are under way at the same time.
+    """
     steps = range(-(-capacity // FEWEST), 0, -1)
     found = {-(-capacity // d) for d in steps}
     return sorted(n for n in found if FEWEST <= n <= MOST)
 
 
 class CrossingsSearch:
-    """The search for one n on stage ``i`` and later ones, which count from 0 here.
+    """The crossings search for one number ``n`` of microbatches under way, of every d-th one.
 
-    Microbatches are every d-th one. A state is a row of ``met`` and a row of ``numbers``. ``met``:
-    the stage of the last meeting of t, then those of the last meetings of t+1, ..., t+n-2.
-    ``numbers``: ``low``; y; the y that holds above the last meeting; the start of B(S-1, t); v_1,
-    ..., v_(n-1). While t meets the others, the entries of those it has met are already those for t
-    + 1.
+    ``i``: the stage whose span is bounded; stages count from it. A state is a row of ``met`` and a
+    row of ``numbers``, in the module's terms. ``met``: the stage of the last meeting of t, then
+    those of the last meetings of t+1, ..., t+n-2. ``numbers``: ``low``; y; the y that holds above
+    the last meeting; the start of B(S-1, t); v_1, ..., v_(n-1). While t meets the others, the
+    entries of those it has met are already those for t + 1.
 
     ``found``: the bound of the last pass, inf before the first one; ``exact``: passes with more
     states would not raise it.
@@ -142,10 +147,10 @@ class CrossingsSearch:
                 self.between[m] = max(self.between[m], self.between[m - n] + self.turn + self.trip)
 
     def run(self, states: int, budget: Budget) -> float:
-        """Run one pass with at most ``states`` states.
+        """Run one pass of the search, which keeps at most ``states`` states.
 
-        Returns a lower bound on the span of stage i, at most the ceiling. Improves the bounds on
-        the rest for the next pass.
+        Returns a lower bound on the span of stage ``i``, at most the ceiling. Improves the bounds
+        on the time of the remaining microbatches for the next pass.
         """
         self._improve_rest()
         n, top = self.n, len(self.f) - 1
@@ -224,10 +229,10 @@ def _meet(  # noqa: PLR0917
     ceiling: float,
     left: FloatArray,  # (n + 1,), lowered to what the dropped states say
 ) -> _States:
-    """Extend each state by each choice of the stage where t meets t + 1 + j.
+    """Extend each state by each choice of the stage where microbatch t meets t + 1 + j.
 
-    Returns ``met`` and ``numbers`` of the new states. Those whose ``low`` reaches the ceiling are
-    dropped.
+    States are those of :class:`CrossingsSearch`. Returns ``met`` and ``numbers`` of the new states.
+    Those whose ``low`` (the bound on the span through them) reaches the ceiling are dropped.
     """
     n, top, last = met.shape[1] + 1, len(f) - 1, len(rest_b) - 1
     size = 0
@@ -327,9 +332,10 @@ def _thin(  # noqa: PLR0917
 ) -> tuple[npt.NDArray[np.int16], FloatArray, float]:
     """Remove dominated states, and merge similar ones until at most ``states`` are left.
 
-    A state is a row of ``met`` with its row of ``numbers``. States with equal ``met`` are merged if
-    their numbers lie in one cell of a grid. The size of a cell begins with ``cell`` and doubles, up
-    to about COARSEST times ``ceiling``. Returns ``met``, ``numbers`` and the last size.
+    A state is a row of ``met`` with its row of ``numbers`` (:class:`CrossingsSearch`). States with
+    equal ``met`` are merged if their numbers lie in one cell of a grid. The size of a cell begins
+    with ``cell`` and doubles, up to about COARSEST times ``ceiling``. Returns ``met``, ``numbers``
+    and the last size.
     """
     while len(met) > 1:
         key = _keys(met, base)
@@ -357,9 +363,10 @@ def _keys(met: npt.NDArray[np.int16], base: int) -> IntArray:
 
 @kernel
 def _merged(key: IntArray, numbers: FloatArray, cell: float) -> tuple[IntArray, FloatArray]:
-    """Merge the states with the same key and cell into one, with the minimum of each number.
+    """Merge states with equal ``key`` in one cell of a grid, with the minimum of each number.
 
-    Returns the index of the first state of each group, and the numbers of the merged states.
+    ``key``: a number for each state's meetings. ``cell``: the size of a cell. Returns the index of
+    the first state of each group, and the numbers of the merged states.
     """
     codes = np.empty(len(key), dtype=np.uint64)
     for i in range(len(key)):
@@ -385,10 +392,11 @@ def _merged(key: IntArray, numbers: FloatArray, cell: float) -> tuple[IntArray, 
 
 @kernel
 def _undominated(order: IntArray, key: IntArray, numbers: FloatArray) -> npt.NDArray[np.bool_]:
-    """A mask of the states that no earlier state with the same key dominates, by ``order``.
+    """A mask of the states, in ``order``, that no earlier state with the same key dominates.
 
-    ``order`` sorts the states by key, then by the sum of their numbers. A dominating state takes
-    over the ``low`` of the dominated one if it is lower.
+    One dominates another if all its numbers but ``low`` are at most as large. ``order`` sorts the
+    states by key, then by the sum of their numbers. A dominating state takes over the ``low`` of
+    the dominated one if that is lower.
     """
     keep = np.ones(len(order), dtype=np.bool_)
     begin = 0

@@ -82,9 +82,9 @@ class GeneralPlacement:
         return float(self.down[-1] - self.down[a] + self.f[-1] + self.back[b])
 
     def lag(self, host: HostModel) -> float:
-        """The minimum difference of the cost and the rank's span; 0 for the period.
+        """The minimum difference between the cost and the span of the rank ``host``.
 
-        For the makespan it is the time before the rank's first op.
+        0 for the period; for the makespan the minimum time before the rank's first op.
         """
         return float(self.down[host.lowest]) if self.objective is Objective.MAKESPAN else 0.0
 
@@ -126,7 +126,11 @@ class GeneralPlacement:
 
 
 def rank_visits(problem: Problem) -> Iterator[tuple[int, RankModel]]:
-    """Yield each rank that has visits, and its model; each visit is a kind that runs once."""
+    """Yield each rank that runs anything, and a model of its visits.
+
+    A visit is F, B and W of one microbatch on one stage of the rank; in the model it is a kind that
+    runs once. This also fits microbatches that go in both directions.
+    """
     costs = Costs.of(problem)
     f, b, w = (costs.durations[kind][:, None] for kind in range(3))
     passed = f + b + costs.into_f + costs.into_b

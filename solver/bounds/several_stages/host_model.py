@@ -44,19 +44,29 @@ class HostModel(RankModel):
 
     @property
     def held_up_to(self) -> FloatArray:
-        """Z_i for each stage, shape (K,)."""
+        """Z_i for each stage s_i, shape (K,): the sum of M_B over s_1 to s_i."""
         return np.asarray(self.m_b.cumsum())
 
     def before_first_backward(self, i: int) -> float:
-        """Upper bound on the time of the ops that the rank can run before its first B of s_i."""
+        """Upper bound on the time of the ops that the rank can run before the first B of stage s_i.
+
+        ``i``: the index of the stage on the rank.
+        """
         return self._most(self.f[: i + 1].cumsum(), i, self.limit, self._beyond(i))
 
     def own(self, i: int) -> float:
-        """The work left on the rank for the microbatch of the last F of s_i when this F starts."""
+        """The work that a microbatch has left on the rank when its F on stage s_i starts.
+
+        It includes that F; ``i`` is the index of the stage on the rank. The microbatch is that of
+        the last F on the stage.
+        """
         return float(self.f[i] + (self.b + self.w)[: i + 1].sum()) + self._higher(i)
 
     def beside_last_forward(self, i: int) -> float:
-        """Upper bound on the work left for all other microbatches when the last F of s_i starts."""
+        """Upper bound on the work that other microbatches have left when the last F on s_i starts.
+
+        ``i``: the index of the stage on the rank.
+        """
         left = self.limit - float(self.held_up_to[i])
         times = (self.b + self.w)[: i + 1].cumsum()
         return self._most(times, i, left, self._beyond(i) - 1, weights=True)
@@ -66,7 +76,10 @@ class HostModel(RankModel):
         return float((self.f + self.b + self.w)[i + 1 :].sum())
 
     def _beyond(self, i: int) -> float:
-        """The maximum number of microbatches on stages above s_i whose M_B of s_i is held."""
+        """The maximum number of microbatches that may have started a stage above s_i.
+
+        All of them hold M_B on s_1 to s_i at that time; ``i`` is the index of s_i on the rank.
+        """
         room = self.limit - self.m_b[i + 1]
         return float(counts_within(room, self.held_up_to[i], self.count))
 
@@ -75,10 +88,10 @@ class HostModel(RankModel):
     ) -> float:
         """Upper bound on the time of ops that fit into ``room`` (fractional knapsack).
 
-        Items, for each q <= i: a microbatch that holds Z_q and takes ``times[q]``; at most
-        ``count`` of each. Further items: at most ``beyond`` microbatches that hold Z_i and take
-        ``times[i]`` and the time of all ops on higher stages. With ``weights`` also single W's,
-        which hold M_W.
+        Let Z_q be the sum of M_B over the rank's stages 0 to q. Items, for each q <= i: a
+        microbatch that holds Z_q and takes ``times[q]``; at most ``count`` of each. Further items:
+        at most ``beyond`` microbatches that hold Z_i and take ``times[i]`` and the time of all ops
+        on higher stages. With ``weights`` also single W's, which hold M_W.
         """
         if room < 0:
             return 0.0
