@@ -29,13 +29,13 @@ from .search.pattern_search import offer_filled
 from .search.periodic_search import search_periodic
 from .search.rounds import MethodTurns, Round
 
-EXACT_OPS = 400  # the most ops for which ``auto`` tries an exact solver
+EXACT_OPS = 400  # maximum number of ops for which ``auto`` tries an exact solver
 FIRST_OPS = 2_000_000  # total ops of the schedules that are built before workers run in parallel
 LEFT = 0.9  # share of the time or work left at which the first periodic search ends
 UNROLLED = 0.6  # only unrolling runs first, until this share of the time is left,
 CLOSE = 0.003  # or the cost is at most this above the bound, relative to the bound,
 VAIN_ROUNDS = 8  # or this many rounds in a row found nothing
-AHEAD = 2  # with several stages a rank, each worker begins this many methods after the previous
+AHEAD = 2  # with several stages per rank, each worker begins this many methods after the one before
 MOVED = {FALLBACK, Method.START, Method.LIST, Method.ANNEAL, Method.FILL, Method.PAIR}
 """The methods that do not build families or repeated patterns.
 

@@ -29,7 +29,7 @@ from .unlike import unlike_bounds
 from .weight_arrival import weight_arrivals
 
 GENERAL: tuple[Callable[[Problem], Bound], ...] = (work, critical_path, weight_arrivals)
-"""Bounds for every problem."""
+"""The bounds that hold for every placement."""
 
 
 def lower_bound(problem: Problem) -> Bound:

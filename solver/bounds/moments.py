@@ -289,7 +289,7 @@ def _add_rank(graph: MomentGraph, rank: RankSets, first: str | None) -> tuple[st
     graph.cost(end, first or starts)
     if sum(own.count * float(own.held[-1]) for own in rank.streams) > rank.limit:
         graph.arc(idle_y, idle_t, 0.0)
-    else:  # the last F may come before the first B, by which all F's have run then
+    else:  # the last F may also come before the first B, and then all F's precede it
         last = min(float(own.f[-1]) for own in rank.streams)
         apart = [(idle_y, idle_t, 0.0), (first_b, idle_y, last - rank.all_f)]
         swapped = [(idle_t, idle_y, 0.0), (idle_y, first_b, rank.all_f)]

@@ -27,11 +27,11 @@ from .stopping import OPS_A_SECOND, Budget, Interrupt, TimeLimit, WorkLimit, clo
 from .tolerances import CLOSED
 
 Pairs = tuple[tuple[int, ...], ...]
-"""For each rank, the position in its order of the first op of each pair.
+"""For each rank, the positions in its order of F's that form pairs.
 
-A pair is an F and a BW that run at the same time.
+Such an F runs at the same time as the BW that follows it in the order.
 """
-SLICE = 10_000_000  # simulated ops of one slice of search, about 0.2 s
+SLICE = 10_000_000  # simulated ops of one slice of search, which take about 0.2 s
 SLICES = 16  # minimum number of slices in a work limit
 
 
@@ -257,7 +257,7 @@ class Incumbent:
     def _cost(self, order: Order, pairs: Pairs = ()) -> float:
         if any(pairs) or pulled(order):
             return objective_cost(Schedule(self.problem, order, pairs=pairs))
-        # with arrays of its own, as other threads offer orders too
+        # a simulator with its own arrays, as other threads offer orders, too
         return Simulator(self.problem, offsets_of(order), self._costs).cost(np.concatenate(order))
 
     def _changed(self) -> None:

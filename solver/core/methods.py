@@ -36,7 +36,7 @@ class Method(StrEnum):
     PATTERN = "pattern"
     """A schedule of equal mean microbatches, to whose places the unlike ones are assigned."""
     WINDOW = "window"
-    """Large neighbourhood search: CP-SAT on the ops in a time window, the others fixed."""
+    """Large neighborhood search: CP-SAT on the ops in a time window, with all others fixed."""
     CP_SAT = "cp-sat"
     MILP = "milp"
     WHOLE_STAGES = "whole-stages"

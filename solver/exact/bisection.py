@@ -35,12 +35,12 @@ from .model import PARAMETERS, OrderModel
 
 LITERALS, OPS = 20_000, 25_000  # maximum numbers of undecided pairs, and of ops, in a model
 UNLIKE_LITERALS, UNLIKE_SHARE = 4_000, 0.75  # LITERALS and SHARE for unlike microbatches
-STEPS = (0.3, 0.5, 0.7, 1.0)  # targets, from bound (0) to cost (1); low ones are refuted sooner
+STEPS = (0.3, 0.5, 0.7, 1.0)  # targets, from bound (0) to cost (1); lower ones take less time
 FIRST = 0.1  # first target if a rank has several stages
 SHARE = 0.4  # share of the time left for a target; all of it for the last one
 PATIENCE = 3  # undecided targets in a row after which the rest of the time goes to searches
 CLOSE = 1e-3  # relative distance of bound and target below which the best cost is the target
-JUST_BELOW = 5e-7  # relative distance of the highest target to the best cost, which counts as equal
+JUST_BELOW = 5e-7  # relative distance of the highest target below the best cost
 
 Parameters = Mapping[str, object]
 

@@ -41,8 +41,8 @@ class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[Read]):
         self.bound: float | None = None
         self.work = 0.0
         self._solver.parameters.catch_sigint_signal = False
-        # with it, ortools 9.15 proves bounds above the cost of a schedule that is a solution of the
-        # model
+        # otherwise ortools 9.15 proves bounds above the cost of a schedule that is a solution of
+        # the model
         self._solver.parameters.presolve_inclusion_work_limit = 0
         for name, value in parameters.items():
             setattr(self._solver.parameters, name, value)

@@ -156,7 +156,7 @@ class _Program:
 
     def proves(self, outcome: Outcome) -> float:
         """The lower bound on the cost that CBC's result proves; 0 if it reports none."""
-        if outcome.infeasible or outcome.bound is None:  # because of a tolerance
+        if outcome.infeasible or outcome.bound is None:  # infeasible only because of a tolerance
             return 0.0
         slip = len(self.T) * (_INTEGER * self.horizon + _PRIMAL) + _PRINTED
         proven = (outcome.bound - slip) / self.scale

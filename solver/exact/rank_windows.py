@@ -46,14 +46,14 @@ MOST_HELD = 3.5  # only for ranks whose memory holds at most this many whole mic
 TURNS = 3.0  # longest window of one rank before all, in microbatches that memory holds
 OPS = 600  # maximum number of F's and B's in a model, which takes quadratic time to build
 CLOSE = 0.006  # relative distance of refuted and other targets at which a climb ends
-# number of targets, and core seconds of each, for one window; for all microbatches
+# (number of targets, core seconds of each): for one window; for the one of all microbatches
 LIMITS, ALL_LIMITS = (6, 0.2), (8, 2.0)
 SHARE = 0.5  # share of the time left for windows of one rank, without all microbatches
 # for several ranks: maximum number of literals, and of ops of the problem
 WIDE_LITERALS, WIDE_OPS = 4_000, 3_000
 WIDE_HELD = 0.61  # several ranks only if one holds at most this times P microbatches
 WIDE_SHARE = 0.5  # share of the time left for windows of several ranks
-FOLLOW_LIMITS = 6, 2.0  # for one window of several ranks
+FOLLOW_LIMITS = 6, 2.0  # like LIMITS, for one window of several ranks
 SPARSE = 8  # up to this length all windows are tried
 SLOWER = 1.3  # estimated factor from the time of one length to that of the next
 STRIDE, PARTS = 3, 12  # E is extrapolated from this many lengths; precision: step / PARTS

@@ -168,7 +168,7 @@ class ScheduleWindow:
         """
         edges = self._graph.edges
         inputs = joined([edges[EdgeKind.INPUT], edges[EdgeKind.ACTIVATION]])
-        last = self._offsets + self._first - 1  # before the window, on each rank
+        last = self._offsets + self._first - 1  # the last op before the window, on each rank
         ends = np.where(self._first > 0, self._ends[last], 0.0)
         ready = np.maximum(0.0, ends[self._rank])
         waits, leaves = list[Wait](), list[Wait]()
