@@ -92,7 +92,10 @@ def interleave(best: Incumbent, seed: int) -> Pieces:
 
 
 def several_stages(problem: Problem) -> bool:
-    """Whether some rank has several stages, each stage has one rank, and there is no remat."""
+    """Whether some rank has several stages, and each stage has one rank.
+
+    Activations must be passed, without recomputation, offload and BW's faster than B and W.
+    """
     passing = problem.placement.passing is Passing.ACTIVATIONS
     return passing and not has_remat(problem) and not each_alone(problem)
 

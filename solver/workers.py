@@ -66,9 +66,9 @@ class WorkerSearch:
         return [part for parts in self._served(RELATED) for part in parts]
 
     def _served(self, table: Sequence[Row]) -> Iterator[list[Round]]:
-        """Yield the parts of each method in ``table`` that is to run.
+        """Yield the parts of each method in ``table`` that serves the problem.
 
-        The method must serve the problem, and run in the worker with this number.
+        Methods that do not run in the worker with this number are left out.
         """
         for row in table:
             if self._context.number in row.workers and row.serves(self._problem):

@@ -142,7 +142,7 @@ class MomentGraph:
         self._choices.append((begin, middle, len(self._options)))
 
     def closing(self) -> Closing:
-        """The graph as arrays."""
+        """The finished graph as arrays, which refutes costs."""
         tail, head, length = (np.array(column) for column in zip(*self._arcs, strict=True))
         return Closing(
             len(self.names),
@@ -303,7 +303,7 @@ class _State(NamedTuple):
     rows: IntArray
 
     def step(self, source: int, target: int | None = None) -> Lemma:
-        """The longest path from ``source`` to ``target``: a lemma without ``arc`` and ``length``.
+        """The longest path from ``source`` to ``target`` as a lemma, whose ``arc`` is still -1.
 
         Without a target: a positive cycle that is on a path from ``source``.
         """

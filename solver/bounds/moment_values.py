@@ -129,7 +129,10 @@ class RankSets:
         return float(self.limit * (1 + _QUOTIENT) - held)
 
     def first_forward(self, i: int) -> Values:
-        """The possible work by the start of the first F of the i-th stage of the only stream."""
+        """The possible amounts of work that the rank has done when a stage's first F starts.
+
+        ``i``: the index of the stage on the rank, which has only one stream.
+        """
         own, run = self.streams[0], float(self.streams[0].f[:i].sum())
         room = self.room(own.held[i])
         return _fitting(own.forwards(i), room, self.number, self.number * run + self.slack).plus(
@@ -137,7 +140,7 @@ class RankSets:
         )
 
     def first_backward(self) -> Values:
-        """The possible work by the start of the rank's first B."""
+        """The possible amounts of work that the rank has done when its first B starts."""
         items = np.vstack([own.forwards() for own in self.streams])
         found = []
         for own in self.streams:
@@ -148,9 +151,9 @@ class RankSets:
         return _union(found)
 
     def last_forward(self) -> Values:
-        """The possible work by the start of the rank's last F.
+        """The possible amounts of work that the rank has done when its last F starts.
 
-        Its pay is the time of this F and of all B's that are left.
+        Their pay is the time of this F and of all B's that are left.
         """
         items = np.vstack(
             [part for own in self.streams for part in (own.backwards(), own.weights())]
@@ -165,9 +168,10 @@ class RankSets:
         return _union(found)
 
     def last_backward(self, i: int = 0) -> Values:
-        """The possible work by the end of the last B of the i-th stage, in any of the streams.
+        """The possible amounts of work that the rank has done when a stage's last B ends.
 
-        By default the i-th stage is the rank's lowest one, so it is the rank's last B.
+        ``i``: the index of the stage on the rank, by default the lowest one; the B may be of any
+        stream.
         """
         weights = [own.weights() for own in self.streams]
         found = []

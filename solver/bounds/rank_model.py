@@ -55,7 +55,8 @@ class RankModel:
     def held(self) -> float:
         """The minimum memory-time that all ops of the rank need.
 
-        Each holds M_B from the start of F to the end of B, at least turn + b, and M_W while W runs.
+        It is M_B from the start of each F to the end of its B, at least turn + b, and M_W while the
+        W runs.
         """
         return self.count * float((self.m_b * (self.turn + self.b) + self.m_w * self.w).sum())
 
@@ -86,7 +87,10 @@ class RankModel:
         return max(map(rate, self.m_b, self.f))
 
     def holding_span(self) -> float:
-        """Lower bound on the rank's span: the shortest one with memory-time for :attr:`held`."""
+        """Lower bound on the rank's span by memory-time, memory held integrated over time.
+
+        It is the shortest span that has enough of it for all ops (:attr:`held`).
+        """
         return span_that_holds(self.held, self.room, self.work, self.area())
 
 
@@ -120,7 +124,7 @@ def best_fraction(
 
 
 def filled(sizes: FloatArray, room: float) -> float:
-    """The part of ``room`` that items can fill: a whole multiple of their size if it is equal."""
+    """The part of ``room`` that items can fill: a whole multiple of their size if all are equal."""
     if len(set(sizes.tolist())) == 1 and sizes[0] > 0:
         return float(counts_within(room, sizes[0], inf) * sizes[0])
     return room

@@ -33,10 +33,12 @@ MOST_COUNTED = 1000  # with more F's before its first B, a single stage uses the
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rank:
-    """A rank's K stages: ``t_r``, ``m_r``, ``t_o``, ``m_o`` of each, shape (K,).
+    """A rank's K stages, with the times and sizes of remat; arrays have shape (K,).
 
-    Times are infinite for stages that cannot be recomputed or offloaded. ``turn``: the minimum time
-    from the start of the rank's first F to that of its first B.
+    ``t_r``: time of an R; ``m_r``: memory held until then. ``t_o``: time of a copy to the host or
+    back; ``m_o``: memory held in between. Times are infinite for stages that cannot be recomputed
+    or offloaded. ``turn``: the minimum time from the start of the rank's first F to that of its
+    first B.
     """
 
     host: HostModel

@@ -36,11 +36,13 @@ def unlike_bounds(problem: Problem) -> Iterator[Bound]:
 class Figures:
     """Times and sizes of all microbatches, shape (S, M) unless noted otherwise.
 
-    ``into_f``, ``into_b``: the delays before F and B. ``down``: the minimum time from the start of
-    a microbatch's F on stage 0 to the start of its F on the stage. ``up``: the minimum time from
-    the end of its B on the stage to the end of its B on stage 0. ``trip``: R, the round trip.
-    ``owner``: the rank of each stage, (S,). ``limit``: memory limits, (P,), including the
-    tolerance. ``makespan``: whether the makespan is the objective; otherwise it is the period.
+    ``f``, ``b``, ``w``, ``m_b``, ``m_w``: T_F, T_B, T_W, M_B, M_W. ``into_f``, ``into_b``: the
+    delays before F and B. ``down``: the minimum time from the start of a microbatch's F on stage 0
+    to the start of its F on the stage. ``up``: the minimum time from the end of its B on the stage
+    to the end of its B on stage 0. ``trip``: the minimum time from the start of its F to the start
+    of its B on the stage. ``owner``: the rank of each stage, (S,). ``limit``: memory limits, (P,),
+    including the tolerance. ``makespan``: whether the makespan is the objective; otherwise it is
+    the period.
     """
 
     f: FloatArray
@@ -117,10 +119,10 @@ def through_some(of: Figures) -> Bound:
 
 
 class Pass(NamedTuple):
-    """The result of :func:`longest_pass`: ``microbatches`` pass stage ``by`` one after the other.
+    """A bound on the span of a rank: ``microbatches`` pass stage ``by`` one after the other.
 
-    ``stage``: the stage i where they come from and go back to; ``span``: the lower bound on the
-    span of its rank.
+    ``stage``: the stage from which they come and to which they go back; ``span``: the lower bound
+    on the span of that stage's rank. See :func:`through_some`.
     """
 
     span: float
@@ -178,7 +180,8 @@ def _waited(of: Figures) -> tuple[FloatArray, FloatArray]:
 def heads_and_tails(of: Figures) -> Bound:
     """The bound "head-tail": idle time before a rank's first B and after its last F.
 
-    Each stage must have a rank of its own.
+    Each stage must have a rank of its own. R_ij is the minimum time from the start of microbatch
+    j's F on stage i to the start of its B there.
 
     *Head.* The first B of stage i is of a microbatch j whose F ran there before, so it starts at
     least R_ij after the stage began. Until then the rank runs only F's: that of j, and others whose

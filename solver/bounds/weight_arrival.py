@@ -88,7 +88,7 @@ def _latest(problem: Problem) -> float:
 
 
 def _last_end(problem: Problem, chosen: IntArray, least: int) -> float:
-    """Lower bound on the end of the last of the ``chosen`` ranks.
+    """Lower bound on the time when the last of the ``chosen`` ranks ends its ops.
 
     ``chosen``: a mask of ranks, shape (P,), each of which has at least ``least`` microbatches.
     """
@@ -123,7 +123,7 @@ def _distance(problem: Problem, ranks: IntArray) -> float:
 
 
 def _spread(problem: Problem, number: int) -> float:
-    """The minimum time until ``number`` ranks, with the owner, have the weights of stage 0."""
+    """The minimum time until ``number`` ranks, including the owner, have the weights of stage 0."""
     ways = _most_wires(problem, leaving=True)
     spans = 0 if number == 1 else 1
     while number - 1 > ways * spans * (spans + 1) / 2:

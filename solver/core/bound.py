@@ -30,7 +30,7 @@ class Bound:
 
 
 def starts_later(lag: float) -> list[str]:
-    """A line that a rank's first op starts ``lag`` after the first op of all ranks.
+    """An explanation in lines: a rank's first op starts ``lag`` after the first op of all ranks.
 
     An empty list if ``lag`` is 0.
     """

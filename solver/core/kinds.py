@@ -38,7 +38,10 @@ def linear(problem: Problem) -> bool:
 
 
 def plain(problem: Problem) -> bool:
-    """Whether weights are not passed, microbatches are equal, and there is no remat."""
+    """Whether weights are not passed, microbatches are equal, and there is no remat.
+
+    That is, nothing can be recomputed or offloaded, and no BW is faster than its B and W.
+    """
     return not (weights(problem) or unlike(problem) or remat(problem))
 
 

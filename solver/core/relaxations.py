@@ -86,7 +86,7 @@ def recomputing(problem: Problem) -> Problem:
 
 
 def plain(problem: Problem) -> Problem:
-    """The problem without remat, in which BW takes T_B + T_W."""
+    """The problem without recomputation and offload, in which BW takes T_B + T_W."""
     profile = without_offloading(without_recomputing(problem.profile))
     return with_stages(replace(problem, profile=profile), lambda stage: replace(stage, t_bw=None))
 
@@ -133,7 +133,7 @@ def least_kept(problem: Problem) -> FloatArray:
 
 
 def relaxed(problem: Problem) -> Problem:
-    """A relaxation without remat: its optimum is no higher than that of ``problem``.
+    """A relaxation without recomputation and offload: its optimum is at most that of ``problem``.
 
     M_B is :func:`least_kept`, M_W is at most that, and times are those of :func:`unfused`. Proof:
     remove all R, O and L from a schedule of ``problem`` and keep the times of all other ops. Ranks

@@ -32,7 +32,7 @@ def cost_and_memory(schedule: Schedule) -> tuple[float, float]:
 
 
 def status_under(bound: float, cost: float) -> Status:
-    """The status of a schedule with this ``cost`` if ``bound`` is a lower bound."""
+    """The status of a schedule, ``optimal`` or ``feasible``, from its cost and a lower bound."""
     return Status.OPTIMAL if cost - bound <= CLOSED * cost else Status.FEASIBLE
 
 

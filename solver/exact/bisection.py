@@ -136,9 +136,9 @@ def _subsets(problem: Problem) -> list[tuple[Instance, bool]]:
 
 
 def _parameters(seed: int, tries: int) -> Parameters:
-    """CP-SAT's parameters after a number of undecided targets, ``tries``.
+    """CP-SAT's parameters for the next attempt, after ``tries`` undecided targets.
 
-    If it is odd, CP-SAT presolves the model, with its default parameters.
+    If ``tries`` is odd, CP-SAT presolves the model, with its default parameters.
     """
     return {"random_seed": seed % 2**31, **({} if tries % 2 else PARAMETERS)}
 

@@ -75,11 +75,11 @@ class Instance:
 
     ``packed``, ``rank``, ``takes``: the ops, their ranks and durations, (N,). ``waits``:
     dependencies and known orders, also of ops of one rank. ``classes``: lists of ops that run in
-    this order. ``memory``: constraints of each rank, each as the change by each of its ops, (n,),
-    and the limit of the sum of changes at the start of each F and R: of the op itself and all ops
-    before it. ``ready``, ``due``: earliest starts and latest ends, (N,). ``times``: durations and
-    delays that determine the ticks. ``ranks``: P. ``entries``: at least one of these ops starts at
-    0.
+    this order. ``memory``: for each rank, constraints (change, limit) on the change of memory by
+    each of its n ops, (n,): at the start of each F and R, the changes by this op and all ops before
+    it sum to at most the limit. ``ready``, ``due``: earliest starts and latest ends, (N,).
+    ``times``: durations and delays that determine the ticks. ``ranks``: P. ``entries``: at least
+    one of these ops starts at 0.
 
     ``objective``: what the cost is; None if only ``due`` limits the ends. ``until``: the last kind
     of op that the span of a rank includes. ``optional``: R's that may be left out, each with its F

@@ -259,11 +259,12 @@ def _grow(
 def several_ranks(
     best: Incumbent, placed: GeneralPlacement, taught: Sequence[RankWindows] = ()
 ) -> RankWindows | None:
-    """The windows of all ranks; or, if these have too many orders, of two ranks.
+    """The windows (:class:`RankWindows`) of all ranks at once, or as a second choice of two ranks.
 
     The two are the rank with the lowest stage of all, and the one whose lowest stage is highest.
-    Returns None if these have too many orders, too, or if every rank holds so many microbatches
-    that memory binds only in long windows. ``taught``: as for :class:`RankWindows`.
+    They are taken if all ranks have too many orders. Returns None if the two have too many, too, or
+    if every rank holds so many microbatches that memory binds only in long windows. ``taught``: as
+    for :class:`RankWindows`.
     """
     most = WIDE_HELD * best.problem.ranks
     little = [host.limit <= most * float(host.m_b.sum()) for host in placed.hosts]

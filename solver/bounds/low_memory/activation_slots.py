@@ -157,9 +157,10 @@ def ways_up(linear: LinearInstance) -> FloatArray:
 
 
 def slot_turns(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
-    """The :func:`turn` of each stage for each q < NEAR, shape (S, NEAR).
+    """The minimum times from a B to the F's that need the memory it releases (:func:`turn`).
 
-    Also returns how much the turn grows with each further q, shape (S,).
+    Shape (S, NEAR), by stage and by q, 0 to NEAR - 1. Also returns how much the time grows with
+    each further q, shape (S,).
     """
     stages, last = range(linear.stages), NEAR - 1
     near = np.array([[turn(linear, i, q) for q in range(NEAR)] for i in stages])
@@ -274,10 +275,11 @@ def left_after(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
 
 
 def rest_after(linear: LinearInstance, i: int) -> tuple[FloatArray, FloatArray]:
-    """The times of :func:`left_after` for stage i, shape (M,) each, raised by turns.
+    """The minimum times from the start of a k-th F and k-th B of stage i to the end of its ops.
 
-    The (k + K + q)-th F of the stage, with K the number of M_B that fit in memory, starts at least
-    a :func:`turn` after the k-th B, and is followed by the rest.
+    Both have shape (M,), by k from 0 to M - 1. They are the times of :func:`left_after`, raised by
+    :func:`turn`: the (k + K + q)-th F, with K the number of M_B that fit in memory, starts at least
+    a turn after the k-th B, and is followed by its own remaining time.
     """
     f, b = (left[i].copy() for left in left_after(linear))
     capacity, last = int(linear.capacity[i]), linear.microbatches - 1
