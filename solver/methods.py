@@ -41,11 +41,12 @@ from .weight_passing import WeightPassingSearch
 
 @dataclass
 class Context:
-    """What the methods of one worker share, besides the incumbent ``best`` and the ``options``.
+    """The context of one worker, which its methods share.
 
-    ``number``: that of the worker, 0 for the one that constructs schedules. ``alone``: a function
-    that searches a related problem, given its incumbent. ``tried``: the costs and parameters of the
-    schedules that were constructed, if the problem is linear.
+    ``best``: the incumbent. ``number``: that of the worker, 0 for the one that constructs
+    schedules. ``alone``: a function that searches a related problem, given its incumbent.
+    ``tried``: the costs and parameters of the schedules that were constructed, if the problem is
+    linear.
     """
 
     best: Incumbent
