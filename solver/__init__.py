@@ -1,4 +1,4 @@
-"""Finds schedules: families, bounds, search and exact solvers.
+"""Schedules for problems: families, lower bounds, search and exact solvers.
 
 The public names are listed in ``__init__.pyi``; each is loaded when it is first used.
 """

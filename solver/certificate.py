@@ -1,8 +1,8 @@
-"""The best bound that has a certificate, and its argument.
+"""Finds the best lower bound that has a certificate, and its argument.
 
 :mod:`pipeloom.ir.verify.certificate` defines the arguments and checks them. For closed forms the
-checker finds the numbers itself. For ``moments`` it needs the paths by which the graph of moments
-(:mod:`.bounds.moments`) refutes lower costs.
+checker computes the numbers itself. For ``moments`` it needs the paths by which the graph of
+moments (:mod:`.bounds.moments`) refutes lower costs.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ from .core.tolerances import CLOSED
 from .core.unlike import least
 
 MARGIN = CLOSED / 2
-"""By how much, relative, the certified bound is below the known one, to allow for rounding."""
+"""By how much the certified bound is below the known one, relative, to allow for rounding."""
 
 _Argument = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """No schedule costs less than ``lower_bound``, by ``argument``, a JSON object."""
+    """A certified bound: ``argument``, a JSON object, proves that no schedule costs less."""
 
     lower_bound: float
     argument: _Argument
 
 
 def certify(schedule: Schedule) -> Certified | None:
-    """The best certified bound on the cost of all schedules of the instance.
+    """The best certified lower bound on the cost of all schedules of the schedule's problem.
 
-    It is at most the bound in the schedule's report. None if no argument applies to the instance.
+    It is at most the bound in the schedule's report. None if the report has no finite bound, or no
+    argument applies to the problem.
     """
     known = schedule.report.lower_bound if schedule.report else None
     if known is None or not isfinite(known):
@@ -60,7 +61,10 @@ def certify(schedule: Schedule) -> Certified | None:
 
 
 def _closed_forms(facts: Facts, known: float) -> Iterator[Certified]:
-    """The arguments that are formulas, each for all ranks or stages."""
+    """Yield the bounds of all arguments that are formulas, for every rank or stage that these name.
+
+    ``known``: the bound in the report, which limits them.
+    """
     numbers = {"work": ("rank", facts.plan.ranks), "slots": ("stage", facts.plan.stages)}
     for kind, proven in CLOSED_FORMS.items():
         key, number = numbers.get(kind, ("", 1))
@@ -72,7 +76,11 @@ def _closed_forms(facts: Facts, known: float) -> Iterator[Certified]:
 
 
 def _moments(facts: Facts, problem: Problem, known: float) -> Iterator[Certified]:
-    """The argument by moments for each relaxation without remat that exact arithmetic accepts."""
+    """Yield the bounds by moments that the checker accepts in exact arithmetic.
+
+    There is at most one for each of two relaxations without recomputation and offload. ``known``:
+    the bound in the report, which limits them.
+    """
     with suppress(InfeasibleError, InputError):
         alike = least(problem) if problem.profile.unlike else problem
         for bare in (relaxed(alike), relaxed_at_backwards(alike)):
@@ -91,10 +99,12 @@ def _moments(facts: Facts, problem: Problem, known: float) -> Iterator[Certified
 
 
 def needed(steps: list[Lemma], ends: list[tuple[int, int]]) -> list[list[int]]:
-    """The paths of ``steps`` on which the last one depends, and the last one as a closed path.
+    """The paths in a refutation on which its last step depends, as lists of nodes, in order.
 
-    ``ends``: tail and head of each arc. A path depends on the steps before it that made the arcs
-    between its nodes longest. A pay depends on both bounds of its link.
+    ``steps``: the result of :meth:`.bounds.moment_graph.Closing.refutation`. ``ends``: tail and
+    head of each arc. A path depends on those earlier steps that made the arcs between its nodes
+    longest, a pay on both bounds of its link. The last path in the result is the positive cycle,
+    which ends at its first node. An empty list if there are no steps.
     """
     found = dict[int, list[int]]()
     open_ = [len(steps) - 1] if steps else []

@@ -1,4 +1,4 @@
-"""``METHODS``: the methods that improve a schedule, which problems each serves, how it begins."""
+"""The table of methods that improve a schedule: what problems each serves, and how it begins."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ from .weight_passing import WeightPassingSearch
 class Context:
     """The context of one worker, which its methods share.
 
-    ``number``: 0 for the worker that constructs schedules. ``alone``: searches a related problem.
-    ``tried``: the parameters that were constructed if the problem is linear.
+    ``best``: the incumbent. ``number``: that of the worker, 0 for the one that constructs
+    schedules. ``alone``: a function that searches a related problem, given its incumbent.
+    ``tried``: the costs and parameters of the schedules that were constructed, if the problem is
+    linear.
     """
 
     best: Incumbent
@@ -69,27 +71,31 @@ class Context:
 
     @cached_property
     def unrollers(self) -> list[RelatedSearch]:
-        """Searches with fewer microbatches; none if there are few microbatches."""
+        """Searches with fewer microbatches; an empty list if there are few microbatches anyway."""
         take, numbers = partial(unroll, rng=self.rng), fewer_microbatches(self.problem)
         fewer = (replace(self.problem, microbatches=number) for number in numbers)
         return [RelatedSearch(self.best, small, self.alone, take) for small in fewer]
 
     @cached_property
     def streams(self) -> WeightPassingSearch:
-        """The search for schedules that pass weights; by step, families are left out."""
+        """The search for schedules that pass weights.
+
+        It does not build families if schedules are compared by their steady step.
+        """
         families = iter(()) if self.options.by_step else streaming_families(self.problem)
         return WeightPassingSearch(self.best, families, self.options, self.rng)
 
     @cached_property
     def starts(self) -> relations.AnnealingStarts:
-        """The schedules to anneal if activations may be recomputed."""
+        """The schedules to anneal if activations may be recomputed or offloaded."""
         return relations.AnnealingStarts(self.best, self.options.recompute_all)
 
 
 class Row(NamedTuple):
-    """A method. ``begin``: creates it for a worker, as parts that share its time.
+    """A row of the table: a method and the problems that it ``serves``.
 
-    ``workers``: the numbers of the workers that run it.
+    ``begin``: creates the method for a worker, as parts that share the method's time. ``workers``:
+    the numbers of the workers that run it.
     """
 
     name: str
@@ -109,7 +115,10 @@ def _plain(kind: _OfProblem) -> Callable[[Context], Iterable[Round]]:
 def _related(
     related: Callable[[Problem, bool], Iterable[relations.Relation]], share: float
 ) -> Callable[[Context], Iterable[RelatedSearch]]:
-    """Searches of related problems; each of two workers does half, in this share of work."""
+    """A ``begin`` for searches of ``related`` problems, which take this ``share`` of all work.
+
+    Each of two workers runs half of the searches.
+    """
 
     def begin(context: Context) -> Iterator[RelatedSearch]:
         found = list(related(context.problem, context.options.recompute_all))
@@ -160,7 +169,7 @@ RELATED = (
     Row(Method.WHOLE_STAGES, remat, _related(relations.with_whole_stages, 0.1), BOTH),
     Row(Method.REPAIR, remat, _related(relations.with_more_memory, 0.1), BOTH),
 )
-"""Methods that run once, before all others."""
+"""The methods that run once, before all others."""
 METHODS = (
     Row(Method.STREAM, weights, lambda context: [context.streams], FIRST),
     Row(Method.LIST, remat, _remat_lists),
@@ -180,4 +189,8 @@ METHODS = (
     Row(Method.UNROLL, fewer_microbatches, lambda context: context.unrollers),
     Row(Method.WINDOW, lambda problem: not weights(problem), _windows),
 )
-"""Methods without a label of :class:`.core.methods.Method` hand on the labels of others."""
+"""The methods that run in turn.
+
+A row whose name is not a :class:`.core.methods.Method`, such as ``restart``, runs other methods;
+its orders get the labels of these.
+"""

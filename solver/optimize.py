@@ -2,7 +2,7 @@
 
 ::
 
-    auto        first schedules; then side by side: search, proofs, further searches
+    auto        first schedules; then in parallel: search, proofs, further searches
     heuristic   first schedules, better bounds, search
     exact       first schedules, better bounds, an exact solver
 
@@ -48,12 +48,12 @@ def optimize(problem: Problem, options: SolveOptions | None = None, **changes: A
 
     ``changes``: fields of :class:`.core.options.SolveOptions` that replace those of ``options``.
 
-    The report of the schedule says how good it is: its lower bound and status. The solve stops as
+    The report of the schedule shows how good it is: its lower bound and status. The solve stops as
     soon as cost and bound are equal (status optimal). On a keyboard interrupt, or when
     ``should_stop`` returns true, the best schedule so far is returned. A worker that is still
     running half a second later is abandoned; the same holds at the time limit, provided that a
-    schedule was built. Activations are recomputed or offloaded if the profile says how and the
-    cost falls.
+    schedule was built. Activations are recomputed or offloaded if the profile has the times and
+    sizes for it and the cost falls.
 
     Raises InfeasibleError if no schedule keeps the memory limit or, with streamed weights, if none
     was found that fits on the devices, and InputError for an unknown solver or a placement that
@@ -64,12 +64,14 @@ def optimize(problem: Problem, options: SolveOptions | None = None, **changes: A
 
 
 solve = optimize
-"""The public name; ``pipeloom.optimize`` is the planner's function, which also chooses the
-placement."""
+"""The public name of :func:`optimize`.
+
+``pipeloom.optimize`` is the planner's function, which also chooses the placement.
+"""
 
 
 def _pieces(best: Incumbent, options: SolveOptions, search: WorkerSearch) -> Pieces:
-    """The algorithm, in pieces after which it can be paused."""
+    """Run the algorithm of :func:`optimize` in pieces, after each of which it can be paused."""
     search.first()
     yield
     if options.solver == "auto":
@@ -89,10 +91,11 @@ def _pieces(best: Incumbent, options: SolveOptions, search: WorkerSearch) -> Pie
 
 
 def _incumbent(problem: Problem, options: SolveOptions) -> Incumbent:
-    """Create an incumbent without a schedule, but for ``options.start``.
+    """Create the incumbent of a solve. Its only schedule is ``options.start``, if that can be used.
 
     Raises InputError if the solver is unknown or too slow for the problem, or if the placement or
-    the microbatches of the problem cannot be planned.
+    the microbatches of the problem cannot be planned, and InfeasibleError if no schedule fits in
+    memory.
     """
     passing = problem.placement.passing
     if passing is Passing.MIXED and problem.placement.kind is not PlacementKind.BIDIRECTIONAL:
@@ -130,7 +133,10 @@ def _check_solver(problem: Problem, solver: str) -> None:
 
 
 def _may_start(problem: Problem, order: Order, recompute_all: bool) -> bool:
-    """Whether ``order`` fits in memory and, with ``recompute_all``, recomputes all that can be."""
+    """Whether a solve may start from ``order``: it fits in memory, and weights are not passed.
+
+    With ``recompute_all`` it must also recompute all that can be recomputed.
+    """
     if weights(problem) or not within_memory(problem, simulate(Schedule(problem, order))):
         return False
     stays = (choice_of(problem, order) <= STAYS)[recomputable(problem)]
@@ -140,7 +146,7 @@ def _may_start(problem: Problem, order: Order, recompute_all: bool) -> bool:
 class Solving:
     """A solve that can be paused and continued.
 
-    ``done``: nothing is left to do. Raises the same errors as :func:`optimize`.
+    ``done``: whether nothing is left to do. All calls raise the same errors as :func:`optimize`.
     """
 
     def __init__(self, best: Incumbent, options: SolveOptions) -> None:
@@ -153,20 +159,27 @@ class Solving:
 
     @classmethod
     def of(cls, problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Self:
-        """Create a solve. Its time limits are those of each call, not ``options.time_limit``."""
+        """Create a solve; ``changes`` replace fields of ``options``.
+
+        The time limit is given to each call of :meth:`begin` and :meth:`run`;
+        ``options.time_limit`` is ignored.
+        """
         options = replace(options or SolveOptions(), **changes)
         return cls(_incumbent(problem, replace(options, time_limit=0.0)), options)
 
     def begin(self, seconds: float) -> Schedule:
-        """Build the first schedules within ``seconds``; returns the best of them."""
+        """Build the first schedules within ``seconds``. Returns the best of them."""
         return self._go(seconds, 1)
 
     def run(self, seconds: float) -> Schedule:
-        """Continue for ``seconds`` or until all is done; returns the best schedule so far."""
+        """Continue for ``seconds`` or until all is done. Returns the best schedule so far."""
         return self._go(seconds, None)
 
     def beat(self, cost: float) -> None:
-        """Stop calls once no schedule can cost less than ``cost``, which is known elsewhere."""
+        """End this and later calls as soon as no schedule can cost less than ``cost``.
+
+        ``cost``: the cost of a schedule known elsewhere.
+        """
         self._best.beat = cost
 
     def _go(self, seconds: float, pieces: int | None) -> Schedule:
@@ -195,7 +208,10 @@ class Solving:
         return not self.done and not self._best.over()
 
     def _advance(self, pieces: int | None) -> bool:
-        """Run this many pieces (None: all) until the solve is over; whether none is left."""
+        """Run a number of ``pieces``, None for all, unless the solve is over before.
+
+        Returns whether no piece is left.
+        """
         for _ in range(pieces) if pieces is not None else count():
             try:
                 next(self._pieces)

@@ -1,4 +1,4 @@
-"""Improve the lower bound of an incumbent: closed forms, relaxations, exact search."""
+"""Improves the lower bound of an incumbent: closed forms, relaxations, exact search."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .exact import BACKENDS
 if TYPE_CHECKING:
     from .exact.instance import Learned
 
-CROSSINGS_SECONDS = 10.0
+CROSSINGS_SECONDS = 10.0  # time limit of the crossings search
 
 
 def closed_form_bounds(best: Incumbent) -> None:
@@ -44,7 +44,8 @@ def closed_form_bounds(best: Incumbent) -> None:
 def tighten(best: Incumbent) -> Pieces:
     """Compute the bounds that take long, until bound and cost are equal.
 
-    These are a tree over the choices between moments, and the crossings search.
+    These are the crossings search if each stage has a rank of its own, otherwise the moments bound
+    with a search tree.
     """
     if best.over():
         return
@@ -65,7 +66,7 @@ def tighten(best: Incumbent) -> Pieces:
 
 
 def branch(best: Incumbent) -> None:
-    """Take the bound by moments with a tree over the choices that the graph leaves open."""
+    """Raise the bound to the moments bound with a search tree over its graph's open choices."""
     budget = best.budget(1 / 4, SECONDS)
     found = branched_moments(best.problem, best.bound.value, best.cost, budget)
     best.work.spend(budget.work.used)
@@ -73,9 +74,10 @@ def branch(best: Incumbent) -> None:
 
 
 def interleave(best: Incumbent, seed: int) -> Pieces:
-    """Refute cost targets with CP-SAT, which may also find schedules.
+    """Refute target costs with CP-SAT, which may also find schedules.
 
-    Applies where memory holds few microbatches, or a few microbatches are unlike.
+    To refute a cost is to prove that no schedule costs at most that. It applies where memory holds
+    few microbatches, or where a few microbatches are unlike.
     """
     from .exact.bisection import bisect, climb
     from .exact.rank_windows import bound_by_windows
@@ -90,17 +92,20 @@ def interleave(best: Incumbent, seed: int) -> Pieces:
 
 
 def several_stages(problem: Problem) -> bool:
-    """Whether some rank has several stages, each stage has one rank, and there is no remat."""
+    """Whether some rank has several stages, and each stage has one rank.
+
+    Activations must be passed, without recomputation, offload and BW's faster than B and W.
+    """
     passing = problem.placement.passing is Passing.ACTIVATIONS
     return passing and not has_remat(problem) and not each_alone(problem)
 
 
 def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
-    """Run an exact solver from the best schedule; takes the schedules and bounds that it finds.
+    """Run an exact solver from the best schedule; stores the schedules and bounds that it finds.
 
-    The solver makes no pairs (an F and a BW at once). If pairs save time, its bounds are not valid
-    for the problem and are ignored. Returns False if it could continue with more time or, if work
-    is limited, after the next exchange of workers.
+    The solver makes no pairs (an F and a BW at the same time). If pairs save time, its bounds are
+    not valid for the problem and are ignored. Returns whether it has finished: False if it could
+    continue with more time or, if work is limited, when the worker runs next.
     """
     if best.over():
         return False

@@ -1,4 +1,4 @@
-"""The two kinds of workers of a solve: search of schedules, and proofs of bounds."""
+"""The two kinds of workers of a solve: one searches schedules, one first proves bounds."""
 
 from __future__ import annotations
 
@@ -29,22 +29,25 @@ from .search.pattern_search import offer_filled
 from .search.periodic_search import search_periodic
 from .search.rounds import MethodTurns, Round
 
-EXACT_OPS = 400  # the most ops for which ``auto`` tries an exact solver
-FIRST_OPS = 2_000_000  # total ops of the schedules that are built before workers run side by side
+EXACT_OPS = 400  # maximum number of ops for which ``auto`` tries an exact solver
+FIRST_OPS = 2_000_000  # total ops of the schedules that are built before workers run in parallel
 LEFT = 0.9  # share of the time or work left at which the first periodic search ends
-UNROLLED = 0.6  # share of the time left after which all methods run, not only unrolling
-CLOSE = 0.003  # the same, of the gap to the bound
-VAIN_ROUNDS = 8  # the same, of rounds without success in a row
-AHEAD = 2  # with several stages a rank, each worker begins so many methods after the previous one
+UNROLLED = 0.6  # only unrolling runs first, until this share of the time is left,
+CLOSE = 0.003  # or the cost is at most this above the bound, relative to the bound,
+VAIN_ROUNDS = 8  # or this many rounds in a row found nothing
+AHEAD = 2  # with several stages per rank, each worker begins this many methods after the one before
 MOVED = {FALLBACK, Method.START, Method.LIST, Method.ANNEAL, Method.FILL, Method.PAIR}
-"""If one of these found the best schedule, no family and no repeated pattern was as good."""
-PROVED = 0.1  # share of the time left for the relaxation with remat
+"""The methods that do not build families or repeated patterns.
+
+If one of these found the best schedule, no family and no repeated pattern was as good.
+"""
+PROVED = 0.1  # share of the remaining time for the relaxation with remat
 
 
 class WorkerSearch:
-    """A worker that builds schedules, and improves the best one by all methods in turn.
+    """The search of a worker: it builds schedules, and improves the best one by all methods.
 
-    ``number``: 0 for the worker that constructs; others improve what is there.
+    ``number``: 0 for the worker that constructs schedules; others only improve the best one.
     """
 
     def __init__(self, best: Incumbent, options: SolveOptions, number: int = 0) -> None:
@@ -63,7 +66,10 @@ class WorkerSearch:
         return [part for parts in self._served(RELATED) for part in parts]
 
     def _served(self, table: Sequence[Row]) -> Iterator[list[Round]]:
-        """The parts of the methods in ``table`` that serve the problem in this worker."""
+        """Yield the parts of each method in ``table`` that serves the problem.
+
+        Methods that do not run in the worker with this number are left out.
+        """
         for row in table:
             if self._context.number in row.workers and row.serves(self._problem):
                 yield list(row.begin(self._context))
@@ -75,7 +81,7 @@ class WorkerSearch:
         return settings(self._problem, self._context.constructor.linear, self._best.bound.value)
 
     def fall_back(self) -> None:
-        """Build the schedule that is there whatever happens."""
+        """Build a simple schedule, so that the solve has a result whenever it ends."""
         best, problem = self._best, self._problem
         if weights(problem):
             self._context.streams.first()
@@ -99,7 +105,7 @@ class WorkerSearch:
             self._turns.round(best)
 
     def _construct_first(self) -> None:
-        """Build the warm starts, and construct schedules for some parameter settings."""
+        """Build the warm starts, and construct schedules for the first parameter settings."""
         for order in warm_starts(self._problem, self._context.constructor.linear):
             self._best.offer(order, Method.WARM_START)
         for number, _ in enumerate(self.construct()):
@@ -107,7 +113,7 @@ class WorkerSearch:
                 break
 
     def _build(self) -> None:
-        """Build families, patterns that repeat, and one schedule of the list scheduler."""
+        """Build families, repeated patterns, and one schedule of the list scheduler."""
         best, problem = self._best, self._problem
         build_families(best)
         if unlike(problem) and best.order is not None:
@@ -119,7 +125,7 @@ class WorkerSearch:
             self._context.lists.first(best)
 
     def construct(self) -> Pieces:
-        """Run the rounds with the parameters that have not been tried, then the list scheduler."""
+        """Construct schedules with the parameters not tried yet, then run the list scheduler."""
         for parameters in self._left:
             self._best.work.spend(building(self._ops))
             rows = self._context.constructor.build(parameters)
@@ -133,7 +139,7 @@ class WorkerSearch:
             yield
 
     def improve(self) -> Pieces:
-        """Improve the best schedule: by the methods that come first, then by all in turn."""
+        """Improve the best schedule: by methods that run once or first, then by all in turn."""
         best, context = self._best, self._context
         for part in self._related:
             while part.able:
@@ -148,7 +154,10 @@ class WorkerSearch:
         yield from self._turns.pieces(best)
 
     def _unroll(self) -> Pieces:
-        """Search with fewer microbatches, for a share of the time, unless the gap is small."""
+        """Search with fewer microbatches, for a share of the time.
+
+        It ends early if the gap is small, or after many rounds without success.
+        """
         best = self._best
         for unroller in self._context.unrollers[1:]:
             vain = 0
@@ -161,11 +170,12 @@ class WorkerSearch:
                 yield
 
     def pieces(self) -> Pieces:
+        """Construct schedules, then improve the best one, in pieces."""
         yield from self.construct()
         yield from self.improve()
 
     def _alone(self, small: Incumbent) -> Pieces:
-        """The search of a related problem."""
+        """Search a related problem, whose incumbent is ``small``, in pieces."""
         options = SolveOptions(seed=int(self._context.rng.integers(1 << 31)))
         search = WorkerSearch(small, options)
         search.fall_back()
@@ -174,7 +184,11 @@ class WorkerSearch:
 
 
 class Proof(NamedTuple):
-    """A method that raises the lower bound, and may find schedules."""
+    """A method that raises the lower bound, and may find schedules.
+
+    ``serves``: whether it applies to a problem. ``pieces``: runs it, given the incumbent and a
+    seed.
+    """
 
     serves: Callable[[Problem], bool]
     pieces: Callable[[Incumbent, int], Pieces]
@@ -211,7 +225,7 @@ PROOFS = (
 
 
 def prove(best: Incumbent, options: SolveOptions) -> Pieces:
-    """Prove what can be proven, then improve with the methods of this worker."""
+    """Run the proofs that serve the problem, then improve the best schedule as worker number 1."""
     for proof in PROOFS:
         if proof.serves(best.problem):
             yield from proof.pieces(best, options.seed)

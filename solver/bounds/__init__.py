@@ -29,7 +29,7 @@ from .unlike import unlike_bounds
 from .weight_arrival import weight_arrivals
 
 GENERAL: tuple[Callable[[Problem], Bound], ...] = (work, critical_path, weight_arrivals)
-"""Bounds for every problem."""
+"""The bounds that hold for every placement."""
 
 
 def lower_bound(problem: Problem) -> Bound:
@@ -38,12 +38,14 @@ def lower_bound(problem: Problem) -> Bound:
 
 
 def lower_bounds(problem: Problem) -> Iterator[Bound]:
-    """Yield all bounds that apply, in the order of the tables, the slow ones last.
+    """Yield all bounds that apply to the problem, roughly from the fastest to the slowest.
 
-    The first one takes almost no time. A problem with recomputation or offload is bounded by its
-    relaxations (:mod:`..core.relaxations`) and by :func:`.remat.recomputed_or_idle`; one in which
-    pairs save time by its relaxation :func:`..core.overlap_relaxation.least_times`. Raises
-    InfeasibleError if no schedule is valid.
+    The first one, the work bound, takes almost no time. A problem with recomputation or offload
+    gets the bounds of its relaxations (:mod:`..core.relaxations`) and that of
+    :func:`.remat.recomputed_or_idle`. One in which pairs (an F and a BW at the same time) save time
+    gets the bounds of its relaxation :func:`..core.overlap_relaxation.least_times`. Raises
+    InfeasibleError if no schedule fits in memory, and InputError if microbatches differ and the
+    profile allows pairs.
     """
     check_feasible(problem)
     if problem.profile.unlike:
@@ -59,9 +61,10 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
 
 
 def _unlike(problem: Problem) -> Iterator[Bound]:
-    """The bounds for unlike microbatches, and those of the relaxation :func:`..core.unlike.least`.
+    """Yield the bounds of a problem whose microbatches have different times or sizes.
 
-    Raises InputError if the profile allows pairs, for which these bounds do not hold.
+    They include all bounds of the relaxation :func:`..core.unlike.least`, in which microbatches are
+    equal. Raises InputError if the profile allows pairs, for which these bounds do not hold.
     """
     check_unpaired(problem)
     bare = plain(unfused(problem))
@@ -75,16 +78,17 @@ def _unlike(problem: Problem) -> Iterator[Bound]:
 def work_bound(problem: Problem) -> Bound:
     """The work of the busiest rank: a bound on the objective and on the steady step.
 
-    It takes almost no time. It bounds the steady step because a rank runs all ops of an iteration,
-    one at a time, before it begins the next one (:mod:`pipeloom.ir.cost.steady_state`). The other
-    bounds are about the makespan or the longest span of a rank, and need not hold for the step.
-    Raises InfeasibleError as :func:`lower_bounds` does.
+    It takes almost no time. It bounds the steady step (the time of an iteration when iterations
+    follow each other) because a rank runs all ops of an iteration, one at a time, before it begins
+    the next iteration (:mod:`pipeloom.ir.cost.steady_state`). The other bounds are about the
+    makespan or the longest span of a rank, and need not hold for the step. Raises InfeasibleError
+    and InputError as :func:`lower_bounds` does.
     """
     return next(lower_bounds(problem))
 
 
 def plain_bounds(problem: Problem) -> Iterator[Bound]:
-    """All bounds of a problem without recomputation, offload and pairs."""
+    """Yield all bounds of a problem without recomputation, offload and pairs."""
     for general in GENERAL:
         yield general(problem)
     if problem.placement.passing is Passing.ACTIVATIONS:

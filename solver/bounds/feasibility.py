@@ -1,4 +1,4 @@
-"""The smallest memory limits with which a problem has a schedule."""
+"""The smallest memory limits for which a problem has a schedule."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..core.tolerances import ROUNDING
 
 
 def needs(problem: Problem) -> FloatArray:
-    """The smallest memory limit with which each rank can run, shape (P,).
+    """The smallest memory limit for which each rank can run its ops, shape (P,).
 
-    Necessary: while a B runs on a stage, its microbatch holds M_B of that stage, and at least
-    :func:`..core.relaxations.least_kept` (M_B, without remat) of each earlier stage on the same
-    rank, as the B's of these stages are still to come. Sufficient: the microbatches run one at a
-    time.
+    Necessary: while a B runs on a stage, its microbatch holds M_B of that stage, and on each
+    earlier stage of the same rank, whose B is still to come, at least
+    :func:`..core.relaxations.least_kept` (M_B, if nothing can be recomputed or offloaded).
+    Sufficient: the microbatches can run one at a time.
     """
     costs, kept = Costs.of(problem), least_kept(problem)
     columns = np.arange(problem.microbatches)
@@ -33,24 +33,27 @@ def needs(problem: Problem) -> FloatArray:
 
 
 def smallest_limit(problem: Problem) -> tuple[float, int]:
-    """The smallest limit, equal on all ranks, that admits a schedule, and the rank it is for."""
+    """The smallest memory limit, equal on all ranks, with which a schedule exists.
+
+    Returns the limit, and the rank that needs it.
+    """
     least = needs(problem)
     rank = int(least.argmax())
     return float(least[rank]), rank
 
 
 def is_feasible(problem: Problem) -> bool:
-    """Whether any schedule fits in memory."""
+    """Whether any schedule of the problem keeps its memory limits."""
     return bool((_lacks(problem) <= 0).all())
 
 
 def _lacks(problem: Problem) -> FloatArray:
-    """How much each rank needs beyond its limit (tolerance included), shape (P,); else negative."""
+    """Memory that each rank needs beyond its limit with tolerance, shape (P,); <= 0 if it fits."""
     return needs(problem) - np.array(problem.memory_limit) * (1 + ROUNDING)
 
 
 def check_feasible(problem: Problem) -> None:
-    """Raise InfeasibleError if no schedule fits in memory. It names the rank that lacks most."""
+    """Raise InfeasibleError if no schedule fits in memory; it names the rank that lacks most."""
     lacks = _lacks(problem)
     rank = int(lacks.argmax())
     if lacks[rank] <= 0:

@@ -15,7 +15,10 @@ from ..core.tolerances import ROUNDING
 
 
 def work(problem: Problem) -> Bound:
-    """The work of the busiest rank. It runs one op at a time, so its span is at least that."""
+    """The work bound: the busiest rank runs one op at a time, so its span is at least its work.
+
+    The work of a rank is the sum of its op times.
+    """
     of_ranks = busy(problem)
     rank, most = int(of_ranks.argmax()), float(of_ranks.max())
 
@@ -43,12 +46,12 @@ def busy(problem: Problem) -> FloatArray:
 
 
 def critical_path(problem: Problem) -> Bound:
-    """The critical path of one microbatch through all stages and back.
+    """The critical path bound: the longest time of a microbatch through all stages and back.
 
     Proof: F(0) to F(S-1), B(S-1) to B(0) and W(0) of a microbatch j run one after the other, with
-    the delays between them. So their sum is a lower bound on the makespan. The rank of (0, j) runs
-    both the first and the last of these ops, so its span, and hence the period, is at least that as
-    well.
+    the delays between them. So the sum of their times and delays is a lower bound on the makespan.
+    The rank of (0, j) runs both the first and the last of these ops, so its span, and hence the
+    period, is at least that sum as well.
     """
     costs = Costs.of(problem)
     delays = (costs.into_f + costs.into_b).sum(axis=0)

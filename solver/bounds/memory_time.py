@@ -1,24 +1,27 @@
-"""Memory-time constraints for a stage with a rank of its own.
+"""Memory-time constraints on the span of a stage with a rank of its own.
 
-*Memory-time* is the memory that microbatches hold times how long they hold it. It is at most memory
-limit times span.
+*Memory-time* is the memory that microbatches hold, integrated over time. What all microbatches need
+is at most the memory limit times the span, less what the limit leaves unused at both ends.
 
-Memory is measured by *weights*: numbers phi(M_B), phi(M_W), ... for the sizes, such that those of
-any set that fits into the limit sum to at most 1. One choice is the size divided by the limit, x.
-Others are the dual feasible functions floor((n + 1) x) / n for any integer n (and x itself if (n +
-1) x is an integer): Fekete and Schepers, Math. Program. 91 (2001).
+**Measures.** A measure assigns a weight phi(M_B), phi(M_W), ... to each size, such that the weights
+of any set of sizes that fits into the limit sum to at most 1. One choice is the size divided by the
+limit, x. Others are the dual feasible functions floor((n + 1) x) / n for any integer n (and x
+itself if (n + 1) x is an integer): Fekete and Schepers, Math. Program. 91 (2001).
 
-A further measure counts the places for whole M_B's. Fewer places are left while a W runs, which
-holds M_W, or the F of a microbatch that will be recomputed, which holds what is kept of it. Only
-one op runs at a time, so such an op weighs, while it runs, the places that it takes.
+A further measure counts places, each of which can take one whole M_B. Fewer M_B's fit while a W
+runs, which holds M_W, or while the F of a microbatch runs that will be recomputed, which holds m_r.
+As only one op runs at a time, such an op is charged, for its own duration, with the places that M_W
+or m_r occupies.
 
-A microbatch that stays holds M_B from the start of its F to the end of its B, at least turn + b.
-One that is recomputed holds m_r, then M_B for t_r + b. One that is offloaded holds M_B for f + t_o,
-then m_o, then M_B for t_o + b. Each then holds M_W for w. In the constraint that ends with the last
-B, the M_W of later W's are left out.
+**Needs.** Let turn be the minimum time from the start of a microbatch's F to the start of its B. A
+microbatch that stays in memory holds M_B from the start of its F to the end of its B, for at least
+turn + b. One that is recomputed holds m_r, then M_B for t_r + b. One that is offloaded holds M_B
+for f + t_o, then m_o, then M_B for t_o + b. Each then holds M_W for w. In the constraint for the
+span that ends with the last B, the M_W of W's that run later are left out.
 
-The ramps at both ends are lost: at time t after the start, the memory held is at most M_B (1 + t /
-f), rounded; at time t before the end, whatever is held must still run its B and W in that time.
+**Ramps.** Some memory is unused at both ends of the span: at time t after its start, the memory
+held is at most M_B (1 + t / f), with t / f rounded down; at time t before its end, whatever is held
+must still run its B and W in that time.
 """
 
 from __future__ import annotations
@@ -37,15 +40,16 @@ from ..core.tolerances import counts_within
 from .rank_model import ramp, rate, steps
 
 WEIGHTS = 16  # the largest n of the dual feasible functions
-WHOLE = 1e-6
+WHOLE = 1e-6  # numbers this close above an integer count as integers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ways:
-    """The choices for a microbatch of a stage between F and B, shape (N,); the first is to stay.
+    """The N choices for a microbatch of a stage between its F and its B, as arrays of shape (N,).
 
-    ``again``: time of the R; ``kept``: memory held while the microbatch waits; ``wire``: time of a
-    copy in each direction. Times are 0 if the choice has no R or no copies.
+    The first choice is to stay in memory; the others, if the stage has them, are recomputation and
+    offload. ``again``: time of the R; ``kept``: memory held while the microbatch waits; ``wire``:
+    time of a copy to the host or back. Times are 0 if the choice has no R or no copies.
     """
 
     again: FloatArray
@@ -60,9 +64,10 @@ class Ways:
         return cls(again[there], costs.kept[there, stage], wire[there])
 
     def within(self, time: float) -> Self:
-        """The choices without those that take longer than ``time`` or keep no less than M_B.
+        """The choices that take at most ``time`` for each R or copy and keep less than M_B.
 
-        No bound needs them, and their numbers may be outside the range of a solver.
+        The first choice is always included. No bound needs the other ones, and their numbers may be
+        outside the range of a MILP solver.
         """
         use = (self.kept < self.kept[0]) & (self.again <= time) & (self.wire <= time)
         use[0] = True
@@ -71,11 +76,11 @@ class Ways:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryTime:
-    """One constraint on the span from a rank's start to its end, or to the end of its last B.
+    """One constraint on a rank's span; if ``until_last_b``, on the part until its last B ends.
 
-    The span is at least the sum of ``needed[choice]`` over the microbatches, plus ``early`` for
-    each W that runs until then, plus ``lost``, the loss at both ramps. Times are in the unit of the
-    MILP.
+    The span, or that part, is at least ``lost`` plus the sum of ``needed[choice]`` over the
+    microbatches plus ``early`` for each W that runs in it. ``lost``: the time lost at both ends,
+    where the limit cannot be used. Times are in the unit of the MILP.
     """
 
     needed: list[float]
@@ -86,9 +91,11 @@ class MemoryTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Measure:
-    """Weights of M_B, of M_W and of what each choice keeps, ``kept``, shape (N,).
+    """A measure of memory: weights of sizes, with a sum of at most 1 if the sizes fit in memory.
 
-    ``run_f``, (N,), and ``run_w``: the additional weight of an F and of a W while it runs.
+    ``m_b``, ``m_w``: the weights of M_B and M_W. ``kept``: that of what each choice keeps, shape
+    (N,). ``run_f``, by choice, shape (N,), and ``run_w``: the additional weight of an F and of a W
+    while it runs.
     """
 
     m_b: float
@@ -101,7 +108,12 @@ class _Measure:
 def memory_times(
     linear: LinearInstance, stage: int, ways: Ways, unit: float
 ) -> Iterator[MemoryTime]:
-    """Yield the constraints, one for each measure of memory and each end (last op, last B)."""
+    """Yield memory-time constraints on the span of a stage.
+
+    There is one for each measure of memory and each end of the span (the stage's last op, its last
+    B), and none if all microbatches fit in memory. ``ways``: the choices for its microbatches.
+    ``unit``: the unit of the times in the results.
+    """
     c, i = linear, stage
     limit, turn = float(c.limit[i]), float(c.round_trip[i])
     f, b, w = (float(each[i]) for each in (c.f, c.b, c.w))
@@ -127,7 +139,10 @@ def memory_times(
 
 
 def _measures(sizes: FloatArray, ways: Ways) -> Iterator[_Measure]:
-    """The measures of ``sizes``: M_B, M_W and what each choice keeps, divided by the limit."""
+    """Yield measures of memory for a stage: a count of whole M_B's, and dual feasible functions.
+
+    ``sizes``: M_B, M_W and what each choice keeps, divided by the limit, shape (2 + N,).
+    """
     nothing = np.zeros(len(ways.kept))
     places = float(counts_within(1.0, sizes[0], np.inf)) if sizes[0] > 0 else 0.0
     if places:

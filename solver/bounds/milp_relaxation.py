@@ -1,7 +1,7 @@
 """A lower bound from a small MILP over the moments of each stage (one stage per rank).
 
-If stages differ, it is stronger than the closed forms, as it weighs the head of one stage against
-the tail of another. It has a few integers per stage, whatever M is.
+If stages differ, it is stronger than the closed forms, as it accounts for the start of one stage
+together with the end of another. It has a few integers per stage, whatever M is.
 
 Moments of stage i: S_i, its first op starts (an F); y_i, its first B starts; t_i, its last F
 starts; V_i, its last B ends; e_i, its last op ends (a W)::
@@ -11,11 +11,11 @@ starts; V_i, its last B ends; e_i, its last op ends (a W)::
 Proof that every schedule of cost C <= ceiling gives a solution of the MILP:
 
 *Counts.* A microbatch stays, is recomputed or is offloaded on stage i; choice k
-(:class:`.memory_time.Ways`) is made for c_k of them, and R_k is the time of its R, or 0. n_i F's
-run before the first B. At t_i the B's of a_i microbatches are still to come, that of the last F
-included, and only the W's of q_i others; memory holds all of these together. At y_i and at t_i, a
-microbatch whose B has not run holds M_B if its R has run, otherwise what its choice keeps. At y_i
-at least one holds M_B.
+(:class:`.memory_time.Ways`) is made for c_k microbatches, and R_k is the time of its R, or 0. n_i
+F's run before the first B. At t_i the B's of a_i microbatches are still to come, that of the last F
+included, and of q_i other microbatches only the W's; memory holds all of these together. At y_i and
+at t_i, a microbatch whose B has not run holds M_B if its R has run, otherwise what its choice
+keeps. At y_i at least one holds M_B.
 
 *Within a stage.* Let A = sum c_k R_k, A_y the time of the R's before y_i and A_t that of the R's
 after t_i; the counts determine all three. The ops in the diagram must fit between its moments:
@@ -32,11 +32,12 @@ to come at t_i. In either case
     V_i >= y_i + (M - n_i) f_i + M b_i + (M - a_i - q_i + r_i) w_i + A - A_y.
 
 Copies to the host use one channel, one after the other, from the end of the first F on; those of
-microbatches that are offloaded at y_i have ended by then. Finally, what microbatches hold, times
-how long they hold it, fits into memory limit times span (:mod:`.memory_time`).
+microbatches that are offloaded at y_i have ended by then. Finally, the memory-time of all
+microbatches (what they hold, times how long they hold it) fits into memory limit times span
+(:mod:`.memory_time`).
 
 *Between stages.* The microbatches of the first F, last F, first B and last B of a stage have passed
-the neighbouring stage, or go on to it; turn_i is R_i of
+the neighboring stage, or go on to it; turn_i is R_i of
 :class:`..core.linear_instance.LinearInstance`:
 
     S_(i+1) >= S_i + f_i + down_i          y_i >= y_(i+1) + b_(i+1) + up_i
@@ -45,8 +46,8 @@ the neighbouring stage, or go on to it; turn_i is R_i of
 
 *Cost.* e_i - S_i <= C (period) or e_i - S_0 <= C (makespan).
 
-So the least C of the MILP, or the ceiling if that is less, is a lower bound. Times are in units of
-the ceiling; the solver's tolerance is subtracted.
+So the minimum C of the MILP, or the ceiling if that is lower, is a lower bound. Times are in units
+of the ceiling; the solver's tolerance is subtracted.
 """
 
 from __future__ import annotations
@@ -74,23 +75,28 @@ from .stage_moments import StageMoments
 
 TOLERANCE = 5e-7  # relative; the solver's own tolerances are at most a hundredth of it
 SCALE = 1024.0
-"""The ceiling in units of the objective.
+"""The ceiling in units of the objective that the solver minimizes.
 
 If an LP is doubtful, SCIP solves it again with a thousandth of its dual tolerance. SoPlex supports
 no tolerance below 1e-10 and prints a warning, so the dual tolerance is 1e-7. Of an objective of
 this scale that is 1e-10 of the ceiling.
 """
-SECONDS = 3.0
+SECONDS = 3.0  # time limit of a solve
 REMAT_WORDS = (
     "what microbatches hold has room, or they are recomputed or copied, between four moments on "
     "each stage, as a small MILP"
 )
 POLL = 0.05  # seconds between two checks whether to stop
-NODE, ITERATION = 2000, 5000  # work in ops: of a node, times stages squared; of a simplex iteration
+# work in simulated ops: of a node of the search, times stages squared; of a simplex iteration
+NODE, ITERATION = 2000, 5000
 
 
 def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound | None:
-    """The bound with recomputation and offload; None if a rank has several stages."""
+    """The lower bound with recomputation and offload by a small MILP over moments of stages.
+
+    ``ceiling``: the cost of a schedule, which limits the bound. None if some rank has several
+    stages.
+    """
     bare = least_times(unfused(problem))
     linear, costs = LinearInstance.of(bare), Costs.of(bare)
     if linear is None:
@@ -118,7 +124,7 @@ def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound 
 
 
 def _binding(linear: LinearInstance, i: int, chosen: IntArray, ways: Ways) -> list[str]:
-    """Lines about the binding stage: how many microbatches are recomputed and offloaded."""
+    """Lines about stage ``i``: its limit, and how many microbatches it recomputes and offloads."""
     copied = int(chosen[ways.wire > 0].sum())
     again, room = int(chosen[1:].sum()) - copied, int(linear.capacity[i])
     return [
@@ -136,7 +142,10 @@ def _solved(
     budget: Budget,
     ways: Sequence[Ways],
 ) -> tuple[float, list[StageMoments]]:
-    """The bound, and the stages with their solution; no stages if none was found."""
+    """The lower bound on the cost, and the stages with their variables' values in the solution.
+
+    The list of stages is empty if no solution was found.
+    """
     solver = new_solver()
     if solver is None or ceiling <= 0.0:
         return 0.0, []
@@ -161,10 +170,10 @@ def new_solver() -> Any:
 
 
 def least_of(solver: Any, cost: Any, budget: Budget, size: int) -> tuple[float, bool]:
-    """Minimize ``cost``, in units of the ceiling: a lower bound, and whether a solution was found.
+    """Minimize ``cost``, a variable in units of the ceiling.
 
-    ``size``: the number of stages or ranks; a node of the search takes time proportional to its
-    square.
+    Returns a lower bound on it, and whether a solution was found. ``size``: the number of stages or
+    ranks; a node of the search takes time proportional to its square.
     """
     solver.Minimize(SCALE * cost)
     status = _solve(solver, _parameters(solver, size, budget), budget)
@@ -177,11 +186,11 @@ def least_of(solver: Any, cost: Any, budget: Budget, size: int) -> tuple[float, 
 
 
 def _parameters(solver: Any, size: int, budget: Budget) -> Any:
-    """The parameters of a solve within the budget. SCIP's own parameters are set on ``solver``."""
+    """The parameters of a solve within the budget; those specific to SCIP are set on ``solver``."""
     from ortools.linear_solver import pywraplp
 
-    # constraints are kept far more precisely than TOLERANCE; epsilon must be smaller still, or
-    # presolving declares feasible models infeasible; Python handles Ctrl-C
+    # constraints must hold far more precisely than TOLERANCE, and epsilon must be smaller still, or
+    # presolving declares feasible models infeasible; Ctrl-C is left to Python
     parameters = "numerics/epsilon = 1e-11\nnumerics/feastol = 1e-9\nnumerics/dualfeastol = 1e-7\n"
     parameters += "misc/catchctrlc = FALSE\n"
     if isfinite(budget.work.ops):
@@ -195,7 +204,7 @@ def _parameters(solver: Any, size: int, budget: Budget) -> Any:
 
 
 def _solve(solver: Any, parameters: Any, budget: Budget) -> int:
-    """Run SCIP in a thread of its own, as it checks no flag; returns its status."""
+    """Run SCIP in a thread of its own, as SCIP checks no flag; returns its status."""
     with ThreadPoolExecutor(1) as thread:
         solving = thread.submit(solver.Solve, parameters)
         try:

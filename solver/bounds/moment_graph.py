@@ -1,18 +1,22 @@
-"""Refutes costs by positive cycles in a graph of moments.
+"""Refutes costs by positive cycles in a graph of moments, a system of difference constraints.
+
+To *refute* a cost is to prove that no schedule costs at most that.
 
 A *moment* is a time at which something happens on a rank, such as the start of its first B. Each
-has two nodes: the time T itself, and I, the time that the rank has been idle by then. An *arc* from
-u to v says v - u >= its length. A *link* between the nodes of a moment says that T - I, which is
-what the rank has run by then, is one of a finite set of values. A cycle of positive length is a
-contradiction.
+has two nodes: the time T itself, and I, the time that the rank has been idle by then. T - I is the
+work that the rank has done by the moment. An *arc* from node u to node v states that v - u >= its
+length. A *link* between the two nodes of a moment states that T - I is one of a finite set of
+values. A cycle of positive length is a contradiction.
 
-The longest paths between the nodes of a link bound T - I from below and from above. Both bounds are
-rounded to the nearest value in the set, and the rounded bounds are arcs again. This is repeated
-until nothing changes or a cycle is positive. A set may also be an interval; it is not rounded.
+The longest paths between the nodes of a link bound T - I from below and from above. The lower bound
+is rounded up and the upper bound down to a value in the set, and the rounded bounds become the
+lengths of arcs. This is repeated until nothing changes or a cycle is positive. If a link's set is
+an interval, its bounds are not rounded.
 
-A *pay* is an arc whose length depends on a link: it has the least length of all values that are
-within the link's bounds. A *choice* has two sides, each a set of arcs, one of which holds. If an
-arc of one side makes a cycle positive, the other side holds.
+A *pay* is an arc whose length depends on the work T - I of a link, for example the time of the B's
+that are left after it: its length is the minimum over all values within the link's bounds. A
+*choice* has two sides, each a set of arcs; all arcs of at least one side hold. If an arc of one
+side would close a positive cycle, that side is refuted, and the arcs of the other side are added.
 """
 
 from __future__ import annotations
@@ -28,17 +32,19 @@ from pipeloom.ir.model.ops import FloatArray, IntArray
 from ..core.stopping import Budget
 
 SLACK = 1e-12  # of a cost: differences below this are rounding errors
-CLOSE = 1e-10  # relative difference at which bisection ends
-ARC = 100  # work of closing a graph per arc, in simulated ops
-MOST_STEPS = 100_000
+CLOSE = 1e-10  # relative difference of the limits at which bisection ends
+ARC = 100  # work of :meth:`Closing.closed` per arc, in simulated ops
+MOST_STEPS = 100_000  # of a refutation
 
 Arc = tuple[str, str, float]
 
 
 class Values(NamedTuple):
-    """The work that a rank can have done by a moment: ascending ``times``, ``pays`` of each, (n,).
+    """The amounts of work that a rank can have done by a moment, such as the start of its first B.
 
-    ``interval``: whether all numbers from the first to the last are possible.
+    ``times``: these amounts in ascending order, shape (n,). ``pays``: for each amount, the length
+    of an arc of the graph that depends on it, shape (n,); 0 if there is none. ``interval``: whether
+    all numbers from the first to the last amount are possible.
     """
 
     times: FloatArray
@@ -47,22 +53,28 @@ class Values(NamedTuple):
 
     @classmethod
     def between(cls, low: float, high: float) -> Values:
+        """All amounts from ``low`` to ``high``, without pays."""
         return cls(np.array([low, max(low, high)]), np.zeros(2), interval=True)
 
     def plus(self, time: float, pay: float = 0.0) -> Values:
+        """The values with ``time`` added to each amount, and ``pay`` to each pay."""
         return Values(self.times + time, self.pays + pay, self.interval)
 
     def before(self, end: float) -> Values:
-        """The values ``end`` - t for each t."""
+        """The values ``end`` - t for each amount t, with the pays of t."""
         return Values(end - self.times[::-1], self.pays[::-1], self.interval)
 
 
 class Lemma(NamedTuple):
-    """A longest path, as nodes, which proves that ``arc`` has at least ``length``.
+    """A step of a refutation: a longest path, from which it follows that an arc is longer.
 
-    ``lengths``: those of the arc after each node; the last one leads back to the first node, and is
-    in conflict with the path if ``arc`` is shorter. The last step has an arc of -1, and its path is
-    a positive cycle. The path of a pay is empty.
+    ``path``: the nodes of the path in order. ``arc``: the index of the arc that has at least
+    ``length`` because of it. ``lengths[k]``: the length of the arc from the k-th node to the next
+    one; the last entry is that of the arc from the last node back to the first, -inf if there is
+    none.
+
+    In the last step of a refutation ``arc`` is -1, and ``path`` is a positive cycle. For a pay,
+    whose length follows from the bounds of its link, ``path`` is empty.
     """
 
     path: list[int]
@@ -72,7 +84,11 @@ class Lemma(NamedTuple):
 
 
 class MomentGraph:
-    """A graph of moments; nodes are added by name when they are first used."""
+    """A graph of moments under construction.
+
+    Nodes are times, and idle times by then; they are added by name when they are first used. An arc
+    states that the difference of two nodes is at least its length.
+    """
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
@@ -85,16 +101,21 @@ class MomentGraph:
         self._costs: list[int] = []
 
     def arc(self, tail: str, head: str, length: float) -> int:
+        """Add that ``head`` - ``tail`` >= ``length``. Returns the index of the arc."""
         ends = [self.names.setdefault(name, len(self.names)) for name in (tail, head)]
         self._arcs.append((ends[0], ends[1], length))
         return len(self._arcs) - 1
 
     def cost(self, end: str, start: str) -> None:
-        """Add: the time from ``start`` to ``end`` is at most the cost."""
+        """Add that the time from node ``start`` to node ``end`` is at most the cost."""
         self._costs.append(self.arc(end, start, 0.0))
 
     def link(self, time: str, idle: str, values: Values, pay: Sequence[str] = ()) -> None:
-        """Add a link; ``pay``: the two ends of an arc whose length is the values' pay."""
+        """Add that ``time`` - ``idle``, the two nodes of a moment, is one of ``values``.
+
+        ``pay``: tail and head of an arc whose length is the pay of the link's value; empty for
+        none.
+        """
         low = self.arc(idle, time, float(values.times[0]))
         self.arc(time, idle, -float(values.times[-1]))
         paid = self.arc(pay[0], pay[1], float(values.pays.min())) if pay else -1
@@ -106,11 +127,14 @@ class MomentGraph:
         self._values.append(values)
 
     def lower(self, time: str) -> int:
-        """The arc that bounds what has run by the moment ``time`` from below."""
+        """The index of the arc that is a lower bound on the work done by a moment.
+
+        ``time``: the name of the moment's node for its time.
+        """
         return next(link[2] for link in self._links if link[1] == self.names[time])
 
     def choice(self, one: Sequence[Arc], other: Sequence[Arc]) -> None:
-        """Add: all arcs of one of the two sides hold."""
+        """Add that all arcs of ``one`` hold, or all arcs of ``other``."""
         begin, middle = len(self._options), len(self._options) + len(one)
         for tail, head, length in (*one, *other):
             self._options.append(self.arc(tail, head, -np.inf))
@@ -118,6 +142,7 @@ class MomentGraph:
         self._choices.append((begin, middle, len(self._options)))
 
     def closing(self) -> Closing:
+        """The finished graph as arrays, which refutes costs."""
         tail, head, length = (np.array(column) for column in zip(*self._arcs, strict=True))
         return Closing(
             len(self.names),
@@ -135,14 +160,17 @@ class MomentGraph:
 
 
 class Closing(NamedTuple):
-    """A graph as arrays: A arcs, L links with N values in all, C choices with O arcs in all.
+    """A finished graph of moments as arrays: A arcs, L links with N values, C choices with O arcs.
 
-    ``tail``, ``head``, ``length``: (A,). ``costs``: the arcs of the cost. ``links``: (L, 6): the
-    nodes of the idle time and of the time, the arc of the lower bound (that of the upper bound
-    follows), the arc of the pay or -1, begin and end of its values.
-    ``values``, ``pays``: (N,). ``choices``: (C, 3): begin of the first side's arcs in ``options``,
-    of the second side's, and their end. ``options``, ``active``: (O,): arcs, and their length if
-    their side holds.
+    ``tail``, ``head``: nodes of each arc, (A,); ``length``: (A,). ``costs``: indices of the arcs
+    whose length is minus the cost. ``links``: a row for each link, (L, 6): the node of the idle
+    time, the node of the time, the arc of the lower bound (the arc of the upper bound follows it),
+    the arc of the pay or -1, begin and end of the link's entries in ``values``.
+
+    ``values``, ``pays``: those of all links, (N,). ``choices``: a row for each choice, (C, 3):
+    begin of the first side's entries in ``options``, begin of the second side's, and the end of
+    these. ``options``: arcs that belong to a side, (O,); ``active``: their length if their side
+    holds, (O,).
     """
 
     nodes: int
@@ -160,10 +188,12 @@ class Closing(NamedTuple):
     def least(
         self, low: float, branches: int = 0, most: float = np.inf, budget: Budget | None = None
     ) -> float:
-        """The least cost that is not refuted, or slightly less, by bisection.
+        """A lower bound on the cost by bisection: the minimum not refuted, or slightly less.
 
-        ``low``: a lower bound, which is returned if it is not refuted. ``most``: the cost of a
-        schedule, if known. ``branches``: the most nodes of a tree over the choices that are left.
+        ``low``: a known lower bound, which is returned if it is not refuted. ``most``: the cost of
+        a schedule, inf if unknown; the result is at most that. ``branches``: the maximum number of
+        nodes of a search tree over the choices that are still open, for each cost that is tried; 0
+        for no tree. When ``budget`` is used up, the bound proven so far is returned.
         """
         budget, high = budget or Budget(), min(2 * low or 1.0, most)
         if self.closed(low * (1 + CLOSE), None, branches) is not None:
@@ -185,10 +215,12 @@ class Closing(NamedTuple):
     def closed(
         self, cost: float, length: FloatArray | None = None, branches: int = 0
     ) -> FloatArray | None:
-        """The lengths of the arcs in schedules of at most ``cost``; None if there are none.
+        """The final arc lengths, shape (A,), if ``cost`` is not refuted; None if it is.
 
-        ``length``: those for a higher cost, to begin with. ``branches``: the most nodes of a tree
-        over the choices that are left.
+        These lengths hold in all schedules that cost at most ``cost``. ``length``: lengths to begin
+        with, from a call for a higher cost. ``branches``: the maximum number of nodes of a search
+        tree over the choices that are still open; the tree can refute the cost, but does not change
+        the lengths.
         """
         whole = self._state(cost, length)
         if _close(whole) >= 0:
@@ -217,20 +249,28 @@ class Closing(NamedTuple):
         )
 
     def _undecided(self, length: FloatArray) -> list[tuple[int, int]]:
-        """The two sides of a choice that is left, as ranges of ``options``; empty if none is."""
+        """The two sides of the first open choice, as ranges (begin, end) of ``options``.
+
+        An empty list if no choice is open.
+        """
         for begin, middle, end in self.choices.tolist():
             if np.isinf(length[self.options[begin:end]]).all():
                 return [(begin, middle), (middle, end)]
         return []
 
     def cycle(self, cost: float) -> Lemma | None:
-        """A positive cycle if links are rounded; None if there is none."""
+        """A positive cycle after links are rounded and choices decided; None if not refuted."""
         state = self._state(cost)
         node = _close(state)
         return None if node < 0 else state.step(node)
 
     def refutation(self, cost: float) -> list[Lemma]:
-        """The paths that refute ``cost``, the cycle last; empty if it is not refuted."""
+        """The proof that no schedule costs at most ``cost``, step by step; the last one is a cycle.
+
+        Returns an empty list if ``cost`` is not refuted, or if that takes more than
+        :data:`MOST_STEPS` steps. Each step before the last one makes an arc longer, because of a
+        longest path in the graph that the earlier steps left.
+        """
         closed, state, steps = self._state(cost, None, MOST_STEPS), self._state(cost), list[Lemma]()
         node, rows = _close(closed), int(closed.rows[0])
         if node < 0 or rows > MOST_STEPS:
@@ -246,10 +286,12 @@ class Closing(NamedTuple):
 
 
 class _State(NamedTuple):
-    """A graph with the ``length`` of each arc so far, (A,), for kernels.
+    """The state of a refutation, for kernels: the ``length`` of each arc so far, shape (A,).
 
-    ``path``, ``via``: the longest path to each node, and its last arc. ``log``: rows of source and
-    target of a path, the arc that it makes longer, and its new length; ``rows``: their number.
+    ``path``, ``via``: length of the longest path to each node, and the last arc of that path.
+    ``log``: rows (source and target of a path, the arc that it makes longer, the new length);
+    ``rows``: number of changes so far, shape (1,). ``slack``: differences up to this are rounding
+    errors.
     """
 
     graph: Closing
@@ -261,7 +303,10 @@ class _State(NamedTuple):
     rows: IntArray
 
     def step(self, source: int, target: int | None = None) -> Lemma:
-        """The longest path from ``source`` to ``target``, or else a positive cycle."""
+        """The longest path from ``source`` to ``target`` as a lemma, whose ``arc`` is still -1.
+
+        Without a target: a positive cycle that is on a path from ``source``.
+        """
         tail, node = self.graph.tail, _longest(self, source)
         nodes, lengths = list[int](), list[float]()
         if target is None:
@@ -280,9 +325,9 @@ class _State(NamedTuple):
 
 @kernel
 def _close(state: _State) -> int:
-    """Round the links and decide the choices until nothing changes.
+    """Round the links and decide the choices until nothing changes or a cycle is positive.
 
-    Returns a node from which a positive cycle is found, or -1.
+    Returns a node from which :meth:`_State.step` finds a positive cycle, or -1 if there is none.
     """
     graph, before = state.graph, -1
     if _longest(state, graph.tail[0]) >= 0:
@@ -302,7 +347,10 @@ def _close(state: _State) -> int:
 
 @kernel
 def _round(state: _State, link: int) -> int:
-    """Round both bounds of a link; returns as :func:`_close` does."""
+    """Round both bounds on the work T - I of a link, and raise its pay if it has one.
+
+    Returns as :func:`_close` does.
+    """
     graph, length, slack = state.graph, state.length, state.slack
     idle, time, low, paid, begin, end = graph.links[link]
     values, before = graph.values[begin:end], state.rows[0]
@@ -329,7 +377,10 @@ def _round(state: _State, link: int) -> int:
 
 @kernel
 def _decide(state: _State, choice: int) -> int:
-    """Let the other side of a choice hold if one is refuted; returns as :func:`_close` does."""
+    """If one side of a choice is refuted, add the arcs of the other side.
+
+    Returns as :func:`_close` does.
+    """
     graph, length, options = state.graph, state.length, state.graph.options
     begin, middle, end = graph.choices[choice]
     if length[options[begin]] > -np.inf or length[options[middle]] > -np.inf:
@@ -348,7 +399,10 @@ def _decide(state: _State, choice: int) -> int:
 
 @kernel
 def _raise(state: _State, arc: int, length: float, source: int, target: int) -> None:
-    """Make an arc longer, because of the longest path from ``source`` to ``target``, and log it."""
+    """Set the length of an arc, and log it with the path from ``source`` to ``target``.
+
+    Both are -1 for a pay, which has no path.
+    """
     row = state.rows[0]
     state.length[arc] = length
     if row < len(state.log):
@@ -359,9 +413,9 @@ def _raise(state: _State, arc: int, length: float, source: int, target: int) -> 
 
 @kernel
 def _longest(state: _State, source: int) -> int:
-    """Find the longest paths from ``source`` to all nodes (Bellman-Ford algorithm).
+    """Find the longest paths from ``source`` to all nodes by the Bellman-Ford algorithm.
 
-    Returns -1, or a node whose path contains a positive cycle.
+    Stores them in ``state``. Returns -1, or a node whose path contains a positive cycle.
     """
     tail, head, length, path = state.graph.tail, state.graph.head, state.length, state.path
     path[:] = -np.inf

@@ -1,4 +1,8 @@
-"""The ops that a rank can have run by the moments of :mod:`.moments`, within its memory."""
+"""The amounts of work that a rank can have done by the moments of :mod:`.moments`.
+
+They are the times of all choices of ops that the rank's memory allows by a moment. Z_s is the sum
+of M_B over stages 1 to s of the rank.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,15 @@ from .moment_graph import Values
 from .rank_model import RankModel, best_fraction, filled
 
 MOST_VALUES = 1 << 16  # a larger set is replaced by an interval
-_QUOTIENT = 1e-12
+_QUOTIENT = 1e-12  # relative tolerance of a limit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamOnRank:
-    """A stream of ``count`` microbatches on stages ``own`` of a rank; arrays by these, shape (K,).
+    """A stream of ``count`` microbatches on one rank, where it runs K stages.
 
-    ``names``: the stages' names in the graph.
+    A stream is a group of microbatches that run each stage on the same rank. ``names``: the stages'
+    names in the graph. Arrays are by stage, shape (K,).
     """
 
     count: int
@@ -34,31 +39,43 @@ class StreamOnRank:
 
     @property
     def held(self) -> FloatArray:
-        """Z_s for each stage, shape (K,)."""
+        """Z_s for each stage s, shape (K,): the sum of M_B over the rank's stages up to s."""
         return np.asarray(self.m_b.cumsum())
 
     def forwards(self, most: int | None = None) -> FloatArray:
-        """Rows (Z_q, time of F's on stages 1 to q, pay, number) for q up to ``most``, (K, 4)."""
+        """A row for each q up to ``most``: a microbatch that has run its F's on stages 1 to q.
+
+        Columns: the M_B's that it holds, the time of these F's, pay (0), number of microbatches
+        (1). Shape (K, 4).
+        """
         none, one = np.zeros_like(self.f), np.ones_like(self.f)
         return np.stack([self.held, self.f.cumsum(), none, one], axis=1)[:most]
 
     def backwards(self, most: int | None = None) -> FloatArray:
-        """Rows (Z_q, time of B's and W's on stages q to 1, that of B's, number), (K, 4)."""
+        """A row for each q up to ``most``: a microbatch with B's and W's of stages q to 1 to come.
+
+        Columns: the M_B's that it holds, the time of these B's and W's, pay (the time of the B's),
+        number of stages q. Shape (K, 4).
+        """
         numbers = np.ones_like(self.f).cumsum()
         columns = self.held, (self.b + self.w).cumsum(), self.b.cumsum(), numbers
         return np.stack(columns, axis=1)[:most]
 
     def weights(self) -> FloatArray:
-        """Rows (M_W, time of W, pay, number), (K, 4)."""
+        """A row for each stage: a single W to come, (K, 4).
+
+        Columns: M_W, the time of the W, pay (0), number (1).
+        """
         none, one = np.zeros_like(self.f), np.ones_like(self.f)
         return np.stack([self.m_w, self.w, none, one], axis=1)
 
 
 def _fitting(items: FloatArray, room: float, number: int, most: float) -> Values:
-    """The total times of all choices of ``items`` that fit into ``room``.
+    """The total times of all choices of ``items`` that fit into memory ``room``, with minimum pays.
 
-    ``items``: rows (size, time, pay, number), (N, 4). ``number``, ``most``: the highest sums of the
-    numbers and of the times. An interval if there are too many.
+    ``items``: rows (size, time, pay, number), (N, 4), each of which may be chosen several times.
+    ``number``, ``most``: the maximum sums of the numbers and of the times. If there are too many
+    choices, the result is an interval, bounded by the fractional knapsack.
     """
     rows = dict.fromkeys(map(tuple, items[items[:, 1] > 0].tolist()))
     found = np.zeros((1, 4))
@@ -94,7 +111,10 @@ def _union(each: Sequence[Values]) -> Values:
 
 
 class RankSets:
-    """The times that a rank with ``streams`` can have worked by each of its moments."""
+    """The possible amounts of work that a rank has done by each of its moments.
+
+    Its microbatches are in ``streams``. Moments are first or last F's or B's; see :mod:`.moments`.
+    """
 
     def __init__(self, model: RankModel, streams: Sequence[StreamOnRank]) -> None:
         self.model, self.streams, self.limit = model, streams, model.limit
@@ -105,11 +125,14 @@ class RankSets:
         self.classes = sum(own.count * len(own.f) for own in streams)
 
     def room(self, held: float) -> float:
-        """The memory beside ``held``; tiny excesses, by which sums are rounded, are allowed."""
+        """The memory limit minus ``held``, slightly enlarged to allow for rounded sums."""
         return float(self.limit * (1 + _QUOTIENT) - held)
 
     def first_forward(self, i: int) -> Values:
-        """By the first F of the i-th stage of the only stream."""
+        """The possible amounts of work that the rank has done when a stage's first F starts.
+
+        ``i``: the index of the stage on the rank, which has only one stream.
+        """
         own, run = self.streams[0], float(self.streams[0].f[:i].sum())
         room = self.room(own.held[i])
         return _fitting(own.forwards(i), room, self.number, self.number * run + self.slack).plus(
@@ -117,6 +140,7 @@ class RankSets:
         )
 
     def first_backward(self) -> Values:
+        """The possible amounts of work that the rank has done when its first B starts."""
         items = np.vstack([own.forwards() for own in self.streams])
         found = []
         for own in self.streams:
@@ -127,6 +151,10 @@ class RankSets:
         return _union(found)
 
     def last_forward(self) -> Values:
+        """The possible amounts of work that the rank has done when its last F starts.
+
+        Their pay is the time of this F and of all B's that are left.
+        """
         items = np.vstack(
             [part for own in self.streams for part in (own.backwards(), own.weights())]
         )
@@ -140,7 +168,11 @@ class RankSets:
         return _union(found)
 
     def last_backward(self, i: int = 0) -> Values:
-        """The last B of the i-th stage, or of any stream's first one."""
+        """The possible amounts of work that the rank has done when a stage's last B ends.
+
+        ``i``: the index of the stage on the rank, by default the lowest one; the B may be of any
+        stream.
+        """
         weights = [own.weights() for own in self.streams]
         found = []
         for own in self.streams:

@@ -1,11 +1,12 @@
-"""Bounds by the moments of ranks, in a graph (:mod:`.moment_graph`).
+"""The moments bound: the minimum cost that a graph of moments (:mod:`.moment_graph`) allows.
 
 The moments of a stage s are: S its first F starts, y its first B starts, t its last F starts, V its
-last B ends. Those of a rank are the first and the last of these, and the end E of its last op. If
-microbatches go in both directions, there are two *streams*, and each has its own moments.
+last B ends. Those of a rank are the first S, first y, last t and last V of its stages, and the end
+E of its last op. I is the time that the rank has been idle by a moment. If microbatches go in both
+directions, there are two *streams*, one for each, and each has its own moments of stages.
 
 **Between ranks.** The microbatches of the first F, last F, first B and last B of a stage have
-passed the neighbouring stage, or go on to it (c is the delay)::
+passed the neighboring stage before, or go on to it (c is the delay)::
 
     S_(s+1) >= S_s + f_s + c        y_s >= y_(s+1) + b_(s+1) + c
     t_(s+1) >= t_s + f_s + c        V_s >= V_(s+1) + c + b_s
@@ -13,24 +14,28 @@ passed the neighbouring stage, or go on to it (c is the delay)::
 On the last stage y >= S + f and V >= t + f + b. Moreover t >= S + (M-1) f and V >= y + M b. If
 memory cannot hold all M microbatches on the stage, t >= y + b.
 
-**On a rank.** It runs one op at a time, so its idle time never decreases: with stages 1 to K of a
-rank, I is in the order of S_1 .. S_K, y_K .. y_1, V_K .. V_1, and of S_s, t_1 .. t_K, V_K. From the
-idle time at V_1 to E it takes at least the work of the rank. Whether the rank's first B is before
-its last F is a choice if memory holds all F's. What a rank has run by a moment is a choice of
-microbatches that memory holds then; let Z_s be the M_B's of a microbatch on stages 1 to s:
+**On a rank.** A rank runs one op at a time, so its idle time never decreases. If 1 to K are the
+stages of a rank, its idle times at S_1 .. S_K, y_K .. y_1, V_K .. V_1 ascend in this order, and so
+do those at S_s, t_1 .. t_K, V_K. E is at least the idle time at V_1 plus the work of the rank. If
+memory cannot hold all F's, the first B is before the last F; otherwise this is a choice. What a
+rank has run by a moment depends on the microbatches that are in memory then. Let Z_s be the sum of
+M_B on stages 1 to s:
 
-- *S_s*: F's of stages below s, of microbatches that hold Z_q after F's on stages 1 to q, next to
-  the Z_s of the one that starts.
-- *y_K*: F's of microbatches that hold Z_q. One of them has run all its F's.
-- *t_K*: all but the last F, the B's and W's of its microbatch, and those of others: microbatches
-  whose B's on stages q to 1 are to come hold Z_q, those with a W to come hold M_W.
-- *V_s*: all but the B's and W's that are left, in memory beside the Z_s of the last B.
-- *y_s, t_s* for s < K: an interval (:mod:`.several_stages.host_model`).
+- *By S_s*: F's on stages below s. Microbatches that have run them on stages 1 to q hold Z_q, in the
+  memory that is left beside the Z_s of the one that starts.
+- *By y_K*: F's of microbatches that hold Z_q. One of them has run all its F's.
+- *By t_K*: all work but the last F, the B's and W's of its microbatch, and B's and W's of others:
+  microbatches whose B's on stages q to 1 are to come hold Z_q, those with a W to come hold M_W.
+- *By V_s*: all work but the B's and W's of microbatches that are in memory beside the Z_s of the
+  last B.
+- *By y_s and t_s* for s < K: an interval (:mod:`.several_stages.host_model`).
 
-After t the F, and all B's that are left, run before V; this is the pay of t.
+After t, the last F and all remaining B's must run before V. Their time is the pay of t.
 
-**Memory-time** bounds the times from S to V and to E (:mod:`.rank_model`). **Cost.** E - S of each
-rank is at most the cost (period), or E minus the first S of all (makespan).
+**Memory-time** bounds the times from S to V and to E (:mod:`.rank_model`).
+
+**Cost.** E - S of each rank is at most the cost (period), or E minus the first S of all ranks is
+(makespan).
 """
 
 from __future__ import annotations
@@ -61,13 +66,16 @@ from .rank_model import RankModel, held_until_last_backward
 from .several_stages.general_placement import GeneralPlacement, rank_visits
 from .several_stages.host_model import HostModel
 
-BRANCHES = 64  # most nodes of a tree over the choices
+BRANCHES = 64  # maximum number of nodes of a search tree over the choices
 START, OF_RANK = "start", " of "  # names of nodes
 WORDS = "what must happen between the first and last ops of stages, and what memory allows by then"
 
 
 def moments(problem: Problem, spans: FloatArray | None = None) -> Bound:
-    """The least cost that the graph does not refute; ``spans`` as in :func:`moment_graph`."""
+    """The moments bound: the minimum cost that the graph of moments does not refute.
+
+    It is at least the work of the busiest rank. ``spans``: as for :func:`moment_graph`.
+    """
     graph = moment_graph(problem, spans)
     value = graph.closing().least(float(busy(problem).max()))
     cycle = Cycle.of(graph, value)
@@ -88,9 +96,10 @@ def moments(problem: Problem, spans: FloatArray | None = None) -> Bound:
 
 
 def branched_moments(problem: Problem, known: float, ceiling: float, budget: Budget) -> Bound:
-    """:func:`moments` with a tree over the choices, of problems in which pairs may save time.
+    """The moments bound with a search tree over the choices that the graph leaves open.
 
-    ``known``: a lower bound; ``ceiling``: the cost of a schedule.
+    It also applies to problems in which pairs may save time. ``known``: a lower bound; ``ceiling``:
+    the cost of a schedule.
     """
     closing = moment_graph(least_times(unfused(problem))).closing()
     return Bound(closing.least(known, BRANCHES, ceiling, budget), "moments-tree", WORDS)
@@ -98,9 +107,10 @@ def branched_moments(problem: Problem, known: float, ceiling: float, budget: Bud
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """A positive cycle: ``nodes``, beginning and ending with the start of a rank, and ``lengths``.
+    """A positive cycle in the graph of a refuted cost, which explains the bound.
 
-    ``lengths[k]`` is that of the arc from node k to node k + 1.
+    ``nodes``: names of the nodes in order, from the start of a rank to the same start.
+    ``lengths[k]``: the length of the arc from node k to node k + 1.
     """
 
     nodes: Sequence[str]
@@ -108,10 +118,11 @@ class Cycle:
 
     @classmethod
     def of(cls, graph: MomentGraph, cost: float) -> Self | None:
-        """The last cycle by which ``cost`` is refuted; None if it is not refuted.
+        """The last positive cycle through the end of a rank that refutes ``cost``.
 
-        If links exclude each other, it is the last path that passes the end of a rank, closed by
-        the link between its ends.
+        If the refutation ends otherwise (the bounds of a link exclude each other), it is the last
+        path of the refutation that passes the end of a rank, closed by the arc from its last node
+        to its first. None if ``cost`` is not refuted.
         """
         names, closing = list(graph.names), graph.closing()
         steps = [closing.cycle(cost)]
@@ -128,11 +139,15 @@ class Cycle:
 
     @property
     def end(self) -> str:
-        """The name of the first stage of the rank whose span ends the cycle."""
+        """The name of the lowest stage of the rank at whose end the last arc begins."""
         return self.nodes[-2][1:]
 
     def lines(self) -> Iterator[str]:
-        """A line for each step between moments; steps of one kind over several stages are one."""
+        """Yield the explanation in lines, one for each step from a moment to the next one.
+
+        Successive steps between moments of one kind, such as first F's of several stages, share a
+        line.
+        """
         begin, total, computes = self.nodes[0], 0.0, False
         for node, length, after in zip(
             self.nodes[1:-1], self.lengths, self.nodes[2:], strict=False
@@ -149,7 +164,7 @@ class Cycle:
 
 
 def _phrase(node: str) -> str:
-    """A moment in words."""
+    """A node's moment in words, such as ``the first B of stage 2``."""
     words = {
         "S": "the first F",
         "y": "the first B",
@@ -167,9 +182,11 @@ def _phrase(node: str) -> str:
 def fewest_forwards(
     problem: Problem, linear: LinearInstance, costs: Sequence[float]
 ) -> list[IntArray]:
-    """The fewest F's before the first B of each stage in any schedule of each cost, (S,) each.
+    """The fewest F's before the first B of each stage in any schedule of at most each cost.
 
-    As many as fit in memory if the cost is refuted. ``linear``: the arrays of ``problem``.
+    Returns an array of shape (S,) for each of ``costs``. If a cost is refuted, its array is the
+    number of microbatches that fit in memory. ``linear``: the arrays of ``problem``, whose stages
+    have ranks of their own.
     """
     graph = moment_graph(problem)
     closing, found = graph.closing(), []
@@ -187,10 +204,11 @@ def fewest_forwards(
 def moment_graph(
     problem: Problem, spans: FloatArray | None = None, *, memory_time: bool = True
 ) -> MomentGraph:
-    """The graph of a problem whose stages are on one rank per stream, without remat and pairs.
+    """The graph of moments of a problem without recomputation, offload and pairs.
 
-    ``spans``: known lower bounds on the spans of stages with ranks of their own, (S,).
-    ``memory_time``: whether to add the bounds by memory-time.
+    Each stage must be on one rank, or on one rank per direction. ``spans``: known lower bounds on
+    the span of each stage's rank, shape (S,), if stages have ranks of their own. ``memory_time``:
+    whether to add the bounds by memory-time.
     """
     graph, costs = MomentGraph(), Costs.of(problem)
     streams = streams_of(problem)
@@ -220,7 +238,7 @@ def moment_graph(
 
 
 def rank_models(problem: Problem) -> Iterator[tuple[int, RankModel]]:
-    """Yield each rank that runs anything, with its model."""
+    """Yield the number and the model of each rank that runs anything."""
     if problem.placement.kind is PlacementKind.BIDIRECTIONAL:
         yield from rank_visits(problem)
     else:
@@ -235,7 +253,11 @@ def _add_stream(  # noqa: PLR0917
     into_f: FloatArray,
     into_b: FloatArray,
 ) -> None:
-    """Add the arcs from stage to stage."""
+    """Add the arcs between the moments of neighboring stages, and on the last stage.
+
+    ``names``: the stages' names in the graph. ``f``, ``b``: T_F and T_B; ``into_f``, ``into_b``:
+    delays before F and B; shape (S,).
+    """
     for s, (here, later) in enumerate(pairwise(names)):
         down, up = float(f[s] + into_f[s + 1]), float(into_b[s])
         graph.arc(f"S{here}", f"S{later}", down)
@@ -247,9 +269,10 @@ def _add_stream(  # noqa: PLR0917
 
 
 def _add_rank(graph: MomentGraph, rank: RankSets, first: str | None) -> tuple[str, str, str]:
-    """Add the moments of a rank; ``first``: the node from which the cost counts, if not its own.
+    """Add the moments of a rank, with their links, and the arcs between them.
 
-    Returns the names of its start, of the end of its last B, and of its end.
+    ``first``: the node from which the cost counts; None if it is the rank's own start. Returns the
+    names of the rank's nodes for its start, the end of its last B, and its end.
     """
     starts, first_b, last_f, last_b = _moments_of_rank(graph, rank.streams)
     end, idle_y, idle_t, idle_v = (
@@ -266,7 +289,7 @@ def _add_rank(graph: MomentGraph, rank: RankSets, first: str | None) -> tuple[st
     graph.cost(end, first or starts)
     if sum(own.count * float(own.held[-1]) for own in rank.streams) > rank.limit:
         graph.arc(idle_y, idle_t, 0.0)
-    else:  # the last F may come before the first B; then all F's have run by that
+    else:  # the last F may also come before the first B, and then all F's precede it
         last = min(float(own.f[-1]) for own in rank.streams)
         apart = [(idle_y, idle_t, 0.0), (first_b, idle_y, last - rank.all_f)]
         swapped = [(idle_t, idle_y, 0.0), (idle_y, first_b, rank.all_f)]
@@ -284,9 +307,10 @@ def _add_rank(graph: MomentGraph, rank: RankSets, first: str | None) -> tuple[st
 
 
 def _moments_of_rank(graph: MomentGraph, streams: Sequence[StreamOnRank]) -> list[str]:
-    """The names of the rank's first F, first B, last F and end of the last B.
+    """The names of the nodes for a rank's first F, first B, last F and end of its last B.
 
-    These are moments of its lowest or highest stage, of one of the streams.
+    With one stream, these are moments of the rank's lowest or highest stage. With two, they are new
+    nodes: each is the first or the last of that moment in the two streams, which is a choice.
     """
     low, top = ([own.names[at] for own in streams] for at in (0, -1))
     if len(streams) == 1:
@@ -306,13 +330,16 @@ def _moments_of_rank(graph: MomentGraph, streams: Sequence[StreamOnRank]) -> lis
 
 
 def _in_order(graph: MomentGraph, *chains: Sequence[str]) -> None:
-    """Add: idle time does not decrease along each chain of moments."""
+    """Add that idle time does not decrease along each chain of nodes."""
     for before, after in dict.fromkeys(pair for chain in chains for pair in pairwise(chain)):
         graph.arc(before, after, 0.0)
 
 
 def _add_stages(graph: MomentGraph, rank: RankSets, host: HostModel) -> None:
-    """Add the links of all other moments of a rank with several stages, and their order."""
+    """Add the links of the moments of single stages, on a rank with several stages.
+
+    Also adds the order of these moments.
+    """
     own, work = rank.streams[0], host.work
     low, top, rest = own.names[0], own.names[-1], own.names[1:]
     for i, (name, above) in enumerate(pairwise(own.names)):

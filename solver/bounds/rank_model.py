@@ -1,7 +1,7 @@
-"""Bounds on the ops that one rank can run at some moment, given its memory.
+"""Bounds on the ops that one rank can run by some moment, and on its span, given its memory.
 
 *Memory-time* is the memory held, integrated over time. The bounds are tighter for a rank with one
-stage, which holds whole multiples of one size.
+stage, because it holds whole multiples of one size.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ..core.tolerances import counts_within
 class RankModel:
     """A rank that runs K kinds of (F, B, W), each ``count`` times; all arrays have shape (K,).
 
-    A kind is a stage, ``count`` being the number of microbatches, or a pair of stage and
-    microbatch, ``count`` being 1 (:mod:`.several_stages.general_placement`). ``f``, ``b``, ``w``,
-    ``m_b``, ``m_w``: its T_F, T_B, T_W, M_B, M_W. ``turn``: the least time from the start of its F
-    to the start of its B. ``limit``: the rank's memory limit, including the tolerance.
+    A kind is a stage, with ``count`` the number of microbatches, or a pair of stage and microbatch,
+    with ``count`` 1 (:mod:`.several_stages.general_placement`). ``f``, ``b``, ``w``, ``m_b``,
+    ``m_w``: T_F, T_B, T_W, M_B, M_W of each kind. ``turn``: the minimum time from the start of its
+    F to the start of its B. ``limit``: the rank's memory limit, including the tolerance.
     """
 
     f: FloatArray
@@ -41,9 +41,9 @@ class RankModel:
         return self.count * float((self.f + self.b + self.w).sum())
 
     def early_weights(self) -> float:
-        """Lower bound on the time of the W's that have run when the last B ends.
+        """Lower bound on the time of the W's that have run when the rank's last B ends.
 
-        The M_W of all other W's are held then; with one stage also the M_B of the last B.
+        The M_W of all other W's are in memory then; with one stage also the M_B of the last B.
         """
         if len(self.f) == 1:
             late = 1 + counts_within(self.limit - self.m_b[0], self.m_w[0], self.count - 1)
@@ -53,22 +53,26 @@ class RankModel:
 
     @property
     def held(self) -> float:
-        """The least memory-time of all kinds: M_B from F's start to B's end, M_W while W runs."""
+        """The minimum memory-time that all ops of the rank need.
+
+        It is M_B from the start of each F to the end of its B, at least turn + b, and M_W while the
+        W runs.
+        """
         return self.count * float((self.m_b * (self.turn + self.b) + self.m_w * self.w).sum())
 
     @property
     def room(self) -> float:
-        """The most memory that the rank ever holds."""
+        """The maximum memory that the rank ever holds: the limit, or all M_B if they are less."""
         return min(self.limit, self.count * float(self.m_b.sum()))
 
     def area(self) -> Callable[[float], float]:
-        """Upper bound on the memory-time in a span, as a function of half the span.
+        """Upper bound on the memory-time in a span, as a function of half the span's length.
 
-        At time t after its start, the rank holds at most what F's can have taken: the largest M_B,
-        plus t times the largest M_B / f; with one stage, 1 + floor(t / f) M_B's. At time t before
-        its end, it holds at most the largest M_B, plus t times the largest of all M_B / (b + w) and
-        M_W / w: all that is held, except by the op that runs then, still needs its B and W, or its
-        W, before the end.
+        At time t after the span's start, the rank holds at most what F's can have taken: the
+        largest M_B, plus t times the largest M_B / f; with one stage, 1 + floor(t / f) times M_B.
+        At time t before its end, the rank holds at most the largest M_B, plus t times the maximum
+        of all M_B / (b + w) and M_W / w: all that is held, except by the op that runs then, still
+        needs its B and W, or its W, before the end.
         """
         room, largest, f = self.room, float(self.m_b.max()), float(self.f[0])
         fall = max(*map(rate, self.m_b, self.b + self.w), *map(rate, self.m_w, self.w))
@@ -79,18 +83,22 @@ class RankModel:
 
     @property
     def rise(self) -> float:
-        """The highest rate at which F's take memory, per unit of time."""
+        """The highest rate at which F's take memory: the maximum of M_B / f."""
         return max(map(rate, self.m_b, self.f))
 
     def holding_span(self) -> float:
-        """Lower bound on the rank's span: the least one with enough memory-time for ``held``."""
+        """Lower bound on the rank's span by memory-time, memory held integrated over time.
+
+        It is the shortest span that has enough of it for all ops (:attr:`held`).
+        """
         return span_that_holds(self.held, self.room, self.work, self.area())
 
 
 def most(times: FloatArray, sizes: FloatArray, room: float, count: float | FloatArray) -> float:
     """Upper bound on the total time of at most ``count`` items of each kind that fit in ``room``.
 
-    It is the fractional knapsack; if all sizes are equal, the total number of items is an integer.
+    It is the optimum of the fractional knapsack (:func:`best_fraction`) if sizes differ; if all
+    sizes are equal, the knapsack takes a whole number of items in total.
     """
     if room < 0:
         return 0.0
@@ -100,9 +108,10 @@ def most(times: FloatArray, sizes: FloatArray, room: float, count: float | Float
 def best_fraction(
     times: FloatArray, sizes: FloatArray, room: float, count: float | FloatArray
 ) -> float:
-    """The optimum of the fractional knapsack.
+    """The optimum of the fractional knapsack: the maximum total time of items within ``room``.
 
-    The most total time of at most ``count`` items of each kind, fractions allowed, within ``room``.
+    At most ``count`` items of each kind are taken, fractions allowed. ``times``, ``sizes``: of an
+    item of each kind, shape (n,).
     """
     counts, free = np.broadcast_to(count, times.shape), sizes <= 0
     total = float((counts * times)[free].sum())
@@ -115,7 +124,7 @@ def best_fraction(
 
 
 def filled(sizes: FloatArray, room: float) -> float:
-    """The part of ``room`` that items can fill: whole multiples of the size if all are equal."""
+    """The part of ``room`` that items can fill: a whole multiple of their size if all are equal."""
     if len(set(sizes.tolist())) == 1 and sizes[0] > 0:
         return float(counts_within(room, sizes[0], inf) * sizes[0])
     return room
@@ -124,10 +133,11 @@ def filled(sizes: FloatArray, room: float) -> float:
 def span_that_holds(
     needed: float, limit: float, work: float, area: Callable[[float], float]
 ) -> float:
-    """The least span T with ``area(T / 2)`` >= ``needed``, or slightly less, by bisection.
+    """The shortest span T with ``area(T / 2)`` >= ``needed``, or slightly less, by bisection.
 
-    ``area``: upper bound on the memory-time in both halves of a span, as a function of the length
-    of a half. ``limit``: the most memory held at any moment. ``work``: the rank's work.
+    ``needed``: memory-time. ``area``: upper bound on the memory-time in both halves of a span, as a
+    function of the length of a half. ``limit``: the maximum memory held at any moment. ``work``:
+    the rank's work.
     """
     if needed == 0:
         return 0.0
@@ -144,11 +154,11 @@ def span_that_holds(
 def held_until_last_backward(model: RankModel) -> float:
     """Lower bound on the time from the rank's start to the end of its last B, by memory-time.
 
-    Each kind holds M_B for at least its turn and T_B. The M_B's held are at most ``room`` (a whole
-    number of M_B's if all are equal), and fewer while a W runs if its M_W takes the place of some.
-    At time t after the start, they are at most what :meth:`RankModel.area` says. At time t before
-    the end of the last B, they are at most the largest M_B plus t times the largest M_B / b. In
-    both of these ramps the W's are assumed to take no place.
+    Each kind holds M_B for at least its turn and T_B. The sum of the M_B's held is at most ``room``
+    (for equal M_B's a whole multiple of M_B), and less while a W runs if its M_W takes the place of
+    some M_B. At time t after the start, the sum is at most what :meth:`RankModel.area` says. At
+    time t before the end of the last B, it is at most the largest M_B plus t times the largest M_B
+    / b. Near both ends, where these limits are below ``room``, W's are assumed to take no place.
     """
     needed = model.count * float((model.m_b * (model.turn + model.b)).sum())
     largest = float(model.m_b.max())
@@ -178,12 +188,12 @@ def steps(limit: float, size: float, every: float, time: float) -> float:
     """The integral of min(limit, size (1 + floor(t / every))) over t in 0..time."""
     if every == 0 or size == 0:
         return limit * time
-    most_held = limit / size  # a time of ``every`` with 1 held, then with 2, ...
+    most_held = limit / size  # 1 is held for a time of ``every``, then 2, ...
     steps = int(most_held if most_held * every <= time else time / every)
     area = size * every * steps * (steps + 1) / 2
     return area + (time - steps * every) * min(limit, size * (steps + 1))
 
 
 def rate(size: float, time: float) -> float:
-    """Memory taken or released per unit of time; infinite if ``time`` is 0."""
+    """Memory taken or released per unit of time, size / time; inf if only ``time`` is 0."""
     return size / time if time > 0 else inf if size > 0 else 0.0

@@ -1,14 +1,14 @@
-"""A lower bound if activations may be recomputed or offloaded, which takes time or copies.
+"""A lower bound if activations may be recomputed or offloaded: remat before the first B.
 
 Notation as in :mod:`.several_stages.general_placement`: rank r begins at S_r, its span is at most
-the cost, and turn(s, s) is the least time from the start of F(s) to the start of B(s) of a
-microbatch. R's are work: they add to the busy time of a rank. t_o is the time of a copy in each
-direction. Each microbatch stays, is recomputed in t_r with m_r kept, or is offloaded with m_o kept.
-The bound holds for the best combination of these choices.
+the cost, and turn(s, t) is the minimum time from the start of F(s) to the start of B(t) of a
+microbatch. R's are work: they add to the busy time of a rank. Each microbatch stays, is recomputed
+in t_r with m_r kept, or is offloaded with m_o kept, by copies of t_o in each direction. The bound
+is the minimum over all combinations of these choices.
 
-It is the optimum of a small linear program, bounded from below by LP duality: any prices >=
-0 of memory and of the copy channels give a valid bound. It is enough to try the prices at which two
-choices of some stage cost the same.
+For several stages it is the optimum of a small linear program, bounded from below by LP duality:
+any prices >= 0 of memory and of the copy channels give a valid bound. It suffices to try the prices
+at which two choices of some stage cost the same.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from ..core.tolerances import ROUNDING
 from .several_stages.general_placement import GeneralPlacement
 from .several_stages.host_model import HostModel
 
-MOST_COUNTED = 1000  # with more F's before the first B, the bound for several stages is used
+MOST_COUNTED = 1000  # with more F's before its first B, a single stage uses the linear program
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rank:
-    """A rank's K stages: ``t_r``, ``m_r``, ``t_o``, ``m_o``, shape (K,).
+    """A rank's K stages, with the times and sizes of remat; arrays have shape (K,).
 
-    Times are infinite for stages that cannot be recomputed or offloaded. ``turn``: the least time
-    from the start of its first F to that of its first B.
+    ``t_r``: time of an R; ``m_r``: memory held until then. ``t_o``: time of a copy to the host or
+    back; ``m_o``: memory held in between. Times are infinite for stages that cannot be recomputed
+    or offloaded. ``turn``: the minimum time from the start of the rank's first F to that of its
+    first B.
     """
 
     host: HostModel
@@ -48,23 +50,23 @@ class _Rank:
 
 
 def recomputed_or_idle(problem: Problem) -> Bound:
-    """Before its first B a rank idles, or makes room for F's by recomputation or copies.
+    """The bound "remat-head": before its first B a rank idles, or frees memory for more F's.
 
-    Let the first B of rank r start at time x after S_r, so x >= turn(l_r, h_r), l_r and h_r being
-    the lowest and highest stage of the rank. Assign each pair of stage and microbatch whose F has
-    run by then to a set: *a* if M_B is held, *r* if its R is still to come and m_r is held, *o* if
-    it is offloaded and m_o is held. All that is held fits into the limit. The channel to the host
-    has carried the pairs in o after the first F ended, so the sum of their t_o is at most x - min
-    T_F. By then the rank has run these F's and possibly some R's, so it has idled for x - sum T_F
-    minus these R's. It also has to run its work and the R's of all pairs in r. So its span is at
-    least
+    It frees memory by recomputing later or by copies, which take time. Let the first B of rank r
+    start at time x after S_r, so x >= turn(l_r, h_r), l_r and h_r being the lowest and highest
+    stage of the rank. Assign each pair of stage and microbatch whose F has run by then to a set:
+    *a* if M_B is held, *r* if its R is still to come and m_r is held, *o* if it is offloaded and
+    m_o is held. All that is held fits into the limit. The channel to the host has carried the pairs
+    in o after the first F ended, so the sum of their t_o is at most x - min T_F. By then the rank
+    has run these F's and possibly some R's, so it has idled for x - sum T_F minus the time of these
+    R's. The rank also has to run its work and the R's of all pairs in r. So its span is at least
 
         work + x - sum over a, o of T_F - sum over r of (T_F - t_r).
 
     By duality, for prices p of memory and q <= 1 of the channel, the two sums are at most p limit +
-    q (x - min T_F) plus, for each pair, the largest of 0, T_F - p M_B, T_F - t_r - p m_r and T_F -
-    p m_o - q t_o. The resulting bound grows with x, so the least x is used. If the rank has one
-    stage, :func:`_head_of_one` tries integers instead.
+    q (x - min T_F) plus, for each pair, the maximum of 0, T_F - p M_B, T_F - t_r - p m_r and T_F -
+    p m_o - q t_o. The resulting bound grows with x, so the minimum of x is used. If the rank has
+    one stage, :func:`_head_of_one` tries integers instead.
     """
     words = (
         "before its first B a rank idles, or makes room for F's by recomputing later or by copies, "
@@ -106,12 +108,12 @@ def _head_span(rank: _Rank) -> float:
 
 
 def _head_of_one(rank: _Rank, x: float) -> float:
-    """The least time that a rank with one stage idles before its first B or recomputes later.
+    """The minimum time that a rank with one stage idles before its first B or recomputes later.
 
-    All useful sizes of the sets r and o (:func:`recomputed_or_idle`) are tried. The set a has at
-    least one element, the microbatch of the first B, and all that a, r and o hold fits in memory.
-    The idle time falls as a grows. So the optimum is next to the a at which the idle time ends, or
-    at the largest a that fits.
+    ``x``: the start of the first B after the rank's own. All useful sizes of the sets r and o
+    (:func:`recomputed_or_idle`) are tried. The set a has at least one element, the microbatch of
+    the first B, and all that a, r and o hold fits in memory. The idle time falls as a grows. So the
+    optimum is next to the size of a at which the idle time ends, or at the largest one that fits.
     """
     host, f = rank.host, float(rank.host.f[0])
     m_b, t_o, m_o = float(host.m_b[0]), float(rank.t_o[0]), float(rank.m_o[0])
@@ -135,12 +137,12 @@ def _head_of_one(rank: _Rank, x: float) -> float:
 
 
 def _prices(of: FloatArray, most: float = np.inf) -> list[float]:
-    """0 and the positive finite entries of ``of``, limited to ``most``, sorted."""
+    """0 and the positive finite entries of ``of``, limited to ``most``, in ascending order."""
     good = of[np.isfinite(of) & (of > 0)]
     return sorted({0.0, *np.minimum(good, most).tolist()})
 
 
 def _times(price: float, amounts: FloatArray) -> FloatArray:
-    """``price * amounts``, but infinite where an amount is, even if the price is 0."""
+    """``price * amounts``, but inf where an amount is, even if the price is 0."""
     with np.errstate(invalid="ignore"):
         return np.where(np.isfinite(amounts), price * amounts, np.inf)

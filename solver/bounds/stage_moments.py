@@ -13,10 +13,11 @@ from .memory_time import MemoryTime, Ways
 
 @dataclass(frozen=True, slots=True)
 class WaitingCounts:
-    """Numbers of microbatches between F and B, as variables.
+    """Numbers of microbatches between F and B, as variables of the MILP.
 
-    ``full``: those that hold M_B, one count per choice of :class:`.memory_time.Ways`; ``least``:
-    those that hold what their choice keeps, one count per choice from the second on.
+    ``full``: number of microbatches that hold M_B, for each choice of :class:`.memory_time.Ways`.
+    ``least``: number of those that hold what their choice keeps, for each choice from the second
+    on.
     """
 
     full: list[Any]
@@ -24,14 +25,18 @@ class WaitingCounts:
 
     @property
     def number(self) -> Any:
+        """The number of all microbatches between F and B, as an expression."""
         return sum(self.full) + sum(self.least)
 
 
 class StageMoments:
-    """The moments and counts of one stage, and the constraints on them.
+    """The moments and counts of stage ``i`` as variables, and the constraints on them.
 
-    Counts of microbatches are by choice (:class:`.memory_time.Ways`); the first choice is to stay.
-    Times are in units of the ceiling, sizes in units of the limit.
+    The names of :mod:`.milp_relaxation` are: S ``starts``, y ``first_b``, t ``last_f``, V
+    ``last_b``, e ``ends``, c ``chosen``, n the number of ``ahead``, a the number of ``pending``, q
+    ``weights``, r ``early``, z ``all_ahead``. Counts of microbatches are by choice
+    (:class:`.memory_time.Ways`); the first choice is to stay in memory. Times are in units of
+    ``unit``, the ceiling, sizes in units of the limit.
     """
 
     def __init__(
@@ -63,7 +68,7 @@ class StageMoments:
         return self.solver.IntVar(0, self.m, "")
 
     def _held(self) -> WaitingCounts:
-        """Create the counts of microbatches between F and B."""
+        """Create the variables that count the microbatches between F and B at a moment."""
         waits = [self._count() for _ in self.kept[1:]]
         held = WaitingCounts([self._count() for _ in self.kept], waits)
         self.solver.Add(held.number >= 1)
@@ -75,6 +80,10 @@ class StageMoments:
         return self.m_b * sum(held.full) + sum(map(mul, self.kept[1:], held.least))
 
     def keep_moments_apart(self) -> None:
+        """Add the constraints *within a stage* of :mod:`.milp_relaxation`.
+
+        They are about the stage's counts, and the times between its moments.
+        """
         m, f, b, w, add = self.m, self.f, self.b, self.w, self.solver.Add
         ahead, pending = self.ahead.number, self.pending.number
         done = m - pending  # B's before the last F
@@ -113,7 +122,10 @@ class StageMoments:
         add(self.ends >= self.starts + f + b + w + sum(map(mul, self.wire, self.chosen)))
 
     def fit(self, limits: Iterable[MemoryTime]) -> None:
-        """Add the constraints that the memory-time needed fits into memory limit times span."""
+        """Add the constraints ``limits`` by memory-time, a product of memory and time.
+
+        They state that what microbatches need fits into memory limit times span.
+        """
         late = self.pending.number + self.weights - self.early
         for limit in limits:
             needed = sum(map(mul, limit.needed, self.chosen)) + limit.lost
@@ -124,12 +136,16 @@ class StageMoments:
                 self.solver.Add(self.ends - self.starts >= needed + self.m * limit.early)
 
     def found(self) -> list[int]:
-        """The number of microbatches of each choice in the solution."""
+        """The number of microbatches with each choice in the solution."""
         if len(self.chosen) == 1:
             return [self.m]
         return [round(number.solution_value()) for number in self.chosen]
 
     def pass_on_to(self, later: StageMoments) -> None:
+        """Add the constraints *between stages* of :mod:`.milp_relaxation`.
+
+        They are about the moments of this stage and of the next one, ``later``.
+        """
         add = self.solver.Add
         add(later.starts >= self.starts + self.f + self.down)
         add(later.last_f >= self.last_f + self.f + self.down)

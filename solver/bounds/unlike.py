@@ -1,10 +1,10 @@
-"""Bounds for unlike microbatches.
+"""Bounds for microbatches with different times or sizes ("unlike").
 
-Work is summed over all microbatches. If any microbatch may be the first or the last to do
-something, the least time counts. All bounds hold for schedules that pass activations, and for every
-order of the microbatches. ``R_ij`` is the round trip of microbatch j: the least time from the start
-of its F on stage i to the start of its B there, f_ij + sum over k > i of (f_kj + b_kj) and the
-delays between.
+Work is summed over all microbatches. Where any microbatch may be the first or the last to do
+something, the minimum time of all counts. All bounds hold for schedules that pass activations, and
+for every order of the microbatches. ``R_ij`` is the round trip of microbatch j: the minimum time
+from the start of its F on stage i to the start of its B there, f_ij + sum over k > i of (f_kj +
+b_kj) and the delays between.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..core.tolerances import ROUNDING
 
 
 def unlike_bounds(problem: Problem) -> Iterator[Bound]:
-    """The bounds of a problem that passes activations and has no recomputation or offload."""
+    """Yield the bounds of a problem that passes activations, without recomputation and offload."""
     figures = Figures.of(problem)
     yield through_some(figures)
     if len(set(figures.owner.tolist())) == len(figures.owner):
@@ -36,11 +36,13 @@ def unlike_bounds(problem: Problem) -> Iterator[Bound]:
 class Figures:
     """Times and sizes of all microbatches, shape (S, M) unless noted otherwise.
 
-    ``into_f``, ``into_b``: the delays before F and B. ``down``: the least time from the start of a
-    microbatch's F on stage 0 to the start of its F on the stage. ``up``: the least time from the
-    end of its B on the stage to the end of its B on stage 0. ``trip``: R. ``owner``: the rank of
-    each stage, (S,). ``limit``: (P,), including the tolerance. ``makespan``: whether that is the
-    objective.
+    ``f``, ``b``, ``w``, ``m_b``, ``m_w``: T_F, T_B, T_W, M_B, M_W. ``into_f``, ``into_b``: the
+    delays before F and B. ``down``: the minimum time from the start of a microbatch's F on stage 0
+    to the start of its F on the stage. ``up``: the minimum time from the end of its B on the stage
+    to the end of its B on stage 0. ``trip``: the minimum time from the start of its F to the start
+    of its B on the stage. ``owner``: the rank of each stage, (S,). ``limit``: memory limits, (P,),
+    including the tolerance. ``makespan``: whether the makespan is the objective; otherwise it is
+    the period.
     """
 
     f: FloatArray
@@ -74,13 +76,13 @@ class Figures:
 
 
 def through_some(of: Figures) -> Bound:
-    """Some microbatches pass a stage one after the other, and all others get in their way.
+    """The bound "through": some microbatches pass a stage one by one, all others delay them.
 
     *Claim.* For any set of microbatches and stages i <= k, the span of the rank of stage i is at
-    least the sum of: the least time in which a microbatch of the set gets from stage i to stage k;
-    the F's and B's of the set on stage k; the least time in which one gets back from stage k to
-    stage i, with its W there; and for every other microbatch the least of the times in 1 to 4
-    below.
+    least the sum of: the minimum time in which a microbatch of the set gets from stage i to stage
+    k; the F's and B's of the set on stage k; the minimum time in which one gets back from stage k
+    to stage i, with its W there; and for every other microbatch the minimum of the times in cases 1
+    to 4 below.
 
     *Proof.* Let a be the first microbatch of the set whose F runs on stage k, and z the last one
     whose B runs there. Follow a from its F on stage i to stage k; then stage k, which runs all F's
@@ -88,16 +90,16 @@ def through_some(of: Figures) -> Bound:
     stage i. For every other microbatch u at least one of four cases holds, and adds the time in
     brackets:
 
-    1. The F of u on stage i runs before a's [its F].
-    2. The B of u on stage i, hence also its W, runs after z's [its B and W].
-    3. On stage k, F and B of u run between a's F and z's B [its F and B].
-    4. u overtakes a between stages i and k, or z on the way back [one of its ops, as follows]. Let
-       x be the first op in which u is ahead and y the op before it. The y of the one overtaken ends
-       before u's y starts, and u's x follows u's y. So the one overtaken waits during all of u's x,
-       provided that its message from y to x takes no longer than u's y and message together. The
-       excess, if any, is subtracted.
+    1. The F of u on stage i runs before a's [time of that F of u].
+    2. The B of u on stage i, hence also its W, runs after z's [time of that B and W of u].
+    3. On stage k, F and B of u run between a's F and z's B [time of that F and B of u].
+    4. u overtakes a between stages i and k, or z on the way back [time of one op of u, as follows].
+       Let x be the first op in which u is ahead and y the op before it. The y of the one overtaken
+       ends before u's y starts, and u's x follows u's y. So the one overtaken waits during all of
+       u's x, provided that its message from y to x takes no longer than u's y and message together.
+       The excess, if any, is subtracted.
 
-    If several microbatches overtake in the same op, these ops run one after the other, so all times
+    If several microbatches overtake in the same op, their ops run one after the other, so all times
     add up.
 
     The sets tried contain the microbatches with the longest times to stage k and back.
@@ -117,9 +119,10 @@ def through_some(of: Figures) -> Bound:
 
 
 class Pass(NamedTuple):
-    """A result of :func:`through_some`: ``microbatches`` pass stage ``by`` one after the other.
+    """A bound on the span of a rank: ``microbatches`` pass stage ``by`` one after the other.
 
-    ``stage``: the stage where they come from and go back to; ``span``: the lower bound on its span.
+    ``stage``: the stage from which they come and to which they go back; ``span``: the lower bound
+    on the span of that stage's rank. See :func:`through_some`.
     """
 
     span: float
@@ -129,7 +132,7 @@ class Pass(NamedTuple):
 
 
 def longest_pass(of: Figures) -> Pass:
-    """The highest bound that :func:`through_some` proves."""
+    """The highest bound on a rank's span by :func:`through_some`, over all pairs of stages."""
     waited, best = _waited(of), Pass(0.0, 0, 0, (0,))
     for first in range(len(of.f)):
         least = np.minimum(of.f[first], of.b[first] + of.w[first])
@@ -146,10 +149,12 @@ def longest_pass(of: Figures) -> Pass:
 def _longest(
     down: FloatArray, up: FloatArray, own: FloatArray, least: FloatArray
 ) -> tuple[float, tuple[int, ...]]:
-    """The prefix of the microbatches, sorted by falling ``down + up``, with the largest sum.
+    """The set of microbatches with the largest bound for one pair of stages.
 
-    The sum is the least ``down`` and the least ``up`` in the set, the ``own`` of its members, and
-    the ``least`` of all others. Returns the sum and the set.
+    The bound is the minimum ``down`` and the minimum ``up`` in the set, the sum of ``own`` over the
+    set, and the sum of ``least`` over all others; all arguments have shape (M,). The sets tried are
+    the microbatches with the largest ``down + up``, for each number of them. Returns the bound and
+    the set.
     """
     order = np.argsort(-(down + up), kind="stable")
     ways = np.minimum.accumulate(down[order]) + np.minimum.accumulate(up[order])
@@ -158,7 +163,10 @@ def _longest(
 
 
 def _waited(of: Figures) -> tuple[FloatArray, FloatArray]:
-    """How long a microbatch that is overtaken waits at least for each F and each B, (S, M) each."""
+    """The minimum time that an overtaken microbatch waits in each F and in each B, (S, M) each.
+
+    Entry [s, u] is for the microbatch u that overtakes in its op on stage s.
+    """
     before_f = np.concatenate([np.zeros((1, of.f.shape[1])), of.f[:-1]])
     before_b = np.concatenate([of.b[1:], of.f[-1:]])
     rows = (of.f, before_f, of.into_f), (of.b, before_b, of.into_b)
@@ -170,15 +178,18 @@ def _waited(of: Figures) -> tuple[FloatArray, FloatArray]:
 
 
 def heads_and_tails(of: Figures) -> Bound:
-    """Idle time before a rank's first B and after its last F, each stage on a rank of its own.
+    """The bound "head-tail": idle time before a rank's first B and after its last F.
+
+    Each stage must have a rank of its own. R_ij is the minimum time from the start of microbatch
+    j's F on stage i to the start of its B there.
 
     *Head.* The first B of stage i is of a microbatch j whose F ran there before, so it starts at
     least R_ij after the stage began. Until then the rank runs only F's: that of j, and others whose
     M_B fit into memory beside it. The fractional knapsack bounds their time.
 
-    *Tail.* From the start of the last F, of microbatch j, its B is R_ij away. Until then the rank
-    runs that F, and B's and W's of microbatches that it holds, which fit into memory beside j
-    (:func:`_choice`).
+    *Tail.* After the start of the last F, of microbatch j, its B starts no earlier than R_ij later.
+    Until then the rank runs that F, and B's and W's of microbatches that it holds, which fit into
+    memory beside j (:func:`_choice`).
 
     If not all M_B fit at once, the last F comes after the first B, so both idle times add up.
     """
@@ -209,11 +220,12 @@ def heads_and_tails(of: Figures) -> Bound:
 
 
 def _choice(kinds: list[tuple[FloatArray, FloatArray]], rooms: FloatArray) -> FloatArray:
-    """Upper bound on the time of ops that fit into each of ``rooms`` (fractional knapsack), (n,).
+    """Upper bound on the time of ops that fit into memory of sizes ``rooms`` (fractional knapsack).
 
-    ``kinds``: (sizes, times) of an op of each microbatch, shape (M,) each: first its W of size M_W,
-    then its B of size M_B - M_W. A B needs its W, too; the knapsack may take it alone, which can
-    only raise the result.
+    ``rooms``: n sizes; returns a time for each, shape (n,). ``kinds``: pairs (sizes, times) of an
+    op of each microbatch, shape (M,) each: one pair for F's of size M_B; or one for W's of size M_W
+    and one for B's of size M_B - M_W. A B needs memory for its W, too; the knapsack may take only
+    the B, which can only raise the result.
     """
     sizes, times = (np.concatenate(column) for column in zip(*kinds, strict=True))
     free = sizes <= 0

@@ -7,17 +7,17 @@ stage 0, whichever rank it is, starts an F at time 0, when the first weights are
 makespan is the time at which the last op ends.
 
 A rank has n microbatches. Before the weights of the stages 0 .. k have arrived it runs no op of
-stage k or later, and no B or W. Let A be the time when the last of them arrives. By then it can
-have run only F's of stages below the one that arrived last. Let E_k be an upper bound on their
-time, the smaller of two: n times the sum of T_F below k; and the memory limit times the largest
-ratio, over a <= k, of the sum of T_F below a to the sum of M_B below a (as no B has released
-memory, a microbatch that has reached stage a holds the latter). Then the rank ends no earlier than
-A + n T - E_k, where T is the sum of all T_F + T_B + T_W.
+stage k or later, and no B or W. Let A be the time when the last of these weights arrive. By then
+the rank can have run only F's of stages below the one whose weights arrived last. Let E_k be an
+upper bound on their time, the smaller of two: n times the sum of T_F below k; and the memory limit
+times the largest ratio, over a <= k, of the sum of T_F below a to the sum of M_B below a (as no B
+has released memory, a microbatch that has reached stage a holds the latter). Then the rank ends no
+earlier than A + n T - E_k, where T is the sum of all T_F + T_B + T_W.
 
 The arrival times A are bounded as follows. Messages that leave (or reach) a rank at the same time
 occupy different wires. ``ways`` is the size of a set of wires such that each of these messages
 occupies one of them, so at most ``ways`` messages leave (or reach) a rank at the same time. A
-transfer of the weights of stage s takes at least d(s), the least time between any two ranks.
+transfer of the weights of stage s takes at least d(s), the minimum time between any two ranks.
 
 - *Distance.* The weights of stage 0 take at least the length of the shortest path, possibly over
   other ranks, from their owner to each rank. The bound uses the owner whose farthest rank is
@@ -30,8 +30,8 @@ transfer of the weights of stage s takes at least d(s), the least time between a
   other than the owner have the weights.
 - *Receiving.* A rank receives the weights of those of the stages 0 .. k that it does not own over
   at most ``ways`` wires at a time. As each stage has one owner, the sum of the arrival times of Q
-  ranks is at least the sum over stages of d(s) to each of them except the farthest, divided by
-  ``ways``. The last rank ends no earlier than the mean.
+  ranks is at least the sum over stages of d(s) to each of these ranks except the farthest, divided
+  by ``ways``. The last rank ends no earlier than the mean.
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ from .general import busy
 
 
 def weight_arrivals(problem: Problem) -> Bound:
-    """The highest of the three bounds; 0 if they do not apply."""
+    """The bound "arrivals" on the makespan with streamed weights; the module has the proof.
+
+    A rank cannot begin before its first weights have come. The value is 0 if weights are not
+    streamed or another condition of the bound is not met.
+    """
     value = _latest(problem)
 
     def numbers() -> list[str]:
@@ -84,9 +88,9 @@ def _latest(problem: Problem) -> float:
 
 
 def _last_end(problem: Problem, chosen: IntArray, least: int) -> float:
-    """Lower bound on the end of the last of the ``chosen`` ranks.
+    """Lower bound on the time when the last of the ``chosen`` ranks ends its ops.
 
-    Each of them has at least ``least`` microbatches.
+    ``chosen``: a mask of ranks, shape (P,), each of which has at least ``least`` microbatches.
     """
     ranks = np.flatnonzero(chosen)
     costs = Costs.of(problem)
@@ -96,7 +100,10 @@ def _last_end(problem: Problem, chosen: IntArray, least: int) -> float:
 
 
 def _early(costs: Costs, microbatches: int, limit: float) -> FloatArray:
-    """Upper bound on the time of F's of stages below k before any B (E_k), shape (S,)."""
+    """Upper bound on the time of F's of stages below k that a rank runs before any B, by k, (S,).
+
+    ``microbatches``: their number on the rank; ``limit``: its memory limit.
+    """
     times, held = (np.append(0.0, np.cumsum(row)[:-1]) for row in (costs.durations[0], costs.m_b))
     everything: FloatArray = microbatches * times
     if np.isinf(limit):
@@ -116,7 +123,7 @@ def _distance(problem: Problem, ranks: IntArray) -> float:
 
 
 def _spread(problem: Problem, number: int) -> float:
-    """The least time until ``number`` ranks, the owner included, have the weights of stage 0."""
+    """The minimum time until ``number`` ranks, including the owner, have the weights of stage 0."""
     ways = _most_wires(problem, leaving=True)
     spans = 0 if number == 1 else 1
     while number - 1 > ways * spans * (spans + 1) / 2:
@@ -125,14 +132,14 @@ def _spread(problem: Problem, number: int) -> float:
 
 
 def _received(problem: Problem, ranks: IntArray) -> FloatArray:
-    """The mean time at which one of ``ranks`` has the weights of all stages up to k, shape (S,)."""
+    """Lower bound on the mean time when ``ranks`` have the weights of stages 0 to k, by k, (S,)."""
     times = [_least_delay(problem, stage)[ranks] for stage in range(problem.stages)]
     sums = np.cumsum([time.sum() - time.max() for time in times])
     return sums / (_most_wires(problem, leaving=False) * len(ranks))
 
 
 def _least_delay(problem: Problem, stage: int) -> FloatArray:
-    """The least time of the stage's weights to each rank from any other rank, shape (P,)."""
+    """The minimum delay of the stage's weights to each rank from any other rank, shape (P,)."""
     delays = delay_matrix(problem.profile, TransferKind.WEIGHT, stage).copy()
     np.fill_diagonal(delays, np.inf)
     least: FloatArray = delays.min(axis=0)
@@ -140,7 +147,10 @@ def _least_delay(problem: Problem, stage: int) -> FloatArray:
 
 
 def _most_wires(problem: Problem, leaving: bool) -> float:
-    """The most messages that can leave any rank at the same time, or else reach it."""
+    """An upper bound on the messages that leave any rank at the same time; inf without links.
+
+    If not ``leaving``: on those that reach any rank at the same time.
+    """
     if problem.profile.links is None:
         return np.inf
     everyone = range(problem.ranks)
@@ -151,9 +161,9 @@ def _most_wires(problem: Problem, leaving: bool) -> float:
 
 
 def _cover(messages: Iterable[tuple[str, ...]]) -> int:
-    """The size of a set of wires of which every message occupies one.
+    """The size of a set of wires such that every message occupies one of them.
 
-    Greedy: the most used wire first.
+    ``messages``: the wires of each message. The set is found greedily: the most used wire first.
     """
     left, size = list(messages), 0
     while left:

@@ -1,4 +1,4 @@
-"""The state of one solve: the best schedule so far, the bound, the clock and the listener."""
+"""The state of one solve: the best schedule so far, the bound, the limits and the listener."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ from .stopping import OPS_A_SECOND, Budget, Interrupt, TimeLimit, WorkLimit, clo
 from .tolerances import CLOSED
 
 Pairs = tuple[tuple[int, ...], ...]
-"""For each rank, the positions in its order where an F and a BW begin that run at once."""
-SLICE = 10_000_000  # simulated ops of one slice of search, about 0.2 s
-SLICES = 16  # least number of slices in a work limit
+"""For each rank, the positions in its order of F's that form pairs.
+
+Such an F runs at the same time as the BW that follows it in the order.
+"""
+SLICE = 10_000_000  # simulated ops of one slice of search, which take about 0.2 s
+SLICES = 16  # minimum number of slices in a work limit
 
 
 class FoundOrder(NamedTuple):
-    """A schedule: packed ops of each rank, pairs, its cost, and the method that found it."""
+    """An order: the packed ops of each rank, its pairs, its cost, and the method that found it."""
 
     order: Order | None
     pairs: Pairs
@@ -42,20 +45,21 @@ class FoundOrder(NamedTuple):
 
 
 class Incumbent:
-    """The best order offered so far, and the best bound.
+    """The best order offered so far, and the best lower bound, of one solve.
 
-    :meth:`over` says when to stop: the order is proven optimal, time or work is used up, or the
+    :meth:`over` tells when to stop: the order is proven optimal, time or work is used up, or the
     user asked to stop. Any thread may offer orders and bounds and call :meth:`over`. ``progress``
     and ``should_stop`` of the options are called only in the thread that created the incumbent.
     ``interrupt`` is a flag that kernels read; it is set when the solve is over.
 
     With a ``work_limit`` a solve is repeatable: nothing depends on the clock (``time_limit`` is
-    ignored), and workers take turns (:mod:`.worker_threads`). ``work`` is the limit
-    of the worker that runs.
+    ignored), and workers run in turn (:mod:`.worker_threads`). ``work`` is then the limit of the
+    worker that runs.
 
-    ``slice``: simulated ops of one slice of search, fewer if the work limit is small, so that all
-    methods have their turns. ``beat``: the cost of a schedule known elsewhere; once the bound
-    reaches it, the solve ends. ``lacking``: why no schedule found fits, as long as none does.
+    ``slice``: simulated ops of one slice of search, fewer if the work limit is small, so that every
+    method gets some slices. ``beat``: the cost of a schedule known elsewhere; once the bound
+    reaches it, the solve ends. ``lacking``: why no schedule found fits in memory, as long as none
+    does.
     """
 
     def __init__(self, problem: Problem, bound: Bound, options: SolveOptions) -> None:
@@ -81,27 +85,33 @@ class Incumbent:
 
     @property
     def seconds(self) -> float:
+        """Seconds since the start of the solve, without the time in which kernels are compiled."""
         return clock() - self._began
 
     @property
     def built(self) -> bool:
+        """Whether there is a schedule that another method than :data:`.progress.FALLBACK` found."""
         return is_built(self.method)
 
     @property
     def closed(self) -> bool:
+        """Whether the best schedule is proven optimal: its cost equals the bound, within CLOSED."""
         return self.order is not None and self.cost - self.bound.value <= CLOSED * self.cost
 
     @property
     def beaten(self) -> bool:
-        """Whether there is a schedule, and none can cost less than ``beat``."""
+        """Whether there is a schedule, and no schedule can cost less than ``beat``."""
         return self.order is not None and self.bound.value >= self.beat * (1 - CLOSED)
 
     def over(self) -> bool:
-        """Whether to stop. Also notifies the listener of changes, and about once a second."""
+        """Whether to stop. Also calls the listener after changes, and about once a second."""
         return self.interrupted() or self.closed or self.work()
 
     def interrupted(self) -> bool:
-        """Whether to stop at once, even if the current share of a work limit is not used up."""
+        """Whether to stop at once, even if the current share of a work limit is not used up.
+
+        Also calls the listener, as :meth:`over` does.
+        """
         if get_ident() == self._owner:
             if self._news or monotonic() - self._told >= 1.0:
                 self._tell()
@@ -114,17 +124,20 @@ class Incumbent:
 
     @property
     def exhausted(self) -> bool:
-        """Whether time or work is used up or the user asked to stop, even if nothing is proven."""
+        """Whether time or work is used up or the user asked to stop.
+
+        Unlike :meth:`over` it does not count that the best schedule is proven optimal.
+        """
         self.interrupted()
         return self._told_to_stop or self.time() or self.work()
 
     @property
     def ended(self) -> bool:
-        """Whether to abandon work that is still running; with a work limit only on request.
+        """Whether to abandon work that is still running: the user asked to stop, or time is up.
 
-        The time limit alone is no reason while the only schedule is :data:`.progress.FALLBACK`:
-        compiling kernels takes seconds at their first use, and it takes long to order very many
-        ops.
+        With a work limit only the former counts. The time limit does not count while the only
+        schedule is :data:`.progress.FALLBACK`: compiling kernels takes seconds at their first use,
+        and it takes long to order very many ops.
         """
         self.interrupted()
         timed_out = not self.limited and self.interrupt()
@@ -136,7 +149,7 @@ class Incumbent:
         return min(self.time.share_left, 1 - self.work.used / self._options.ops)
 
     def resume(self, seconds: float) -> None:
-        """Continue for ``seconds`` more. A work limit is not extended."""
+        """Continue the solve for ``seconds`` more from now. A work limit is not extended."""
         if not self.limited:
             self.time = TimeLimit(seconds)
             self.interrupt.put(self._told_to_stop)
@@ -146,9 +159,10 @@ class Incumbent:
         self.interrupt.put()
 
     def budget(self, share: float = 1.0, seconds: float = inf) -> Budget:
-        """A budget with a share of the time left, at most ``seconds``.
+        """A budget that starts now, with a share of the time left, at most ``seconds``.
 
-        If work is limited, it has a share of the work left until the next worker runs.
+        If work is limited, the budget has a share of the work that this worker has left until the
+        next worker runs.
         """
         if self.limited:
             ops = min(seconds * OPS_A_SECOND, share * self.work.left)
@@ -164,10 +178,14 @@ class Incumbent:
         self.order, self.pairs, self.cost, self.method = found
 
     def part(self, share: float) -> float:
-        """A share of the work limit, or of the work that can be done in the time left."""
+        """A share of the work limit, in simulated ops.
+
+        Without a work limit, a share of the simulated ops that the time left allows.
+        """
         return share * (self._options.ops if self.limited else self.time.left * OPS_A_SECOND)
 
     def found(self) -> tuple[Order, Pairs, float]:
+        """The best order, its pairs and its cost. There must be one."""
         with self._lock:
             assert self.order is not None
             return self.order, self.pairs, self.cost
@@ -177,7 +195,8 @@ class Incumbent:
     ) -> bool:
         """Store ``order`` and ``pairs`` if they cost less than the best. Returns whether they do.
 
-        ``order``: one array of packed ops per rank.
+        ``order``: one array of packed ops per rank; it must fit in memory. ``method``: the label of
+        the method that found it. ``cost``: its cost if known; otherwise it is simulated.
         """
         cost = self._cost(order, pairs) if cost is None else cost
         if not cost < self.cost:
@@ -191,9 +210,9 @@ class Incumbent:
         return True
 
     def take(self, schedule: Schedule, cost: float) -> None:
-        """Store a schedule with streamed weights, even if the best so far costs the same.
+        """Store a schedule with streamed weights, even if it costs no less than the best one.
 
-        ``cost``: by the objective, or by the steady step if ``bound`` is about that.
+        ``cost``: its cost by the objective, or by the steady step if ``bound`` is about that.
         """
         with self._lock:
             self.order, self.transfers, self.cost = schedule.order, schedule.transfers, cost
@@ -201,6 +220,7 @@ class Incumbent:
         self._changed()
 
     def raise_bound(self, bound: Bound) -> None:
+        """Store ``bound`` if it is higher than the best bound."""
         with self._lock:
             if not bound.value > self.bound.value:
                 return
@@ -208,9 +228,10 @@ class Incumbent:
         self._changed()
 
     def schedule(self, solver: str, seed: int, bound: Bound | None = None) -> Schedule:
-        """The best schedule with simulated times and a report.
+        """The best schedule with its timing and a report, which names ``solver`` and ``seed``.
 
-        ``bound``: the bound on the objective, if schedules were compared by another cost.
+        There must be a schedule. ``bound``: the bound on the objective, if schedules were compared
+        by another cost.
         """
         with self._lock:
             order, method, known = self.order, self.method, bound or self.bound
@@ -236,11 +257,14 @@ class Incumbent:
     def _cost(self, order: Order, pairs: Pairs = ()) -> float:
         if any(pairs) or pulled(order):
             return objective_cost(Schedule(self.problem, order, pairs=pairs))
-        # with arrays of its own, as other threads offer orders too
+        # a simulator with its own arrays, as other threads offer orders, too
         return Simulator(self.problem, offsets_of(order), self._costs).cost(np.concatenate(order))
 
     def _changed(self) -> None:
-        """Notify the listener, or leave that to the owner's thread."""
+        """Call the listener, or leave that to the thread that created the incumbent.
+
+        Also ends the solve if the bound shows that nothing better can be found.
+        """
         if get_ident() == self._owner:
             self._tell()
         else:

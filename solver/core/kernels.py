@@ -1,6 +1,7 @@
 """Building blocks of kernels: random numbers, packed ops, the earliest rank, arrays of costs.
 
-Random numbers come from xorshift64*, whose state a kernel passes around.
+Random numbers come from the generator xorshift64*, whose state a kernel passes to each function
+that draws one.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from pipeloom.ir.model.ops import (
 from .tolerances import ROUNDING
 
 inlined = partial(kernel, inline="always")  # calls would cost a fifth of a kernel's time
-lean = partial(kernel, allocates=False)  # a third of the time if tuples of arrays are passed on
+lean = partial(kernel, allocates=False)  # 3 times as fast if tuples of arrays are arguments
 State = npt.NDArray[np.uint64]
-"""State of xorshift64*, shape (1,); each number drawn changes it."""
+"""State of the generator xorshift64*, shape (1,); each number drawn changes it."""
 
 
 class CostArrays(NamedTuple):
-    """Arrays of :class:`~pipeloom.ir.cost.cost_tables.Costs` in a form that kernels accept.
+    """Arrays of :class:`~pipeloom.ir.cost.cost_tables.Costs`, of the same names, for kernels.
 
     ``limit`` includes the tolerance for rounding.
     """
@@ -51,6 +52,7 @@ class CostArrays(NamedTuple):
 
 
 def seeded(rng: np.random.Generator) -> State:
+    """A new state for kernels, drawn from ``rng``."""
     return rng.integers(1, 1 << 62, size=1).astype(np.uint64)
 
 
@@ -81,7 +83,7 @@ def kind_of(op: int) -> int:
 
 @inlined
 def fields(op: int) -> tuple[int, int, int]:
-    """Kind, stage and microbatch of a packed op."""
+    """The kind, stage and microbatch of a packed op."""
     return op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT
 
 
@@ -92,7 +94,7 @@ def packed(kind: int, stage: int, microbatch: int) -> int:
 
 @inlined
 def earliest(clock: FloatArray) -> int:
-    """The rank with the earliest clock; of equal ones, the first."""
+    """The rank with the earliest entry of ``clock``; of equal ones, the first."""
     rank = 0
     for other in range(1, len(clock)):
         if clock[other] < clock[rank]:

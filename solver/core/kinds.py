@@ -1,4 +1,7 @@
-"""The kinds of problems: each is one of ``weights``, ``unlike``, ``remat`` and ``plain``."""
+"""Predicates on problems: each problem is one of ``weights``, ``unlike``, ``remat``, ``plain``.
+
+The other predicates distinguish kinds of ``plain`` problems.
+"""
 
 from __future__ import annotations
 
@@ -12,38 +15,49 @@ from .streams import as_many_each_way
 
 
 def weights(problem: Problem) -> bool:
-    """Whether weights are passed."""
+    """Whether weights are passed from rank to rank instead of activations."""
     return problem.placement.passing is Passing.WEIGHTS
 
 
 def unlike(problem: Problem) -> bool:
-    """Whether microbatches differ in times or sizes."""
+    """Whether microbatches differ in times or sizes; not if weights are passed."""
     return problem.profile.unlike and not weights(problem)
 
 
 def remat(problem: Problem) -> bool:
-    """Whether activations may be recomputed or offloaded, or a BW is faster than B and W."""
+    """Whether activations may be recomputed or offloaded, or a BW is faster than its B and W.
+
+    Not if microbatches are unlike.
+    """
     return has_remat(problem) and not unlike(problem)
 
 
 def linear(problem: Problem) -> bool:
-    """Whether microbatches are alike, nothing is recomputed, and each stage has its own rank."""
+    """Whether the problem is plain, and each stage has a rank of its own."""
     return plain(problem) and each_alone(problem)
 
 
 def plain(problem: Problem) -> bool:
+    """Whether weights are not passed, microbatches are equal, and there is no remat.
+
+    That is, nothing can be recomputed or offloaded, and no BW is faster than its B and W.
+    """
     return not (weights(problem) or unlike(problem) or remat(problem))
 
 
 def even(problem: Problem) -> bool:
-    """Whether some rank has several stages, and each direction as many microbatches."""
+    """Whether the problem is plain, and some rank has several stages.
+
+    If microbatches go in two directions, as many must go in each.
+    """
     return plain(problem) and not each_alone(problem) and as_many_each_way(problem)
 
 
 def two_copies(problem: Problem) -> bool:
+    """Whether microbatches go in two directions, so that there are two copies of each stage."""
     return problem.placement.kind is PlacementKind.BIDIRECTIONAL
 
 
 def paired(problem: Problem) -> bool:
-    """Whether an F and a BW may run at once and save time."""
+    """Whether the problem is plain, and an F and a BW that run at the same time save time."""
     return plain(problem) and overlap_saves(problem)

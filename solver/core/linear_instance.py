@@ -15,21 +15,22 @@ from .tolerances import ROUNDING, counts_within
 
 
 def each_alone(problem: Problem) -> bool:
-    """Whether activations are passed, and each stage is on one rank of its own."""
+    """Whether activations are passed and each stage has a rank of its own."""
     owners = problem.placement.owners
     return problem.placement.passing is Passing.ACTIVATIONS and len(set(owners)) == len(owners)
 
 
 class LinearInstance(NamedTuple):
-    """S stages, each on a rank of its own. Kernels accept it; all arrays are by stage, shape (S,).
+    """The arrays of S stages, each on a rank of its own; all arrays are by stage, shape (S,).
 
-    ``f``, ``b``, ``w``: T_F, T_B, T_W. ``limit``: memory limit of the stage's rank, including the
-    tolerance for rounding. ``capacity``: the number of M_B that fit in the limit, at most M.
-    ``down[i]``: delay of an activation from stage i to i+1; ``up[i]``: delay of a gradient from i+1
-    to i (both 0 at the last stage). ``round_trip``: R_i, the least time from the start of a
-    microbatch's F on stage i to the start of its B there: f_i + sum over k > i of (f_k + b_k) and
-    the delays between. ``offset``: the earliest start of the stage's first op, relative to that of
-    stage 0. ``ranks``: the rank of each stage.
+    Kernels accept it. ``f``, ``b``, ``w``: T_F, T_B, T_W. ``m_b``, ``m_w``: M_B, M_W. ``limit``:
+    memory limit of the stage's rank, including the tolerance for rounding. ``capacity``: the number
+    of M_B that fit in the limit, at most M. ``down[i]``: delay of an activation from stage i to
+    i+1; ``up[i]``: delay of a gradient from i+1 to i (both 0 at the last stage). ``round_trip``:
+    R_i, the minimum time from the start of a microbatch's F on stage i to the start of its B there:
+    f_i + sum over k > i of (f_k + b_k) and the delays between. ``offset``: the earliest start of
+    the stage's first op, relative to that of stage 0. ``ranks``: the rank of each stage.
+    ``microbatches``: M.
     """
 
     f: FloatArray
@@ -48,7 +49,7 @@ class LinearInstance(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem) -> LinearInstance | None:
-        """The instance of ``problem``; None unless each stage is on one rank of its own."""
+        """The arrays of ``problem``; None unless each stage has a rank of its own."""
         if not each_alone(problem):
             return None
         costs, owners = Costs.of(problem), problem.placement.owners
@@ -78,12 +79,13 @@ class LinearInstance(NamedTuple):
         return len(self.f)
 
     def lags(self, objective: Objective) -> FloatArray:
-        """By how much the span of each stage must be shorter than the cost, shape (S,).
+        """By how much the span of each stage's rank must be shorter than the cost, shape (S,).
 
-        0 for the period, ``offset`` for the makespan: a stage cannot begin before its offset.
+        0 for the period, ``offset`` for the makespan, as a stage cannot begin before its offset.
         """
         return self.offset if objective is Objective.MAKESPAN else np.zeros(self.stages)
 
     @property
     def work(self) -> FloatArray:
+        """The time of all ops of each stage, shape (S,)."""
         return self.microbatches * (self.f + self.b + self.w)

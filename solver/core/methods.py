@@ -1,4 +1,4 @@
-"""The methods that find orders. Results carry them as ``method``."""
+"""The methods that find orders. The reports of schedules name them as ``method``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pipeloom.ir.model.schedule import OPTIMIZED
 
 
 class Method(StrEnum):
-    """How an order was found. The method of a family's order is the family's name."""
+    """How an order was found. An order that a family built has the family's name instead."""
 
     ONE_AT_A_TIME = "one-at-a-time"
-    """One microbatch after the other: every problem has this schedule."""
+    """One microbatch after the other; every problem has this schedule."""
     START = "start"
-    """An order that the caller passed."""
+    """The order that the caller passed to start from."""
     WARM_START = "warm-start"
     ROUNDS = "rounds"
     """Built in rounds, or by a list scheduler with fixed parameters (:mod:`..construct.linear`)."""
@@ -22,36 +22,36 @@ class Method(StrEnum):
     PERIODIC = "periodic"
     """A pattern that all microbatches repeat at equal intervals."""
     TAIL = "tail"
-    """The end of a schedule built backwards in time (:mod:`..construct.backward_tail`)."""
+    """The end of a schedule, built backwards in time (:mod:`..construct.backward_tail`)."""
     ANNEAL = "anneal"
     """Simulated annealing: moves of ops in an order."""
     FILL = "fill"
-    """Simulated annealing of F's and B's; W's fill the idle time between them."""
+    """Simulated annealing of the order of F's and B's; W's fill the idle time between them."""
     PAIR = "pair"
-    """Simulated annealing of ops and of pairs, an F and a BW that run at once."""
+    """Simulated annealing of ops and of pairs, each an F and a BW that run at the same time."""
     UNROLL = "unroll"
     """A schedule of fewer microbatches, extended by repeating a period."""
     SPLICE = "splice"
-    """One piece of a schedule is removed and another one repeated."""
+    """One piece of a schedule is removed, and another one is repeated."""
     PATTERN = "pattern"
-    """A schedule of the mean microbatch, filled with the unlike ones."""
+    """A schedule of equal mean microbatches, to whose places the unlike ones are assigned."""
     WINDOW = "window"
-    """Large neighbourhood search: CP-SAT on the ops in a time window, the others fixed."""
+    """Large neighborhood search: CP-SAT on the ops in a time window, with all others fixed."""
     CP_SAT = "cp-sat"
     MILP = "milp"
     WHOLE_STAGES = "whole-stages"
-    """A schedule for chosen stages recomputed or offloaded, made to fit."""
+    """A schedule in which chosen stages are recomputed or offloaded entirely, made to fit."""
     REPAIR = "repair"
-    """A schedule for more memory, made to fit by recomputation or offload."""
+    """A schedule for larger memory limits, made to fit by recomputation or offload."""
     STREAM = "stream"
     """Coordinate descent on the parameters of weight passing."""
     CARRY = "carry"
-    """The order of a schedule for another cut of the layers."""
+    """The order of a schedule for another cut of the layers into stages."""
 
 
 _LABELS = frozenset(Method)
 
 
 def family_of(method: str) -> str:
-    """The family of a schedule; a method that is not in :class:`Method` is a family's name."""
+    """The family of a schedule found by ``method``: ``optimized``, or a family's name itself."""
     return OPTIMIZED if method in _LABELS else method

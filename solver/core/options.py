@@ -1,4 +1,4 @@
-"""The options of the optimizer, and the types of its arguments."""
+"""The options of the optimizer, and the types of the arguments that they contain."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .stopping import NEVER, Budget, StoppingCriterion
 THREADS = "PIPELOOM_THREADS"
 """The environment variable with the number of cores that this process may use."""
 LEAST_WORKERS = 2
-"""The least number of worker threads of a solve."""
+"""The minimum number of worker threads of a solve."""
 Order: TypeAlias = tuple[IntArray, ...]
-"""The packed ops of each rank in order, one array per rank."""
+"""The order of ops: for each rank an array of its packed ops."""
 Memory: TypeAlias = Callable[[Schedule], Sequence[float]]
-"""The peak of all that each rank has to hold in a schedule, in the profile's unit."""
+"""Computes the peak memory of all that each rank holds in a schedule, in the profile's unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class SolveOptions:
     """The options of :func:`pipeloom.solver.optimize.optimize`.
 
     ``solver``: ``auto``, ``heuristic``, ``cp-sat`` or ``milp``. ``time_limit``: seconds.
-    ``work_limit``: millions of simulated ops; a hundred of them take about a second on one core.
+    ``work_limit``: millions of simulated ops; a hundred million take about a second on one core.
     With a work limit the same ``seed`` gives the same schedule in every run: ``time_limit`` and the
     number of cores have no influence, every worker may do that much work, and other work is
     converted to simulated ops by its usual duration. ``progress`` is called soon after an
@@ -40,11 +40,12 @@ class SolveOptions:
 
     ``recompute_all``: recompute whatever can be recomputed. ``start``: an order to begin with, for
     the same stages on the same ranks; ignored if it does not fit in memory. ``memory``: computes
-    all that a schedule holds, which is compared with ``device_memory`` if weights are streamed.
-    ``by_step``: compare schedules with streamed weights by their steady step, iterations following
-    each other (:func:`pipeloom.ir.cost.steady_state.send_points.step_between_ops`), instead of the
-    objective. ``progress`` then receives the step and its bound; the report is about the objective
-    in any case.
+    all memory that a schedule holds on each rank, which is compared with ``device_memory`` if
+    weights are streamed. ``by_step``: compare schedules with streamed weights by their steady step,
+    the time of an iteration when iterations follow each other
+    (:func:`pipeloom.ir.cost.steady_state.send_points.step_between_ops`), instead of the objective.
+    ``progress`` then receives the step and its bound; the report is about the objective in any
+    case.
     """
 
     solver: str = "auto"
@@ -60,7 +61,7 @@ class SolveOptions:
 
     @property
     def ops(self) -> float:
-        """The work limit in simulated ops; infinite if there is none."""
+        """The work limit in simulated ops; inf if there is none."""
         return inf if self.work_limit is None else self.work_limit * 1e6
 
     @property
@@ -69,11 +70,12 @@ class SolveOptions:
         return Budget(self.time_limit if self.work_limit is None else inf, self.ops)
 
     def share(self, share: float) -> SolveOptions:
+        """The same options with a share, 0 to 1, of the time and work limits."""
         work = None if self.work_limit is None else self.work_limit * share
         return replace(self, time_limit=self.time_limit * share, work_limit=work)
 
     def part(self, budget: Budget, should_stop: StoppingCriterion) -> SolveOptions:
-        """Options with the same solver and seed, for a subproblem within ``budget``."""
+        """Options for a subproblem within ``budget``, with the same solver and seed."""
         return SolveOptions(
             solver=self.solver,
             time_limit=budget.time.left,
@@ -87,7 +89,10 @@ Optimizer: TypeAlias = Callable[[Problem, SolveOptions], Schedule]
 
 
 def cores() -> int:
-    """The number of cores to use: :data:`THREADS` if set, else all. Raises InputError."""
+    """The number of CPU cores to use: :data:`THREADS` if it is set, else all available ones.
+
+    Raises InputError if its value is not a positive whole number below a million.
+    """
     given = os.environ.get(THREADS)
     if given is not None:
         if not (given.isascii() and given.isdigit() and 0 < len(given) < 7 and int(given)):

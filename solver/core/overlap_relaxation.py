@@ -1,16 +1,16 @@
 """Relaxations that replace pairs (:mod:`pipeloom.ir.cost.overlap`) by shorter ops.
 
-A pair is an F and a BW that a rank runs at once. The *saving* of a stage is the time that a pair of
-its own F and BW saves; a pair of two stages saves at most the smaller of their savings. Let the
-relaxed problem have no pairs and shorter ops (:func:`least_times`): T_W is reduced by the stage's
-saving, and T_B by the part of the saving that exceeds T_W.
+A pair is an F and a BW that a rank runs at the same time. The *saving* of a stage is the time that
+a pair of its own F and BW saves; a pair of two stages saves at most the smaller of their savings.
+Let the relaxed problem have no pairs and shorter ops (:func:`least_times`): T_W is reduced by the
+stage's saving, and T_B by the part of the saving that exceeds T_W.
 
 Claim: every schedule with pairs is a schedule of the relaxed problem, of no higher cost. Proof: a
 pair takes at least the time of its F, B and W, minus the smaller of the two savings, which is at
-most the saving of the BW's stage. So F, the shorter B and the shorter W fit into the pair one after
-the other. None of them starts before the pair or ends after it, so every op that waits for one of
-them can keep its time, and no more memory is held. Hence each lower bound of the relaxed problem
-holds for the original.
+most the saving of the BW's stage. So F, the shorter B and the shorter W fit into the time of the
+pair one after the other. None of these ops starts before the pair or ends after it, so every op
+that waits for one of them can keep its time, and no more memory is held. Hence each lower bound of
+the relaxed problem holds for the original one.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ from .relaxations import with_stages
 
 
 def without_overlap(problem: Problem) -> Problem:
-    """The problem without the option to make pairs."""
+    """The problem without pairs: no F and BW may run at the same time on a rank."""
     return with_stages(problem, lambda stage: replace(stage, t_fb=None))
 
 
 def least_times(problem: Problem) -> Problem:
-    """The relaxed problem of the module's docstring: no pairs, shorter B and W."""
+    """A relaxation without pairs, in which B and W are shorter by what a pair saves.
+
+    A pair is an F and a BW that run at the same time; the module has the proof.
+    """
     return with_stages(problem, least_times_of) if overlap_saves(problem) else problem
 
 
 def least_times_of(stage: StageProfile) -> StageProfile:
-    """The stage with the times of :func:`least_times`."""
+    """The stage with the shorter times that :func:`least_times` gives it."""
     saving = max(0.0, stage.saving)
     t_w = max(0.0, stage.t_w - saving)
     t_b = max(0.0, stage.t_b - max(0.0, saving - stage.t_w))
@@ -47,12 +50,12 @@ def least_times_of(stage: StageProfile) -> StageProfile:
 
 
 def overlap_work(problem: Problem) -> float:
-    """Lower bound on the work of the busiest rank, if an F and a BW may run at once.
+    """Lower bound on the work of the busiest rank, if an F and a BW may run at the same time.
 
     Proof: a pair saves at most the saving of its BW's stage, and at most the duration of that BW,
     so each microbatch takes at least its times of :func:`least_times`. If each stage is on one
     rank, one microbatch saves nothing there: consider the rank's last F. All BW's of its microbatch
-    on the rank, one per stage, run after that F, so no F runs at the same time.
+    on the rank, one per stage, run after that F, so no F runs at the same time as these BW's.
     """
     costs, least = Costs.of(problem), Costs.of(least_times(problem)).durations[:3].sum(axis=0)
     times = np.repeat(least[:, None], problem.microbatches, axis=1)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from .methods import Method
 
 FALLBACK = Method.ONE_AT_A_TIME
-"""The method of the trivial schedule that every solve has."""
+"""The method of the trivial schedule that every solve has, one microbatch after the other."""
 
 
 def is_built(method: str | None) -> bool:
-    """Whether there is a schedule, and its method is not :data:`FALLBACK`."""
+    """Whether there is a method, that is, a schedule, and it is not :data:`FALLBACK`."""
     return method not in {None, FALLBACK}
 
 
@@ -20,8 +20,9 @@ def is_built(method: str | None) -> bool:
 class Progress:
     """The state of a solve, ``seconds`` after its start.
 
-    ``incumbent``: the cost of the best schedule; ``method`` found it. ``gap``: (incumbent - bound)
-    / incumbent. All three are None as long as there is no schedule.
+    ``incumbent``: the cost of the best schedule; ``method``: the method that found it; ``gap``:
+    (incumbent - bound) / incumbent. All three are None as long as there is no schedule. ``bound``:
+    the lower bound on the cost.
     """
 
     seconds: float
@@ -32,6 +33,7 @@ class Progress:
 
     @property
     def built(self) -> bool:
+        """Whether there is a schedule that another method than :data:`FALLBACK` found."""
         return is_built(self.method)
 
 

@@ -1,7 +1,7 @@
 """Relaxations that drop recomputation and offload, or make them cheaper.
 
-*Remat* is short for both (:mod:`pipeloom.ir.cost.remat`). They are possible if the profile has
-their times and only activations are passed.
+*Remat* is short for recomputation and offload (:mod:`pipeloom.ir.cost.remat`). They are possible if
+the profile has the times they need and only activations are passed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def with_stages(
     """The problem with each stage replaced by ``change(stage, *values)``.
 
     ``columns``: the further arguments of ``change``, each with one value per stage. If microbatches
-    are unlike, ``change`` is applied to the stage's figures of every microbatch.
+    are unlike, ``change`` is called for each of them, with the stage's times and sizes for it.
     """
     rows = zip(problem.profile.stages, *columns, strict=True)
     stages = tuple(s.changed(lambda one, own=own: change(one, *own)) for s, *own in rows)
@@ -38,12 +38,12 @@ def with_stages(
 
 
 def recomputable(problem: Problem) -> Mask:
-    """Which stages may be recomputed, shape (S,)."""
+    """Which stages may be recomputed, a mask of shape (S,)."""
     return _possible(problem, OpKind.R)
 
 
 def offloadable(problem: Problem) -> Mask:
-    """Which stages may be offloaded, shape (S,)."""
+    """Which stages may be offloaded, a mask of shape (S,)."""
     return _possible(problem, OpKind.O)
 
 
@@ -55,7 +55,7 @@ def _possible(problem: Problem, kind: OpKind) -> Mask:
 
 
 def fusible(problem: Problem) -> Mask:
-    """Which stages run BW faster than B and W one after the other, shape (S,)."""
+    """Which stages run BW faster than B and W one after the other, a mask of shape (S,)."""
     if problem.placement.passing is not Passing.ACTIVATIONS:
         return np.zeros(problem.stages, dtype=np.bool_)
     every = [stage.each or (stage,) for stage in problem.profile.stages]
@@ -63,6 +63,7 @@ def fusible(problem: Problem) -> Mask:
 
 
 def has_remat(problem: Problem) -> bool:
+    """Whether some stage may be recomputed or offloaded, or runs BW faster than B and W."""
     return bool((recomputable(problem) | offloadable(problem) | fusible(problem)).any())
 
 
@@ -76,7 +77,7 @@ def without_offloading(profile: Profile) -> Profile:
 
 
 def recomputing(problem: Problem) -> Problem:
-    """The problem without offload on the stages that may be recomputed."""
+    """The problem without offload on those stages that may be recomputed."""
 
     def change(stage: StageProfile) -> StageProfile:
         return replace(stage, m_o=None, offload_bytes=None) if stage.t_r is not None else stage
@@ -85,7 +86,7 @@ def recomputing(problem: Problem) -> Problem:
 
 
 def plain(problem: Problem) -> Problem:
-    """The problem without remat; BW takes T_B + T_W."""
+    """The problem without recomputation and offload, in which BW takes T_B + T_W."""
     profile = without_offloading(without_recomputing(problem.profile))
     return with_stages(replace(problem, profile=profile), lambda stage: replace(stage, t_bw=None))
 
@@ -95,7 +96,7 @@ def unfused(problem: Problem) -> Problem:
 
     On stages with T_BW < T_B + T_W, B takes min(T_B, T_BW) and W the rest of T_BW. Proof: split
     each BW into this B and W. The gradient of B leaves earlier and W ends when BW did, so the cost
-    is the same. B's and W's that already were two ops take no longer than before.
+    is no higher. B's and W's that already were two ops take no longer than before.
     """
 
     def change(stage: StageProfile) -> StageProfile:
@@ -108,16 +109,18 @@ def unfused(problem: Problem) -> Problem:
 
 
 def least_kept(problem: Problem) -> FloatArray:
-    """The least memory that a microbatch holds on each stage between F and B, shape (S,).
+    """The minimum memory that a microbatch holds on each stage between F and B, shape (S,).
 
-    The least over the choices of a stage: M_B if the microbatch stays, less if it is recomputed or
-    offloaded. It holds in some optimal schedule, not in all.
+    It is the minimum over the choices of a stage: M_B if the microbatch stays, less if it is
+    recomputed or offloaded. Some optimal schedule holds at least that, but not all need to.
 
-    It is M_B on a stage that is the only one of its rank, is not recomputable, and where M_B plus
-    the least exceeds the rank's limit. Proof: while a microbatch is offloaded and holds the least,
-    no F or B of another one has room for its M_B. So the memory held can only fall until the
-    microbatch is loaded back, and offload makes room for nothing. Removing its O and L delays no
-    op, and memory is still sufficient.
+    The result is M_B for a stage that is the only one of its rank, is not recomputable, and where
+    M_B plus the minimum exceeds the rank's limit. Proof: while a microbatch is offloaded and holds
+    the minimum, no F or B of another one has memory for its M_B. So the memory held can only fall
+    until the microbatch is loaded back, and offload lets no other op run earlier. Removing its O
+    and L delays no op, and memory is still sufficient.
+
+    If microbatches are unlike, the shape is (S, M).
     """
     costs, owners = Costs.of(problem), problem.placement.owners
     if problem.placement.passing is not Passing.ACTIVATIONS:
@@ -130,7 +133,7 @@ def least_kept(problem: Problem) -> FloatArray:
 
 
 def relaxed(problem: Problem) -> Problem:
-    """A relaxation without remat: its optimum is no higher than that of ``problem``.
+    """A relaxation without recomputation and offload: its optimum is at most that of ``problem``.
 
     M_B is :func:`least_kept`, M_W is at most that, and times are those of :func:`unfused`. Proof:
     remove all R, O and L from a schedule of ``problem`` and keep the times of all other ops. Ranks
@@ -148,12 +151,12 @@ def relaxed(problem: Problem) -> Problem:
 def relaxed_at_backwards(problem: Problem) -> Problem:
     """A second relaxation without remat: M_B is :func:`least_kept`, M_W is 0, limits are reduced.
 
-    The limit of each rank is reduced by min over its stages of M_B - :func:`least_kept`. Proof:
-    when a B starts, its microbatch holds M_B, and each other microbatch between F and B at least
-    :func:`least_kept`. So the sum of :func:`least_kept` over all of them, this one included, is at
-    most the limit minus M_B - :func:`least_kept` of this stage. The same holds at any other time:
-    microbatches that are between F and B then are still between F and B when the rank's next B
-    starts.
+    The limit of each rank is reduced by the minimum over its stages of M_B - :func:`least_kept`.
+    Proof: when a B starts, its microbatch holds M_B, and each other microbatch between F and B at
+    least :func:`least_kept`. So the sum of :func:`least_kept` over all of them, this one included,
+    is at most the limit minus M_B - :func:`least_kept` of this stage. The same holds at any other
+    time: microbatches that are between F and B at that time are still between F and B when the
+    rank's next B starts.
     """
     least = least_kept(problem)
     bare = plain(unfused(problem))

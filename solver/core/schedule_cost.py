@@ -10,13 +10,13 @@ from .tolerances import CLOSED, ROUNDING
 
 
 def objective_cost(schedule: Schedule) -> float:
-    """The cost by the problem's objective, without averaging of gradients over replicas."""
+    """The value of the problem's objective for ``schedule``, without averaging over replicas."""
     timing = schedule.timing or simulate(schedule)
     return timing.cost(schedule.problem.objective)
 
 
 def iteration_time(schedule: Schedule) -> float:
-    """The cost by the problem's objective, with averaging of gradients over replicas.
+    """The value of the objective, with the time to average gradients over replicas.
 
     The schedule must have its timing.
     """
@@ -24,7 +24,7 @@ def iteration_time(schedule: Schedule) -> float:
 
 
 def cost_and_memory(schedule: Schedule) -> tuple[float, float]:
-    """A key that sorts timed schedules from the best on: (iteration time, largest peak memory).
+    """A key to sort timed schedules, best first: (iteration time, largest peak memory).
 
     The iteration time is rounded to nine digits, so that rounding errors do not decide.
     """
@@ -32,11 +32,11 @@ def cost_and_memory(schedule: Schedule) -> tuple[float, float]:
 
 
 def status_under(bound: float, cost: float) -> Status:
-    """The status of a schedule with this ``cost`` if ``bound`` is a lower bound."""
+    """The status of a schedule, ``optimal`` or ``feasible``, from its cost and a lower bound."""
     return Status.OPTIMAL if cost - bound <= CLOSED * cost else Status.FEASIBLE
 
 
 def within_memory(problem: Problem, timing: Timing) -> bool:
-    """Whether every rank keeps its memory limit."""
+    """Whether the peak memory of every rank in ``timing`` is within the rank's limit."""
     ranks = zip(timing.peak_memory, problem.memory_limit, strict=True)
     return all(peak <= limit * (1 + ROUNDING) for peak, limit in ranks)

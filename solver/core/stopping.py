@@ -1,4 +1,4 @@
-"""Stopping criteria: time, work, an interrupt; and budgets for parts of a solve."""
+"""Criteria for when to stop (time, work, an interrupt), and budgets for parts of a solve."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ OPS_A_SECOND = 1e8  # roughly what the simulator does on one core
 
 
 class StoppingCriterion(Protocol):
-    """Whether to stop; called many times per second."""
+    """A function that returns whether to stop; it is called many times per second."""
 
     def __call__(self) -> bool: ...
 
 
 def clock() -> float:
-    """A monotonic clock in seconds that stands still while kernels are compiled."""
+    """The time of a monotonic clock in seconds, which stands still while kernels are compiled."""
     return monotonic() - seconds_compiling()
 
 
 class TimeLimit:
-    """A limit of ``seconds``, measured by :func:`clock` from its creation on."""
+    """A limit of ``seconds`` from its creation on, measured by :func:`clock`.
+
+    Calling it returns whether the time is up.
+    """
 
     def __init__(self, seconds: float = inf) -> None:
         self.seconds = seconds
@@ -41,16 +44,17 @@ class TimeLimit:
 
     @property
     def share_left(self) -> float:
-        """The share of the time that is left; 1 if time is unlimited, 0 if the limit is 0."""
+        """The share of the time that is left, 0 to 1; 1 if the limit is inf, 0 if it is 0."""
         if self.seconds <= 0.0:
             return 0.0
         return self.left / self.seconds if self.seconds < inf else 1.0
 
 
 class WorkLimit:
-    """A limit of ``ops`` simulated ops.
+    """A limit of ``ops`` simulated ops. Calling it returns whether they are used up.
 
-    :meth:`spend` counts them; other work counts as the ops that take about as long.
+    :meth:`spend` counts simulated ops; other work counts as the number of ops that take about as
+    long.
     """
 
     def __init__(self, ops: float = inf, used: float = 0.0) -> None:
@@ -68,7 +72,10 @@ class WorkLimit:
 
 
 class Interrupt:
-    """A flag that any thread may set. Kernels read ``flag``, shape (1,)."""
+    """A flag that any thread may set. Calling it returns whether it is set.
+
+    Kernels read ``flag``, an array of shape (1,).
+    """
 
     def __init__(self) -> None:
         self.flag: npt.NDArray[np.bool_] = np.array([False])
@@ -81,7 +88,7 @@ class Interrupt:
 
 
 class FirstOf:
-    """Stops when any of its criteria does."""
+    """A criterion that stops as soon as any of ``criteria`` does."""
 
     def __init__(self, *criteria: StoppingCriterion) -> None:
         self._criteria = criteria
@@ -93,7 +100,7 @@ class FirstOf:
 class Budget(FirstOf):
     """A limit on time and work. It is over if either is used up or ``interrupt`` is set.
 
-    ``time`` runs from the creation of the budget; ``work`` is counted by its ``spend``.
+    ``time`` runs from the creation of the budget; work is counted by ``work.spend``.
     """
 
     def __init__(
@@ -104,16 +111,16 @@ class Budget(FirstOf):
         super().__init__(self.time, self.work, self.interrupt)
 
     def share(self, share: float = 1.0) -> Budget:
-        """A budget that starts now, with a share of what this one had at its creation."""
+        """A budget that starts now, with a share of what this one had when it was created."""
         return Budget(share * self.time.seconds, share * self.work.ops, self.interrupt)
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until time or work is used up, work converted by :data:`OPS_A_SECOND`."""
+        """Seconds until time or work is used up, with work converted by :data:`OPS_A_SECOND`."""
         return min(self.time.left, self.work.left / OPS_A_SECOND)
 
     def part(self, number: int) -> Budget:
-        """A budget that starts now, with one of ``number`` equal parts of what is left."""
+        """A budget that starts now, with one of ``number`` equal parts of what is left of this."""
         return Budget(self.time.left / number, self.work.left / number, self.interrupt)
 
 

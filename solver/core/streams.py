@@ -1,8 +1,8 @@
-"""Streams: groups of microbatches that run each stage on the same ranks.
+"""Streams: groups of microbatches that run each stage on the same rank.
 
-There is one stream, or one per direction if microbatches go both ways, or one per rank if weights
-are passed. The microbatches of a stream are alike. A *class* is all ops of one kind, stage and
-stream; its microbatches may be numbered in the order in which the ops of any class run.
+There is one stream; if microbatches go in both directions, one per direction; if weights are
+passed, one per rank. The microbatches of a stream are equal. A *class* is all ops of one kind,
+stage and stream; its microbatches may be numbered in the order in which the ops of any class run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from .options import Order
 
 
 def streams_of(problem: Problem) -> list[list[int]]:
-    """The streams, each as a list of microbatches."""
+    """The streams: groups of microbatches that run each stage on the same rank.
+
+    Each is a list of microbatches in ascending order.
+    """
     found: dict[tuple[int, ...], list[int]] = {}
     for j, owners in enumerate(problem.owner.T.tolist()):
         found.setdefault(tuple(owners), []).append(j)
@@ -33,24 +36,26 @@ def stream_numbers(problem: Problem) -> IntArray:
 
 
 def as_many_each_way(problem: Problem) -> bool:
-    """Whether activations are passed and, if in two directions, as many microbatches in each."""
+    """Whether activations are passed; if in two directions, by as many microbatches in each."""
     if problem.placement.kind is PlacementKind.BIDIRECTIONAL:
         return len(set(map(len, streams_of(problem)))) == 1
     return problem.placement.passing is Passing.ACTIVATIONS
 
 
 def class_of(stream: IntArray, ops: IntArray) -> IntArray:
-    """The class of each packed op as a number: kind, stage and stream.
+    """The class of each packed op: a number that encodes its kind, stage and stream.
 
-    ``stream``: the result of :func:`stream_numbers`.
+    A stream is a group of microbatches on the same ranks. ``stream``: the result of
+    :func:`stream_numbers`.
     """
     return np.asarray((ops & CLASS_MASK) + (stream[ops >> MICROBATCH_SHIFT] << MICROBATCH_SHIFT))
 
 
 def by_turns(problem: Problem, order: Order) -> Order:
-    """The order with each BW split into B and W, and each class sorted by microbatch.
+    """The order with each BW split into B and W, and microbatches renamed in ascending order.
 
-    As the microbatches of a class are alike, the order takes the same time.
+    The k-th op of each kind and stage becomes that of the k-th microbatch of its stream, a group of
+    equal microbatches on the same ranks. So the schedule takes the same time.
     """
     stream, rows = stream_numbers(problem), []
     for row in map(split_backwards, order):

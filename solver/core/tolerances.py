@@ -1,4 +1,4 @@
-"""The relative tolerances of the solver, and how many sizes fit into memory."""
+"""The relative tolerances of the solver, and the number of items that fit into memory."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import numpy as np
 from pipeloom.ir.model.ops import FloatArray, IntArray
 
 ROUNDING = 1e-9  # tolerance of a memory limit, as sums of sizes are rounded
-CLOSED = 1e-6  # largest gap of cost and bound at which a schedule counts as optimal
-_QUOTIENT = 1e-12  # tolerance of a quotient, far below that of a limit
+CLOSED = 1e-6  # largest gap between cost and bound at which a schedule counts as optimal
+_QUOTIENT = 1e-12  # tolerance of a quotient, far smaller than that of a limit
 
 
 def counts_within(
     room: FloatArray | float, size: FloatArray | IntArray | float, most: float
 ) -> FloatArray:
-    """How many items of ``size`` fit into ``room``: whole numbers from 0 to ``most``.
+    """How many items of ``size`` fit into ``room``: whole numbers from 0 to ``most``, as floats.
 
     ``room`` is what is left of a limit that already includes its tolerance (:data:`ROUNDING`), so
     that every schedule that simulators and verifiers accept is accepted here. The solver counts
     sizes with this function only. A quotient just below a whole number is rounded up to it, so that
-    a ``room`` that is a multiple of ``size`` is filled.
+    a ``room`` that is a multiple of ``size`` is filled. ``room`` and ``size`` are broadcast against
+    each other.
     """
     room, size = np.asarray(room, dtype=np.float64), np.asarray(size, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):

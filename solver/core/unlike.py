@@ -1,6 +1,7 @@
-"""Unlike microbatches: checks, and problems in which one microbatch stands for all.
+"""Unlike microbatches: checks, and problems in which all microbatches are equal instead.
 
-Microbatches are *unlike* if the profile has lists of times or sizes, one per microbatch.
+Microbatches are *unlike* if the profile has lists of times or sizes, with a number for each
+microbatch.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _WHY = "where microbatches are unlike (lists of one number per microbatch)"
 
 
 def check_planned(problem: Problem) -> None:
-    """Raise InputError if microbatches are unlike and the problem is not planned for such.
+    """Raise InputError if microbatches are unlike and the problem cannot be planned for that.
 
-    Recomputation, offload, fused backwards, pairs and two copies are planned only for equal
-    microbatches.
+    That is, if it has recomputation, offload, fused backwards (BW faster than B and W), pairs, or
+    mixed passing (two directions).
     """
     if not problem.profile.unlike:
         return
@@ -44,23 +45,24 @@ def check_planned(problem: Problem) -> None:
 
 
 def check_unpaired(problem: Problem) -> None:
-    """Raise InputError if microbatches are unlike and the profile allows pairs."""
+    """Raise InputError if microbatches are unlike and the profile allows pairs (``t_fb``)."""
     known = [s for s, stage in enumerate(problem.profile.stages) if stage.t_fb is not None]
     if known and problem.profile.unlike:
         raise InputError(f"stages[{known[0]}]: t_fb: expected none {_WHY}")
 
 
 def typical(problem: Problem) -> Problem:
-    """The problem with the mean microbatch in place of each."""
+    """The problem with the mean microbatch in place of each microbatch."""
     return _alike(problem, lambda stage: stage)
 
 
 def least(problem: Problem) -> Problem:
-    """A relaxation of ``problem``: each figure of a stage is the least of all microbatches.
+    """A relaxation with equal microbatches: each time and size of a stage is the minimum of all.
 
-    Proof: in a schedule of ``problem``, keep all starts and let ops and messages end earlier.
-    Inputs arrive no later, ranks are free no later, and no rank holds more. So this is a schedule
-    of the relaxed problem of no higher cost, whatever it recomputes, offloads or fuses.
+    Returns ``problem`` itself if its microbatches are equal already. Proof: in a schedule of
+    ``problem``, keep all starts and let ops and messages end earlier. Inputs arrive no later, ranks
+    are free no later, and no rank holds more. So this is a schedule of the relaxed problem of no
+    higher cost, whatever it recomputes, offloads or fuses.
     """
     return _alike(problem, _least)
 

@@ -1,4 +1,4 @@
-"""Workers: pieces of work that run side by side and share one incumbent.
+"""Workers: pieces of work that run in parallel and share one incumbent.
 
 Kernels and solvers release Python's global lock, so threads suffice to use several cores. The
 caller's thread only waits. It is the only one that calls the listener, asks whether to stop and
@@ -21,25 +21,25 @@ Result = TypeVar("Result")
 
 MOST_WORKERS = 8
 POLL = 0.05  # seconds between two checks of the clock
-GRACE = 0.5  # seconds that work has to end after the time limit, before it is abandoned
+GRACE = 0.5  # seconds after the time limit, after which running work is abandoned
 MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # shares of the work limit after which the next worker runs
 
 Pieces = Iterator[None]
-"""Work in pieces; it can be paused after each."""
+"""An iterator that does a piece of work before each item; it can be paused after each."""
 Worker = Callable[[Incumbent], Pieces]
 
 
 def workers_abreast(best: Incumbent) -> int:
-    """The number of workers: one per core and at least two; two if work is limited."""
+    """The number of parallel workers: one per core, from 2 to 8; 2 if work is limited."""
     return LEAST_WORKERS if best.limited else max(LEAST_WORKERS, min(cores(), MOST_WORKERS))
 
 
 def side_by_side(best: Incumbent, workers: Sequence[Pieces]) -> Pieces:
-    """Run all workers until the solve is over or all have finished, in a thread each.
+    """Run each of ``workers`` in a thread until the solve is over or all have finished.
 
-    If work is limited they run in turn, so that nothing depends on the clock. Each worker continues
-    where it was when this is resumed. An exception is raised here, once the other workers have
-    stopped.
+    If work is limited they run in turn, so that nothing depends on the clock. If time is up or the
+    user asked to stop, this yields; when it is resumed, each worker continues where it was. An
+    exception is raised here, once the other workers have stopped.
     """
     if best.limited:
         _in_turn(best, workers)
@@ -59,9 +59,10 @@ def side_by_side(best: Incumbent, workers: Sequence[Pieces]) -> Pieces:
 
 
 def _in_turn(best: Incumbent, workers: Sequence[Pieces]) -> None:
-    """Run each worker up to a share of the work limit, then to the next; each may use all of it.
+    """Run the workers one after the other, each up to a share of the work limit, for rising shares.
 
-    Within a share, each worker improves its own schedule; then all continue with the best one.
+    Each worker may use the whole limit. Up to a share, each worker improves its own schedule; then
+    all continue with the best one.
     """
     total, limits = best.work.ops, [WorkLimit(used=best.work.used) for _ in workers]
     for share in MARKS:
@@ -74,6 +75,7 @@ def _in_turn(best: Incumbent, workers: Sequence[Pieces]) -> None:
 
 
 def run_pieces(pieces: Pieces, best: Incumbent) -> None:
+    """Do the work piece by piece until it ends or the solve is over."""
     if not best.over():
         for _ in pieces:
             if best.over():
@@ -81,7 +83,7 @@ def run_pieces(pieces: Pieces, best: Incumbent) -> None:
 
 
 def in_thread(work: Callable[[], Result]) -> Future[Result]:
-    """Run ``work`` in a thread that Python does not wait for at exit."""
+    """Run ``work`` in a thread that Python does not wait for at exit. Returns its future result."""
     threads = ThreadPoolExecutor(1, "solve")
     future = threads.submit(work)
     threads.shutdown(wait=False)
@@ -89,11 +91,11 @@ def in_thread(work: Callable[[], Result]) -> Future[Result]:
 
 
 def has_ended(best: Incumbent, work: Future[Result]) -> bool:
-    """Wait for ``work``. Returns False if it is still running :data:`GRACE` seconds after the end.
+    """Wait for ``work``. Returns whether it has ended, False if it is abandoned.
 
-    The end is when the user asked to stop, or when time is up and a schedule was built. Some work
-    cannot check the clock: compiling a kernel, or building an order of very many ops; on a busy
-    machine even short work takes long.
+    It is abandoned :data:`GRACE` seconds after the user asked to stop, or after time is up and a
+    schedule was built. Some work cannot check the clock: compiling a kernel, or building an order
+    of very many ops; on a busy machine even short work takes long.
     """
     leave = math.inf
     while not wait([work], POLL).done:

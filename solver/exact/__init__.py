@@ -1,6 +1,7 @@
-"""Exact solvers of orders of ops, described by :mod:`.instance`: one CP-SAT model and one ILP.
+"""Exact solvers for the order of ops: ``cp-sat``, a CP-SAT model, and ``milp``, an integer program.
 
-Importing this package imports neither ortools nor pulp; the first use of a solver does.
+Both solve the problem that :mod:`.instance` describes. Importing this package imports neither
+ortools nor pulp; the first use of a solver does.
 """
 
 from __future__ import annotations
@@ -16,13 +17,19 @@ from ..core.options import SolveOptions
 Backend: TypeAlias = Callable[
     [Schedule, float, SolveOptions, Callable[[Schedule], object], Callable[[float], object]], bool
 ]
-"""Solves the problem of a schedule to optimality, or as far as the limits allow.
+"""The type of an exact solver: it searches for the best schedule until it is proven or time is up.
 
-Arguments: the *incumbent*, the best schedule known, within its memory limits, as only better ones
-are searched; the *lower bound* known to be valid; the *options*, of which only the limits, the seed
-and ``should_stop`` are used, which is called several times per second; *offer*, which receives
-every schedule found, timed; and *raise to*, which receives every bound proven. Both are called in
-the caller's thread. Returns whether the solver has finished, so that more time would not help.
+Its arguments, in this order:
+
+- the *incumbent*: the best schedule known, within its memory limits. Only better ones are searched;
+- the *lower bound* on the cost that is known;
+- the *options*, of which only the limits, the seed and ``should_stop`` are used; ``should_stop`` is
+  called several times per second;
+- *offer*: a function that receives every schedule found, with its timing;
+- *raise to*: a function that receives every lower bound proven.
+
+Both functions are called in the caller's thread. Returns whether the solver has finished, so that
+more time would not help.
 
 Ctrl-C ends the solver and raises KeyboardInterrupt. With a ``work_limit`` the result is repeatable,
 unless something else ends the solver. Raises InputError if the placement does not pass activations.
@@ -39,4 +46,4 @@ def _load(module: str) -> Backend:
 
 BACKENDS: Mapping[str, Backend] = {"cp-sat": _load("cp_sat"), "milp": _load("ilp")}
 MOST_OPS = 12_000
-"""The most ops that a solver accepts: the matrix of their order has one byte per pair of ops."""
+"""The maximum number of ops for a solver; the matrix of their order has a byte per pair of ops."""

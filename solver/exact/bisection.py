@@ -1,8 +1,9 @@
-"""Proofs and schedules for small memory by bisection over target costs.
+"""Proofs and schedules for small memory by bisection over target costs, with CP-SAT.
 
-A target far below the best cost is refuted quickly, one just below it may take long. So targets
-rise from the lower bound to the best cost, or to the lowest target that was not decided in time.
-The models have no objective: a target is refuted, or any solution is a schedule to start from.
+To *refute* a target is to prove that no schedule costs at most that. A target far below the best
+cost is refuted quickly, one just below it may take long. So targets rise from the lower bound to
+the best cost, or to the lowest target that was not decided in time. The models have no objective:
+either a target is refuted, or any solution is a better schedule.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from .first_starts import valid
 from .instance import B, F, Instance, Learned, OpClass, all_orders
 from .model import PARAMETERS, OrderModel
 
-LITERALS, OPS = 20_000, 25_000  # most open pairs and ops in a model
-UNLIKE_LITERALS, UNLIKE_SHARE = 4_000, 0.75  # for unlike microbatches
-STEPS = (0.3, 0.5, 0.7, 1.0)  # targets, from bound (0) to cost (1); low ones are refuted sooner
+LITERALS, OPS = 20_000, 25_000  # maximum numbers of undecided pairs, and of ops, in a model
+UNLIKE_LITERALS, UNLIKE_SHARE = 4_000, 0.75  # LITERALS and SHARE for unlike microbatches
+STEPS = (0.3, 0.5, 0.7, 1.0)  # targets, from bound (0) to cost (1); lower ones take less time
 FIRST = 0.1  # first target if a rank has several stages
 SHARE = 0.4  # share of the time left for a target; all of it for the last one
-PATIENCE = 3  # undecided targets after which the rest of the time goes to searches
-CLOSE = 1e-3  # relative distance of bound and target from which on the best cost is the target
-JUST_BELOW = 5e-7  # relative distance of the highest target to the best cost, which counts as equal
+PATIENCE = 3  # undecided targets in a row after which the rest of the time goes to searches
+CLOSE = 1e-3  # relative distance of bound and target below which the best cost is the target
+JUST_BELOW = 5e-7  # relative distance of the highest target below the best cost
 
 Parameters = Mapping[str, object]
 
@@ -47,10 +48,11 @@ _WORDS = "few orders are possible: all orders of F's and B's are searched"
 
 
 def bisect(best: Incumbent, seed: int, learned: Sequence[Learned] = ()) -> Pieces:
-    """Bisect over targets until bound and cost are equal, or too many targets are not decided.
+    """Refute rising target costs until bound and cost are equal, or too many stay undecided.
 
-    ``learned``: precedences known to hold. It ends at once if the model would be too large or, with
-    one stage per rank, memory does not limit the rate.
+    To refute a target is to prove that no schedule costs at most that; otherwise CP-SAT may find
+    such a schedule. ``learned``: known precedences. It ends at once if the model would be too large
+    or, with one stage per rank, memory does not limit the rate of microbatches.
     """
     linear = LinearInstance.of(best.problem)
     small = 3 * best.problem.stages * best.problem.microbatches <= OPS
@@ -77,7 +79,10 @@ def bisect(best: Incumbent, seed: int, learned: Sequence[Learned] = ()) -> Piece
 
 
 def _slot_turns(problem: Problem) -> Iterator[Learned]:
-    """Yield the waits for a slot of memory, if each stage has its own rank."""
+    """Yield, as precedences, the minimum time from a B to the F that takes its memory slot.
+
+    Nothing unless each stage has a rank of its own.
+    """
     linear = LinearInstance.of(unfused(problem))
     if linear is not None:
         near, _ = slot_turns(linear)
@@ -86,10 +91,11 @@ def _slot_turns(problem: Problem) -> Iterator[Learned]:
 
 
 def climb(best: Incumbent, seed: int) -> Pieces:
-    """:func:`bisect` for unlike microbatches, with rising targets.
+    """Refute rising target costs for unlike microbatches, as :func:`bisect` does for equal ones.
 
-    The microbatches that hold most memory for longest come first, then more of them. After a target
-    that was not decided it yields, so that the caller may do something else in between.
+    First only the microbatches that hold most memory for longest are in the model, then more of
+    them. After a target that was not decided it yields, so that the caller may do something else in
+    between; after PATIENCE undecided attempts at one target it ends.
     """
     for instance, every in _subsets(best.problem):
         low = best.bound.value
@@ -111,10 +117,10 @@ def climb(best: Incumbent, seed: int) -> Pieces:
 
 
 def _subsets(problem: Problem) -> list[tuple[Instance, bool]]:
-    """The orders of ever more unlike microbatches, each with whether it has all of them.
+    """Instances with ever more of the unlike microbatches, and whether each one has all of them.
 
-    Those with the largest product of memory and time come first. Models that would be too large are
-    left out.
+    Microbatches with the largest product of memory and time come first. Instances with too large
+    models are left out.
     """
     costs, numbers, n = Costs.of(problem), [problem.microbatches], 3
     while n < problem.microbatches:
@@ -130,16 +136,20 @@ def _subsets(problem: Problem) -> list[tuple[Instance, bool]]:
 
 
 def _parameters(seed: int, tries: int) -> Parameters:
-    """CP-SAT's parameters after a number of undecided questions: every other time, it presolves."""
+    """CP-SAT's parameters for the next attempt, after ``tries`` undecided targets.
+
+    If ``tries`` is odd, CP-SAT presolves the model, with its default parameters.
+    """
     return {"random_seed": seed % 2**31, **({} if tries % 2 else PARAMETERS)}
 
 
 def ask(
     best: Incumbent, instance: Instance, target: float, budget: Budget, parameters: Parameters
 ) -> bool:
-    """Ask for schedules that cost at most ``target``; offers them, and raises the bound.
+    """Search for schedules that cost at most ``target``, within ``budget``.
 
-    Returns whether it was decided: such a schedule was found, or there is none.
+    Offers those found to ``best``, and raises its bound if there are none. Returns whether the
+    target was decided: such a schedule was found, or there is none.
     """
     model = OrderModel(instance, best.bound.value, target)
     search = find_order(best, model, budget, parameters)
@@ -155,7 +165,10 @@ def find_order(
     parameters: Parameters,
     method: Method = Method.CP_SAT,
 ) -> CpSatThread[Order]:
-    """:func:`run` that offers its schedules to ``best`` under the name ``method``."""
+    """Run CP-SAT on ``model`` (:func:`run`), and offer each solution's order to ``best``.
+
+    ``method``: the label of these schedules. Returns the ended search.
+    """
 
     def offer(order: Order) -> None:
         if (cost := _cost(best, order)) is not None:
@@ -173,9 +186,11 @@ def run(
     read: Callable[[cp_model.CpSolverSolutionCallback], Read],
     take: Callable[[Read], object],
 ) -> CpSatThread[Read]:
-    """Run CP-SAT on ``model`` until it ends or ``budget`` is used up, and return the ended search.
+    """Run CP-SAT on ``model`` until it ends, ``budget`` is used up or ``best`` is interrupted.
 
-    ``take`` receives what ``read`` makes of each solution. The search's work is in simulated ops.
+    ``read`` converts each solution in CP-SAT's thread; ``take`` receives the result of ``read`` in
+    the caller's thread. Returns the ended search, with its ``work`` in simulated ops, which are
+    also added to the work of ``best``.
     """
     limits = {
         "max_time_in_seconds": budget.time.left,
@@ -192,7 +207,7 @@ def run(
 
 
 def _cost(best: Incumbent, order: Order) -> float | None:
-    """The cost of ``order``; None if it is invalid or does not contain all microbatches."""
+    """The cost of ``order``; None if it is not valid or does not contain all microbatches."""
     ops = sum(len(split_backwards(row)) for row in order)
     if ops < 3 * best.problem.stages * best.problem.microbatches:
         return None

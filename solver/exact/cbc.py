@@ -1,6 +1,6 @@
-"""Runs PuLP's CBC as a process that can be stopped, ends with this process and leaves no files.
+"""Runs PuLP's CBC in a process that can be stopped, ends with this process and leaves no files.
 
-PuLP's own solver waits for CBC without asking whether to stop, and does not read its bound.
+PuLP's own interface to CBC waits without asking whether to stop, and does not read CBC's bound.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from ..core.stopping import StoppingCriterion, TimeLimit
 
 PREFIX = "pipeloom-cbc-"  # of the names of folders
 _POLL = 0.05  # seconds between two calls of should_stop
-_GRACE = 3.0  # seconds that CBC has to end by itself
+_GRACE = 3.0  # seconds for CBC to end after its time limit, and after an interrupt
 _BOUND = re.compile(r"^Lower bound:\s+(\S+)$", re.MULTILINE)
 _running: WeakSet[subprocess.Popen[bytes]] = WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of CBC. ``values``: of each variable in the best solution; empty if there is none.
+    """The result of CBC.
 
-    ``bound``: on the objective, None if CBC reports none. ``complete``: CBC has finished.
+    ``values``: the value of each variable in the best solution, by name; empty if none was found.
+    ``bound``: the lower bound on the objective; None if CBC reports none. ``complete``: whether CBC
+    has finished.
     """
 
     values: Mapping[str, float]
@@ -52,7 +54,10 @@ def run_cbc(
     options: Mapping[str, float | str],
     should_stop: StoppingCriterion,
 ) -> Outcome:
-    """Minimize ``lp`` for at most ``seconds``, from the solution ``start``."""
+    """Minimize ``lp`` for at most ``seconds``, starting from the solution ``start``.
+
+    ``start``: values of variables by name. ``options``: those of CBC's command line.
+    """
     command = [pulp.PULP_CBC_CMD.pulp_cbc_path, "model.mps", "-timeMode", "elapsed"]
     if math.isfinite(seconds):
         command += ["-sec", f"{seconds:.2f}"]
@@ -87,14 +92,17 @@ def run_cbc(
 
 @contextmanager
 def _own_folder() -> Iterator[Path]:
-    """A new folder named after this process; removes the folders of processes that have ended."""
+    """Create a folder for this process, and delete it at the end of the context.
+
+    Also deletes the folders that processes which have ended left behind.
+    """
     remove_litter(PREFIX)
     with tempfile.TemporaryDirectory(prefix=own(PREFIX), ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 def end_all() -> None:
-    """Kill the processes started here and remove their folders.
+    """Kill the CBC processes that this process started, and delete their folders.
 
     For a process that exits without waiting for the threads that would do so.
     """
@@ -106,7 +114,7 @@ def end_all() -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float, should_stop: StoppingCriterion) -> None:
-    """Wait for CBC; interrupt it if ``should_stop`` returns true or its time is long over."""
+    """Wait for CBC; interrupt it if ``should_stop`` returns true or it exceeds its time by far."""
     too_long = TimeLimit(seconds + _GRACE)
     while process.poll() is None and not too_long() and not should_stop():
         time.sleep(_POLL)
@@ -124,8 +132,8 @@ def _read(log: str, solution: Path) -> Outcome:
     infeasible, optimal = "infeasible" in status.lower(), status.startswith("Optimal")
     match = _BOUND.search(log)
     bound = status.split()[-1] if optimal else match[1] if match else None
-    # after the status come index, name, value and reduced cost of each variable; without an integer
-    # solution these are of the relaxation
+    # after the status come index, name, value and reduced cost of each variable; if there is no
+    # integer solution, these are values of the LP relaxation
     found = bool(status) and not infeasible and "no integer solution" not in status
     rows = [line.replace("**", "").split() for line in lines if found]
     values = {row[1]: float(row[2]) for row in rows if len(row) == 4}

@@ -1,4 +1,4 @@
-"""All orders of a problem by CP-SAT, with the cost as objective: the exact solver ``cp-sat``."""
+"""The exact solver ``cp-sat``: all orders of a problem by CP-SAT, minimizing the cost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def solve(
     offer: Callable[[Schedule], object],
     raise_to: Callable[[float], object],
 ) -> bool:
-    """See :data:`pipeloom.solver.exact.Backend`; if work is limited, one thread searches."""
+    """Search all orders with CP-SAT, with WORKERS threads, or one if work is limited.
+
+    Arguments and result are those of :data:`pipeloom.solver.exact.Backend`.
+    """
     time, problem = TimeLimit(options.time_limit), incumbent.problem
     instance = all_positions(problem)
     model = exact_model(instance, incumbent, lower_bound)
@@ -61,7 +64,11 @@ def solve(
 
 
 def exact_model(instance: Instance, incumbent: Schedule, lower_bound: float) -> OrderModel:
-    """The model of all orders, with the constraints on first starts (:mod:`.first_starts`)."""
+    """The CP-SAT model of all orders of ``instance``, with the constraints of :mod:`.first_starts`.
+
+    ``incumbent``: the best schedule known, a hint and the maximum cost. ``lower_bound``: the
+    minimum cost.
+    """
     most, hint = objective_cost(incumbent), starts_of(instance, incumbent)
     model = OrderModel(instance, lower_bound, most, minimize=True, hint=hint)
     cp, inexact = model.cp, not model.ticks.exact

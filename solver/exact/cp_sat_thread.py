@@ -16,11 +16,12 @@ Read = TypeVar("Read")
 
 
 class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[Read]):
-    """Solves ``cp`` as long as its context lasts; ``parameters`` are those of CP-SAT.
+    """Solves the model ``cp`` in a thread that runs as long as this context manager's block.
 
-    :meth:`next` returns solutions, converted by ``read``, and bounds. After the end of the thread,
-    ``status`` is CP-SAT's, ``work`` its deterministic time in seconds, and ``bound`` the best bound
-    proven, or None.
+    ``read`` converts each solution, in that thread. ``parameters``: parameters of CP-SAT by name.
+    :meth:`next` returns the converted solutions, and bounds on the objective. After the end of the
+    thread, ``status`` is CP-SAT's, ``work`` its deterministic time in seconds, and ``bound`` the
+    best bound proven, or None.
     """
 
     def __init__(
@@ -40,8 +41,8 @@ class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[Read]):
         self.bound: float | None = None
         self.work = 0.0
         self._solver.parameters.catch_sigint_signal = False
-        # with it, ortools 9.15 proves bounds above the cost of a schedule that is a solution of the
-        # model
+        # otherwise ortools 9.15 proves bounds above the cost of a schedule that is a solution of
+        # the model
         self._solver.parameters.presolve_inclusion_work_limit = 0
         for name, value in parameters.items():
             setattr(self._solver.parameters, name, value)
@@ -66,7 +67,11 @@ class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[Read]):
         self._news.put(self._read(self))
 
     def next(self, should_stop: StoppingCriterion) -> Read | float | None:
-        """The next solution, or a bound in ticks; None after the end of the search."""
+        """The next converted solution or bound on the objective; None after the end of the search.
+
+        Waits for it, and ends the search if ``should_stop`` returns true. Raises what was raised in
+        the thread.
+        """
         while True:
             try:
                 news = self._news.get(timeout=_POLL)

@@ -1,19 +1,21 @@
-"""When a rank's first op starts: what solutions of all orders lack to be schedules.
+"""Constraints on when a rank's first ops start, which make solutions of an instance schedules.
 
-In :mod:`.instance`, ops are numbered by position, which keeps all times. But the contract's times
-are the earliest of an *order*, and the period counts from each rank's first start. For the
-makespan, earlier is never worse. For the period it can be: a rank whose first op is the F of the
-second microbatch to arrive starts later, and may have a shorter span
+In :mod:`.instance`, the k-th op of a class belongs to microbatch k: ops are numbered by position,
+which keeps all times. But the times of a schedule follow from its *order*, as each op starts as
+soon as possible, and the period counts from each rank's first start. For the makespan, an earlier
+start is never worse. For the period it can be: a rank whose first op is the F of the second
+microbatch to arrive starts later, and may have a shorter span
 (``tests/unit/support/test_oracle.py`` has an example).
 
-In the contract's times, every op before a rank's first B (all of them are F's) starts exactly when
-the previous op on the rank ends or some F of the previous stage arrives: :class:`Earliest`.
-Conversely, times that satisfy this belong to an order of real microbatches (:func:`to_schedule`
-finds it): sort a stage's F's by start. Those that start at an arrival take the microbatch that has
-just arrived, all others the first one that is available. As the sets of arrived microbatches only
-grow, one is always available. First starts depend only on F's, because a B on any rank comes after
-an F on every rank. So with these constraints, the optimum over positions is the optimum over all
-valid schedules, including those in which another microbatch is first.
+In the times of a schedule, every op before a rank's first B (all of them are F's) starts exactly
+when the previous op on the rank ends or some F of the previous stage arrives: :class:`Earliest`.
+Conversely, times with this property belong to an order of real microbatches, which
+:func:`to_schedule` finds: sort a stage's F's by start. Those that start at an arrival take the
+microbatch that has just arrived, all others the first one that is available. As the set of
+microbatches that have arrived only grows, one is always available. First starts depend only on F's,
+because a B on any rank comes after an F on every rank. So with these constraints, the optimum over
+positions is the optimum over all valid schedules, including those in which another microbatch is
+first.
 """
 
 from __future__ import annotations
@@ -38,9 +40,11 @@ from .instance import B, F, Instance
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """The F ``op`` starts when an op of ``after`` has ended and its delay has passed.
+    """A constraint: the F ``op`` starts exactly when some op of ``after`` is over and has arrived.
 
-    Unless one of ``unless`` runs before it. It starts at 0 if ``after`` is empty.
+    ``after``: pairs of an op and the delay after its end; if it is empty, ``op`` starts at 0.
+    ``unless``: the first B of each stage of the rank; if one of these runs before ``op``, the
+    constraint does not apply. Ops are given by their numbers in the instance.
     """
 
     op: int
@@ -49,7 +53,10 @@ class Earliest:
 
 
 def earliest(problem: Problem, instance: Instance) -> list[Earliest]:
-    """The constraint of each F that may run before its rank's first B; none for the makespan."""
+    """The constraints on all F's that may run before their rank's first B.
+
+    An empty list if the objective is the makespan.
+    """
     if problem.objective is Objective.MAKESPAN:
         return []
     costs, rules, every = Costs.of(problem), list[Earliest](), range(problem.microbatches)
@@ -72,9 +79,10 @@ def earliest(problem: Problem, instance: Instance) -> list[Earliest]:
 
 
 def starts_of(instance: Instance, schedule: Schedule) -> FloatArray:
-    """The starts of a schedule's ops by position, with each BW as B and W, (N,).
+    """The start of each op of the instance in ``schedule``, shape (N,).
 
-    Raises ValueError if the schedule exceeds a memory limit, as it is then no solution.
+    Each BW is split into B and W, and microbatches are renamed by position. Raises ValueError if
+    the schedule exceeds a memory limit, because then it is not a solution of the instance.
     """
     order = by_turns(schedule.problem, schedule.order)
     timing = simulate(Schedule(schedule.problem, order))
@@ -90,10 +98,12 @@ def starts_of(instance: Instance, schedule: Schedule) -> FloatArray:
 def to_schedule(
     positions: Schedule, instance: Instance, start: FloatArray, slack: float
 ) -> Schedule | None:
-    """The better of two schedules of a solution, timed by the simulator, or None.
+    """The schedule that a solution of an instance stands for, timed by the simulator, or None.
 
-    One uses ``positions`` as microbatches. The other names microbatches such that every rank starts
-    as late as in the solution. Either may be invalid. ``slack``: the largest error of ``start``.
+    It is the better of two. In one, the k-th op of each class is that of microbatch k. In the
+    other, microbatches are named such that every rank starts as late as in the solution. Either may
+    be invalid; if both are, the result is None. ``positions``: the solution's order, by position.
+    ``start``: the starts of its ops, shape (N,). ``slack``: the largest error of ``start``.
     """
     names = _microbatches(positions, instance, start, slack)
     found = [valid(positions), valid(_renamed(positions, names))]
@@ -104,7 +114,10 @@ def to_schedule(
 def _microbatches(
     positions: Schedule, instance: Instance, start: FloatArray, slack: float
 ) -> IntArray:
-    """The microbatch of the k-th F of each stage, shape (S, M)."""
+    """The microbatch of the k-th F of each stage, shape (S, M), such that all F's start on time.
+
+    Arguments as in :func:`to_schedule`.
+    """
     problem = positions.problem
     end, into, every = start + instance.takes, Costs.of(problem).into_f, range(problem.microbatches)
     rows = [[instance.number[packed] for packed in row.tolist()] for row in positions.order]
@@ -123,15 +136,20 @@ def _microbatches(
 
 
 def _pick(arrival: Sequence[float], left: list[int], by: float, waits: bool) -> int:
-    """The index of the F to take of ``left``: the last arrived if it waits, else the first."""
+    """The position, on the previous stage, of the F whose microbatch is the next of a stage.
+
+    ``arrival``: when the output of each F of the previous stage arrives, by position. ``left``: the
+    positions that have not been taken yet, ascending. Of those that have arrived ``by`` the start
+    of the stage's F, returns the last if this F ``waits`` for an arrival, otherwise the first.
+    """
     there = [k for k in left if arrival[k] <= by] or left[:1]
     return there[-1] if waits else there[0]
 
 
 def _renamed(positions: Schedule, names: IntArray) -> Schedule:
-    """The schedule in which F's have the microbatches ``names``.
+    """The schedule ``positions`` with the microbatch ``names[s, k]`` for the k-th F of stage s.
 
-    B's and W's take the microbatches in the order in which the last stage runs their F's.
+    Each stage's B's and W's run the microbatches in the order of the last stage's F's.
     """
     rows = []
     for row in positions.order:
@@ -142,7 +160,7 @@ def _renamed(positions: Schedule, names: IntArray) -> Schedule:
 
 
 def valid(schedule: Schedule) -> Schedule | None:
-    """The schedule with its times; None if it is invalid or exceeds the memory limit."""
+    """The schedule with its timing; None if it is invalid or exceeds a memory limit."""
     try:
         timing = simulate(schedule)
     except InvalidScheduleError:

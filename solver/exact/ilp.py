@@ -1,23 +1,26 @@
-"""The integer program of the Zero Bubble paper (appendix), with PuLP and CBC: ``milp``.
+"""The exact solver ``milp``: the integer program of the Zero Bubble paper's appendix, with CBC.
 
-The paper's symbols: op i ends at E(i) and takes T(i); O(i, k) is 1 if i runs before k, two ops of
-one rank whose order is open; the *inf* of the paper's big-M constraints is the smallest constant
-that suffices. The constraints, with the makespan or the period as the objective:
+The paper's symbols: op i ends at E(i) and takes T(i); O(i, k) is 1 if i runs before k, where i and
+k are two ops of one rank whose order is not known; the *inf* of the paper's big-M constraints is
+the smallest constant that suffices. The constraints, with the makespan or the period as the
+objective:
 
-- *waits* (dependencies, and known orders): E(k) - T(k) >= E(i) - T(i) + the least time between;
+- *waits* (dependencies, and known orders): E(k) - T(k) >= E(i) - T(i) + the minimum time between
+  the starts;
 - *one op at a time*: E(k) >= E(i) + T(k) - (1 - O(i, k)) inf;
 - *memory* at every F k: the sum of dM(i) O(i, k) over all i, plus dM(k), is at most the limit;
 - *packing* (not in the paper): before and after each op, there is time for all ops that run before
   and after it on its rank. Without it the LP relaxation only proves the work; with it, often the
   optimum;
-- *implications* (not in the paper): if i runs before k, it runs before what must follow k;
+- *implications* (not in the paper): if i runs before k, i runs before what must follow k;
 - *first starts* (:mod:`.first_starts`).
 
 CBC computes in floating point. A binary variable may be off by ``_INTEGER``, which lets a big-M
-constraint slip by that times M, and any constraint may be off by ``_PRIMAL``. Along a path of N ops
-this adds up to at most N (``_INTEGER`` M + ``_PRIMAL``), which is subtracted from its bound,
-together with the precision of its output. If all costs are whole ticks, the rest is rounded up. The
-bound is the one that CBC reports at its end; if it reports none, the known bound is returned.
+constraint slip by ``_INTEGER`` times its inf (at most the horizon), and any constraint may be off
+by ``_PRIMAL``. Along a path of N ops this adds up to at most N (``_INTEGER`` horizon +
+``_PRIMAL``), which is subtracted from CBC's bound, together with the precision of its output. If
+all costs are whole ticks, the difference is rounded up. The bound is the one that CBC reports at
+its end; if it reports none, nothing is proven.
 """
 
 from __future__ import annotations
@@ -43,10 +46,10 @@ from .integer_time import Ticks
 
 NODE = 50  # work of a node of the search tree per pair of ops, in simulated ops
 _COST = 1e4  # the scaled horizon: CBC prints three decimals of a bound
-_PRINTED = 1e-3
-_INTEGER = 1e-9
+_PRINTED = 1e-3  # precision of the bound that CBC prints
+_INTEGER = 1e-9  # CBC's tolerance of an integer variable
 _ABOVE = 1e-6  # relative slack above incumbent and horizon, as numbers are rounded in the file
-_PRIMAL = 1e-8
+_PRIMAL = 1e-8  # CBC's tolerance of a constraint
 
 
 def solve(
@@ -56,7 +59,11 @@ def solve(
     offer: Callable[[Schedule], object],
     raise_to: Callable[[float], object],
 ) -> bool:
-    """See :data:`pipeloom.solver.exact.Backend`. Callbacks are only called at the end."""
+    """Solve the integer program with CBC.
+
+    Arguments and result are those of :data:`pipeloom.solver.exact.Backend`. ``offer`` and
+    ``raise_to`` are only called at the end.
+    """
     time, program = TimeLimit(options.time_limit), _Program(incumbent, lower_bound)
     node = NODE * len(program.T) ** 2
     outcome = run_cbc(
@@ -88,9 +95,10 @@ def _options(options: SolveOptions, node: float) -> dict[str, float | str]:
 
 
 class _Program:
-    """The program of all orders of ``problem``, with times multiplied by ``scale``.
+    """The integer program of all orders of the incumbent's problem, for PuLP.
 
-    Lists are by op (:mod:`.instance`). ``start``: the incumbent as values of the variables.
+    Times are multiplied by ``scale``. Lists are by the numbers of ops in the instance. ``start``:
+    the incumbent as values of the variables, by name. ``known``: a lower bound on the cost.
     """
 
     def __init__(self, incumbent: Schedule, known: float) -> None:
@@ -123,20 +131,23 @@ class _Program:
         self.start = self._start(incumbent)
 
     def before(self, i: int, k: int) -> pulp.LpAffineExpression | int:
-        """O(i, k), or its value if the order of the two ops of one rank is known."""
+        """A binary expression: 1 if op i runs before op k on their rank, otherwise 0.
+
+        It is an integer if their order is known.
+        """
         if (i, k) in self.O:
             return self.O[i, k] + 0
         known = self.ranks[self.instance.rank[i]][1]
         return 1 - self.O[k, i] if (k, i) in self.O else int(known[self._place[i], self._place[k]])
 
     def follows(self, k: int, i: int, gap: float, excuse: pulp.LpAffineExpression) -> None:
-        """Add: ``k`` ends ``gap`` after the end of ``i``, unless ``excuse`` is 1."""
+        """Add: ``k`` ends at least ``gap`` after the end of ``i``, unless ``excuse`` is 1."""
         inf = self.latest[i] + gap - self.earliest[k]
         if inf > 0:
             self.lp += self.E[k] >= self.E[i] + gap - inf * excuse
 
     def _start(self, incumbent: Schedule) -> dict[str, float]:
-        """The incumbent; CBC completes the binary variables of first starts by itself."""
+        """The incumbent as values of the variables; CBC itself completes those of first starts."""
         ends = (starts_of(self.instance, incumbent) + self.instance.takes) * self.scale
         place = {i: n for n, i in enumerate(np.lexsort((self.T > 0, ends)).tolist())}
         orders = {binary.name: float(place[i] < place[k]) for (i, k), binary in self.O.items()}
@@ -144,8 +155,8 @@ class _Program:
         return {"cost": objective_cost(incumbent) * self.scale, **times, **orders}
 
     def proves(self, outcome: Outcome) -> float:
-        """The lower bound on the cost; 0 if CBC reports none."""
-        if outcome.infeasible or outcome.bound is None:  # because of a tolerance
+        """The lower bound on the cost that CBC's result proves; 0 if it reports none."""
+        if outcome.infeasible or outcome.bound is None:  # infeasible only because of a tolerance
             return 0.0
         slip = len(self.T) * (_INTEGER * self.horizon + _PRIMAL) + _PRINTED
         proven = (outcome.bound - slip) / self.scale
@@ -153,7 +164,7 @@ class _Program:
         return ticks.least(proven) / ticks.per_unit if ticks.exact else proven
 
     def schedule(self, outcome: Outcome) -> Schedule | None:
-        """The schedule of CBC's solution."""
+        """The schedule of CBC's solution; None if neither naming of microbatches is valid."""
         value, packed = outcome.values, self.instance.packed
         start = (np.array([value[end.name] for end in self.E]) - self.T) / self.scale
         before = np.zeros(len(self.T))
@@ -172,7 +183,10 @@ def _waits(program: _Program) -> None:
 
 
 def _one_op_at_a_time(program: _Program) -> None:
-    """Also add that the orders of ops of zero duration form no cycle."""
+    """Add that no two ops of a rank overlap (big-M constraints on binary variables).
+
+    Also that the orders of ops of zero duration form no cycle.
+    """
     takes = program.T
     for ops, known in program.ranks:
         for n, m in np.argwhere(np.triu(undecided(known))).tolist():
@@ -202,7 +216,7 @@ def _packing(program: _Program) -> None:
     lp, end, takes = program.lp, program.E, program.T
     period = program.problem.objective is Objective.PERIOD
     for ops, _ in program.ranks:
-        for i in ops:  # of a rank, the first op is the F of microbatch 0 on its lowest stage
+        for i in ops:  # the first op of a rank is the F of microbatch 0 on the rank's lowest stage
             begins = end[ops[0]] - takes[ops[0]]
             others = [k for k in ops if k != i]
             earlier = pulp.lpSum(takes[k] * program.before(k, i) for k in others)

@@ -1,27 +1,28 @@
-"""Orders to choose from: ops on ranks, what is known about their order, and their memory.
+"""Instances for exact solvers: ops whose order on ranks is to be chosen, and their constraints.
 
-An :class:`Instance` is what all exact solvers are given: :mod:`.model` is the CP-SAT model of it,
-:mod:`.ilp` the integer program. Relaxations are instances, too. :func:`all_orders` has all orders
-of a problem, of some of its ranks, or of some of its microbatches; :mod:`.schedule_window` the
-orders of the ops in a part of a schedule.
+An :class:`Instance` is the input of all exact solvers: :mod:`.model` builds a CP-SAT model of it,
+:mod:`.ilp` an integer program. Relaxations are instances, too. :func:`all_orders` has all orders of
+a problem, of some of its ranks, or of some of its microbatches; :mod:`.schedule_window` the orders
+of the ops in a part of a schedule.
 
-**Streams and positions.** A *stream* is a set of like microbatches that run every stage on the same
-rank: all of them, those of one direction, or a single one if microbatches are unlike. A *class* is
-the ops of one kind, stage and stream. Take any valid schedule and rename the k-th op of each class
-as that of the k-th microbatch of the stream, keeping all times. Every dependency still holds: when
-the k-th F of stage s starts, k + 1 microbatches have passed F(s-1, .), so the k-th of those to end
-has ended at least a delay ago. The same holds for B after the B of the next stage, B after F, and W
-after B. Durations, delays and sizes depend only on the class. So each class runs in the order of
-the microbatches, and nothing is lost.
+**Streams and positions.** A *stream* is a set of equal microbatches that run every stage on the
+same rank: all of them, those of one direction, or a single one if microbatches are unlike. A
+*class* is the ops of one kind, stage and stream. Take any valid schedule and rename the k-th op of
+each class as that of the k-th microbatch of the stream, keeping all times. Every dependency still
+holds: when the k-th F of stage s starts, k + 1 microbatches have passed F(s-1, .), so the k-th of
+these F(s-1, .) to end has ended at least a delay ago. The same holds for B after the B of the next
+stage, B after F, and W after B. Durations, delays and sizes depend only on the class. So it
+suffices to consider schedules in which each class runs in the order of the microbatches.
 
 **Orders that memory decides.** On its rank a microbatch runs the F's of its stages upwards, then
 the B's downwards. This is its *route*, along which the memory that it holds is known. Suppose that
 a(i) runs before b(j) although i > j and a comes before b on the route. Then all microbatches j...i
-have started a, and none has ended b. So (i - j) times the least that a microbatch holds between the
-two, plus what i holds during a, fits into memory. For larger i - j, b(j) comes first.
+have started a, and none has ended b. So (i - j) times the minimum that a microbatch holds between
+the two, plus what i holds during a, fits into memory. If i - j is too large for that, b(j) comes
+first.
 
-**Some ranks.** In a schedule, the ops of some ranks satisfy all constraints of their own; between
-two of them a microbatch takes at least the time of its route over the other ranks.
+**Some ranks.** In a schedule, the ops of some ranks satisfy all constraints of these ranks; between
+two of these ops a microbatch takes at least the time of its route over the other ranks.
 
 **Some microbatches.** Removing microbatches from a schedule leaves a valid schedule of the others,
 which costs no more: ranks begin no earlier and end no later.
@@ -54,33 +55,36 @@ from ..core.tolerances import ROUNDING, counts_within
 F, B, W, R = OpKind.F, OpKind.B, OpKind.W, OpKind.R
 BoolArray = npt.NDArray[np.bool_]
 Wait = tuple[int, int, float]
-"""Two ops i, k and a time: k starts at least that time after the start of i."""
+"""The constraint (i, k, time): op k starts at least this time after the start of op i."""
 
 
 class OpClass(NamedTuple):
-    """The ops of one kind and stage, in one stream."""
+    """The ops of one kind and stage, in one stream; an instance keeps their order."""
 
     kind: OpKind
     stage: int
 
 
 Learned = tuple[OpClass, OpClass, int, float]
-"""Classes a, b, m, and a time: b(j + m) starts at least that time after a(j), for all j."""
+"""The precedence (a, b, m, time): b(j + m) starts at least this time after a(j), for all j."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Instance:
-    """N ops of which each rank is to choose the order, numbered such that waits go upwards.
+    """N ops of which each rank is to choose the order, numbered such that in each wait i < k.
 
-    ``packed``, ``rank``, ``takes``: the ops, their ranks and durations. ``waits``: known orders,
-    also among ops of one rank. ``classes``: ops that keep their order. ``memory``: constraints of a
-    rank: the change by each of its ops, and the limit of their sum at the start of each F and R.
-    ``ready``, ``due``: earliest starts and latest ends. ``entries``: one of these starts at 0.
+    ``packed``, ``rank``, ``takes``: the ops, their ranks and durations, (N,). ``waits``:
+    dependencies and known orders, also of ops of one rank. ``classes``: lists of ops that run in
+    this order. ``memory``: for each rank, constraints (change, limit) on the change of memory by
+    each of its n ops, (n,): at the start of each F and R, the changes by this op and all ops before
+    it sum to at most the limit. ``ready``, ``due``: earliest starts and latest ends, (N,).
+    ``times``: durations and delays that determine the ticks. ``ranks``: P. ``entries``: at least
+    one of these ops starts at 0.
 
     ``objective``: what the cost is; None if only ``due`` limits the ends. ``until``: the last kind
     of op that the span of a rank includes. ``optional``: R's that may be left out, each with its F
-    and the memory that it releases. ``around``: what each rank runs before and after these ops, if
-    that is fixed.
+    and the memory that it releases. ``around``: the packed ops that each rank runs before and after
+    these, if they are fixed.
     """
 
     packed: IntArray
@@ -105,11 +109,11 @@ class Instance:
 
     @cached_property
     def number(self) -> dict[int, int]:
-        """The number of each packed op."""
+        """The number of each packed op in the instance."""
         return {packed: i for i, packed in enumerate(self.packed.tolist())}
 
     def at(self, kind: OpKind, stage: int, microbatch: int) -> int:
-        """The number of an op of the instance."""
+        """The number, in the instance, of the op with this kind, stage and microbatch."""
         return self.number[Op(kind, stage, microbatch).packed]
 
     @property
@@ -119,19 +123,23 @@ class Instance:
 
     @cached_property
     def rank_ops(self) -> list[IntArray]:
-        """The ops of each rank."""
+        """The numbers of each rank's ops, ascending."""
         return [np.flatnonzero(self.rank == rank) for rank in range(self.ranks)]
 
     @cached_property
     def weight_of(self) -> dict[int, int]:
-        """The W of each B of which both are in the instance."""
+        """The number of the W of each B, by the number of the B, if both are in the instance."""
         at = self.number
         weights = (self.packed - int(B) + int(W)).tolist()
         backwards = np.flatnonzero(self.kind == B).tolist()
         return {i: at[weights[i]] for i in backwards if weights[i] in at}
 
     def known(self, rank: int) -> BoolArray:
-        """Whether an op of the rank always runs before another one, (n, n), by row and column."""
+        """Which ops of the rank are known to run before which others, a matrix (n, n).
+
+        Entry [i, k] is true if the i-th op always runs before the k-th one, as :attr:`rank_ops`
+        counts.
+        """
         ops = self.rank_ops[rank]
         found = np.unpackbits(self._later[ops], axis=1, count=len(self.packed))[:, ops] > 0
         np.fill_diagonal(found, val=False)
@@ -139,7 +147,7 @@ class Instance:
 
     @cached_property
     def _later(self) -> npt.NDArray[np.uint8]:
-        """Each op and all ops that waits put after it, as rows of bits."""
+        """For each op, the ops that must follow it by waits, and itself: rows of N packed bits."""
         number = len(self.packed)
         at = np.arange(number)
         rows = np.zeros((number, (number + 7) // 8), dtype=np.uint8)
@@ -150,7 +158,10 @@ class Instance:
 
     @cached_property
     def literals(self) -> int:
-        """The number of open pairs that the CP-SAT model decides: F's and B's, W's with F's."""
+        """The number of undecided pairs of ops for which the CP-SAT model has a literal.
+
+        These are pairs of F's and B's, and of a W and an F.
+        """
         found = 0
         for rank, ops in enumerate(self.rank_ops):
             kind, pairs = self.kind[ops], undecided(self.known(rank))
@@ -160,7 +171,7 @@ class Instance:
 
 
 def undecided(known: BoolArray) -> BoolArray:
-    """The pairs whose order is not known, as a symmetric matrix like ``known``."""
+    """The pairs whose order is not known, as a symmetric matrix of the shape of ``known``."""
     found = ~(known | known.T)
     np.fill_diagonal(found, val=False)
     return found
@@ -173,10 +184,11 @@ def all_orders(
     streams: Sequence[Sequence[int]] | None = None,
     learned: Sequence[Learned] = (),
 ) -> Instance:
-    """All orders of the ops of ``problem``, which passes activations, or mixes two directions.
+    """The instance with all orders of the ops of ``problem``, an input of exact solvers.
 
-    ``ranks``: only of these, by default of all. ``streams``: of these microbatches, by default of
-    all. ``learned``: precedences known to hold, if there is one stream.
+    The problem passes activations, or mixes two directions. ``ranks``: only their ops, by default
+    those of all ranks. ``streams``: lists of the microbatches that are included, by default all of
+    them. ``learned``: known precedences, only for a single stream.
     """
     builder = _Builder(
         unfused(problem),
@@ -187,7 +199,10 @@ def all_orders(
 
 
 def all_positions(problem: Problem) -> Instance:
-    """All orders of a problem. Raises InputError if it does not only pass activations."""
+    """The instance with all orders of the ops of ``problem``, for the exact solvers.
+
+    Raises InputError if the problem does not only pass activations.
+    """
     if problem.placement.passing is not Passing.ACTIVATIONS:
         raise InputError(
             "exact solvers place stages on ranks: passing is "
@@ -197,7 +212,7 @@ def all_positions(problem: Problem) -> Instance:
 
 
 class _Builder:
-    """Builds the instance of :func:`all_orders`."""
+    """Builds the instance of :func:`all_orders`, which has the same arguments."""
 
     def __init__(self, problem: Problem, ranks: set[int], streams: Sequence[Sequence[int]]) -> None:
         self._problem, self._ranks, self._streams = problem, ranks, streams
@@ -254,7 +269,10 @@ class _Builder:
         )
 
     def _routes(self) -> Iterator[Wait]:
-        """Yield the waits of each microbatch, over the ranks that are left out."""
+        """Yield the waits of each microbatch between its successive ops.
+
+        The time on ranks that are left out counts as delay.
+        """
         costs, at, (f, b, _) = self._costs, self._at, self._times
         down = np.cumsum(f[:-1] + costs.into_f[1:], axis=0)
         back = np.cumsum((b[1:] + costs.into_b[:-1])[::-1], axis=0)[::-1]
@@ -271,7 +289,7 @@ class _Builder:
                 yield at[B, s, j], at[W, s, j], float(b[s, j])
 
     def _decided(self) -> Iterator[Wait]:
-        """Yield the orders that memory decides."""
+        """Yield waits for the orders that memory decides (:func:`decided`)."""
         for stream, a, b, ahead in decided(self._problem, self._streams):
             own = self._streams[stream]
             takes = float(self._times[b.kind, b.stage, own[0]])
@@ -280,9 +298,11 @@ class _Builder:
                     yield self._at[b.kind, b.stage, i], self._at[a.kind, a.stage, k], takes
 
     def _memory(self, rank: int, ops: IntArray) -> list[tuple[FloatArray, float]]:
-        """Constraints on all memory and, as its sizes are often multiples, on that between F and B.
+        """The memory constraints of a rank: one on all memory, and one on M_B between F and B.
 
-        Empty if everything fits.
+        The second follows from the first, but its sizes are often multiples of one size, which
+        helps the solvers. Each has the change by each of the rank's ``ops``, and the limit. An
+        empty list if everything fits.
         """
         kind, stage, microbatch = fields_of(ops)
         m_b, m_w = self._m_b[stage, microbatch], self._m_w[stage, microbatch]
@@ -296,10 +316,11 @@ class _Builder:
 def decided(
     problem: Problem, streams: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, OpClass, OpClass, int]]:
-    """Yield a stream, two classes a, b, and the largest i - j for which a(i) may be before b(j).
+    """Yield (stream, a, b, n): because of memory a(i) may run before b(j) only if i - j <= n.
 
-    The classes are of one rank, a is earlier on the route, and W's are only paired with F's. All
-    W's run as soon as possible, except that of b itself.
+    a(i) is the op of class a of the stream's i-th microbatch. ``stream``: the index in ``streams``.
+    The classes a and b are of one rank, and each microbatch runs a before b; if b is a class of
+    W's, a is one of F's. The memory of waiting W's does not count, except that of b's own W's.
     """
     costs = Costs.of(problem)
     shape = costs.owner.shape
@@ -309,7 +330,7 @@ def decided(
         limit = float(costs.limit[rank]) * (1 + ROUNDING)
         route = [*(OpClass(F, s) for s in own), *(OpClass(B, s) for s in reversed(own))]
         steps = np.array([m_b[s, j] if kind is F else -m_b[s, j] for kind, s in route])
-        after = np.cumsum(steps)  # what a microbatch holds after each op of its route
+        after = np.cumsum(steps)  # memory that a microbatch holds after each op of its route
         for at, a in enumerate(route):
             room = limit - float(after[at] - min(0.0, steps[at]))
             pairs = [(b, float(after[at:to].min())) for to, b in enumerate(route[at + 1 :], at + 1)]

@@ -1,4 +1,4 @@
-"""Amounts as integers: exact if they are decimals, else rounded down."""
+"""Amounts (times, sizes) as integers: exact if they are decimals, otherwise rounded down."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _SUMS = 1e-12  # relative error of a cost that floats were summed to
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """A unit for integers: ``per_unit`` ticks are one unit.
+    """A unit for integer amounts, the tick: ``per_unit`` ticks are one unit of the amounts.
 
-    ``exact``: all amounts for which it was made are whole ticks.
+    ``exact``: whether all amounts for which it was made are whole numbers of ticks.
     """
 
     per_unit: float
@@ -26,7 +26,8 @@ class Ticks:
         """The ticks for ``amounts``, whose sums are at most ``largest``.
 
         They are exact, with the largest common tick, if all amounts are decimals with up to six
-        digits and ``largest`` is then below 2^(bits + 8). Otherwise ``largest`` is 2^bits ticks.
+        digits after the point, and ``largest`` in units of the last digit is below 2^(bits + 8).
+        Otherwise ``largest`` is 2^bits ticks.
         """
         values = [value for value in amounts if value > 0]
         for denominator in _DENOMINATORS:
@@ -36,17 +37,17 @@ class Ticks:
         return cls(2**bits / largest, False)
 
     def down(self, amount: float) -> int:
-        """``amount`` in ticks, rounded down; rounded to the nearest if ticks are exact."""
+        """``amount`` in ticks, rounded down; if ticks are exact, rounded to the nearest."""
         ticks = amount * self.per_unit
         return round(ticks) if self.exact else math.floor(ticks)
 
     def least(self, cost: float) -> int:
-        """The least cost in ticks of schedules whose true cost is ``cost`` or more."""
+        """The minimum cost, in ticks, of a schedule whose true cost is ``cost`` or more."""
         ticks = cost * self.per_unit * (1 - _SUMS)
         return math.ceil(ticks - 1e-6) if self.exact else math.floor(ticks)
 
     def most(self, cost: float) -> int:
-        """The greatest cost in ticks of schedules whose true cost is ``cost`` or less.
+        """The maximum cost, in ticks, of a schedule whose true cost is ``cost`` or less.
 
         Rounding all starts down lengthens a span by less than one tick.
         """

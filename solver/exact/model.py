@@ -1,27 +1,28 @@
-"""The CP-SAT model of an instance: the starts of all ops, and literals for open pairs of ops.
+"""The CP-SAT model of an instance: the starts of all ops, and literals for undecided pairs of ops.
 
-**Literals.** For F's, B's and R's, whether an op runs before another one of its rank, unless that
-is known or follows from earliest and latest times. A literal of a W and an F or R (which take
-memory) says that the W has run before if it is true, and nothing if it is false. W's have no other
+**Literals.** Of two F's, B's or R's of one rank: whether the first runs before the second, unless
+that is known or follows from earliest and latest times. Of a W and an F or R (which take memory):
+the W has run before if the literal is true; nothing is known if it is false. W's have no other
 literals. If a runs before b, then a runs before the next op of b's class, and the op before a in
 its class runs before b.
 
-**Times.** Waits hold, and no two ops of a rank overlap. An op starts no earlier than the rank's
-first op plus the time of all ops before it. From its start on there is time, before the rank must
-end, for all ops that do not run before it, W's with their B's. A rank must end within the cost,
-counted from its first op (period) or from 0 (makespan), or by what latest ends leave.
+**Times.** Waits hold, and no two ops of a rank overlap. An op starts no earlier than the start of
+the rank's first op plus the time of all ops before it. From the op's start on there is time, before
+the rank must end, for all ops that do not run before it, where W's count with their B's. A rank
+must end within the cost, counted from its first op (period) or from 0 (makespan), or without an
+objective as the latest ends say.
 
-**Memory.** At each F and R, what the ops before it have left held, by literals, and its own memory
-are within the limit. Memory grows only there.
+**Memory.** At each F and R, the memory that the ops before it have left held, by literals, plus its
+own is within the limit. Memory grows only at F's and R's.
 
 **R's that may be left out** take time and memory only if they run.
 
 **Ticks.** Times are whole ticks, rounded down unless they are decimals. The starts of a schedule,
 rounded down too, satisfy all of the above, because floor(x + y) >= floor(x) + floor(y); a period
 grows by less than one tick. So if the model has no solution of cost T plus one tick
-(:meth:`Ticks.most`), no schedule costs T or less. Changes of memory are rounded down, too. In the
-period, the rank of stage 0 starts at 0, and its last B comes after every rank's first op: all ops
-end by twice the cost.
+(:meth:`Ticks.most`), no schedule costs T or less. Changes of memory are rounded down, too. If the
+objective is the period, the rank of stage 0 starts at 0, and its last B comes after every rank's
+first op: all ops end by twice the cost.
 
 A schedule starts each op as soon as its order allows, whereas a solution may start a rank's first
 op later. So the orders of solutions are timed by the simulator.
@@ -45,7 +46,8 @@ from .instance import B, BoolArray, F, Instance, R, W, undecided
 from .integer_time import Ticks
 
 Time = cp_model.LinearExpr | int
-BITS, MEMORY_BITS = 28, 40  # of amounts that are not decimals
+BITS, MEMORY_BITS = 28, 40  # bits of times, and of sizes, that are not decimals
+# seconds of work per second of CP-SAT's deterministic time: UNIT plus literals / LITERALS_A_SECOND
 UNIT, LITERALS_A_SECOND = 5.0, 2000
 PARAMETERS = {
     "linearization_level": 0,
@@ -76,10 +78,10 @@ class LiteralSum:
 
 
 class OrderModel:
-    """The model of ``instance``, for schedules of cost ``low`` to ``high``.
+    """The CP-SAT model of ``instance``, for schedules of cost ``low`` to ``high``.
 
-    ``minimize``: whether the cost is minimized; otherwise any solution will do. ``hint``: starts to
-    begin the search with.
+    ``minimize``: whether the cost is minimized; otherwise any solution will do. ``hint``: starts of
+    the ops to begin the search with, (N,).
     """
 
     def __init__(
@@ -112,19 +114,23 @@ class OrderModel:
         self.unit = UNIT + len(self._literals) / LITERALS_A_SECOND
 
     def proves(self, bound: float) -> float:
-        """The lower bound, in the profile's unit, that a bound on the model's cost in ticks proves.
+        """The lower bound on the cost of schedules, in the profile's unit of time.
 
-        The cost of a schedule may be a tick below that of the model.
+        ``bound``: a lower bound on the cost of the model's solutions, in ticks. The cost of a
+        schedule may be a tick below that of the model.
         """
         return (bound - (not self.ticks.exact)) / self.ticks.per_unit
 
     @property
     def above(self) -> float:
-        """The lower bound on the cost that is proven if there is no solution."""
+        """The lower bound on the cost that is proven if the model has no solution."""
         return self.proves(self.most + 1)
 
     def order(self, solution: cp_model.CpSolverSolutionCallback) -> Order:
-        """The packed ops of a solution by rank; ops of zero duration may be in an invalid order."""
+        """The packed ops of a solution by rank, sorted by start.
+
+        Ops of zero duration may be in an invalid order.
+        """
         instance, value, rows = self.instance, list(map(solution.value, self.starts)), []
         left_out = {i for i, runs in self.runs.items() if not solution.value(runs)}
         for rank, ops in enumerate(instance.rank_ops):
@@ -135,7 +141,7 @@ class OrderModel:
         return tuple(rows)
 
     def _windows(self, cost: float) -> tuple[list[int], list[int]]:
-        """The earliest and latest start of each op, by the waits."""
+        """The earliest and latest start of each op, in ticks, that waits allow within ``cost``."""
         instance, takes, optional = self.instance, self.takes, self.instance.optional
         horizon = (1 if instance.objective is Objective.MAKESPAN else 2) * self.most
         late = sum(np.array(takes)[instance.kind == W].tolist()) if instance.until is B else 0
@@ -175,7 +181,7 @@ class OrderModel:
         return self.starts[i] + self.takes[i] * self.runs.get(i, 1)
 
     def before(self, a: int, b: int) -> cp_model.LiteralT:
-        """The literal that one op runs before another, an open pair."""
+        """The literal for ``a`` before ``b``, two ops of one rank whose order is not known."""
         if a > b:
             return ~self.before(b, a)
         if (a, b) not in self._literals:
@@ -185,7 +191,7 @@ class OrderModel:
         return self._literals[a, b]
 
     def weight_before(self, w: int, b: int) -> cp_model.IntVar:
-        """A literal that can only be true if the W has run before."""
+        """A literal that can only be true if the W with number ``w`` has ended before op ``b``."""
         if (w, b) not in self._literals:
             literal = self._literals[w, b] = self.cp.new_bool_var("")
             self.cp.add(self.starts[b] >= self._end(w)).only_enforce_if(literal)
@@ -200,7 +206,7 @@ class OrderModel:
                     self.cp.add_implication(*((literal, other) if follows else (other, literal)))
 
     def _literal(self, a: int | None, b: int | None) -> cp_model.LiteralT | None:
-        """The literal that ``a`` runs before ``b``, if there is one."""
+        """The literal for ``a`` before ``b``; None if the model has none for these two ops."""
         if a is None or b is None:
             return None
         if (a, b) in self._literals:
@@ -210,7 +216,7 @@ class OrderModel:
 
 
 class _RankModel:
-    """Adds the constraints of a rank with n ops to a model."""
+    """Adds the constraints of a rank with the n ``ops`` to a model."""
 
     def __init__(self, model: OrderModel, rank: int, ops: list[int]) -> None:
         self._model, self._cp, self._ops, instance = model, model.cp, ops, model.instance
@@ -241,7 +247,12 @@ class _RankModel:
                 self._constrain_op(n, span, after, pairs[:, n])
 
     def _constrain_op(self, n: int, span: IntArray, after: IntArray, pairs: BoolArray) -> None:
-        """Add the times before and after an F, B or R, and the memory at an F or R."""
+        """Add the constraints on times before and after an F, B or R, and on memory at an F or R.
+
+        ``n``: the op's index on the rank. ``span``: the time of each op of the rank that runs
+        before this one, and ``after``: of each that does not, in ticks, (n,). ``pairs``: a mask of
+        the ops whose order with this one is not known.
+        """
         model, start, before = self._model, self._model.starts[self._ops[n]], self._known[:, n]
         done, left = LiteralSum(int(span[before].sum())), LiteralSum(int(after[~before].sum()))
         rows = self._memory if self._taker[n] else ()
@@ -263,7 +274,11 @@ class _RankModel:
             self._cp.add(total.total <= row.room)
 
     def _relieve(self, held: LiteralSum, taker: int, unit: Ticks) -> None:
-        """Subtract what is not held at an op by microbatches whose optional R comes later."""
+        """Subtract from ``held`` what microbatches with an optional R have released at an op.
+
+        These are the microbatches whose F runs before the op ``taker`` or is this op, and whose R
+        runs later. ``unit``: the ticks of memory sizes.
+        """
         model = self._model
         for i, (f, amount) in model.instance.optional.items():
             again, first, less = self._at.get(i), self._at.get(f), -unit.down(amount)
@@ -289,7 +304,7 @@ class _RankModel:
         return self._cp.new_fixed_size_interval_var(model.starts[i], model.takes[i], "")
 
     def _first(self, low: IntArray) -> Time:
-        """No later than the start of the rank's first op."""
+        """A time no later than the start of the rank's first op: a variable or a constant."""
         firsts = np.flatnonzero(~self._known.any(axis=0)).tolist()
         if len(firsts) == 1:
             return self._model.starts[self._ops[firsts[0]]]
@@ -301,14 +316,14 @@ class _RankModel:
         return begins
 
     def _last(self, latest: int) -> Time:
-        """When the rank must end."""
+        """The time by which the rank must end, an expression; ``latest`` without an objective."""
         objective = self._model.instance.objective
         if objective is None:
             return latest
         return self._model.cost + (self._begins if objective is Objective.PERIOD else 0)
 
     def _weights_after(self) -> IntArray:
-        """The time of the W of each B, if it counts."""
+        """For each op, (n,): if it is a B, the time of its W if that counts; otherwise 0."""
         found, weight_of = np.zeros(len(self._ops), dtype=np.int64), self._model.instance.weight_of
         for n, i in enumerate(self._ops):
             w = self._at.get(weight_of.get(i, -1))
@@ -324,7 +339,11 @@ class _RankModel:
 
 
 class _Memory(NamedTuple):
-    """A memory constraint of a rank in whole units: the change by each op, and the limit."""
+    """A memory constraint of a rank in whole units.
+
+    ``change``: what each op adds to memory, (n,). ``room``: the limit. ``unit``: the ticks of
+    sizes.
+    """
 
     change: IntArray
     room: int

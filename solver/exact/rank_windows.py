@@ -1,19 +1,19 @@
 """A lower bound from all orders of the ops of one rank, or of a few, by CP-SAT.
 
-The other ranks are replaced by the least times that a microbatch needs there (:mod:`.instance`).
-Let l be the lowest stage of the rank, and E(m) the least time from the start of F(l) of a
+The other ranks are replaced by the minimum times that a microbatch needs there (:mod:`.instance`).
+Let l be the lowest stage of the rank, and E(m) the minimum time from the start of F(l) of a
 microbatch to the end of B(l) of the m-th one after it.
 
-**Windows.** Microbatches are numbered by position (:mod:`.instance`). In any schedule, the ops of
-microbatches j, ..., j+m alone satisfy all dependencies, the order of each class, no-overlap and
-memory; W's that are not needed in time may come later. So a bound E(m) > t, proven for m + 1
-microbatches alone, holds for every window of m + 1 successive microbatches in a larger schedule,
-where it becomes a constraint on F(l, j) and B(l, j+m). Without it the solver would have to find the
-same refutation for each j.
+**Windows.** A *window* of length m is m + 1 successive microbatches, which are numbered by position
+(:mod:`.instance`). In any schedule, the ops of microbatches j, ..., j+m, without the others,
+satisfy all dependencies, the order of each class, no-overlap and memory; W's that are not needed in
+time may come later. So a bound E(m) > t, proven for m + 1 microbatches without others, holds for
+every window of length m in a larger schedule, where it becomes a constraint on F(l, j) and B(l,
+j+m). Without it the solver would have to find the same refutation for each j.
 
 **Several ranks.** The model may also have the ops of other ranks whose lowest stage is above l:
-their first op is an F of it, and after their last B there is the time of the way back to l. What is
-proven for windows of one rank becomes a constraint there, too.
+their first op is an F of that stage, and after their last B there is the time of the way back to l.
+What is proven for windows of one rank becomes a constraint there, too.
 
 **Cost.** E(M - 1) bounds the time from the rank's first op to the end of its last B. The bound on
 the cost follows by :meth:`..bounds.several_stages.general_placement.GeneralPlacement.way_back`.
@@ -43,29 +43,34 @@ from .model import PARAMETERS, OrderModel
 WORDS = "all orders of one rank's ops are searched, the other ranks count as ways"
 WORDS_OF_MORE = "all orders of several ranks' ops are searched, any other ranks count as ways"
 MOST_HELD = 3.5  # only for ranks whose memory holds at most this many whole microbatches
-TURNS = 3.0  # longest window but the last, in multiples of the microbatches that memory holds
-OPS = 600  # most F's and B's in a model, whose construction takes quadratic time
-CLOSE = 0.006  # relative distance of refuted and open targets at which the questions end
-# questions, and core seconds of each, about one window; about all microbatches
+TURNS = 3.0  # longest window of one rank before all, in microbatches that memory holds
+OPS = 600  # maximum number of F's and B's in a model, which takes quadratic time to build
+CLOSE = 0.006  # relative distance of refuted and other targets at which a climb ends
+# (number of targets, core seconds of each): for one window; for the one of all microbatches
 LIMITS, ALL_LIMITS = (6, 0.2), (8, 2.0)
 SHARE = 0.5  # share of the time left for windows of one rank, without all microbatches
-# for several ranks: most literals, and most ops of the problem
+# for several ranks: maximum number of literals, and of ops of the problem
 WIDE_LITERALS, WIDE_OPS = 4_000, 3_000
-WIDE_HELD = 0.61  # several ranks only if some memory holds at most this share of P microbatches
+WIDE_HELD = 0.61  # several ranks only if one holds at most this times P microbatches
 WIDE_SHARE = 0.5  # share of the time left for windows of several ranks
-FOLLOW_LIMITS = 6, 2.0  # for one window of several ranks
-SPARSE = 8  # up to this length all windows are asked about
+FOLLOW_LIMITS = 6, 2.0  # like LIMITS, for one window of several ranks
+SPARSE = 8  # up to this length all windows are tried
 SLOWER = 1.3  # estimated factor from the time of one length to that of the next
-STRIDE, PARTS = 3, 12  # E is extrapolated over this many windows; precision, as a part of the step
-UNANSWERED = 2  # undecided questions after which a window is given up
+STRIDE, PARTS = 3, 12  # E is extrapolated from this many lengths; precision: step / PARTS
+UNANSWERED = 2  # undecided targets after which a window is given up
 
 
 class RankWindows:
-    """Bounds on windows of the rank ``host``, together with the ranks ``beside``.
+    """Lower bounds on the time of windows of the rank ``host``, from all orders of its ops.
 
-    ``least``: lower bounds on E(m), for each m that has been asked about. ``spent``: work of the
-    questions, in simulated ops. ``taught``: windows of one rank, whose bounds are constraints.
-    ``answered``: whether the last window was decided closely enough that longer ones pay.
+    A window of length m is m + 1 successive microbatches. E(m) is the minimum time from the start
+    of the first one's F to the end of the last one's B on the rank's lowest stage. ``beside``:
+    further ranks whose ops are in the models. ``taught``: windows of single ranks, whose bounds
+    become constraints.
+
+    ``least``: the lower bound on E(m) for each m for which CP-SAT proved one. ``all``: the largest
+    m, for all microbatches. ``spent``: work of CP-SAT so far, in simulated ops. ``answered``:
+    whether the last length was decided closely enough that longer windows are worth a try.
     """
 
     def __init__(
@@ -84,24 +89,24 @@ class RankWindows:
         self.all, self.answered, self.spent = host.count - 1, True, 0.0
 
     def known(self, m: int) -> float:
-        """The lower bound on E(m) that windows of at most ``m`` prove."""
+        """The lower bound on the time of windows of length ``m``, from those up to this length."""
         return max(least for k, least in self.least.items() if k <= m)
 
     def learned(self) -> Iterator[Learned]:
-        """Yield what windows prove about any schedule, as precedences."""
+        """Yield the bounds on the times of windows as precedences in any schedule."""
         for m, least in self.least.items():
             yield self._enters, self._leaves, m, least - self._last
 
     @property
     def bound(self) -> Bound:
-        """The lower bound on the cost that the longest window proves."""
+        """The lower bound on the cost that follows from the longest window with a bound."""
         m, alone = max(self.least), len(self._ranks) == 1
         why = f"of {counted(m + 1, 'microbatch')} no order of {'its' if alone else 'these ranks'}"
         words = WORDS if alone else WORDS_OF_MORE
         return self._placed.way_back("rank-orders", words, self.host, self.least[m], why)
 
     def _window(self, m: int, most: float) -> Instance:
-        """The orders of m + 1 microbatches that take at most ``most``."""
+        """The instance of a window of length ``m`` that takes at most the time ``most``."""
         learned = [way for each in (self, *self._taught) for way in each.learned() if way[2] <= m]
         problem = replace(self._best.problem, microbatches=m + 1)
         whole = all_orders(problem, ranks=self._ranks, learned=learned)
@@ -110,10 +115,10 @@ class RankWindows:
         return replace(whole, due=due, objective=None, until=B)
 
     def _ask(self, m: int, most: float, seconds: float) -> float | None:
-        """Ask whether a window of ``m`` can take ``most``, in at most ``seconds`` of a core.
+        """Let CP-SAT decide whether a window of length ``m`` can take ``most`` or less.
 
-        Returns the time of a solution; infinite if there is none, which raises the bound; None if
-        it was not decided.
+        ``seconds``: the time limit, in seconds of one core. Returns the time of a solution; inf if
+        there is none, which raises the bound; None if it was not decided.
         """
         window, best = self._window(m, most), self._best
         model, budget = OrderModel(window, 0.0, most), best.budget()
@@ -132,18 +137,27 @@ class RankWindows:
         return found[-1] / model.ticks.per_unit if found else None
 
     def grow(self, m: int) -> Pieces:
-        """Ask about windows of ``m``; the first step is the F's and B's of one more microbatch."""
+        """Raise the bound for windows of length ``m``, from that of shorter windows.
+
+        The first step is the time of the F's and B's of one microbatch.
+        """
         step = float((self.host.f + self.host.b).sum())
         yield from self._climb(m, self.known(m), (step, 2 * step), LIMITS)
 
     def finish(self) -> Pieces:
-        """Ask about all microbatches, from halfway between bound and best cost."""
+        """Raise the bound for the window of all microbatches.
+
+        The first target is halfway between the known bound and the best cost.
+        """
         low = max(self.known(self.all), self._time_of(self._best.bound.value))
         step = (self._time_of(self._best.cost) - low) / 2
         yield from self._climb(self.all, low, (step, 2 * step), ALL_LIMITS)
 
     def follow(self, m: int) -> Pieces:
-        """Ask about windows of ``m`` near what shorter ones suggest."""
+        """Raise the bound for windows of length ``m``, from that of shorter windows.
+
+        The first target extrapolates the bounds of shorter windows.
+        """
         last = max(self.least)
         since = max((k for k in self.least if k <= last - STRIDE), default=0)
         grown = (self.least[last] - self.least[since]) / max(1, last - since)
@@ -152,7 +166,7 @@ class RankWindows:
         yield from self._climb(m, self.known(m), steps, FOLLOW_LIMITS, close)
 
     def _time_of(self, cost: float) -> float:
-        """The time from the first op to the last B in a schedule of this cost."""
+        """The maximum time from the rank's first op to the end of its last B, for this cost."""
         return max(0.0, cost - self._placed.way_back("", "", self.host, 0.0, "").value)
 
     def _climb(
@@ -163,11 +177,13 @@ class RankWindows:
         limits: tuple[int, float],
         close: float | None = None,
     ) -> Pieces:
-        """Ask about rising targets for windows of ``m``, until they are ``close``.
+        """Raise the bound for windows of length ``m`` by refuting rising targets for their time.
 
-        The first target is a step above ``low``, the second the other step above the first. The
-        step doubles after each later target that is refuted. After one that is not, targets are
-        halfway to it. ``limits``: the number of questions, and the core seconds of each.
+        ``low``: the known bound. ``steps``: the first target is the first step above ``low``, the
+        second target the second step above the first. The step doubles after each later target that
+        is refuted. After a target that is not refuted, the next ones are halfway to it. ``limits``:
+        the maximum number of targets, and the core seconds of each. It ends when bound and target
+        are ``close``, by default CLOSE times the longest time.
         """
         if 2 * len(self.host.stages) * (m + 1) > OPS:
             return
@@ -189,14 +205,15 @@ class RankWindows:
 
 
 def bound_by_windows(best: Incumbent) -> Generator[None, None, Sequence[Learned]]:
-    """Raise the bound by windows; returns what they prove as precedences.
+    """Raise the lower bound by windows; returns what they prove as a list of precedences.
 
-    First windows of single ranks, of rising lengths; half of the ranks are dropped each time the
-    length doubles. Then windows of several ranks at once. The most promising rank is also asked
-    about all microbatches: at once if its lowest stage is the highest of all ranks (where a
+    A window is a number of successive microbatches on some ranks (:class:`RankWindows`). First come
+    windows of single ranks, of rising lengths; half of the ranks are dropped each time the length
+    doubles. Then come windows of several ranks at once. For the rank with the highest bound, all
+    microbatches are tried as well: at once if its lowest stage is the highest of all ranks (where a
     placement folds), otherwise only if the windows of several ranks do not reach that length.
 
-    Only ranks that hold few microbatches are asked about. Microbatches must be equal, and stages on
+    Only ranks that hold few microbatches are considered. Microbatches must be equal, and stages on
     one rank each, neither recomputed nor offloaded.
     """
     placed = GeneralPlacement.of(unfused(best.problem))
@@ -222,7 +239,10 @@ def bound_by_windows(best: Incumbent) -> Generator[None, None, Sequence[Learned]
 def _grow(
     best: Incumbent, asked: Sequence[RankWindows]
 ) -> Generator[None, None, RankWindows | None]:
-    """Ask about windows of single ranks; returns the most promising rank."""
+    """Raise the bounds for windows of the ranks ``asked``, for rising lengths.
+
+    Returns the rank with the highest bound on the cost, or None if there are no ranks.
+    """
     if not asked:
         return None
     ranks, end = list(asked), best.budget(SHARE).time
@@ -239,10 +259,12 @@ def _grow(
 def several_ranks(
     best: Incumbent, placed: GeneralPlacement, taught: Sequence[RankWindows] = ()
 ) -> RankWindows | None:
-    """Windows of all ranks, or of two: that of the first stage, and a last one.
+    """The windows (:class:`RankWindows`) of all ranks at once, or as a second choice of two ranks.
 
-    The second is the rank whose lowest stage is highest. None if these have too many orders, or if
-    memory holds too much: then it binds only in long windows.
+    The two are the rank with the lowest stage of all, and the one whose lowest stage is highest.
+    They are taken if all ranks have too many orders. Returns None if the two have too many, too, or
+    if every rank holds so many microbatches that memory binds only in long windows. ``taught``: as
+    for :class:`RankWindows`.
     """
     most = WIDE_HELD * best.problem.ranks
     little = [host.limit <= most * float(host.m_b.sum()) for host in placed.hosts]
@@ -258,9 +280,9 @@ def several_ranks(
 
 
 def _follow(best: Incumbent, wide: RankWindows) -> Pieces:
-    """Ask about ever longer windows of several ranks.
+    """Raise the bounds for windows of several ranks, for rising lengths.
 
-    It stops if they are not expected to reach all microbatches in time, or too much was not
+    It stops if it is not expected to reach all microbatches in time, or if too much was not
     decided.
     """
     lengths = list(_lengths(wide.all))
@@ -275,7 +297,7 @@ def _follow(best: Incumbent, wide: RankWindows) -> Pieces:
 
 
 def _lengths(longest: int) -> Iterator[int]:
-    """The lengths of windows to ask about: all at first, then ever fewer, and the longest."""
+    """Yield the lengths m of windows to try: first all, then fewer and fewer, last ``longest``."""
     m = 1
     while m < longest:
         yield m

@@ -1,11 +1,12 @@
-"""A window of a schedule: the ops that ranks run between two moments may be reordered.
+"""A window of a schedule as an instance: the order of the ops in a time window may change.
 
-Ops before the window keep their times, and so do first ops of ranks that come later. Ops after it
-keep their order: they have latest starts with which the ranks end in time. Ops of one *class* keep
-their order: ops of one kind, stage, stream and choice of remat (F's of all choices are one class).
-A microbatch with its F and B in the window may be recomputed or stay.
+Ops before the window keep their times, and so do first ops of ranks that come after the window. Ops
+after it keep their order: they have latest starts with which the ranks end in time. A *class* is
+the ops of one kind, stage, stream and choice of remat (F's of all choices are one class); the ops
+of a class keep their order. A microbatch with its F and B in the window may be recomputed or stay.
 
-If there is no solution, nothing is proven, as the rest is fixed.
+If the instance has no solution, nothing is proven about other schedules, as all ops outside the
+window are fixed.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from ..core.tolerances import ROUNDING
 from .instance import B, F, Instance, OpClass, R, Wait
 
 _BW = OpKind.BW
-_Edge = tuple[int, float]  # a node that waits, and the delay
+_Edge = tuple[int, float]  # a node of the graph that waits, and the delay
 Decided = Sequence[tuple[int, OpClass, OpClass, int]]
 
 
 class ScheduleWindow:
-    """The ops of each rank r at positions ``first[r]`` to ``stop[r] - 1``, at least one.
+    """A part of a schedule whose order may change: some successive ops of each rank.
 
-    If the objective is the period, no rank's first op is among them.
-
-    ``graph``: of a timed schedule. ``decided``: the orders that memory decides
+    These are the ops of each rank r at positions ``first[r]`` to ``stop[r] - 1``, at least one in
+    all. If the objective is the period, no rank's first op is among them. ``graph``: the graph of a
+    schedule with its timing. ``decided``: the orders that memory decides
     (:func:`.instance.decided`), if each class is numbered by position. ``free``: whether R's may be
     added or left out.
     """
@@ -64,7 +65,10 @@ class ScheduleWindow:
         self._gather(free=free)
 
     def _gather(self, *, free: bool) -> None:
-        """Collect the window's ops by their starts; R's that may be added start as their B's do."""
+        """Collect the window's ops, numbered by their starts in the schedule.
+
+        If ``free``, also the R's that may be added, which start as their B's do.
+        """
         rows = zip(self._offsets + self._first, self._offsets + self._stop, strict=True)
         nodes = np.concatenate([np.arange(at, to) for at, to in rows])
         again = self._possible(nodes) if free else nodes[:0]
@@ -83,7 +87,10 @@ class ScheduleWindow:
         self._optional = self._left_out() if free else {}
 
     def _possible(self, nodes: IntArray) -> IntArray:
-        """The B's to which an R may be added: of microbatches that stay, with F in the window."""
+        """The B's among ``nodes`` to which an R may be added, as nodes of the graph.
+
+        Their microbatches stay in memory, and have their F's in the window.
+        """
         kind, stage, microbatch = fields_of(self._flat[nodes])
         costs, backward = self._costs, (kind == B) | (kind == _BW)
         name = stage * self._problem.microbatches + microbatch
@@ -93,7 +100,10 @@ class ScheduleWindow:
         return np.asarray(nodes[backward & whole & stays])
 
     def _left_out(self) -> dict[int, tuple[int, float]]:
-        """Each R whose F and B are in the window, with its F and the memory that it releases."""
+        """The R's that may be left out: those with F and B in the window.
+
+        Returns the number of each with the number of its F and the memory that the R releases.
+        """
         found, freed = {}, self._costs.m_b - self._costs.kept[RECOMPUTED]
         for i in np.flatnonzero(self._kind == R).tolist():
             f, *backwards = (self._other(i, kind) for kind in (F, B, _BW))
@@ -102,16 +112,19 @@ class ScheduleWindow:
         return found
 
     def _other(self, i: int, kind: OpKind) -> int | None:
-        """The op of this kind of the same stage and microbatch, if it is in the window."""
+        """The number of the op of this ``kind`` with the stage and microbatch of op ``i``.
+
+        None if it is not in the window.
+        """
         return self._number.get(int(self._packed[i] - self._kind[i]) + int(kind))
 
     @property
     def hint(self) -> FloatArray:
-        """The starts in the schedule, from the first op of the window on."""
+        """The starts of the window's ops in the schedule, relative to the first of them, (N,)."""
         return np.asarray(self._begin - self._begin.min())
 
     def instance(self, cost: float) -> Instance:
-        """The orders of the window's ops with which the schedule costs at most ``cost``."""
+        """The instance of all orders of the window's ops for schedules of at most ``cost``."""
         ready, waits, leaves, after = self._inputs()
         classes = self._classes()
         waits += [(i, k, 0.0) for row in classes for i, k in pairwise(row)]
@@ -136,7 +149,7 @@ class ScheduleWindow:
         )
 
     def _classes(self) -> list[list[int]]:
-        """The ops of each class in the order of the schedule."""
+        """The numbers of the ops of each class, in the order of the schedule."""
         stream = stream_numbers(self._problem)[self._microbatch]
         choice = self._choice[self._stage, self._microbatch] * (self._kind != F)
         keys = np.stack([self._kind, self._stage, stream, choice], axis=1)
@@ -146,10 +159,16 @@ class ScheduleWindow:
         return list(found.values())
 
     def _inputs(self) -> tuple[FloatArray, list[Wait], list[Wait], dict[int, list[_Edge]]]:
-        """Earliest starts, and dependencies: within the window, out of it, and behind it."""
+        """The dependencies of the window's ops, without those that follow from the order of a rank.
+
+        Returns the earliest start of each op of the window, (N,), given what runs before the
+        window; the dependencies within the window, (op, op, delay); those from the window to later
+        ops, (op, node, delay); and those between later ops, for each node that has any a list of
+        (node, delay).
+        """
         edges = self._graph.edges
         inputs = joined([edges[EdgeKind.INPUT], edges[EdgeKind.ACTIVATION]])
-        last = self._offsets + self._first - 1  # before the window, on each rank
+        last = self._offsets + self._first - 1  # the last op before the window, on each rank
         ends = np.where(self._first > 0, self._ends[last], 0.0)
         ready = np.maximum(0.0, ends[self._rank])
         waits, leaves = list[Wait](), list[Wait]()
@@ -169,7 +188,10 @@ class ScheduleWindow:
     def _latest(
         self, cost: float, leaves: Sequence[Wait], after: dict[int, list[_Edge]]
     ) -> FloatArray:
-        """The latest end of each op with which all ranks end within ``cost``."""
+        """The latest end of each op of the window with which all ranks end within ``cost``, (N,).
+
+        ``leaves``, ``after``: the last two results of :meth:`_inputs`.
+        """
         start = np.where(self._later, inf, self._begins).tolist()
         duration, offsets = self._graph.duration.tolist(), self._graph.offsets.tolist()
         deadlines = {
@@ -195,7 +217,7 @@ class ScheduleWindow:
         return np.asarray(due)
 
     def _around_recomputation(self) -> Iterator[Wait]:
-        """Yield that an R runs between its F and its B."""
+        """Yield the waits that make an R run between its F and its B."""
         for i in np.flatnonzero(self._kind == R).tolist():
             if (f := self._other(i, F)) is not None:
                 yield f, i, 0.0
@@ -204,7 +226,7 @@ class ScheduleWindow:
                     yield i, b, 0.0
 
     def _by_memory(self) -> Iterator[Wait]:
-        """Yield the orders that memory decides."""
+        """Yield waits for the orders that memory decides (:func:`.instance.decided`)."""
         streams = streams_of(self._problem)
         number = {j: (n, k) for n, own in enumerate(streams) for k, j in enumerate(own)}
         at: dict[tuple[int, int, int], dict[int, int]] = defaultdict(dict)
@@ -219,7 +241,10 @@ class ScheduleWindow:
                     yield others[k - ahead - 1], i, 0.0
 
     def _memory(self) -> Iterator[tuple[int, list[tuple[FloatArray, float]]]]:
-        """Yield each rank's constraints on all memory and, without remat, on that for B's."""
+        """Yield each rank with its memory constraints, as in :class:`.instance.Instance`.
+
+        There is one on all memory and, without remat, one on M_B between F and B.
+        """
         schedule, costs = self._graph.schedule, self._costs
         remat = pulled(schedule.order) or bool(self._optional)
         sizes = np.broadcast_to(costs.m_b.reshape(len(costs.m_b), -1), costs.owner.shape)

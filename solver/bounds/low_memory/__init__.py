@@ -1,1 +1,1 @@
-"""Bounds for memory that holds few microbatches."""
+"""Bounds for stages whose memory holds few microbatches."""

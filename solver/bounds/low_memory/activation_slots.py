@@ -1,4 +1,6 @@
-"""The slots bound: if memory holds few microbatches, each waits for the place of an earlier one.
+"""The slots bound: if memory holds few microbatches, each waits until an earlier one leaves.
+
+A *slot* is the memory for one microbatch.
 
 **Renaming.** Let F(i, k), B(i, k), W(i, k) be the k-th F, B and W that stage i runs, k = 0, 1, ...,
 whatever its microbatch. All times and dependencies remain valid. When F(i, k) starts, k + 1
@@ -9,22 +11,22 @@ stage in the order of k holds for all schedules.
 
 **Slots.** Let K_i be the number of M_B that fit on stage i. When F(i, k + K_i) starts, its M_B and
 those of all other microbatches between F and B fit in memory, so B(i, k) has ended: microbatch k
-has left its slot. Suppose that B(i, k + e) has ended by then and no later B. K_i - 1 - e other
+has left its slot. Suppose that B(i, k + e) is the last B that has ended by then. K_i - 1 - e other
 microbatches hold M_B, so at most q(e) W's can be waiting, where q(e) is the largest number of M_W
 that fit beside K_i - e times M_B. At the end of B(i, k) at least one W was waiting, W(i, k). So
 between the end of B(i, k) and the start of F(i, k + K_i), e B's and at least 1 + e - q(e) W's run
-one after the other. The least of these times over e is a lower bound on the wait.
+one after the other. The minimum of these times over e is a lower bound on the wait.
 
 **Turns.** The same count gives more. When F(i, k + K_i + q) starts, B(i, k) to B(i, k + q) have
 ended, and e more, say. Of the W's of all B's that have ended, at most q(e) are waiting. Since the
 start of B(i, k) the stage has run these q + 1 + e B's, the F's from k + K_i on, for which B(i, k)
-made room, and at least q + 1 + e - q(e) W's, as only W(i, k) and later ones can have run since. So
-F(i, k + K_i + q) starts no earlier than
+and later B's released memory, and at least q + 1 + e - q(e) W's, as only W(i, k) and later ones can
+have run since. So F(i, k + K_i + q) starts no earlier than
 
-    (q + 1) b + q f + the least, over e, of e b + max(0, q + 1 + e - q(e)) w
+    (q + 1) b + q f + the minimum, over e, of e b + max(0, q + 1 + e - q(e)) w
 
-after the start of B(i, k), its *turn*. If all slots are taken, they are released no faster than the
-stage runs whole microbatches.
+after the start of B(i, k). This time is the *turn* of q. If all slots are taken, they are released
+no faster than the stage runs whole microbatches.
 
 **Longest paths.** These waits, the dependencies and the order on each stage are the arcs of an
 acyclic graph. The longest path from F(i, 0) to an op of stage i, plus the work that stage i has
@@ -51,13 +53,14 @@ from ...core.bound import Bound, starts_later
 from ...core.linear_instance import LinearInstance
 from ...core.tolerances import counts_within
 
-NEAR = 8  # largest number q of turns computed exactly; further ones grow at a fixed pace
+NEAR = 8  # the number of q for which turns are computed exactly; with larger q they grow linearly
 
 
 def slots(linear: LinearInstance, lags: FloatArray, spans: FloatArray) -> Bound:
-    """The slots bound: the longest path described above, which has the proof.
+    """The slots bound: the longest path that the module describes and proves.
 
-    ``spans``: the result of :func:`slot_spans`.
+    ``lags``: for each stage, (S,), the minimum difference between the cost and the span of the
+    stage. ``spans``: the result of :func:`slot_spans`.
     """
     words = "memory holds few microbatches, and each waits for an earlier one to come back"
     i = int((spans + lags).argmax())
@@ -84,7 +87,11 @@ def computes(linear: LinearInstance, i: int, span: float) -> str:
 
 
 def slot_spans(linear: LinearInstance) -> FloatArray:
-    """The lower bound on the span of each stage, shape (S,)."""
+    """The slots bound on the span of each stage, shape (S,).
+
+    A stage without a free slot of memory waits until an earlier microbatch leaves. If all
+    microbatches fit in memory everywhere, the result is the work of each stage.
+    """
     if linear.capacity.min() >= linear.microbatches:  # all fit: no microbatch waits for a slot
         return linear.work
     c, scratch = linear, np.empty((2, linear.microbatches, linear.stages))
@@ -101,9 +108,9 @@ def _longest_path(  # noqa: PLR0917
     down: FloatArray,
     up: FloatArray,
     capacity: IntArray,
-    near: FloatArray,  # (S, Q), from slot_turns
+    near: FloatArray,  # (S, NEAR), from slot_turns
     pace: FloatArray,  # (S,), from slot_turns
-    done_f: FloatArray,  # (M,), of the source; so are the next three
+    done_f: FloatArray,  # (M,), of the source, as the next three; from done_before, left_after
     done_b: FloatArray,
     left_f: FloatArray,
     left_b: FloatArray,
@@ -141,13 +148,20 @@ def _longest_path(  # noqa: PLR0917
 
 
 def ways_up(linear: LinearInstance) -> FloatArray:
-    """The least time from the start of a B on the last stage to its B on each stage, shape (S,)."""
+    """The minimum time from the start of a microbatch's B on the last stage to that on each stage.
+
+    Shape (S,).
+    """
     ways = linear.b[1:] + linear.up[:-1]
     return np.append(np.cumsum(ways[::-1])[::-1], 0.0)
 
 
 def slot_turns(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
-    """The :func:`turn` for q < NEAR, shape (S, NEAR), and its growth per further q, shape (S,)."""
+    """The minimum times from a B to the F's that need the memory it releases (:func:`turn`).
+
+    Shape (S, NEAR), by stage and by q, 0 to NEAR - 1. Also returns how much the time grows with
+    each further q, shape (S,).
+    """
     stages, last = range(linear.stages), NEAR - 1
     near = np.array([[turn(linear, i, q) for q in range(NEAR)] for i in stages])
     pace = linear.f + linear.b
@@ -160,17 +174,28 @@ def slot_turns(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
 
 
 def turn(linear: LinearInstance, i: int, q: int) -> float:
-    """The least time from the start of B(i, k) to that of F(i, k + K_i + q)."""
+    """The minimum time from the start of B(i, k) to the start of F(i, k + K_i + q), for any k.
+
+    F(i, k) and B(i, k) are the k-th F and B that stage i runs, and K_i is the number of M_B that
+    fit in its memory. With q = 0 the F takes the memory that the B releases.
+    """
     return float((q + 1) * linear.b[i] + q * linear.f[i] + _besides(linear, i, q))
 
 
 def slot_wait(linear: LinearInstance) -> FloatArray:
-    """The least time from the end of B(i, k) to the start of F(i, k + K_i), shape (S,)."""
+    """The minimum time for which each stage's memory slots stay empty, shape (S,).
+
+    It is the time from the end of the k-th B to the start of the (k + K)-th F, if K M_B fit in
+    memory.
+    """
     return np.array([_besides(linear, i, 0) for i in range(linear.stages)])
 
 
 def _besides(linear: LinearInstance, i: int, q: int) -> float:
-    """A :func:`turn` without its q + 1 B's and q F's: the least time of further B's and W's."""
+    """The part of the :func:`turn` that is not its q + 1 B's and q F's.
+
+    It is the minimum time of the further B's, and of the W's, that must run in between.
+    """
     more = np.arange(linear.capacity[i])  # e
     waiting = most_waiting(linear, i, linear.capacity[i] - more)
     weights = np.maximum(0, q + 1 + more - waiting)
@@ -178,24 +203,38 @@ def _besides(linear: LinearInstance, i: int, q: int) -> float:
 
 
 def turnover_time(linear: LinearInstance) -> FloatArray:
-    """The least time per microbatch on each stage once all its slots are taken, shape (S,)."""
+    """The minimum time per microbatch on each stage once all its slots are taken, shape (S,).
+
+    A slot is the memory for one M_B. It is taken from the start of an F to the end of its B, and
+    then empty for :func:`slot_wait`.
+    """
     return (linear.round_trip + linear.b + slot_wait(linear)) / linear.capacity
 
 
 def slots_limit_rate(linear: LinearInstance, share: float = 1.0) -> bool:
-    """Whether slots limit some stage to one microbatch per ``share`` of its work, or slower."""
+    """Whether slots make some stage slower than its work.
+
+    More precisely, whether the :func:`turnover_time` of a stage exceeds ``share`` times the work
+    per microbatch, and not all microbatches fit in its memory.
+    """
     slow = turnover_time(linear) > share * (linear.f + linear.b + linear.w)
     return bool((slow & (linear.capacity < linear.microbatches)).any())
 
 
 def most_waiting(linear: LinearInstance, i: int, held: IntArray) -> FloatArray:
-    """The largest number of W's that can wait while ``held`` M_B are held; 2 M if unlimited."""
+    """The maximum number of W's of stage i that can wait while ``held`` M_B are in memory.
+
+    It has the shape of ``held``, and is 2 M if nothing limits it.
+    """
     room = linear.limit[i] - held * linear.m_b[i]
     return counts_within(room, linear.m_w[i], 2.0 * linear.microbatches)
 
 
 def done_before(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
-    """The least times from the start of F(i, 0) to F(i, k) and to B(i, k), shape (S, M) each."""
+    """The minimum times from the start of a stage's first F to that of its k-th F and k-th B.
+
+    Both have shape (S, M), with k from 0 to M - 1.
+    """
     k = np.arange(linear.microbatches)
     f, b = np.empty((2, linear.stages, linear.microbatches))
     for i in range(linear.stages):
@@ -211,9 +250,9 @@ def done_before(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
 
 @kernel
 def _least_before(microbatches: int, b: float, w: float, waiting: FloatArray) -> FloatArray:
-    """The least time of the B's and W's that run before F(i, k), shape (M,).
+    """The minimum time of the B's and W's that run before a stage's k-th F, by k, shape (M,).
 
-    ``waiting[h]``: the largest number of W's that can wait while h M_B are held, that of F(i, k)
+    ``waiting[h]``: the maximum number of W's that can wait while h M_B are held, that of the k-th F
     included.
     """
     least = np.full(microbatches, np.inf)
@@ -225,7 +264,10 @@ def _least_before(microbatches: int, b: float, w: float, waiting: FloatArray) ->
 
 
 def left_after(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
-    """The least times from F(i, k) and from B(i, k) to the end of stage i, shape (S, M) each."""
+    """The minimum times from the start of a stage's k-th F and k-th B to the end of its ops.
+
+    Both have shape (S, M), with k from 0 to M - 1.
+    """
     left = linear.microbatches - np.arange(linear.microbatches)
     f, b, w = (time[:, None] for time in (linear.f, linear.b, linear.w))
     later = np.maximum(0, left - linear.capacity[:, None])
@@ -233,9 +275,11 @@ def left_after(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
 
 
 def rest_after(linear: LinearInstance, i: int) -> tuple[FloatArray, FloatArray]:
-    """:func:`left_after` of stage i, shape (M,) each, improved by turns.
+    """The minimum times from the start of a k-th F and k-th B of stage i to the end of its ops.
 
-    F(i, k + K_i + q) starts at least a :func:`turn` after B(i, k), and the rest follows it.
+    Both have shape (M,), by k from 0 to M - 1. They are the times of :func:`left_after`, raised by
+    :func:`turn`: the (k + K + q)-th F, with K the number of M_B that fit in memory, starts at least
+    a turn after the k-th B, and is followed by its own remaining time.
     """
     f, b = (left[i].copy() for left in left_after(linear))
     capacity, last = int(linear.capacity[i]), linear.microbatches - 1

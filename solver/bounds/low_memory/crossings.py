@@ -1,10 +1,10 @@
-"""The crossings bound for small memory: microbatches on their way down meet others on their way up.
+"""The crossings bound for small memory: forwards and backwards delay each other.
 
-A microbatch goes down from stage to stage with its F's, and up with its B's. The *way* down between
-two stages is the least time between the starts of its F's there, the way up that between the starts
-of its B's. If two microbatches meet, the F of one and the B of the other run one after the other on
-a stage. So the time between two slots cannot be chosen freely, but changes in steps of what one
-stage takes for both.
+A microbatch goes down from stage to stage with its F's, and up with its B's. *Down to* a stage from
+another is the minimum time between the starts of a microbatch's F's on these stages, *up to* a
+stage that between the starts of its B's. If two microbatches meet, the F of one and the B of the
+other run one after the other on a stage. So the time between two slots cannot be chosen freely, but
+changes in steps of the time that one stage takes for both.
 
 **Two slots.** Renaming, slots and turns are those of :mod:`.activation_slots`; K M_B fit on stage
 i. Consider only every d-th microbatch, r, r + d, r + 2 d, ..., where 2 d is K or K + 1, and call
@@ -18,20 +18,21 @@ ones. Let P be a lower bound on the start of F(i, t+1) and Q one on the start of
 relative to the start of F(i, 0). The dependencies and the order on stages c and c + 1 give two
 bounds:
 
-- B(c, t) starts no earlier than Q plus the way up from S - 1 to c, and no earlier than P plus the
-  way down to c and f_c (if c >= i);
-- F(c+1, t+1) starts no earlier than P plus the way down to c + 1, and no earlier than Q plus the
-  way up to c + 1 and b_(c+1) (if c < S - 1).
+- B(c, t) starts no earlier than Q plus the time up from S - 1 to c, and no earlier than P plus the
+  time down to c and f_c (if c >= i);
+- F(c+1, t+1) starts no earlier than P plus the time down to c + 1, and no earlier than Q plus the
+  time up to c + 1 and b_(c+1) (if c < S - 1).
 
-If c = i - 1, F(i, t+1) starts no earlier than the end of B(i, t). From there, the way up to stage i
-and the turn bound F(i, t+2), and the way down to stage S - 1 bounds B(S-1, t+1): these are the next
-P and Q. The F's of one stage are also at least d f apart, and its B's d b, as d - 1 microbatches
-lie between.
+If c = i - 1, F(i, t+1) starts no earlier than the end of B(i, t). From these bounds, the time up to
+stage i and the turn bound F(i, t+2), and the time down to stage S - 1 bounds B(S-1, t+1): these are
+the next P and Q. The F's of one stage are also at least d f apart, and its B's d b, as d - 1
+microbatches lie between.
 
 **Search.** The c of a schedule is not known, so all are tried, step by step. A pair (P, Q) is
-dropped if another pair is no larger in both numbers. Two pairs may be replaced by the smaller of
-each number. At every step, P or Q plus the work that must follow (:mod:`.activation_slots`) bounds
-the span for at least one of the pairs, so the least over all pairs is a lower bound.
+dropped if another pair is no larger in both numbers. Two pairs may be replaced by one with the
+minimum of each number. At every step, P or Q plus the work that must follow
+(:mod:`.activation_slots`) bounds the span for at least one of the pairs, so the minimum over all
+pairs is a lower bound.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ MOST_PAIRS = 256  # pairs kept at most
 
 
 def crossings(linear: LinearInstance, lags: FloatArray) -> Bound:
-    """The bound for the stage whose slots turn over slowest; the proof is above."""
+    """The crossings bound for the stage with the longest turnover time; the module has the proof.
+
+    ``lags``: for each stage, (S,), the minimum difference between the cost and the span of the
+    stage. The value is 0 if memory holds all microbatches or less than two.
+    """
     i = slowest_stage(linear)
     capacity = int(linear.capacity[i])
     words = (
@@ -75,14 +80,24 @@ def crossings(linear: LinearInstance, lags: FloatArray) -> Bound:
 
 
 def slowest_stage(linear: LinearInstance) -> int:
-    """The stage whose slots turn over slowest, among those that cannot hold all microbatches."""
+    """The stage with the longest turnover time, of those that cannot hold all microbatches.
+
+    The turnover time (:func:`.activation_slots.turnover_time`) is the minimum time per microbatch
+    once memory is full.
+    """
     return int(
         np.where(linear.capacity < linear.microbatches, turnover_time(linear), -np.inf).argmax()
     )
 
 
 class _Ladder:
-    """The pairs (P, Q) for every ``d``-th microbatch on stage ``i`` and later, step by step."""
+    """The search for the crossings bound over every ``d``-th microbatch, step by step.
+
+    Step t has pairs (P, Q) of lower bounds on the start of microbatch t + 1's F on stage ``i`` and
+    on the start of microbatch t's B on the last stage. ``i``: the stage whose span is bounded;
+    stages count from it. ``wait``: the minimum time from the end of B of t to the start of F of t +
+    2.
+    """
 
     def __init__(self, linear: LinearInstance, i: int, d: int, wait: float) -> None:
         self.m, self.d = linear.microbatches, d
@@ -96,6 +111,7 @@ class _Ladder:
         self.wait = wait
 
     def span(self) -> float:
+        """The lower bound on the span of stage ``i``."""
         p = np.array([self.d * self.f])
         q = np.array([self.down[-1] + self.f_last])
         spans = [0.0]
@@ -105,7 +121,11 @@ class _Ladder:
         return max(spans)
 
     def _spans(self, t: int, p: FloatArray, q: FloatArray) -> float:
-        """The best bound over all r, from the pairs for the microbatches t and t + 1."""
+        """The best bound on the span from the pairs (p, q) of step t.
+
+        It is the best over all r: every d-th microbatch from r on may be the one that is
+        considered.
+        """
         best = 0.0
         for r in range(self.d):
             now, following = r + t * self.d, r + (t + 1) * self.d
@@ -118,7 +138,11 @@ class _Ladder:
         return best
 
     def _step(self, p: FloatArray, q: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The next pairs for every c from i - 1 on, shape (pairs, stages + 1)."""
+        """The pairs of the next step, for each pair (p, q) and each last stage c of a crossing.
+
+        On the stages up to c, F of microbatch t + 1 runs before B of t, on the later ones after it;
+        c is -1 or a stage. Both results have shape (pairs, stages + 1).
+        """
         b_first = np.maximum(p, q + self.up[0] + self.b)  # F(i, t+1) if c = i - 1
         start = np.hstack([b_first, np.repeat(p, len(self.up), axis=1)])
         back = np.maximum(q + self.up, p + self.down + self.f_here)  # B(c, t)
@@ -133,7 +157,10 @@ class _Ladder:
 
 
 def _undominated_pairs(p: FloatArray, q: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The Pareto-minimal pairs; neighbours are merged if there are too many."""
+    """The pairs (p, q) for which no other pair is smaller in both numbers, as two arrays.
+
+    Neighboring pairs are merged if there are more than MOST_PAIRS.
+    """
     order = np.lexsort((q.ravel(), p.ravel()))
     p, q = p.ravel()[order], q.ravel()[order]
     keep = np.append(True, q[1:] < np.minimum.accumulate(q)[:-1])

@@ -1,18 +1,20 @@
 """The crossings bound with more slots: each microbatch on its way up meets several others.
 
+The terms *meet*, *down to* and *up to* a stage are those of :mod:`.crossings`.
+
 **Microbatches under way.** As in :mod:`.crossings`, consider only every d-th microbatch, with n d
 >= K. Then F(t + n) of stage i starts no earlier than a turn (:mod:`.activation_slots`) after B(t).
 On its way up, t meets t + 1, t + 2, ..., t + n - 1 on their way down. Let c_j be the last stage on
-which F(t + j) runs before B(t), or i - 1 if there is none. Then
+which F(t + j) runs before B(t), or i - 1 if there is none. This is the stage where t *meets* t + j.
+Then
 
     c_1 >= c_2 >= ..., as F(s, t+j) ends before F(s, t+j+1) starts;
     c_j >= the c_(j+1) of t - 1, as B(s, t-1) ends before B(s, t) starts.
 
-Let y be a lower bound on the start of B(s, t) minus the way up from stage S - 1 to s, and v_j one
-on the start of F(s, t+j) minus the way down from i to s. Each holds on a range of stages: y on the
+Let y be a lower bound on the start of B(s, t) minus the time up from stage S - 1 to s, and v_j one
+on the start of F(s, t+j) minus the time down from i to s. Each holds on a range of stages: y on the
 stages above c_1 at first, v_j on the stages below the last meeting of t + j. The dependencies and
-the order on the stages c_j and c_j + 1 change them when t meets t + j ("up to" and "down to" a
-stage are these ways):
+the order on the stages c_j and c_j + 1 change them when t meets t + j:
 
     v_j  the larger of itself and y + up to c_j + 1 + b - down to there, on stages after c_j;
     y    the larger of itself and v_j + down to c_j + f - up to there, on stages up to c_j.
@@ -24,19 +26,19 @@ hence with the turn also F(i, t+n), and v_1 bounds the start of B(S-1, t+1).
 **Search.** A state is a choice of meetings with the numbers y, v_1, ... The choices of c_1, c_2,
 ... are enumerated one after the other, for t = 0, 1, ... Among states with the same meetings, one
 is dropped if another is no larger in every number. If there are too many states, close ones are
-merged into one with the least of each number. If there are still too many, the worst are given up:
-the least of their ``low`` then limits the bound.
+merged into one with the minimum of each number. If there are still too many, the worst are given
+up: the minimum of their ``low`` then limits the bound.
 
-**Low.** ``low`` of a state is a lower bound on the span of any schedule through it: what its
-numbers say about some F or B on stage i, plus the least time from there to the end. A state whose
+**Low.** ``low`` of a state is a lower bound on the span of any schedule through the state: what its
+numbers imply for some F or B on stage i, plus the minimum time from there to the end. A state whose
 ``low`` reaches the ceiling, the cost of some schedule, is dropped: no cheaper schedule passes
 through it.
 
 **The rest.** Without the first t microbatches, what is left is the same instance with fewer
-microbatches. So the least time from F(i, 0) to B(i, m) over all states, E(m), also holds from F(i,
-t) to B(i, t+m), and bounds the rest of the schedule. For states that were given up, E(m) uses what
-their numbers say. Each pass keeps more states than the last, and starts from the bounds on the rest
-that the last one found.
+microbatches. So the minimum time from F(i, 0) to B(i, m) over all states, E(m), also holds from
+F(i, t) to B(i, t+m), and bounds the rest of the schedule. For states that were given up, E(m) uses
+what their numbers imply. Each pass keeps more states than the pass before it, and starts from the
+bounds on the rest that the pass before it found.
 """
 
 from __future__ import annotations
@@ -52,17 +54,17 @@ from ...core.stopping import Budget
 from .activation_slots import done_before, rest_after, turn, ways_up
 from .crossings import slowest_stage
 
-FEWEST, MOST = 3, 8  # microbatches under way (n); n = 2 is :mod:`.crossings`
+FEWEST, MOST = 3, 8  # numbers n of microbatches under way; n = 2 is :mod:`.crossings`
 STATES = (300, 1000, 3000, 10_000, 30_000)  # largest number of states kept, by pass
-CROWD = 8  # up to this many times STATES are compared in pairs; before that, close ones are merged
+CROWD = 8  # up to this many times STATES are compared in pairs; more are first merged if close
 CELL = 1e-7  # states closer than this are always merged; in units of the ceiling
 COARSEST = 3e-3  # states farther apart than this are not merged but given up
 TINY = 1e-200  # no search for smaller costs: CELL times them would underflow
-NEARLY = 0.9  # the search runs if slots turn over more slowly than this share of the work
+NEARLY = 0.9  # the search runs if the turnover time exceeds this share of the work per microbatch
 HOPEFUL = 0.97  # an n is given up if its bound is below this share of the best one
-FOLLOWER = 10  # work of a state per microbatch under way, in simulated ops
+FOLLOWER = 10  # work of a search per state and microbatch under way, in simulated ops
 
-_States = tuple[npt.NDArray[np.int16], FloatArray]
+_States = tuple[npt.NDArray[np.int16], FloatArray]  # ``met`` and ``numbers`` of each, see below
 
 
 def crossings_bound(
@@ -72,10 +74,12 @@ def crossings_bound(
     budget: Budget | None = None,
     known: float = 0.0,
 ) -> float:
-    """The best crossings bound over the numbers n of microbatches under way.
+    """The best crossings bound over the numbers n of microbatches under way, at most ``ceiling``.
 
-    ``ceiling``: the cost of some schedule. ``known``: another lower bound. An n is given up if its
-    bound is far below ``known`` or below that of another n.
+    With n, each of the microbatches considered meets n - 1 others on its way up. ``lags``: for each
+    stage, (S,), the minimum difference between the cost and the span of the stage. ``ceiling``: the
+    cost of some schedule. ``known``: another lower bound. An n is given up if its bound is far
+    below ``known`` or below that of another n. Returns 0 if the bound does not apply.
     """
     budget = budget or Budget()
     i = slowest_stage(linear)
@@ -100,19 +104,27 @@ def crossings_bound(
 
 
 def counts(capacity: int) -> list[int]:
-    """The numbers n of microbatches under way to search with, for ``capacity`` slots."""
+    """The numbers n of microbatches under way to search with, in ascending order.
+
+    ``capacity``: the number of M_B that fit in memory. Of every d-th microbatch, n = capacity / d,
+    rounded up, are under way at the same time.
+    """
     steps = range(-(-capacity // FEWEST), 0, -1)
     found = {-(-capacity // d) for d in steps}
     return sorted(n for n in found if FEWEST <= n <= MOST)
 
 
 class CrossingsSearch:
-    """The search on stage ``i`` and later, which count from 0 here, for every d-th microbatch.
+    """The crossings search for one number ``n`` of microbatches under way, of every d-th one.
 
-    A state is a row of ``met`` and a row of ``numbers``. ``met``: the stage of the last meeting of
-    t, then those of the last meetings of t+1, ..., t+n-2. ``numbers``: ``low``; y; the y that holds
-    above the last meeting; the start of B(S-1, t); v_1, ..., v_(n-1). While t meets the others, the
+    ``i``: the stage whose span is bounded; stages count from it. A state is a row of ``met`` and a
+    row of ``numbers``, in the module's terms. ``met``: the stage of the last meeting of t, then
+    those of the last meetings of t+1, ..., t+n-2. ``numbers``: ``low``; y; the y that holds above
+    the last meeting; the start of B(S-1, t); v_1, ..., v_(n-1). While t meets the others, the
     entries of those it has met are already those for t + 1.
+
+    ``found``: the bound of the last pass, inf before the first one; ``exact``: passes with more
+    states would not raise it.
     """
 
     def __init__(self, linear: LinearInstance, i: int, n: int, ceiling: float) -> None:
@@ -135,10 +147,10 @@ class CrossingsSearch:
                 self.between[m] = max(self.between[m], self.between[m - n] + self.turn + self.trip)
 
     def run(self, states: int, budget: Budget) -> float:
-        """One pass with at most ``states`` states.
+        """Run one pass of the search, which keeps at most ``states`` states.
 
-        Returns a lower bound on the span of stage i, at most the ceiling, and improves the bounds
-        on the rest for the next pass.
+        Returns a lower bound on the span of stage ``i``, at most the ceiling. Improves the bounds
+        on the time of the remaining microbatches for the next pass.
         """
         self._improve_rest()
         n, top = self.n, len(self.f) - 1
@@ -147,7 +159,7 @@ class CrossingsSearch:
         begin = self.down[-1] + self.f[-1]
         more = self.d * self.f[0] * np.arange(1, n)
         numbers = np.concatenate([[0.0, begin, begin, begin], more])[None]
-        # of states given up at t: the least start of B(i, t), ..., B(i, t+n-1), F(i, t+n)
+        # over states given up at t: the minimum start of B(i, t), ..., B(i, t+n-1), F(i, t+n)
         left = np.full((self.last + 2, n + 1), np.inf)
         least = np.full(self.last + 1, np.inf)
         given_up, cell, exact = self.ceiling, CELL * self.ceiling, True
@@ -185,7 +197,11 @@ class CrossingsSearch:
             f[t] = max(f[t], self.trip + b[t], self.between[last - t] + b[last])
 
     def _improve_between(self, least: FloatArray, left: FloatArray) -> None:
-        """Raise E to the least of what the states (``least``) and those given up (``left``) say."""
+        """Raise E to the minimum of what all states imply.
+
+        ``least``: the start of B(i, t) by the states that are kept, by t. ``left``: what those
+        given up imply, as in :func:`_lessen`, by t.
+        """
         for m in range(self.last, -1, -1):  # later entries need the old earlier ones
             value = min([least[m], *(left[m - k, k] for k in range(min(self.n, m + 1)))])
             if m >= self.n:
@@ -213,9 +229,10 @@ def _meet(  # noqa: PLR0917
     ceiling: float,
     left: FloatArray,  # (n + 1,), lowered to what the dropped states say
 ) -> _States:
-    """The states after each choice of the stage where t meets t + 1 + j.
+    """Extend each state by each choice of the stage where microbatch t meets t + 1 + j.
 
-    States whose ``low`` reaches the ceiling are dropped.
+    States are those of :class:`CrossingsSearch`. Returns ``met`` and ``numbers`` of the new states.
+    Those whose ``low`` (the bound on the span through them) reaches the ceiling are dropped.
     """
     n, top, last = met.shape[1] + 1, len(f) - 1, len(rest_b) - 1
     size = 0
@@ -269,10 +286,11 @@ def _meet(  # noqa: PLR0917
 def _lessen(  # noqa: PLR0917
     left: FloatArray, numbers: FloatArray, j: int, up: float, turn: float, trip: float
 ) -> None:
-    """Lower each entry of ``left``, which is about the states given up, to what one of them says.
+    """Lower each entry of ``left``, the minima over states given up, to what one state implies.
 
-    ``numbers``: those of the state. ``j``: its last meeting was with t + 1 + j; after the last
-    meeting of all, the numbers are those of t + 1.
+    ``left``, (n + 1,): the starts of B(i, t), ..., B(i, t+n-1) and F(i, t+n). ``numbers``: those of
+    the state. ``j``: its last meeting was with t + 1 + j; after the last meeting of all, the
+    numbers are those of t + 1.
     """
     n = len(left) - 1
     if j == n - 2:
@@ -312,11 +330,12 @@ def _thin(  # noqa: PLR0917
     states: int,
     ceiling: float,
 ) -> tuple[npt.NDArray[np.int16], FloatArray, float]:
-    """Removes dominated states, and merges similar ones until at most ``states`` are left.
+    """Remove dominated states, and merge similar ones until at most ``states`` are left.
 
-    A state is a row of ``met`` with its row of ``numbers``. States with equal ``met`` are merged if
-    their numbers lie in one cell of a grid; its size begins with ``cell`` and doubles up to a part
-    of ``ceiling``. Returns ``met``, ``numbers`` and the last size.
+    A state is a row of ``met`` with its row of ``numbers`` (:class:`CrossingsSearch`). States with
+    equal ``met`` are merged if their numbers lie in one cell of a grid. The size of a cell begins
+    with ``cell`` and doubles, up to about COARSEST times ``ceiling``. Returns ``met``, ``numbers``
+    and the last size.
     """
     while len(met) > 1:
         key = _keys(met, base)
@@ -344,9 +363,10 @@ def _keys(met: npt.NDArray[np.int16], base: int) -> IntArray:
 
 @kernel
 def _merged(key: IntArray, numbers: FloatArray, cell: float) -> tuple[IntArray, FloatArray]:
-    """Merge the states with the same key and cell into one, with the least of each number.
+    """Merge states with equal ``key`` in one cell of a grid, with the minimum of each number.
 
-    Returns the index of the first state of each group, and the numbers.
+    ``key``: a number for each state's meetings. ``cell``: the size of a cell. Returns the index of
+    the first state of each group, and the numbers of the merged states.
     """
     codes = np.empty(len(key), dtype=np.uint64)
     for i in range(len(key)):
@@ -372,9 +392,11 @@ def _merged(key: IntArray, numbers: FloatArray, cell: float) -> tuple[IntArray, 
 
 @kernel
 def _undominated(order: IntArray, key: IntArray, numbers: FloatArray) -> npt.NDArray[np.bool_]:
-    """Mark the states that no earlier state with the same key dominates.
+    """A mask of the states, in ``order``, that no earlier state with the same key dominates.
 
-    ``order`` sorts the states by key, then by sum. A dominating state takes over a lower ``low``.
+    One dominates another if all its numbers but ``low`` are at most as large. ``order`` sorts the
+    states by key, then by the sum of their numbers. A dominating state takes over the ``low`` of
+    the dominated one if that is lower.
     """
     keep = np.ones(len(order), dtype=np.bool_)
     begin = 0

@@ -1,21 +1,22 @@
-"""Least times between ranks for any map of stages to ranks, in any order and number.
+"""Minimum times between ranks for any placement of stages, in any order and number per rank.
 
 As in all bounds, B and W are separate and microbatches may overtake each other. Let l_r be the
 lowest and h_r the highest stage of rank r.
 
-- *The first op* of the rank is an F of l_r, because a microbatch of any other stage has passed l_r
-  before. Let S_r be its start. down(a, b) is the least time from the start of F(a) to the start of
-  F(b) of a microbatch. Then S_k >= S_r + down(l_r, l_k) if l_r <= l_k.
+- *The first op* of the rank is an F of l_r, because a microbatch on any other of its stages has
+  passed l_r before. Let S_r be its start. down(a, b) is the minimum time from the start of F(a) to
+  the start of F(b) of a microbatch. Then S_k >= S_r + down(l_r, l_k) if l_r <= l_k.
 - *The last B* of the rank is one of l_r.
-- turn(a, b) is the least time from the start of F(a), over the last stage, to the start of B(b).
+- turn(a, b) is the minimum time from the start of F(a), over the last stage, to the start of B(b)
+  of a microbatch.
 
 In a schedule of cost C, the span of rank r is at most C (period) or C - down(0, l_r) (makespan: the
 first op of all is an F of stage 0).
 
-The file also has bounds for microbatches that go in both directions, where a rank runs different
-stages of different microbatches. A *visit* is what a rank runs of one microbatch: F, B and W of one
-stage. The B of a visit begins at least its turn after its F, as the microbatch passes all later
-stages and comes back.
+The file also models ranks that run different stages of different microbatches, because microbatches
+go in both directions. A *visit* is what a rank runs of one microbatch: F, B and W of one stage. The
+B of a visit begins at least turn after its F, as the microbatch passes all later stages and comes
+back.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ from .host_model import HostModel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GeneralPlacement:
-    """The ranks with stages, and the least times of a microbatch between stages.
+    """The ranks with stages, and the minimum times of a microbatch between stages.
 
-    ``f``, ``b``, ``w``: T_F, T_B, T_W by stage. ``down``: time from the start of F(0) to the start
-    of F(s); ``back``: from the start of B(S-1) to the start of B(s); all (S,).
+    ``hosts``: the ranks that have stages. ``f``, ``b``, ``w``: T_F, T_B, T_W by stage. ``down``:
+    minimum time from the start of F(0) to the start of F(s); ``back``: from the start of B(S-1) to
+    the start of B(s); all (S,).
     """
 
     hosts: Sequence[HostModel]
@@ -76,19 +78,24 @@ class GeneralPlacement:
         return cls(hosts, f, b, w, down, back, problem.objective)
 
     def turn(self, a: int, b: int) -> float:
-        """The least time from the start of F(a) to the start of B(b) of a microbatch."""
+        """The minimum time from the start of F(a) to the start of B(b) of a microbatch."""
         return float(self.down[-1] - self.down[a] + self.f[-1] + self.back[b])
 
     def lag(self, host: HostModel) -> float:
-        """By how much the span of the rank must be shorter than the cost; 0 for the period."""
+        """The minimum difference between the cost and the span of the rank ``host``.
+
+        0 for the period; for the makespan the minimum time before the rank's first op.
+        """
         return float(self.down[host.lowest]) if self.objective is Objective.MAKESPAN else 0.0
 
     def way_back(self, name: str, words: str, far: HostModel, until: float, why: str) -> Bound:
-        """Lower bound on the cost, given the time from a rank's start to the end of its last B.
+        """The bound on the cost from the time between a rank's start and the end of its last B.
 
-        Let k be the rank ``far``, and ``until`` that time. The last B of k is one of l_k. Its
-        microbatch goes on to l_r of each rank r with l_r < l_k, whose B and W follow; on rank k
-        itself the W follows. ``why``: the reason for ``until``, for the explanation of the bound.
+        Let k be the rank ``far``, and ``until`` that time. The last B of k is one of its lowest
+        stage l_k. Its microbatch goes on to the lowest stage l_r of each rank r with l_r < l_k,
+        where its B and W follow; on rank k itself the W follows. The bound is the highest for any
+        of these ranks. ``name``, ``words``: those of the bound. ``why``: the reason for ``until``,
+        for its explanation.
         """
         k = far.lowest
 
@@ -119,7 +126,11 @@ class GeneralPlacement:
 
 
 def rank_visits(problem: Problem) -> Iterator[tuple[int, RankModel]]:
-    """Yield each rank that has visits, with a model in which each visit runs once."""
+    """Yield each rank that runs anything, and a model of its visits.
+
+    A visit is F, B and W of one microbatch on one stage of the rank; in the model it is a kind that
+    runs once. This also fits microbatches that go in both directions.
+    """
     costs = Costs.of(problem)
     f, b, w = (costs.durations[kind][:, None] for kind in range(3))
     passed = f + b + costs.into_f + costs.into_b

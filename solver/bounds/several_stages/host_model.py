@@ -1,15 +1,15 @@
-"""Bounds on the ops that a rank with several stages can run at moments of each stage.
+"""Bounds on the ops that a rank with several stages can run by moments of each stage.
 
 Let s_1 < s_2 < ... be the stages of the rank, and Z_i the sum of M_B over s_1 to s_i.
 
-- *Before the first B of s_i* no B of s_1 to s_i has run, so every F of these that has run still
-  holds its M_B. A microbatch that has got as far as F(s_q), q <= i, holds Z_q. One that has started
+- *Before the first B of s_i* no B of s_1 to s_i has run, so every F of these stages that has run
+  still holds its M_B. A microbatch whose last F was on s_q, q <= i, holds Z_q. One that has started
   F(s_(i+1)) may have run on all higher stages as well. If n microbatches have started that F, then
   at the last of these starts all n hold Z_i, and the last one also M_B of s_(i+1).
 - *After the last F of s_i has started* no F of s_1 to s_i is left to start. A microbatch whose B's
   of s_q down to s_1 are to come, q <= i, holds Z_q; one with only a W to come holds M_W. One whose
   B(s_(i+1)) is to come may have ops on all higher stages left. If there are n of these, then when
-  the first of them starts that B, all n hold Z_i, and it also holds M_B of s_(i+1).
+  the first of them starts that B, all n hold Z_i, and the first one also holds M_B of s_(i+1).
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from ..rank_model import RankModel, best_fraction, filled
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class HostModel(RankModel):
-    """Rank ``rank`` with its ``stages`` in ascending order; all arrays are by these."""
+    """A rank with several ``stages``, in ascending order; arrays are by stage, shape (K,).
+
+    ``rank``: its number.
+    """
 
     rank: int
     stages: tuple[int, ...]
@@ -41,19 +44,29 @@ class HostModel(RankModel):
 
     @property
     def held_up_to(self) -> FloatArray:
-        """Z_i for each stage, shape (K,)."""
+        """Z_i for each stage s_i, shape (K,): the sum of M_B over s_1 to s_i."""
         return np.asarray(self.m_b.cumsum())
 
     def before_first_backward(self, i: int) -> float:
-        """Upper bound on the time of ops that the rank can run before its first B of s_i."""
+        """Upper bound on the time of the ops that the rank can run before the first B of stage s_i.
+
+        ``i``: the index of the stage on the rank.
+        """
         return self._most(self.f[: i + 1].cumsum(), i, self.limit, self._beyond(i))
 
     def own(self, i: int) -> float:
-        """The time that the microbatch of the last F of s_i has left, that F included."""
+        """The work that a microbatch has left on the rank when its F on stage s_i starts.
+
+        It includes that F; ``i`` is the index of the stage on the rank. The microbatch is that of
+        the last F on the stage.
+        """
         return float(self.f[i] + (self.b + self.w)[: i + 1].sum()) + self._higher(i)
 
     def beside_last_forward(self, i: int) -> float:
-        """Upper bound on the time that all others have left when the last F of s_i starts."""
+        """Upper bound on the work that other microbatches have left when the last F on s_i starts.
+
+        ``i``: the index of the stage on the rank.
+        """
         left = self.limit - float(self.held_up_to[i])
         times = (self.b + self.w)[: i + 1].cumsum()
         return self._most(times, i, left, self._beyond(i) - 1, weights=True)
@@ -63,7 +76,10 @@ class HostModel(RankModel):
         return float((self.f + self.b + self.w)[i + 1 :].sum())
 
     def _beyond(self, i: int) -> float:
-        """The most microbatches that may have run on stages above s_i while s_i holds their M_B."""
+        """The maximum number of microbatches that may have started a stage above s_i.
+
+        All of them hold M_B on s_1 to s_i at that time; ``i`` is the index of s_i on the rank.
+        """
         room = self.limit - self.m_b[i + 1]
         return float(counts_within(room, self.held_up_to[i], self.count))
 
@@ -72,9 +88,10 @@ class HostModel(RankModel):
     ) -> float:
         """Upper bound on the time of ops that fit into ``room`` (fractional knapsack).
 
-        Items, for each q <= i: a microbatch that holds Z_q and takes ``times[q]``; at most
-        ``count`` of each. Further, at most ``beyond`` microbatches that hold Z_i and take
-        ``times[i]`` and all ops on higher stages. With ``weights`` also single W's, which hold M_W.
+        Let Z_q be the sum of M_B over the rank's stages 0 to q. Items, for each q <= i: a
+        microbatch that holds Z_q and takes ``times[q]``; at most ``count`` of each. Further items:
+        at most ``beyond`` microbatches that hold Z_i and take ``times[i]`` and the time of all ops
+        on higher stages. With ``weights`` also single W's, which hold M_W.
         """
         if room < 0:
             return 0.0
