@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from pipeloom.ir import InputError
 from pipeloom.runtime import LaunchError, launch_ranks
-from pipeloom.runtime.launch import processes
+from tests.support.inside import processes
 from tests.support.processes import ENVIRONMENT, sockets, until
 
 
