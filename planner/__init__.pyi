@@ -25,6 +25,7 @@ from .results.result import Result as Result
 from .routes.passing import compare_schemes as compare_schemes
 from .solving.progress import Event as Event
 from .solving.progress import Note as Note
+from .solving.progress import Searching as Searching
 from .solving.search import Search as Search
 from .solving.workers import LostWorkersError as LostWorkersError
 from .solving.workers import Workers as Workers

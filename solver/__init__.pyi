@@ -26,11 +26,17 @@ from .families import build_family as build_family
 from .families import find_family as find_family
 from .optimize import Solving as Solving
 from .optimize import solve as solve
+from .partition.candidate_pool import Way as Way
 from .partition.cuts import Cut as Cut
 from .partition.cuts import Cutter as Cutter
 from .partition.cuts import Rules as Rules
 from .partition.search import best_partition as best_partition
+from .placement.search import SuccessiveHalving as SuccessiveHalving
+from .placement.search import TriedPlacement as TriedPlacement
+from .placement.search import best_placement as best_placement
+from .placement.search import bounded_placements as bounded_placements
 from .placement.search import placements as placements
+from .placement.search import room as room
 from .weight_passing.replicate import replicate as replicate
 from .weight_passing.streaming import Route as Route
 from .weight_passing.streaming import Streaming as Streaming

@@ -1,4 +1,5 @@
-"""Prints code lines of each folder and words of the pages, as a table against the budgets.
+"""Prints code lines of each folder, words of the pages and the number of tests that import private
+names, as a table against the budgets.
 
 Usage: ``python -m tools.size [--files N] [FOLDER ...]``; exit code 1 if a budget is exceeded.
 
@@ -30,6 +31,8 @@ IGNORED = {
     tokenize.ENCODING,
     tokenize.ENDMARKER,
 }
+PRIVATE = re.compile(r"^\s*(from|import) pipeloom\.\w+\.\w", re.MULTILINE)
+"""An import from a module inside a room, not of the room's public names."""
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -98,6 +101,11 @@ def measured(path: Path) -> int:
     return code_lines(text) if path.suffix == ".py" else words(text)
 
 
+def imports_private(path: Path) -> bool:
+    """Whether a Python file imports from inside a room."""
+    return PRIVATE.search(path.read_text(encoding="utf-8")) is not None
+
+
 def rows(budgets: dict[str, dict[str, object]]) -> list[tuple[str, int, int, str]]:
     """Each budget as (name, current size, budget, unit)."""
     found = []
@@ -110,7 +118,8 @@ def rows(budgets: dict[str, dict[str, object]]) -> list[tuple[str, int, int, str
         without = budget.get("without", [])
         assert isinstance(without, list)
         kept = [path for path in files if not _within(path, without)]
-        found.append((name, sum(map(measured, kept)), most, unit))
+        size = sum(map(imports_private if unit == "files" else measured, kept))
+        found.append((name, size, most, unit))
     return found
 
 

@@ -26,15 +26,9 @@ from pipeloom import (
     solve,
 )
 from pipeloom.ir import Link, Links, Sharing, Status
-from pipeloom.solver import Bound, Budget, lower_bound, lower_bounds, one_at_a_time, smallest_limit
-from pipeloom.solver.bounds.low_memory.activation_slots import slot_spans, slots
-from pipeloom.solver.bounds.low_memory.crossings import crossings
-from pipeloom.solver.bounds.low_memory.crossings_search import crossings_bound
-from pipeloom.solver.bounds.milp_relaxation import remat_relaxation
-from pipeloom.solver.bounds.moments import branched_moments
-from pipeloom.solver.core.linear_instance import LinearInstance
+from pipeloom.solver import Bound, lower_bound, lower_bounds, one_at_a_time, smallest_limit
 from tests.property.small_exact import checked, checks, faults, summary
-from tests.property.small_exact.checks import check_problem
+from tests.property.small_exact.checks import check_problem, searched_bound
 from tests.property.small_exact.instances import KINDS, placed, problem_of
 from tests.support.large_problems import large_problem
 from tests.support.oracle import exhaustive_optimum
@@ -126,19 +120,13 @@ def test_solvers_write_nothing_to_the_users_terminal(capfd: pytest.CaptureFixtur
     def bound(**levers: float) -> float:
         stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, m_o=0.25, **levers)
         profile = Profile((stage,) * 3, 3, host_link=Link(0.1, 1e-9))
-        relaxed = remat_relaxation(Problem.linear(profile, 4, 1.5), 60.0, Budget())
+        relaxed = searched_bound(Problem.linear(profile, 4, 1.5), 60.0, math.inf)
         assert relaxed is not None
         return relaxed.value
 
     assert bound(t_r=1e80, m_r=0.25) == pytest.approx(bound(), rel=1e-6)
     assert bound(t_r=1e80, m_r=0.25) > bound(t_r=0.01, m_r=0.25) * 1.01
     assert capfd.readouterr() == ("", "")
-
-
-def linear_of(problem: Problem) -> LinearInstance:
-    linear = LinearInstance.of(problem)
-    assert linear is not None
-    return linear
 
 
 ONE_PORT = Links(Link(0.0, 1.0), shared=Sharing.PORTS)
@@ -252,19 +240,15 @@ def test_microbatches_under_way_meet_in_steps_of_a_stage() -> None:
     search sees that they meet in steps of two."""
     stage = StageProfile(1.0, 1.0, 0.6, 1.0, 0.5)
     problem = Problem.linear(Profile((stage,) * 4, 4, 0.0), 40, 2.0)
-    linear = linear_of(problem)
-    lags = linear.lags(problem.objective)
-    assert slots(linear, lags, slot_spans(linear)).value == pytest.approx(20 * 8.6, abs=8)
-    assert crossings(linear, lags).value == pytest.approx(40 * 4.6, abs=8)
+    values = {bound.name: bound.value for bound in lower_bounds(problem)}
+    assert values["slots"] == pytest.approx(20 * 8.6, abs=8)
+    assert values["crossings"] == pytest.approx(40 * 4.6, abs=8)
     assert solve(problem, solver="heuristic").known_report.status is Status.OPTIMAL
     problem = Problem.linear(Profile((stage,) * 8, 8, 0.0), 16, 4.0)
-    linear = linear_of(problem)
-    lags = linear.lags(problem.objective)
-    value = crossings_bound(linear, lags, 16 * 4.6 + 8)
-    assert (
-        max(slots(linear, lags, slot_spans(linear)).value, crossings(linear, lags).value) + 1
-        < value
-    )
+    values = {bound.name: bound.value for bound in lower_bounds(problem)}
+    found = searched_bound(problem, 16 * 4.6 + 8, math.inf)
+    assert found is not None
+    assert max(values["slots"], values["crossings"]) + 1 < found.value
 
 
 @pytest.mark.parametrize(("number", "cost", "least"), [(2, 547.2, 540.0), (3, 598.6, 590.0)])
@@ -274,7 +258,9 @@ def test_two_copies_are_bounded_far_above_the_closed_forms(
     """Known costs; closed forms are 3.6 and 4.7 % below them."""
     problem = large_problem("two copies", number)
     known = lower_bound(problem).value
-    assert known <= branched_moments(problem, known, cost, Budget(20.0)).value <= cost
+    found = searched_bound(problem, cost, 20.0)
+    assert found is not None
+    assert known * (1 - 1e-9) <= found.value <= cost
     assert least < known
 
 
@@ -290,7 +276,7 @@ def test_places_in_memory_are_paid_for_by_copies() -> None:
     stage = StageProfile(4.0, 3.0, 1.0, m_b=10.0, m_o=0.0, offload_bytes=5.0)
     host = Link(0.0, 1e-6)
     problem = placed((stage,) * 2, 4, Placement.linear(2), 19.0, t_comm=2.0, host_link=host)
-    relaxed = remat_relaxation(problem, 200.0, Budget())
+    relaxed = searched_bound(problem, 200.0, math.inf)
     assert relaxed is not None
     assert relaxed.value == pytest.approx(4 * (4 + 2 * 5 + 3) + 1, rel=1e-5)
     assert relaxed.rank == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeloom.runtime.launch import processes
+from tests.support.inside import processes
 
 # each rank would import them, for a second
 processes.PRELOADED = ("pytest", "tests.support.small_gpt", *processes.PRELOADED)

@@ -17,7 +17,6 @@ import torch.distributed as dist
 
 from pipeloom.ir import InputError
 from pipeloom.runtime import LaunchError, launch_ranks
-from pipeloom.runtime.launch import processes
 from tests.support.processes import ENVIRONMENT, sockets, until
 
 
@@ -44,6 +43,8 @@ def wrong_input() -> None:
 
 def parent(folder: str) -> None:
     """Its fork server is killed; then it launches by a new one, and waits."""
+    from tests.support.inside import processes  # imports much that ranks do not need
+
     processes.PRELOADED = ("pytest", processes.FROZEN)  # a server that starts soon
     with pytest.raises(LaunchError, match=r"^rank \d: its fork server died, all ranks are ended$"):
         launch_ranks(orphaned, 2, (folder,), timeout=60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,13 +15,10 @@ from threading import Event
 import pytest
 import torch.distributed as dist
 
-from pipeloom.cli import main
-from pipeloom.cli.failures import INTERRUPTED
+from pipeloom.__main__ import command
 from pipeloom.runtime import ExecutionError, Pipeline, launch_ranks
-from pipeloom.runtime.launch import processes
-from pipeloom.runtime.transport import making, process_group, store
-from pipeloom.runtime.transport.making import meet
 from tests.failures.cases import RANKS, Odd, linears, made, squared, step
+from tests.support.inside import making, process_group, processes, store
 from tests.support.processes import until
 
 
@@ -96,7 +94,7 @@ def _meet_anew(folder: Path) -> None:
     until((folder / "port").exists)
     os.environ["MASTER_PORT"] = (folder / "port").read_text()
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
-    meet(None, lambda _: "gloo", 30.0)
+    making.meet(None, lambda _: "gloo", 30.0)
 
 
 PATIENCE = 2.0
@@ -170,13 +168,13 @@ def test_of_ranks_that_do_not_come_the_one_that_hangs_is_named(
 def test_what_a_rank_asks_ends_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, by the command's exit code: Python's own end aborted (-6)."""
     done = Event()
-    monkeypatch.setattr(main, "main", lambda told: INTERRUPTED)
+    monkeypatch.setattr(sys, "argv", ["pipeloom", "unknown"])
     monkeypatch.setattr(os, "_exit", _leave)
     try:
         with pytest.raises(store.StoreLostError):
             store.within(0.01, done.wait)
-        with pytest.raises(_Left, match=r"^130$"):
-            main.command()
+        with pytest.raises(_Left, match=r"^2$"):
+            command()
     finally:
         done.set()
 

@@ -16,9 +16,9 @@ from torch import nn
 
 from pipeloom.ir import InputError, InvalidScheduleError, Receive
 from pipeloom.runtime import LaunchError, Pipeline, launch_ranks
-from pipeloom.runtime.launch import processes
 from tests.failures import cases as of
 from tests.failures.cases import RANKS, program
+from tests.support.inside import processes
 
 # (fault of a rank, patience, rank that reports it, message); each in its own launch
 APART: list[tuple[Callable[[Any], None], float, int, str]] = [

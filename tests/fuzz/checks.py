@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import BinaryIO
 from xml.etree import ElementTree
 
-from pipeloom.cli.failures import MOST_CHARACTERS
-from pipeloom.ir.errors import printable
+from pipeloom.ir import printable
 from tests.support.inner import main
 
 from .cases import Case
 
+MOST_CHARACTERS = 400  # of a message that is printed
 LONGEST = MOST_CHARACTERS + len("pipeloom: ") + len(" (9999999 more characters)")
 PNG = b"\x89PNG"
 RAW = ("Cc", "Cs", "Zl", "Zp")

@@ -17,8 +17,8 @@ import torch
 
 from pipeloom.ir import PipeloomError
 from pipeloom.runtime import LaunchError, launch_ranks
-from pipeloom.runtime.launch import processes
 from tests.support.hub import on_threads
+from tests.support.inside import processes
 
 from .cases import DEVICE, Case, UnmadeError
 from .comparing import compared

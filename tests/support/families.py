@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pipeloom.ir import Passing, Profile, StageProfile
 from pipeloom.solver import FAMILIES
-from pipeloom.solver.families.weights.ring import RingFamily
 
-# families that pass weights in a ring, and all that pass weights
-RINGS = [name for name, family in FAMILIES.items() if isinstance(family, RingFamily)]
-TRAVELLING = [*RINGS, "fsdp"]
+_TWO = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2)
+# families that pass weights, and those that do so in a ring
+TRAVELLING = [
+    name for name, family in FAMILIES.items() if family.placed(_TWO)[1].passing is Passing.WEIGHTS
+]
+RINGS = [name for name in TRAVELLING if name != "fsdp"]
 
 
 def fits(name: str, ranks: int) -> bool:

@@ -23,10 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeloom.ir import PipeloomError
-from pipeloom.ir.errors import in_words, of_rank
+from pipeloom.ir import PipeloomError, in_words, of_rank
 from pipeloom.runtime import LaunchError, Routes, Transport
-from pipeloom.runtime.transport import RankFault, timed_out
+from tests.support.inside import RankFault, timed_out
 
 _HERE = threading.local()
 

@@ -5,6 +5,7 @@
 from pipeloom.runtime.executor.deferred_linear import Linear as LinearRule
 from pipeloom.runtime.executor.offload import CopyChannels
 from pipeloom.runtime.graphs.stage_functions import StageFunctions
+from pipeloom.runtime.launch import processes
 from pipeloom.runtime.launch.environment import Gpu, backend_of, gpu_here, own_gpu
 from pipeloom.runtime.measure.device_clock import DeviceClock
 from pipeloom.runtime.measure.plan_deviation import over_the_limit
@@ -17,6 +18,7 @@ from pipeloom.runtime.stages.gradient_accumulator import GradientAccumulator
 from pipeloom.runtime.stages.gradients import flattened, spread
 from pipeloom.runtime.train.callbacks import listening
 from pipeloom.runtime.train.checkpoint_reader import saved_keys
+from pipeloom.runtime.transport import RankFault, making, process_group, store, timed_out
 from pipeloom.runtime.transport.gloo import SHORT, GlooTransport
 from pipeloom.runtime.transport.nccl import Channel as NcclChannel
 from pipeloom.runtime.transport.nccl import NcclTransport

@@ -21,6 +21,7 @@ from pipeloom.ir import (
     Instruction,
     Op,
     OpKind,
+    Profile,
     Program,
     Receive,
     Reduce,
@@ -39,7 +40,6 @@ from pipeloom.ir import (
     owned,
     previous,
 )
-from pipeloom.ir.model.transfers import size
 
 KINDS = {TensorKind.WEIGHT: TransferKind.WEIGHT, TensorKind.GRADIENT: TransferKind.GRADIENT}
 """Kinds of tensors whose route is given by the schedule's transfers, not by its ops."""
@@ -263,6 +263,13 @@ def passing_of(program: Program) -> tuple[float, ...]:
         )
         found.append(buffers + weights + max(gradient, _kept(program, rank, mine)))
     return tuple(found)
+
+
+def size(profile: Profile, kind: TransferKind, stage: int) -> float:
+    """Bytes of a stage's weights or gradient, which has their size if its own is unknown."""
+    one = profile.stages[stage]
+    known = one.grad_bytes if kind is TransferKind.GRADIENT else None
+    return (one.weight_bytes or 0.0) if known is None else known
 
 
 def _kept(program: Program, rank: int, mine: set[int]) -> float:

@@ -11,16 +11,19 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import permutations, product
 
-from pipeloom.ir import Problem, StageProfile, TransferKind
-from pipeloom.ir.model.transfers import delay_matrix
+from pipeloom.ir import Problem, StageProfile
 
 Leg = tuple[int, int, int, int]  # stage, copy, from, to
 
 
 def least_makespan(problem: Problem) -> float:
     """The least makespan of an instance in which every rank has microbatches."""
-    ranks, stages = range(problem.ranks), range(problem.stages)
-    delays = [delay_matrix(problem.profile, TransferKind.WEIGHT, s).tolist() for s in stages]
+    ranks, stages, profile = range(problem.ranks), range(problem.stages), problem.profile
+    sizes = [stage.weight_bytes or 0.0 for stage in profile.stages]
+    if profile.links is None:
+        delays = [profile.delays(None).tolist() for _ in sizes]
+    else:
+        delays = [profile.link_delays(size).tolist() for size in sizes]
     best = float("inf")
     for owner in product(ranks, repeat=problem.stages):
         ways = [list(_routes(owner[s], [r for r in ranks if r != owner[s]])) for s in stages]

@@ -22,11 +22,11 @@ from pipeloom.ir import (
     Schedule,
     StageProfile,
     dump_schedule,
+    pack,
     simulate,
     timed,
     verify_certificate,
 )
-from pipeloom.ir.model.ops import pack
 from pipeloom.ir.verify.certificates.linear import LinearFacts
 from pipeloom.ir.verify.certificates.moments import MomentArcs
 from pipeloom.ir.verify.certificates.slots import span

@@ -20,12 +20,11 @@ from pipeloom.ir import (
     StageProfile,
     Transfer,
     TransferKind,
+    in_sending_order,
     simulate,
+    step_between_ops,
     step_time,
 )
-from pipeloom.ir.cost.dependency_graph import Successors, edges_of
-from pipeloom.ir.cost.event_kernels import Wires, first_come
-from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.solver import FAMILIES, build_family, work_bound
 from tests.support.by_hand import by_hand
 from tests.support.families import families_of
@@ -169,28 +168,20 @@ def test_no_step_is_below_its_bound(schedule: Schedule) -> None:
     assert work_bound(free).value <= step_between_ops(schedule) * (1 + 1e-9)
 
 
-# the kernel only: whoever is ready first goes first, and rounding does not decide who that is
-# -------
+# whoever is ready first goes first, and rounding does not decide who that is ----------------------
 
 
-SHORT, REST, WHOLE, FIRST, SECOND = range(5)  # messages: one after SHORT, REST; one after WHOLE
-ONE_WIRE = [("one",), ("one",)]
-
-
-def played(whole: float, wires: Wires, *, at_once: bool) -> list[float]:
-    """The start of each message."""
-    graph = Successors.of([edges_of([(SHORT, REST), (REST, FIRST), (WHOLE, SECOND)])], 5)
-    durations, start, end = np.array([0.1, 0.2, whole, 1.0, 1.0]), np.zeros(5), np.zeros(5)
-    assert len(first_come(*graph, durations, *wires, at_once, start, end)) == 5
-    return start[FIRST:].tolist()  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(
-    ("wires", "at_once"),
-    [(Wires.of(3, ONE_WIRE), True), (Wires.of(3, ONE_WIRE, [(1.0,), (1.0,)]), False)],
-)
-def test_rounding_does_not_decide_who_goes_first(wires: Wires, at_once: bool) -> None:
+def test_rounding_does_not_decide_who_goes_first() -> None:
     """Regression: with equal weights, fsdp's step time varied by 10 % between similar microbatch
     sizes."""
     assert 0.1 + 0.2 > 0.3
-    assert played(0.3, wires, at_once=at_once) == pytest.approx([0.3, 1.3])
+    times = (0.1, 0.2), (0.0, 0.3)  # two gradients are ready at once, for one wire
+    stage = StageProfile.of([StageProfile(f, b, 0.0, grad_bytes=1e6) for f, b in times])
+    there = [Transfer(W, 0, rank, 2, rank, after=0, before=0) for rank in (0, 1)]
+    home = [Transfer(D, 0, rank, rank, 2, after=2, before=0) for rank in (0, 1)]
+    links = Links(Link(0.0, 1.0), shared=(((0, 2), (1, 2)),))
+    rows, given = ["0F0 0BW0", "0F1 0BW1", ""], {"stages": (stage,), "links": links}
+    both = schedule(rows, Passing.WEIGHTS, *there, *home, **given)
+    (timing,) = play_iterations(both).timings
+    assert timing.transfers[2:, 1].tolist() == pytest.approx([1.3, 2.3])
+    assert in_sending_order(both).transfers == both.transfers

@@ -156,17 +156,9 @@ class _Check:
         weights = problem.placement.passing is Passing.WEIGHTS
         if problem.profile.unlike or weights or cost == 0:
             return
-        linear = LinearInstance.of(least_times(problem))
-        if linear is not None and not has_remat(problem):
-            lags = linear.lags(problem.objective)
-            yield (
-                "crossings-search" + below,
-                crossings_bound(linear, lags, ceiling, Budget(SECONDS)),
-            )
-            return
-        relaxed = remat_relaxation if has_remat(problem) else _branched
-        found = [relaxed(problem, ceiling, Budget(SECONDS))]
-        yield from ((each.name + below, each.value) for each in found if each is not None)
+        found = searched_bound(problem, ceiling)
+        if found is not None:
+            yield found.name + below, found.value
 
     def _certified(self, schedule: Schedule, facts: Facts) -> Iterator[tuple[str, float]]:
         """The bound that each argument of a certificate proves, and that of the best one."""
@@ -181,5 +173,13 @@ class _Check:
                 yield f"certificate {best.argument['kind']}", best.lower_bound
 
 
-def _branched(problem: Problem, ceiling: float, budget: Budget) -> Bound:
-    return branched_moments(problem, 0.0, ceiling, budget)
+def searched_bound(problem: Problem, ceiling: float, seconds: float = SECONDS) -> Bound | None:
+    """The bound of such a problem that is found by a search below ``ceiling``, if there is one."""
+    budget = Budget(seconds)
+    if has_remat(problem):
+        return remat_relaxation(problem, ceiling, budget)
+    linear = LinearInstance.of(least_times(problem))
+    if linear is None:
+        return branched_moments(problem, 0.0, ceiling, budget)
+    value = crossings_bound(linear, linear.lags(problem.objective), ceiling, budget)
+    return Bound(value, "crossings-search", "")

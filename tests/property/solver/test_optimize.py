@@ -22,9 +22,9 @@ from pipeloom.ir import (
     StageProfile,
     Status,
     dump_schedule,
+    seconds_compiling,
     verify_schedule,
 )
-from pipeloom.ir.kernels import seconds_compiling
 from pipeloom.solver import Method, Progress, Solving, TimeLimit, lower_bound, objective_cost, solve
 from tests.property.small_exact.instances import KINDS, placed, problem_of
 from tests.support.large_problems import large_problem

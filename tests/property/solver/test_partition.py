@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations, pairwise, product
+from dataclasses import replace
+from itertools import combinations, pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pipeloom.ir import LayeredProfile, Objective, Placement, Problem, Profile, Schedule
-from pipeloom.solver import Cut, Cutter, Order, Rules, best_partition, iteration_time, solve
-from pipeloom.solver.bounds.feasibility import needs
-from pipeloom.solver.partition.candidate_pool import Way
-from pipeloom.solver.partition.cut_bounds import least_load
-from pipeloom.solver.partition.min_memory import smallest
-from pipeloom.solver.placement.search import room
+from pipeloom.solver import (
+    Cut,
+    Cutter,
+    Order,
+    Rules,
+    Way,
+    best_partition,
+    is_feasible,
+    iteration_time,
+    room,
+    solve,
+)
 from tests.support.layered_profiles import layered, model, placement
 from tests.support.oracle import exhaustive_optimum
 
@@ -76,30 +82,33 @@ def test_the_smallest_limit_is_that_of_the_cut_that_needs_least(
     profile: LayeredProfile, rules: Rules, name: str
 ) -> None:
     where = placement(name, profile.ranks)
-    cutter = Cutter(profile, len(where.owners), rules)
-    cuts = every_cut(profile, cutter.stages, rules)
+    cuts = every_cut(profile, len(where.owners), rules)
     assume(cuts)
-    found = smallest(cutter, where)
-    each = [smallest(cutter, where, cut) for cut in cuts]
-    least = min(each, key=lambda other: (other.device, other.limit))
-    assert (found.device, found.limit) >= (least.device, least.limit * (1 - 1e-12))
+
+    def fits(cut: Cut, limit: float, *, device: bool = False) -> bool:
+        stages, limits = profile.cut(cut), (limit,) * profile.ranks
+        if device:
+            stages, limits = replace(stages, device_memory=limits), (math.inf,) * profile.ranks
+        return is_feasible(Problem(stages, 1, where, room(stages, where, limits)))
+
+    found = best_partition(profile, 1, [where], searched, rules=rules, memory_limit=0.0).smallest
+    assert found is not None
+    assert found.cut in cuts
+    assert fits(found.cut, found.limit, device=found.device)
+    assert not fits(found.cut, found.limit * 0.999, device=found.device)
     if found.proven:
-        assert found.limit == pytest.approx(least.limit)
+        assert not any(fits(cut, found.limit * 0.999, device=found.device) for cut in cuts)
     if name == "linear":
         assert found.proven
-        assert found.device == least.device
-    assert found.cut in cuts
-    if found.device:  # otherwise, the limit is enough for the cut, and a bit less is not
-        return
-    stages = profile.cut(found.cut)
-    for limit, feasible in ((found.limit, True), (found.limit * 0.999, False)):
-        given_limit = room(stages, where, (limit,) * profile.ranks)
-        problem = Problem(stages, 1, where, given_limit)
-        assert (needs(problem) <= np.array(given_limit) * (1 + 1e-9)).all() == feasible
+        assert found.device != any(fits(cut, math.inf) for cut in cuts)
 
 
 def searched(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
     return solve(problem, solver="cp-sat", work_limit=30.0 * share, start=start)
+
+
+def hurried(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
+    return solve(problem, solver="heuristic", work_limit=1e-3 * share, start=start)
 
 
 @settings(max_examples=25)
@@ -144,31 +153,20 @@ def test_told_to_stop_it_has_a_schedule() -> None:
 
 
 def test_two_searches_with_one_seed_are_one() -> None:
-    def search(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
-        return solve(problem, solver="heuristic", work_limit=1e-3 * share, start=start)
-
     def answer() -> tuple[Any, ...]:
-        found = best_partition(EXAMPLE, 4, [Placement.v(2), Placement.linear(2)], search)
+        found = best_partition(EXAMPLE, 4, [Placement.v(2), Placement.linear(2)], hurried)
         order = [row.tolist() for row in found.best.schedule.order]
         return found.best.cut, found.best.problem, order, found.bound
 
     assert answer() == answer()
 
 
-@given(
-    pieces=st.lists(st.sampled_from((0.0, 0.3, 1.0, 1.05, 1.1, 2.5)), min_size=1, max_size=8),
-    ranks=st.integers(1, 3),
-)
-def test_layers_cannot_be_shared_out_below_the_least_load(pieces: list[float], ranks: int) -> None:
-    least = math.inf
-    for owners in product(range(ranks), repeat=len(pieces)):
-        loads = [0.0] * ranks
-        for piece, owner in zip(pieces, owners, strict=True):
-            loads[owner] += piece
-        least = min(least, max(loads))
-    assert least_load(pieces, ranks) <= least * (1 + 1e-9)
-
-
-def test_the_least_load_of_equal_layers_counts_whole_ones() -> None:
+def test_the_bound_counts_whole_layers() -> None:
     """For 24 blocks of 27 ms, an embedding and a head, some rank has 7 blocks."""
-    assert least_load([2.4, *[27.0] * 24, 41.0], 4) == 7 * 27.0
+    blocks = model(24, Profile((), 4, 0.0), head=41.0 / 3)
+    layers = tuple(
+        replace(one, t_f=9.0, t_b=9.0, t_w=9.0) if one.t_f == 1.0 else one for one in blocks.layers
+    )
+    profile = replace(blocks, layers=layers)
+    found = best_partition(profile, 100, [Placement.interleaved(4, 2)], hurried)
+    assert found.bound >= 100 * 7 * 27.0

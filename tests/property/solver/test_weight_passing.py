@@ -32,16 +32,16 @@ from pipeloom.ir import (
     dump_program,
     dump_schedule,
     footprint,
+    in_sending_order,
     journeys,
     parse_schedule,
     previous,
     simulate,
+    step_between_ops,
     timed,
     verify_program,
     verify_schedule,
 )
-from pipeloom.ir.cost.steady_state.send_points import step_between_ops
-from pipeloom.ir.cost.transfer_order import in_sending_order
 from pipeloom.solver import Route, Streaming, find_family, lower_bound, solve
 from tests.support.iterations import posted_between_ops
 from tests.support.machine import Machine, run_compiled

@@ -18,9 +18,9 @@ import pytest
 import pipeloom as library
 from pipeloom import optimize
 from pipeloom.ir import Report, Status
+from pipeloom.planner import Searching
 from pipeloom.solver import Progress
 from tests.support.command_line import Command, Done, profile_document, written
-from tests.support.inner import Searching
 from tests.support.processes import Started
 
 STOPPED = [signal.SIGINT, signal.SIGTERM]

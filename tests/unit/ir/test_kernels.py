@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from numba.core.caching import CacheImpl, IndexDataCacheFile
 
-from pipeloom.ir.kernels import kernel
+from pipeloom.ir import kernel
 
 SCRIPT = """
-from pipeloom.ir.kernels import kernel
+from pipeloom.ir import kernel
 
 @kernel
 def twice(number):

@@ -12,7 +12,6 @@ import pipeloom
 from pipeloom import Profile, StageProfile, dump_schedule
 from pipeloom.ir import Link, Links
 from pipeloom.planner import Event, Note
-from pipeloom.planner.requests.exclusions import COMPARE, OPTIMIZE, PLAN, Exclusion, refuse
 from tests.support.command_line import profile_document
 
 FINE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
@@ -67,17 +66,3 @@ def test_costs_count_what_is_left_of_averaging() -> None:
         timing = answer.schedule.known_timing
         assert answer.cost == timing.iteration_time(answer.schedule.problem.objective)
         assert answer.cost > timing.period
-
-
-EXCLUSIONS = [*OPTIMIZE, *COMPARE, *PLAN]
-
-
-@pytest.mark.parametrize("row", EXCLUSIONS, ids=lambda row: f"{row[0]} beside {row[2]}")
-def test_an_option_is_refused_beside_what_excludes_it(row: Exclusion) -> None:
-    option, left, other, values, _ = row
-    asked = {name: None for each in EXCLUSIONS for name in (each[0], each[2])}
-    asked |= {other: values[0] if values else "given"}
-    with pytest.raises(pipeloom.InputError, match=f"^{option}: expected"):
-        refuse([row], **asked | {option: "another"})
-    refuse([row], **asked | {option: left[0]})
-    refuse([row], **asked | {option: "another", other: None})

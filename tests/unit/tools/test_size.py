@@ -30,6 +30,11 @@ def test_code_lines_are_neither_blank_nor_comments_nor_docstrings() -> None:
     assert size.code_lines(SOURCE) == 9
 
 
+def test_imports_from_inside_a_room_are_counted() -> None:
+    assert size.PRIVATE.search("import ast\n    from pipeloom.ir.cost import simulator")
+    assert not size.PRIVATE.search("from pipeloom.ir import simulate")
+
+
 def test_a_room_above_its_budget_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

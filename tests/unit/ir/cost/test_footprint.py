@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir import Profile, Schedule, StageProfile, footprint, simulate, traffic
-from pipeloom.ir.cost.spread import ExpectedMakespan, sampled_makespans
+from pipeloom.ir import (
+    ExpectedMakespan,
+    Profile,
+    Schedule,
+    StageProfile,
+    footprint,
+    sampled_makespans,
+    simulate,
+    traffic,
+)
 from pipeloom.solver import build_family, replicate
 
 # memory_footprint ---------------------------------------------------------------------------------

@@ -20,11 +20,11 @@ from pipeloom.ir import (
     Transfer,
     TransferKind,
     WaitReceive,
+    in_sending_order,
     simulate,
     step_time,
     timed,
 )
-from pipeloom.ir.cost.transfer_order import in_sending_order
 from pipeloom.solver import build_family
 from tests.support.by_hand import by_hand
 from tests.support.iterations import play_iterations, posted_between_ops

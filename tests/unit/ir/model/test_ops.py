@@ -6,11 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeloom.ir import Op, OpKind, Profile, Schedule, StageProfile, footprint
-from pipeloom.ir.model.ops import pack, unpack
-from pipeloom.ir.model.schedule import staleness, versions
-from pipeloom.ir.units import sufficient_size
-from pipeloom.planner.inputs.words import size_in
+from pipeloom import build
+from pipeloom.ir import (
+    InfeasibleError,
+    Op,
+    OpKind,
+    Profile,
+    Schedule,
+    StageProfile,
+    footprint,
+    pack,
+    staleness,
+    unpack,
+    versions,
+)
 from pipeloom.solver import build_family
 
 # ops as objects, as text and packed ---------------------------------------------------------------
@@ -57,4 +66,9 @@ def test_all_versions_count_as_memory() -> None:
 
 @pytest.mark.parametrize("memory", [1 / 3, 1234.5678, 1_610_612_735, 7**17, 2**49 + 1])
 def test_a_size_that_suffices_can_be_typed_as_a_limit(memory: float) -> None:
-    assert memory <= size_in(sufficient_size(memory)) <= memory * (1 + 1e-4)
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, memory),), 1)
+    with pytest.raises(InfeasibleError) as caught:
+        build("1f1b", profile, 1, memory_limit=memory / 2)
+    _, _, told = str(caught.value).partition("the smallest limit for this family is ")
+    (limit,) = build("1f1b", profile, 1, memory_limit=told).problem.memory_limit
+    assert memory <= limit <= memory * (1 + 1e-4)

@@ -22,12 +22,12 @@ from pipeloom.ir import (
     dump_profile,
     dump_program,
     dump_schedule,
+    over_wires,
     parse_layers,
     parse_profile,
     verify_program,
     verify_schedule,
 )
-from pipeloom.ir.cost.traffic import over_wires
 from pipeloom.solver import build_family
 from tests.support.command_line import layers_document
 
