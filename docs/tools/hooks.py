@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from command_help import with_options
+from format_keys import with_keys
 from gallery import gallery
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -33,9 +34,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Adjust links to the site, and append the options of a command to its page."""
+    """Adjust links to the site, and append the options of a command, or the keys of files, to
+    their page."""
     path = page.file.src_uri
-    return with_options(path, with_site_links(path, markdown))
+    return with_keys(path, with_options(path, with_site_links(path, markdown)))
 
 
 @cache

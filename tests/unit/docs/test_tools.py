@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+from docs.tools.format_keys import OBJECTS, keys
 from docs.tools.public_names import undocumented
 from docs.tools.repository_links import LINK, ROOT, _prose
+
+PAGES_OF_FORMATS = "formats.md", "predict.md"
 
 
 def test_links_lead_somewhere_in_a_checkout_too() -> None:
@@ -22,3 +27,10 @@ def test_links_lead_somewhere_in_a_checkout_too() -> None:
 
 def test_every_public_name_has_a_docstring() -> None:
     assert undocumented() == []
+
+
+def test_every_key_of_a_file_is_explained() -> None:
+    pages = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in PAGES_OF_FORMATS]
+    found = {key for record in OBJECTS.values() for key, _, _ in keys(record)}
+    assert "t_f" in found
+    assert {key for key in found if not re.search(rf"[`\"]{key}[`\"]", "".join(pages))} == set()
