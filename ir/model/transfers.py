@@ -70,7 +70,7 @@ def _homes(transfers: Sequence[Transfer]) -> dict[int, int]:
 
 
 def holders(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """For each stage, the ranks that permanently hold its weights and run its optimizer step, (S,).
+    """The ranks that permanently hold each stage's weights and run its optimizer step, (S,).
 
     For a streamed stage, this is only the owner; otherwise, all ranks that run the stage,
     ascending. If there are several, the stage is *replicated*: its gradients are summed over these

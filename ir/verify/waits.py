@@ -1,8 +1,8 @@
 """Checks of the starts and ends of a schedule document's ops and transfers.
 
-Each op or transfer must start exactly when the last event that it waits for (its causes) has
-happened, and must take exactly the time that follows from the profile. As durations can be 0, it is
-also checked that ops and transfers do not wait for each other in a cycle.
+Each op or transfer must start exactly when the last of the events that it waits for (its causes)
+has happened, and must take exactly the time that follows from the profile. As durations can be 0,
+it is also checked that ops and transfers do not wait for each other in a cycle.
 """
 
 from __future__ import annotations
