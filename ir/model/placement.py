@@ -149,7 +149,7 @@ class Placement:
 
 
 def _known(passing: Passing, ranks: int, stages: int) -> Iterator[Placement]:
-    """Yield all placements for ``ranks`` ranks and ``stages`` stages that have a constructor."""
+    """Yield each placement of a kind other than CUSTOM that fits these arguments."""
     chunks, rest = divmod(stages, ranks)
     if passing is Passing.WEIGHTS:
         yield Placement.round_robin(ranks)

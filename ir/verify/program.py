@@ -253,7 +253,7 @@ class _Replay:
             self.closed[stage] = line
 
     def _still_leaving(self, stage: int) -> Iterator[str]:
-        """Yield a violation for each send of the owner's weights that may not have left before the
+        """Yield a violation for each send of the owner's weights that is not waited for before a
         step."""
         for tensor in sorted(self.sent - self.left):
             own = tensor.kind == "w" and tensor.number not in self.facts.earlier
