@@ -257,8 +257,7 @@ class _Comparison:
         return done
 
     def _came(self, waited: _Waited) -> float:
-        """The time in ms at which the output of the node ``waited[0]`` has arrived at the waiting
-        node."""
+        """The time in ms at which the output of the node in ``waited`` has arrived."""
         node, delay = waited
         return self._done[node] + delay
 
