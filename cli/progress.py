@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 STDERR = 2
 LEAST_SECONDS = 0.5
-"""The minimum time, in seconds, between two lines on a search in a log; the last line is not
-delayed."""
+"""The minimum seconds between two lines on a search in a log; the last line is not delayed."""
 
 
 @dataclass
@@ -106,8 +105,7 @@ class ProgressDisplay:
 
 @contextmanager
 def watched(quiet: bool = False) -> Iterator[ProgressDisplay]:
-    """A context with a progress display; on exit, it ends the line being overwritten on the
-    terminal."""
+    """A context with a progress display; on exit, it ends the open line on the terminal."""
     display = ProgressDisplay(quiet)
     try:
         yield display

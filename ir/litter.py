@@ -31,9 +31,9 @@ def own(prefix: str) -> str:
 def remove_litter(prefix: str, parent: Path | None = None) -> None:
     """Remove the folders of ended processes, such as those killed by SIGKILL.
 
-    Only folders of this user are removed whose names begin as :func:`own` returns it for the same
-    ``prefix`` on this machine. ``parent``: the folder that contains the folders, by default the
-    system's for temporary files.
+    The folders belong to this user, and :func:`own` made their names from ``prefix`` on this
+    machine. ``parent``: the folder that contains them, by default the system's folder for temporary
+    files.
     """
     prefix = f"{prefix}{_machine()}-"
     for folder in (parent or Path(tempfile.gettempdir())).glob(f"{prefix}*-*"):

@@ -131,8 +131,7 @@ class Attribution:
         return asdict(self) | {"chain": chain}
 
     def __str__(self) -> str:
-        """Three tables: the causes of the difference, the ranks, and the ops that lost most time.
-        """
+        """Three tables: causes of the difference, ranks, and the ops that lost most time."""
         beyond = self.measured - self.planned
         parts = [(name, getattr(self.causes, name), words) for name, words in CAUSES.items()]
         parts.append(("slack", -self.slack, "the plan had a longer chain than this one"))

@@ -73,8 +73,7 @@ def _complete(bars: Iterable[Bar], thread: int) -> Events:
 
 
 def _overlapping(bars: Iterable[Bar], thread: int) -> Events:
-    """Yield a pair of asynchronous events per bar, since copies or transfers of a rank may overlap.
-    """
+    """Yield two asynchronous events per bar, as copies or transfers of a rank may overlap."""
     for number, bar in enumerate(bars):
         common = _about(bar, thread) | {"id": f"{thread}.{number}"}
         yield common | {"ph": "b", "ts": bar.start * 1e3}

@@ -250,7 +250,10 @@ def _steady(schedule: Schedule) -> str | None:
 
 
 def _remat(schedule: Schedule) -> str | None:
-    """The numbers of recomputed and of offloaded activations as text, or None if there are none."""
+    """The numbers of recomputed and of offloaded activations, such as ``3 recomputed of 24``.
+
+    A (stage, microbatch) counts as one activation. None if none is recomputed or offloaded.
+    """
     ops = np.concatenate(schedule.order)
     number = np.bincount(ops & KIND_MASK, minlength=len(OpKind)).tolist()
     kinds = (OpKind.R, "recomputed"), (OpKind.O, "offloaded")

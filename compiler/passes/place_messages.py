@@ -72,8 +72,7 @@ def carried(schedule: Schedule) -> list[Tensor]:
 
 
 def tensors(schedule: Schedule, messages: Messages) -> list[Tensor]:
-    """The tensor of each message: first of the transfers, then of activations and their gradients.
-    """
+    """The tensor of each message: first of transfers, then of activations and their gradients."""
     return [*carried(schedule), *map(_needed, unpack(messages.used))]
 
 

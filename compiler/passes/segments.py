@@ -28,8 +28,7 @@ def segments(row: Iterable[Instruction]) -> Segments:
 
 
 def after_sends(row: Sequence[Instruction], at: int) -> int:
-    """The index of the last of the sends directly after index ``at``, or ``at`` if there are none.
-    """
+    """The index of the last of the sends directly after index ``at``; ``at`` without sends."""
     while at + 1 < len(row) and isinstance(row[at + 1], Send):
         at += 1
     return at

@@ -90,8 +90,7 @@ class Costs:
 
 
 def _tables(profile: Profile, microbatch: int) -> tuple[FloatArray, ...]:
-    """The arrays ``durations``, ``kept``, ``m_b`` and ``m_w`` of :class:`Costs` of one microbatch.
-    """
+    """The arrays ``durations``, ``kept``, ``m_b``, ``m_w`` of :class:`Costs` for one microbatch."""
     stages = [stage.at(microbatch) for stage in profile.stages]
     moves = [profile.offload_time(s, microbatch) for s in range(profile.num_stages)]
     columns = [

@@ -125,7 +125,10 @@ def said(line: str) -> PydanticCustomError:
 
 
 def removed(line: str) -> PydanticCustomError:
-    """A pydantic error about a removed key; reported once, even if many objects have the key."""
+    """A pydantic error with the message ``line`` about a removed key.
+
+    It is reported once, even if many objects have the key.
+    """
     return PydanticCustomError("removed", "{line}", {"line": line})
 
 

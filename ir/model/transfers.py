@@ -32,7 +32,7 @@ def journeys(transfers: Sequence[Transfer]) -> dict[Item, list[int]]:
 
 
 def previous(transfers: Sequence[Transfer]) -> list[int | None]:
-    """For each transfer, the index of the previous transfer of its item, None for the first."""
+    """For each transfer, the index of the previous transfer of its item; None for the first."""
     last: dict[Item, int] = {}
     result = []
     for i, transfer in enumerate(transfers):

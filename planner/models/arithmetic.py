@@ -25,7 +25,7 @@ _KEPT = (
     *("micro_batch", "seq", "layers", "precision", "recompute", "attention"),
     *("gradients", "fused_cross_entropy"),
 )
-"""The settings of a run that also apply when the model is counted on one rank, without parallelism.
+"""The settings of a run that also apply if the model is counted without parallelism, on one rank.
 """
 
 

@@ -23,8 +23,7 @@ def bare(name: str) -> str:
 
 
 def find_name(name: str, known: Iterable[str]) -> str | None:
-    """The element of ``known`` that equals ``name`` if both are shortened by :func:`bare`, or None.
-    """
+    """The element of ``known`` that equals ``name`` once :func:`bare` shortens both, or None."""
     return {bare(each): each for each in known}.get(bare(name))
 
 

@@ -354,13 +354,12 @@ def _states(count: float, run: TrainingRun, replicas: int) -> States:
 
 
 def step_collectives(parameters: Parameters, run: TrainingRun) -> tuple[Collective, ...]:
-    """The collectives that the replicas of a layer run per step (with ``fsdp``, in each of its
-    ops).
+    """The collectives that the replicas of a layer run per step.
 
     Without sharding: an all-reduce of gradients. ``zero1`` and ``zero2``: a reduce-scatter of
-    gradients and an all-gather of weights. ``fsdp``: an all-gather for F, another for B, and a
-    reduce-scatter after W. Gradients are sent in the format in which they are summed, weights in
-    the run's format.
+    gradients and an all-gather of weights. ``fsdp``: an all-gather for each F, another for each B,
+    and a reduce-scatter after each W. Gradients are sent in the format in which they are summed,
+    weights in the run's format.
     """
     weight, gradient = run.precision.element_bytes, run.gradients.element_bytes
     gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER

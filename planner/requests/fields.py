@@ -123,8 +123,7 @@ class Request:
                 raise InputError(f"{other}: expected none beside {one} {first!r}, got {second!r}")
 
     def arguments(self, request: type[Request]) -> dict[str, Any]:
-        """The values of this request's fields, by name, for the fields of its base class
-        ``request``."""
+        """The values, by name, of those fields that ``request``, a base class of this one, has."""
         return {each.name: getattr(self, each.name) for each in fields(request)}
 
 

@@ -37,8 +37,7 @@ def typed(kind: Kind) -> Kind:
 
 
 def whole(least: int, most: int | None = None) -> Kind:
-    """The kind of an integer from ``least`` to ``most``; only the command line enforces ``most``.
-    """
+    """The kind of an integer from ``least`` to ``most``; in Python, ``most`` is not enforced."""
 
     def read(text: str) -> int:
         value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1

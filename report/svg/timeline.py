@@ -201,7 +201,11 @@ def _entries(panels: Sequence[Panel]) -> Iterator[tuple[list[str], str]]:
 
 
 def _panel(panel: Panel, grid: Grid, top: float, *, memory: bool) -> tuple[list[str], float]:
-    """The elements of one schedule, and the vertical position below them."""
+    """The SVG elements of one schedule, and the vertical position below them.
+
+    ``top``: the vertical position at which they begin. ``memory``: whether they include the memory
+    over time.
+    """
     first = top + HEAD
     bottom = first + len(panel.rows) * grid.row
     chart = list(_memory_chart(panel, grid, bottom)) if memory else []

@@ -146,8 +146,8 @@ class PlacedMessages:
                                         other ranks; on later ranks: when planned
     receive    ``slack`` ops before the when the schedule has room for it
                latest possible position
-    wait for   after the first op that  before the first op planned to start after its arrival
-    send       ends after their arrival (an op that it blocks does); for the owner's weights
+    wait for   after the first op that  before the first op planned to start after its arrival,
+    send       ends after their arrival such as an op that it blocks; for the owner's weights
                                         that block no op: after the last op
     wait for   before the op that       before the first op that needs it, or the send that
     receive    needs them               passes it on

@@ -258,14 +258,12 @@ def _between_gates(graph: ScheduleGraph, at: _Places, ways: IntArray) -> list[Ed
 
 
 def _beside(one: Due) -> tuple[str, ...]:
-    """The wires of an average: the link from the rank to its replicas, for one average at a time.
-    """
+    """The wires of an average: the rank's link to its replicas, for one average at a time."""
     return (f"replicas of {one.rank}",)
 
 
 def _averaged(graph: ScheduleGraph, at: _Places, early: Sequence[Due]) -> list[Edges]:
-    """Edges from the last op of each stage in ``early`` to its average, and on to its rank's end.
-    """
+    """Edges from the last op of each stage in ``early`` to its average, and to its rank's end."""
     last = [int(graph.offsets[one.rank]) + one.last for one in early if one.last is not None]
     ends = np.array([one.rank for one in early], dtype=np.int64)
     return [

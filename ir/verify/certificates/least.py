@@ -16,7 +16,7 @@ class NotProvenError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LeastFacts:
-    """The minimum time and memory that any microbatch of a stage needs, as exact numbers.
+    """The minimum times and memory of a microbatch on one stage, as exact fractions.
 
     If microbatches differ, each number is the minimum over them: a schedule remains valid if ops
     become shorter and sizes smaller. A BW that is shorter than B and W together counts as a B that

@@ -11,8 +11,7 @@ from .sheet import SEND, B, F, Sheet, W
 
 
 def write_attention(sheet: Sheet, model: Model, window: int | None) -> None:
-    """Add to ``sheet`` the kernels from the layer's input up to and including the residual
-    addition.
+    """Add to ``sheet`` all kernels from the layer's input to the residual addition (included).
 
     ``window``: the number of positions that a token attends to, or None for all before it.
     """
