@@ -113,8 +113,7 @@ class Parser(argparse.ArgumentParser):
         return "; several values of an option are one word, with commas: 8,10" if several else ""
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Convert a value from text; report an InputError of the conversion as an error of usage.
-        """
+        """Convert a value from text; report an InputError of the conversion as a usage error."""
         try:
             return super()._get_value(action, arg_string)
         except InputError as error:

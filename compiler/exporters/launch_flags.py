@@ -50,8 +50,7 @@ def for_torch_csv(schedule: Schedule, size: int) -> Launch:
 
 
 def for_torchtitan(schedule: Schedule, size: int) -> Launch:
-    """The flags and notes for a list of the modules by stage. ``size``: sequences per microbatch.
-    """
+    """The flags and notes for a list of modules by stage. ``size``: sequences per microbatch."""
     family = (schedule.report.family if schedule.report else "").partition(":")[0]
     own = TORCHTITAN_FAMILIES.get(family)
     notes = (

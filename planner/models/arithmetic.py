@@ -25,8 +25,7 @@ _KEPT = (
     *("micro_batch", "seq", "layers", "precision", "recompute", "attention"),
     *("gradients", "fused_cross_entropy"),
 )
-"""The settings of a run that also apply if the model is counted without parallelism, on one rank.
-"""
+"""The settings of a run that also apply to a count on one rank, without parallelism."""
 
 
 @dataclass(frozen=True)

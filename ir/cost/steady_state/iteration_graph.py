@@ -215,8 +215,9 @@ def _of_messages(graph: ScheduleGraph, at: _Places, ways: IntArray) -> list[Edge
     """The edges of the schedule, where an edge between ranks leads through the node of its message.
 
     A message leaves only when its source has begun the iteration, and its target has begun it and
-    given notice. Every node that a message waits for also has an edge to the end of the message's
-    source: at this end, the messages from the rank are ready, but may wait for wires.
+    given notice. Every node that a message waits for also has an edge to the end node of the
+    message's source rank: when a rank ends, all messages from it are ready, but they may still wait
+    for wires.
     """
     made, used, _ = graph.edges[EdgeKind.ACTIVATION]
     count = len(made)
