@@ -298,7 +298,11 @@ def gap(schedule: Schedule) -> float | None:
 
 
 def describe(document: dict[str, Any]) -> dict[str, Any]:
-    """The fields that summarize a schedule document: name, sizes, memory limit and report."""
+    """A summary of a schedule document: the profile's name, sizes, memory limit and report.
+
+    All are keys of one dictionary; the sizes are the numbers of ranks, stages and microbatches. The
+    order of ops is not in it.
+    """
     keys = ("passing", "ranks", "stages", "microbatches", "memory_limit")
     return {
         "name": document["profile"]["name"],

@@ -1,7 +1,7 @@
 """The base class of documents, and the conversion of validation errors into faults.
 
-Documents are pydantic models or :class:`.struct.Struct`. All faults of a document are reported at
-once, each with the file, the location in it, the expected and the given value.
+Documents are pydantic models or :class:`.struct.Struct`. All faults of a document are reported
+together, each with the file, the location in it, the expected and the given value.
 """
 
 from __future__ import annotations
@@ -255,8 +255,7 @@ def _record(annotation: Any) -> Any:
 
 @cache
 def _expected_of(record: Any, key: str) -> str:
-    """The words for what is expected as the value of ``key``, as a fault about a wrong value has
-    them."""
+    """The words for what is expected as the value of ``key``, as in faults about wrong values."""
     try:
         TypeAdapter(_declared(record)[key]).validate_python(object(), context={})
     except ValidationError as error:

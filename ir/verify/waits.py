@@ -53,7 +53,7 @@ Each is given as (kind, difference between its stage and the op's stage).
 def verify_waits(facts: Facts) -> Iterator[str]:
     """Yield a line for each wrong start or end of an op or transfer.
 
-    If ops and transfers wait for each other, a further line names them, as one cycle.
+    If ops and transfers wait for each other, a further line names one cycle of them.
     """
     waits = _Waits(facts)
     graph: defaultdict[Node, set[Node]] = defaultdict(set)

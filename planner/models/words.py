@@ -28,7 +28,7 @@ def find_name(name: str, known: Iterable[str]) -> str | None:
 
 
 class Words:
-    """The values that a user gave, by key. An absent value, but not null, is replaced by a default.
+    """The values that a user gave, by key. An absent value is replaced by its default, null is not.
 
     ``defaults``: these default values, by key. Every faulty value is recorded, and its default is
     used, until :meth:`raise_faults` raises InputError for all of them. A key may have several

@@ -31,8 +31,10 @@ class Kind:
 
 
 def typed(kind: Kind) -> Kind:
-    """``kind`` without its ``check``, for a value that the function called with it validates
-    itself."""
+    """A copy of ``kind`` without ``check``.
+
+    It is for arguments that the called function validates itself if they are given in Python.
+    """
     return replace(kind, check=None)
 
 

@@ -11,7 +11,7 @@ MEMORY = Fraction(1, 10**9)  # relative tolerance of memory limits, for rounding
 
 
 class NotProvenError(ValueError):
-    """The certificate proves no lower bound, or a smaller one than it or the schedule claims."""
+    """The certificate proves no lower bound, or one below that of the certificate or schedule."""
 
 
 @dataclass(frozen=True, slots=True)
