@@ -153,7 +153,7 @@ class StageRunner:
         self.weight = within(self._using(OpKind.W), weight)
 
     def prepare(self, cell: Cell, inputs: Sequence[Any]) -> None:
-        """Prepares the ops of ``cell`` for arguments like ``inputs``; does nothing for a module."""
+        """Prepares to run the ops of ``cell`` for arguments like ``inputs``; here, does nothing."""
 
     def _forward(self, cell: Cell) -> None:
         inputs, queue = cell.inputs, cell.queue

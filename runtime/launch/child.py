@@ -48,8 +48,8 @@ def call_here(
 ) -> Any:
     """Returns ``function(*args)``, called with ``torch.distributed`` initialized.
 
-    If it is not, initializes it for tensors on ``device``, and ends it after the call.
-    ``message_timeout``: the maximum seconds that a message may take.
+    If ``torch.distributed`` is not initialized yet, initializes it for tensors on ``device``, and
+    ends it after the call. ``message_timeout``: the maximum seconds that a message may take.
     """
     if dist.is_initialized():
         return function(*args)

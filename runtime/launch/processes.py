@@ -53,7 +53,7 @@ def launch_ranks(
     message_timeout: float = 300.0,
     listener: Callable[[Any], object] | None = None,
 ) -> dict[int, Any]:
-    """Calls ``function(*args)`` in each of ``ranks`` processes, and returns the results by rank.
+    """Calls ``function(*args)`` in each of ``ranks`` processes; returns the results by global rank.
 
     ``replicas``: if more than 1, there are ``ranks`` processes for each replica, numbered replica
     by replica, and errors name replica and rank. ``listener``: if given, ``function`` gets one more
@@ -226,7 +226,7 @@ def _cause(code: int | None) -> str:
 def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     """Returns the environment variables of process ``rank`` of ``ranks``, as torchrun sets them.
 
-    ``port``: that of the rendezvous store, which this process serves.
+    ``port``: the port of the rendezvous store, which this process serves.
     """
     environment = {
         **os.environ,

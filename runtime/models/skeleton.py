@@ -119,15 +119,19 @@ class Skeleton:
         return deepcopy(self.model, memo)
 
     def filled(self, model: Any) -> StandIns:
-        """Replaces the layers of ``model``, a copy of the model, by substitutes; returns these."""
+        """Replaces the layers of ``model`` by substitutes, and returns the substitutes.
+
+        ``model``: a copy of this skeleton's model.
+        """
         stand_ins = StandIns(self.model.get_submodule(self.layers), tuples=self.tuples)
         model.set_submodule(self.layers, stand_ins.modules)
         return stand_ins
 
     def headed(self, model: Any) -> list[nn.Module]:
-        """Replaces the body of ``model``, a copy of the model, by one that returns its input.
+        """Replaces the body of ``model`` by one that returns its input.
 
-        Returns the body's closing modules, which must run before ``model``.
+        ``model``: a copy of this skeleton's model. Returns the body's closing modules, which must
+        run before ``model``.
         """
         units = [model.get_submodule(name) for name in self.closing]
         model.set_submodule(self.body, _Given())

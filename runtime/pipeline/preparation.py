@@ -111,9 +111,9 @@ def check_tied(program: Program, tied: Sequence[Group]) -> None:
 def check_exchange(program: Program, other: Program) -> None:
     """Raises InputError if a pipeline for ``program`` cannot run a step of the program ``other``.
 
-    That is, if only one of them sends weights, steps after each microbatch or owns a stage on some
-    rank, or if ``other`` needs a stage on a rank that was not given it. Both are the same on all
-    ranks, so all raise the same error.
+    That is, if only one of the programs sends weights, steps after each microbatch or owns a stage
+    on some rank, or if ``other`` needs a stage on a rank that was not given it. Each program is the
+    same on all ranks, so all ranks raise the same error.
     """
     own, new = program.schedule, other.schedule
     homes, others = (list(map(list, holders(schedule))) for schedule in (own, new))

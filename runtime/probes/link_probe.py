@@ -1,7 +1,7 @@
 """Measures messages between neighboring ranks, and copies between a device and its host.
 
 Messages are timed by ping-pong over a transport like the executor's, copies by the functions that
-also offload uses.
+the ops O and L use.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ ALIKE = 3.0
 class LinkSamples:
     """One-way times of messages between two ``ranks``, or of copies to the host and back.
 
-    ``times``: milliseconds, by the bytes of the messages. For copies, both ranks are the same.
+    ``times``: for each size of message in bytes, a list of milliseconds. For copies, both ranks are
+    the same.
     """
 
     ranks: tuple[int, int]
@@ -149,9 +150,9 @@ def _copies(host: Host, device: torch.device, size: int) -> list[float]:
 def links_of(samples: Sequence[LinkSamples], most: float = inf) -> Links:
     """Returns latency and bandwidth of the links between all ranks.
 
-    The result has a common link (see :func:`link_of`), and separate ones for the pairs of ranks
-    whose delay of the largest message differs from it by a factor above :data:`ALIKE`. ``most``: an
-    upper bound of the common latency, in milliseconds.
+    The result has a common link (see :func:`link_of`), and separate links for those measured pairs
+    of ranks whose delay of the largest message differs from that of the common link by a factor
+    above :data:`ALIKE`. ``most``: an upper bound of the common latency, in milliseconds.
     """
     common = link_of(samples, most)
     size = max(samples[0].times)

@@ -119,6 +119,7 @@ def _measure_rank(
 ) -> Measurement:
     """Measures this rank's stages, and returns the joint measurement of all ranks.
 
+    ``asked``: the quantities to measure. ``options``: keyword arguments of :class:`Pipeline`.
     ``on``: the type of device, ``cpu`` or ``cuda``.
     """
     device = torch.device(on)
