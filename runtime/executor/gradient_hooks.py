@@ -12,7 +12,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 
 def hooked(parameter: nn.Parameter) -> bool:
-    """Whether the parameter has a hook that autograd calls with or after its gradient."""
+    """Whether the parameter has a hook that autograd calls with its gradient or after adding it."""
     return bool(
         parameter._backward_hooks
         or parameter._post_accumulate_grad_hooks

@@ -65,10 +65,10 @@ class SpeculativeRerun:
 
 
 def stale(program: ir.Program, rank: int) -> list[ir.Tensor]:
-    """Returns the tensors that ``rank`` receives only after its verdict, but that are sent earlier.
+    """Returns the tensors sent before the sender's verdict that ``rank`` receives after its own.
 
-    That is, the sender's instructions contain the send before the sender's own verdict. The tensors
-    are in the order in which ``rank`` receives them.
+    In the sender's instructions, the send is before the ``relay verdict``; in the instructions of
+    ``rank``, the receive is after it. The tensors are in the order in which ``rank`` receives them.
     """
     early = {
         item.tensor

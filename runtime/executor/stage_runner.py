@@ -160,7 +160,7 @@ class StageRunner:
         if queue is None:
             output = self._module(*inputs, **cell.options)
         else:
-            # leave the mode at once: it would intercept every tensor operation
+            # leave the mode immediately: it would intercept every tensor operation
             with self._deferral.into(queue):
                 output = self._module(*inputs, **cell.options)
         if self._last:

@@ -86,7 +86,7 @@ def run_child(
         answer = pickle.dumps(call_here(*call))
     except BaseException as error:
         pipe.send_bytes(pickle.dumps(failure_of(int(environment["RANK"]), names, error)))
-        os._exit(1)  # at once: destroying a broken process group can hang
+        os._exit(1)  # immediately: destroying a broken process group can hang
     pipe.send_bytes(answer)
 
 

@@ -156,12 +156,13 @@ class _Workers:
             pipe.close()
 
     def results(self, until: float) -> dict[int, Any]:
-        """Returns the results of all ranks, by rank; passes other messages to the listener.
+        """Returns the results of all processes, by global rank.
 
-        ``until``: the time of ``time.monotonic`` at which it stops waiting. Raises LaunchError for
-        the earliest failure, or if a result is still missing then. After a first failure, it waits
-        a moment for others: when a rank dies, the ranks that communicate with it often fail first,
-        and only they know what they needed it for.
+        Other messages are passed to the listener. ``until``: the time of ``time.monotonic`` at
+        which it stops waiting. Raises LaunchError for the earliest failure, or if a result is still
+        missing at that time. After a first failure, it waits a moment for others: when a rank dies,
+        the ranks that communicate with it often fail first, and only they know what they needed it
+        for.
         """
         answers: dict[int, Any] = {}
         failures: list[LaunchError] = []

@@ -35,9 +35,9 @@ class Skeleton:
     """A causal language model on ``meta``, and the names of its parts.
 
     ``layers``: the name of the ``nn.ModuleList`` of decoder layers. ``closing``: names of the
-    modules next to it that run after the layers, in order. ``tuples``: whether a layer returns its
-    output as a tuple. The *body* is the module that contains ``layers``; *units* are the modules
-    named by ``before`` and ``after``.
+    modules next to that list that run after the layers, in order. ``tuples``: whether a layer
+    returns its output as a tuple. The *body* is the module that contains ``layers``; *units* are
+    the modules named by ``before`` and ``after``.
     """
 
     model: Any

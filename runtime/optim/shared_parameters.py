@@ -91,8 +91,9 @@ class SharedParameters:
     def reduction(self, stages: tuple[int, ...]) -> Callable[[], None]:
         """Returns the function that runs the program's instruction ``reduce`` of ``stages``.
 
-        It sums the gradients of the parameters that these stages share. Raises InputError if they
-        share none.
+        It sums the gradients of parameters that these stages, or some of them, share, except those
+        that a ``reduce`` of fewer stages covers. Raises InputError if these stages share no
+        parameter.
         """
         within = [shared for shared in sorted(self._shared) if set(shared) <= set(stages)]
         if not within:
@@ -157,7 +158,7 @@ class SharedParameters:
 
     @torch.no_grad()
     def _add_earlier(self, parameter: nn.Parameter) -> None:
-        """Adds the step's gradient to the one set aside, and makes the sum ``.grad``."""
+        """Adds the step's gradient to the gradient set aside; the sum becomes ``.grad``."""
         earlier = self._earlier.pop(parameter, None)
         if earlier is not None:
             parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)
@@ -191,7 +192,7 @@ class SharedParameters:
         return [(_named([(stage, name)]), [p]) for name, p in own if id(p) not in tied]
 
     def _start_equal(self) -> None:
-        """Sets all copies of each parameter to the first one; all ranks call it.
+        """Sets all copies of each parameter to the value of the first copy; all ranks call it.
 
         Raises InputError on all ranks if a copy differs in shape, sharding or ``requires_grad``.
         """

@@ -120,7 +120,7 @@ class FirstStep:
             _check_hashes(program, {}, transport.gather)
         self._shared.check_trained(trained)
         if group is not None:
-            # waits for all replicas within the timeout; the next collective then starts at once
+            # waits for all replicas within the timeout; the next collective then starts immediately
             summed(self._context, 0.0, group, "agreeing with the replicas")
             rows = [None] * group.size()
             names = [] if self._averaging is None else self._averaging.trained()

@@ -140,7 +140,7 @@ def with_ties(
     stages: Mapping[int, Stage] | Sequence[Stage],
     modules: dict[int, nn.Module],
 ) -> PipelineOptions:
-    """Returns ``options`` with the tied parameters that any rank finds added to ``tied``.
+    """Returns ``options`` whose ``tied`` also contains the tied parameters that any rank finds.
 
     ``stages``: as the user gave them. ``modules``: those of the stages that this rank needs. All
     ranks call it. Raises InputError if the program does not sum the gradients of a tied parameter.
@@ -176,9 +176,10 @@ def store_for(
 ) -> StageStore:
     """Returns the store of this rank's ``modules``; all ranks call it.
 
-    It is a :class:`StreamedStages` if the program sends weights or the options cast them; otherwise
-    the modules are used as they are. Raises InputError for complex parameters that would
-    be cast, and for stages wrapped in ``fully_shard`` that the program or the options exclude.
+    It is a :class:`StreamedStages` if the program sends weights or the options cast them;
+    otherwise, weights stay on this rank or are sharded (:func:`resident_stages`). Raises InputError
+    for complex parameters that would be cast, and for stages wrapped in ``fully_shard`` that the
+    program or the options exclude.
     """
     if options.sum_dtype is not None:
         _check_real(modules)

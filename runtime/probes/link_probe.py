@@ -64,7 +64,7 @@ def ring_routes(ranks: int, timeout: float) -> Routes:
 
 
 def probe_links(transport: Transport, largest: int, device: torch.device) -> list[LinkSamples]:
-    """Returns the samples of the links on which this rank is the lower one.
+    """Returns the samples of those links of which this rank is the lower of the two ranks.
 
     The links are those between neighbors in a ring, which ``transport`` connects; they are measured
     one after the other. ``largest``: the bytes of the largest activation; messages of this size,
