@@ -181,7 +181,7 @@ class _Cutting:
     def _piece(
         self, given: Sequence[fx.Node], returned: Sequence[fx.Node], by: Sequence[fx.Node] = ()
     ) -> Piece:
-        """Returns the piece that computes ``returned`` and adds the gradients ``by``.
+        """Returns the piece that computes ``returned``, and adds the gradients ``by`` to ``.grad``.
 
         Its inputs are the parameters and buffers that it uses, and ``given``.
         """

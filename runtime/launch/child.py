@@ -1,6 +1,6 @@
 """The code of a launched process: it calls the function, sends the result, and ends.
 
-It also ends if its parent process does.
+It ends earlier if its parent process ends.
 """
 
 from __future__ import annotations

@@ -97,9 +97,10 @@ class CopiesCheck:
     def _differing(
         self, own: Mapping[Named, Summary], rel: float, least: float
     ) -> tuple[Named, Processes] | None:
-        """Returns the first parameter that differs, with the processes of that group; else None.
+        """Returns the first parameter that differs, with the processes of the group where it does.
 
-        ``own``: the summaries of this process. ``rel`` and ``least``: see :func:`_alike`.
+        Returns None if no parameter differs. ``own``: the summaries of this process. ``rel`` and
+        ``least``: see :func:`_alike`.
         """
         alike = partial(_alike, rel=rel, least=least)
         # compare in all groups even after a difference, as the other processes wait there

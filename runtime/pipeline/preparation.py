@@ -154,7 +154,7 @@ def with_ties(
 
 
 def device_for(options: PipelineOptions, modules: Mapping[int, nn.Module]) -> torch.device:
-    """Returns the device of the options, by default that of the modules.
+    """Returns the option ``device``, by default the device of the modules.
 
     On a CPU, also lets the process keep freed memory (:func:`~..rank.heap.keep_pages`). Raises
     InputError if the option ``pace`` is set and the device is not a CPU.

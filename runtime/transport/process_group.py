@@ -121,7 +121,7 @@ class GroupTransport(Transport):
 
     def attached(self, other: _Other) -> _Other:
         """Makes the waits of ``other`` end with those of this transport; returns ``other``."""
-        self._attached = [*(one for one in self._attached if one._made), other]  # drops closed transports
+        self._attached = [*(one for one in self._attached if one._made), other]  # drops closed ones
         return other
 
     def disconnect(self) -> None:
