@@ -156,7 +156,7 @@ def _seen(
 
 
 def _matching(rows: Iterable[_Standing]) -> list[list[Member]]:
-    """Returns groups of parameters that have the same places and keep different ones of them.
+    """Returns groups of parameters that have the same places, of which each keeps different ones.
 
     ``rows``: the places of each rank's parameters.
     """
