@@ -14,8 +14,8 @@ from pipeloom.ir.errors import InputError
 from pipeloom.planner.requests.fields import Option, Request, docstrings, option, options_of
 
 PLACES = ("family", "files")
-"""Positional arguments whose own name appears in messages about them. Messages about the others
-name the file instead."""
+"""Positional arguments whose own names appear in messages about them. Messages about other
+positional arguments name the file instead."""
 LAST = ("quiet", "output", "json")
 """Options that are listed at the end of every help text."""
 
@@ -51,8 +51,9 @@ class Quiet(Request):
 class Together(argparse.Action):
     """The argparse action ``merge``, for an option that can be repeated.
 
-    Lists of several occurrences are merged, sorted and without duplicates. So are tables by rank,
-    in which a rank that occurs twice is an error.
+    The lists of all occurrences are merged into a single sorted list without duplicates.
+    Dictionaries by rank are merged into a single one; a rank that occurs in two of them is an
+    error.
     """
 
     def __call__(
@@ -74,8 +75,10 @@ class Together(argparse.Action):
 
 
 def add_options(parser: argparse.ArgumentParser, request: type[Request]) -> None:
-    """Add the command-line arguments of ``request`` to ``parser``, with the docstrings of its
-    fields as help."""
+    """Add the command-line arguments of ``request`` to ``parser``.
+
+    The docstrings of the request's fields become their help.
+    """
     parser.register("action", "merge", Together)
     words, (titled, below) = docstrings(request), request.described
     parts: dict[object, argparse._ActionsContainer] = {"": parser}
@@ -103,14 +106,16 @@ def _add(part: argparse._ActionsContainer, name: str, made: Option, words: str |
 
 
 def as_typed(error: InputError, request: type[Request]) -> InputError:
-    """The same error, in which lines begin with option names such as ``--solver`` instead of the
-    names of fields of ``request``."""
+    """A copy of ``error`` in which faults name options, such as ``--solver``, not fields of
+    ``request``."""
     made = options_of(request).items()
     typed = {name: each.names[-1] for name, each in made if not each.is_place or name in PLACES}
     return renamed(error, typed | {"microbatches": "-m/--microbatches"})
 
 
 def renamed(error: InputError, names: dict[str, str]) -> InputError:
-    """The same error, in which the keys at the beginning of lines are replaced by those in
-    ``names``."""
+    """A copy of ``error`` in which the names at the beginning of faults' keys are replaced.
+
+    ``names``: the replacement of each name.
+    """
     return error.changed(lambda fault: fault.renamed(names))

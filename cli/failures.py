@@ -19,15 +19,15 @@ STANDARD_INPUT = "standard input"
 _VARIABLE = re.compile(r"[A-Z]+(_[A-Z]+)*: ")
 """Lines about an environment variable begin with its name."""
 INPUTS = ("profile", "schedule", "file", "files", "program")
-"""The arguments that can be input files. A fault without a file is taken to be about the first of
-them that the command has."""
+"""The arguments that can be input files. A fault without a file is assumed to be about the first of
+these arguments that was given."""
 
 
 def tell(error: BaseException, *, as_json: bool) -> int:
     """Print an error to standard error, and return the exit code for it.
 
-    At most ``MOST_LINES`` lines are printed. With ``as_json``, an object with all lines is also
-    printed to standard output.
+    At most ``MOST_LINES`` lines are printed. With ``as_json``, a JSON object with all lines is
+    printed to standard output as well.
     """
     lines, code = _lines(error)
     if isinstance(error, errors.OutputError):
@@ -78,8 +78,7 @@ def say(line: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """``text`` with control characters escaped and the prefix ``pipeloom:``, truncated if it is
-    very long."""
+    """``text`` with the prefix ``pipeloom:``, escaped control characters, and a maximum length."""
     shown = errors.printable(text)
     more = len(shown) - MOST_CHARACTERS
     if more > 0:
@@ -90,8 +89,8 @@ def one_line(text: str) -> str:
 def with_file(
     error: errors.InputError, given: Mapping[str, Any], words: Sequence[str]
 ) -> errors.InputError:
-    """The same error, in which the command's input file is put before each line that names neither
-    a file nor an option.
+    """A copy of ``error`` whose faults name the command's input file, unless they name a file or
+    option.
 
     ``given``: the command's arguments by name; ``words``: its command line.
     """

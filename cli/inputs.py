@@ -31,8 +31,8 @@ def searched(
 ) -> Found:
     """Call ``plan`` with the command's values for the fields of ``request``, and return its result.
 
-    On Ctrl-C, ``plan`` is told to stop, and returns the best result so far. ``quiet``: print no
-    progress.
+    On Ctrl-C or SIGTERM, ``plan`` is told to stop, and returns the best result so far. ``quiet``:
+    print no progress.
     """
     asked = command.arguments(request) | {"cache": command.cache or os.environ.get(CACHE)}
     try:
@@ -45,11 +45,10 @@ def searched(
 
 
 def read_profile(profile: Any, tell: Listener) -> ProfileSource:
-    """Read and validate the argument ``profile``. Raises InputError if it is invalid. ``tell``:
-    called with notes.
+    """Read and validate the argument ``profile``. Raises InputError if it is invalid.
 
-    Also compiles kernels if necessary, which may take a minute once; this is announced even with
-    ``--quiet``.
+    ``tell``: a function that is called with notes. Also compiles kernels if necessary, which may
+    take a minute the first time; this is announced even with ``--quiet``.
     """
     from pipeloom.planner.inputs.problem_setup import ProfileSource
 

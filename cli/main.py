@@ -55,13 +55,17 @@ here because importing these modules takes too long.
 
 
 class Answered(SystemExit):
-    """Raised to exit after ``--help`` or ``--version``; a SystemExit that a model raises is handled
-    differently."""
+    """Raised to exit after ``--help`` or ``--version``.
+
+    It distinguishes this exit from a SystemExit that a model raises.
+    """
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser that raises InputError for wrong usage, which is then reported like all
-    invalid input."""
+    """An argparse parser that raises InputError for wrong usage.
+
+    The error is then reported like any other invalid input.
+    """
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         raise Answered(status)
@@ -109,8 +113,7 @@ class Parser(argparse.ArgumentParser):
         return "; several values of an option are one word, with commas: 8,10" if several else ""
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Convert a value from text; an InputError of the conversion is reported as an error of
-        argparse."""
+        """Convert a value from text; report an InputError of the conversion as a usage error."""
         try:
             return super()._get_value(action, arg_string)
         except InputError as error:
@@ -147,8 +150,7 @@ def main(
 
 
 def command() -> NoReturn:
-    """Run :func:`main` and exit the process with its code, without waiting for threads that still
-    run."""
+    """Run :func:`main` and exit with its code, without waiting for threads that still run."""
     code = main(told=(BaseException,))  # including panics from Rust
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exit code is final
     if any(thread.name.startswith(LEFT) for thread in threading.enumerate()):

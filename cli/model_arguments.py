@@ -46,10 +46,9 @@ class ModelRequest(Quiet):
     (aten) or compiled (inductor)"""
 
     def load_torch(self) -> None:
-        """Print to a terminal that torch and the model are being loaded (under torchrun, only on
-        rank 0).
+        """Print to a terminal that torch and the model are being loaded. Does not import torch.
 
-        Raises PipeloomError if PyTorch is not installed. It does not import torch itself.
+        Under torchrun, only rank 0 prints it. Raises PipeloomError if PyTorch is not installed.
         """
         need_torch()
         if not self.quiet and sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
@@ -66,8 +65,10 @@ def need_torch() -> None:
 
 
 def need_program(path: str) -> None:
-    """Raise InputError, before torch is loaded, if the file does not exist or is another kind of
-    file of pipeloom."""
+    """Raise InputError if the file does not exist or is another kind of file of pipeloom.
+
+    It is called before torch is loaded.
+    """
     if path == "-":
         return
     try:
@@ -85,11 +86,11 @@ def need_program(path: str) -> None:
 
 @contextmanager
 def interrupted(folder: str | None) -> Iterator[Callable[[StepRecord], None]]:
-    """A context in which Ctrl-C ends the run with a message on the number of finished steps.
+    """A context in which Ctrl-C ends the run with a message about the last finished step.
 
-    So does SIGTERM, except under torchrun. Yields a function that must be called after each step
-    with its record. ``folder``: the folder of checkpoints, whose last one the message names, or
-    None.
+    SIGTERM does the same, except under torchrun. Yields a function that must be called with the
+    record of each step. ``folder``: the folder of checkpoints, or None; the message names the last
+    checkpoint.
     """
     done: list[int] = []
     alone = "RANK" not in os.environ and current_thread() is main_thread()

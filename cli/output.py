@@ -37,8 +37,10 @@ def check_output(command: WritingCommand) -> None:
 
 
 def check_apart(command: Command, option: str, path: str) -> None:
-    """Raise InputError if ``path``, the value of ``option``, is an input file, which would be
-    overwritten."""
+    """Raise InputError if ``path``, the value of ``option``, is an input file of the command.
+
+    Writing to it would destroy the input.
+    """
     given = [getattr(command, key, None) for key in (*INPUTS, *READ)]
     for read in (*given, getattr(getattr(command, "placement", None), "name", None)):
         for file in [read] if isinstance(read, str) else read or ():
@@ -80,10 +82,10 @@ def print_json(answer: dict[str, Any]) -> None:
 
 
 def say_words(words: object, *, aside: bool = False) -> None:
-    """Print text to standard output, or with ``aside`` to standard error, where failures are
-    ignored.
+    """Print text to standard output, or with ``aside`` to standard error.
 
-    Control characters, for example in file names, are escaped.
+    Failures to write to standard error are ignored. Control characters, for example in file names,
+    are escaped.
     """
     shown = printable(str(words), keep="\n")
     with suppress(OSError) if aside else standard_output():
@@ -107,10 +109,10 @@ def finish(
 ) -> None:
     """Write ``document``, then print ``facts`` with ``--json``, otherwise ``words``.
 
-    If no ``-o`` is given, the document goes to standard output and the words to standard error; but
-    with ``--json`` only the facts are printed. If standard output is a terminal, the document is
-    not printed there either: the words, a picture of ``schedule`` and a hint on ``-o`` are printed
-    instead.
+    The document is written to the file given by ``-o``. Without ``-o``, there are three cases: with
+    ``--json``, only the facts are printed; if standard output is a terminal, the words, a picture
+    of ``schedule`` and a hint on ``-o``; otherwise, the document is printed to standard output, and
+    the words to standard error.
     """
     from pipeloom.ir.formats import write_json
 
@@ -130,8 +132,7 @@ def finish(
 
 
 def finish_schedule(command: WritingCommand, schedule: Schedule) -> None:
-    """Call :func:`finish` for a command whose result is a schedule, with the schedule's report as
-    answer."""
+    """Call :func:`finish` for a command whose result is a schedule; its report is the facts."""
     from pipeloom.ir.formats import dump_schedule
     from pipeloom.report.summaries import describe, facts
 
@@ -140,8 +141,10 @@ def finish_schedule(command: WritingCommand, schedule: Schedule) -> None:
 
 
 def _small_picture(schedule: Schedule | None) -> list[str]:
-    """A list with a picture of the schedule for the terminal; empty without a schedule, or if it
-    has many ranks."""
+    """A list with a picture of the schedule for the terminal.
+
+    It is empty if there is no schedule, or if the schedule has many ranks.
+    """
     from pipeloom.report.timeline_text import bare_timeline
 
     if schedule is None or schedule.problem.ranks > MOST_DRAWN:

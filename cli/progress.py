@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 STDERR = 2
 LEAST_SECONDS = 0.5
-"""The minimum of seconds between two lines on a search in a log; the last line is not delayed."""
+"""The minimum seconds between two lines on a search in a log; the last line is not delayed."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class ProgressDisplay:
     quiet: bool = False
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     _shown: dict[str, Progress] = field(default_factory=dict)
-    """The progress of each search that was last printed to a log, by the name of the search."""
+    """The progress that was last printed to a log for each search, by the name of the search."""
     _open: str | None = None
     """The name of the search whose line is being overwritten on the terminal, or None."""
 
@@ -65,7 +65,7 @@ class ProgressDisplay:
             self._shown[event.name] = event.now
 
     def _is_news(self, event: Searching) -> bool:
-        """Whether this progress is worth a line of its own in a log."""
+        """Whether a log gets a line for this progress."""
         from pipeloom.planner.solving.progress import PROVEN
 
         now, shown = event.now, self._shown.get(event.name)
@@ -78,8 +78,10 @@ class ProgressDisplay:
         return changed and now.seconds - shown.seconds >= LEAST_SECONDS
 
     def _line(self, name: str, text: str) -> None:
-        """Print a line of the search ``name``; on a terminal, it replaces the previous line of this
-        search."""
+        """Print a line about the search ``name``.
+
+        On a terminal, it replaces the previous line about this search.
+        """
         if not self.stream.isatty():
             self._write(f"{printable(text)}\n")
             return
@@ -103,7 +105,7 @@ class ProgressDisplay:
 
 @contextmanager
 def watched(quiet: bool = False) -> Iterator[ProgressDisplay]:
-    """A context with a progress display, which ends its open line on the terminal on exit."""
+    """A context with a progress display; on exit, it ends the open line on the terminal."""
     display = ProgressDisplay(quiet)
     try:
         yield display
@@ -123,8 +125,10 @@ class SignalFlag:
 
 @contextmanager
 def interruptible() -> Iterator[SignalFlag]:
-    """A context with a flag that the first Ctrl-C or SIGTERM sets, so that a search can stop with
-    the best result so far. The second one raises KeyboardInterrupt."""
+    """A context with a flag that is set by the first Ctrl-C or SIGTERM.
+
+    A search can then stop with the best result so far. The second signal raises KeyboardInterrupt.
+    """
     interrupt = SignalFlag()
 
     def press(number: int, frame: FrameType | None) -> None:

@@ -27,9 +27,9 @@ Pass: TypeAlias = Callable[[Program], Program]
 def passes(tied: Groups = (), slack: int = 1, data_parallel: bool = False) -> tuple[Pass, ...]:
     """The passes, in order, that turn a program that only computes into a complete one.
 
-    ``tied``: groups of stages that share parameters. ``slack``: by how many ops receives are posted
-    earlier than the plan requires. ``data_parallel``: whether gradients are averaged over replicas
-    of the pipeline.
+    ``tied``: groups of stages that share parameters. ``slack``: the number of ops by which receives
+    are posted earlier than necessary. ``data_parallel``: whether gradients are averaged over
+    replicas of the pipeline.
     """
     return (
         PlaceMessages(slack),
@@ -49,19 +49,18 @@ def compile_schedule(
     data_parallel: bool = False,
     post_validation: bool = False,
 ) -> Program:
-    """Compile ``schedule`` into a program with the planned times, and prove that it cannot
-    deadlock.
+    """Compile ``schedule`` into a program, and prove that the program cannot deadlock.
 
     ``tied``: groups of stages that share parameters, in addition to those in the profile; the
     gradients of each group are summed before the optimizer step. ``data_parallel``: average
     gradients over replicas of the pipeline. ``post_validation``: run the optimizer step before the
     norm of all gradients is known, and repeat it if the norm shows that it was wrong
-    (:mod:`.passes.norm_relay`).
+    (:mod:`.passes.norm_relay`). The schedule of the returned program has simulated times.
 
     Raises InvalidScheduleError if the schedule is incomplete or can never run. Raises InputError if
     a tied group names stages that do not exist, if ``post_validation`` is combined with weight
-    passing, or if an option or a tied group needs the gradients of all microbatches at once
-    although the schedule updates the weights after each microbatch.
+    passing, or if an option or a tied group needs the gradients of all microbatches at the same
+    time although the schedule updates the weights after each microbatch.
     """
     refuse_where_stale(
         schedule, tied=tied, data_parallel=data_parallel, post_validation=post_validation

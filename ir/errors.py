@@ -62,7 +62,7 @@ def did_you_mean(given: str, known: Iterable[str], likeness: float = 0.6) -> str
 
 
 def in_words(error: BaseException) -> str:
-    """The message of an error; unless it is a PipeloomError, with its type: ``ValueError: bad``."""
+    """The message of an error, after its type unless it is a PipeloomError: ``ValueError: bad``."""
     if isinstance(error, PipeloomError):
         return str(error)
     return f"{type(error).__name__}: {error}"
@@ -83,10 +83,11 @@ _KEY = re.compile(r"(-*\w[-\w]*(?:\[\d+\])*): (?=.)")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault of an input, whose text is ``FILE: KEY: WORDS``, without unknown parts.
+    """One fault of an input. As text: ``FILE: KEY: WORDS``, where unknown parts are left out.
 
     ``words``: the description of the fault. ``expected``: what was expected instead of ``value``,
-    if known. ``key``: a command-line option, or the place in the file, such as ``stages[1]: t_f``.
+    if known. ``key``: a command-line option, or the place of the value in its file, such as
+    ``stages[1]: t_f``. ``file``: the name of that file. An unknown ``key`` or ``file`` is empty.
     """
 
     words: str
@@ -97,13 +98,16 @@ class Fault:
 
     @classmethod
     def of(cls, line: str) -> Fault:
-        """The fault with the text ``line``, either ``KEY: WORDS`` or only words, without a file."""
+        """The fault whose text is ``line``: ``KEY: WORDS``, or only words. It has no file."""
         found = _KEY.match(line)
         return cls(line) if found is None else cls(line[found.end() :], None, found[1])
 
     @classmethod
     def about(cls, key: str, expected: str, value: Any, file: str = "", hint: str = "") -> Fault:
-        """The fault that ``value`` is not as ``expected``; ``hint`` is appended to its words."""
+        """The fault that ``value`` was given where ``expected`` describes the valid values.
+
+        ``hint`` is appended to the words of the fault.
+        """
         return cls(f"expected {expected}, got {show(value)}{hint}", expected, key, file, value)
 
     def __str__(self) -> str:
@@ -125,7 +129,7 @@ class Fault:
         return replace(self, key=": ".join(filter(None, (names[self.name], inside))))
 
     def within(self, file: str) -> Fault:
-        """The fault with this file; the fault's former file becomes the first part of its key."""
+        """This fault in ``file``; the name of its former file becomes the first part of its key."""
         return replace(self, file=file, key=": ".join(filter(None, (self.file, self.key))))
 
     def to_dict(self) -> dict[str, str]:
@@ -136,7 +140,7 @@ class Fault:
 
 
 class InputError(PipeloomError):
-    """An input is wrong. ``faults``: all its faults, which can also be given as their texts."""
+    """An input is wrong. ``faults``: all faults of the input, each a :class:`Fault` or its text."""
 
     def __init__(self, *faults: str | Fault) -> None:
         self.faults = tuple(Fault.of(each) if isinstance(each, str) else each for each in faults)
@@ -144,7 +148,7 @@ class InputError(PipeloomError):
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """The text of each fault, a line each."""
+        """The text of each fault, as one line."""
         return tuple(map(str, self.faults))
 
     @property
@@ -156,9 +160,10 @@ class InputError(PipeloomError):
         return type(self)(*map(change, self.faults))
 
     def within(self, file: str, *options: str) -> InputError:
-        """A copy of the error that says that its faults are in ``file``, except those of options.
+        """A copy of the error whose faults, except those of options, are in ``file``.
 
-        ``options``: names of keys that are options; names that begin with ``--`` are options, too.
+        A fault is one of an option if its :attr:`Fault.name` begins with ``--`` or is in
+        ``options``.
         """
 
         def named(fault: Fault) -> Fault:
@@ -199,13 +204,13 @@ class UnsupportedError(InputError):
 
 
 class InfeasibleError(PipeloomError):
-    """No schedule fits in the memory limit or, with ``device``, none was found for the devices'
-    memory.
+    """No schedule fits in the memory limit, or none was found that fits in the devices' memory.
 
-    ``smallest``: the smallest feasible limit, in the profile's unit of memory; with ``device``, the
-    device memory needed by that one of the schedules found which exceeds the limit least. ``rank``:
-    the rank that needs this memory. Both are None if several placements or schemes with different
-    limits were compared. ``given``: the limit that was too small, if there is a single one.
+    ``device``: whether the limit is the devices' memory. ``smallest``: the smallest feasible limit,
+    in the profile's unit of memory; with ``device``, the device memory needed by the one schedule,
+    of all that were found, that exceeds the limit least. ``rank``: the rank that needs this memory.
+    Both are None if several placements or schemes with different limits were compared. ``given``:
+    the limit that was too small, if there is a single one.
     """
 
     exit_code = 1
@@ -233,7 +238,8 @@ class InfeasibleError(PipeloomError):
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that ``--json`` prints.
 
-        It has the status and, if ``smallest`` is known, the message, ``smallest`` and ``rank``.
+        It has the key ``status`` and, if ``smallest`` is known, also ``message``,
+        :attr:`smallest_key` and ``rank``.
         """
         if self.smallest is None:
             return {"status": "infeasible"}

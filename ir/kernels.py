@@ -46,7 +46,7 @@ def kernel(
 
 
 class _CheckedFile(IndexDataCacheFile):
-    """Numba's cache on disk of one kernel; damaged entries are treated as if they were absent."""
+    """Numba's on-disk cache of one kernel; damaged entries are treated as if they were absent."""
 
     def _load_index(self) -> Any:
         files: Any = super()

@@ -1,7 +1,8 @@
 """Removes the temporary folders and child processes that killed processes leave behind.
 
-A folder has the number of its process in its name, and is removed at the next start of a process if
-its own has ended. Child processes are killed by the kernel when their parent ends.
+The name of a temporary folder contains the ID of the process that created it. If that process has
+ended, the next process that starts removes the folder. Child processes are killed by the kernel
+when their parent ends.
 """
 
 from __future__ import annotations
@@ -23,15 +24,16 @@ _PR_SET_PDEATHSIG = 1  # from sys/prctl.h
 
 
 def own(prefix: str) -> str:
-    """The beginning of the names of this process's folders: ``prefix``, machine, process number."""
+    """The beginning of the names of this process's folders: ``prefix``, machine and process ID."""
     return f"{prefix}{_machine()}-{os.getpid()}-"
 
 
 def remove_litter(prefix: str, parent: Path | None = None) -> None:
     """Remove the folders of ended processes, such as those killed by SIGKILL.
 
-    These are folders of this user, with names from :func:`own` with the same ``prefix`` on this
-    machine. ``parent``: the folder that contains them, by default the folder of temporary files.
+    The folders belong to this user, and :func:`own` made their names from ``prefix`` on this
+    machine. ``parent``: the folder that contains them, by default the system's folder for temporary
+    files.
     """
     prefix = f"{prefix}{_machine()}-"
     for folder in (parent or Path(tempfile.gettempdir())).glob(f"{prefix}*-*"):
@@ -46,7 +48,7 @@ def remove_litter(prefix: str, parent: Path | None = None) -> None:
 def _machine() -> str:
     """Four hexadecimal digits that identify the machine and PID namespace.
 
-    A process number is meaningful only within them, and other machines may use the same folder.
+    A process ID is unique only within them, and other machines may use the same parent folder.
     """
     container = ""
     with suppress(OSError):

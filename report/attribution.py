@@ -90,9 +90,10 @@ class RankLoss:
     """The measured makespan of one rank divided into parts, in ms, and its peak memory.
 
     ``planned_compute`` and ``compute``: time in ops, planned and measured. The idle time is divided
-    into ``waiting``: until other ranks had computed an input, and after the rank's last op;
-    ``receive``: from then until the input had arrived; and ``host``: with all inputs available.
-    ``planned_peak`` and ``peak``: planned and recorded peak memory, in the profile's unit.
+    into ``waiting`` (until other ranks had computed an input, and after the rank's last op),
+    ``receive`` (from the end of that computation until the input had arrived) and ``host`` (after
+    all inputs had arrived). ``planned_peak`` and ``peak``: planned and recorded peak memory, in the
+    profile's unit.
     """
 
     rank: int
@@ -130,8 +131,7 @@ class Attribution:
         return asdict(self) | {"chain": chain}
 
     def __str__(self) -> str:
-        """Three tables: the causes of the difference, the ranks, and the ops of the chain with most
-        losses."""
+        """Three tables: causes of the difference, ranks, and the ops that lost most time."""
         beyond = self.measured - self.planned
         parts = [(name, getattr(self.causes, name), words) for name, words in CAUSES.items()]
         parts.append(("slack", -self.slack, "the plan had a longer chain than this one"))
@@ -175,9 +175,10 @@ def _signed(milliseconds: float) -> str:
 def attribute(planned: Schedule, measured: Schedule) -> Attribution:
     """Attribute the time by which ``measured`` exceeds ``planned`` to causes.
 
-    Traces do not contain weight transfers. They are assumed to take their planned time after the
-    measured ends of the ops that they wait for. Raises InputError if the two schedules do not run
-    the same ops in the same order on each rank, or if ``measured`` has no times.
+    Traces do not contain weight transfers. Each transfer is assumed to start when the measured ops
+    that it waits for have ended, and to take its planned time. Raises InputError if the two
+    schedules do not run the same ops in the same order on each rank, or if ``measured`` has no
+    times.
     """
     if measured.timing is None:
         raise InputError("measured schedule: expected times, got none")
@@ -211,9 +212,9 @@ start of the waiting one, in ms."""
 
 
 class _Comparison:
-    """The planned and the measured times of all nodes of the schedule's graph, by number.
+    """The planned and the measured times of all nodes of the schedule's graph.
 
-    The nodes are the ops, rank after rank, then the transfers.
+    The nodes are numbered: first the ops, rank after rank, then the transfers.
     """
 
     def __init__(self, planned: Schedule, measured: Schedule) -> None:
@@ -240,8 +241,11 @@ class _Comparison:
         self._usual = self._medians()
 
     def _ends(self) -> list[float]:
-        """The measured end of each op, and for each transfer the end that it has if it takes its
-        planned time."""
+        """The end of each node in ms: as measured for ops, and calculated for transfers.
+
+        A transfer takes its planned time from the moment when all nodes that it waits for have
+        ended.
+        """
         done, ops = [*self._end, *self._duration[len(self._end) :]], len(self._end)
         before = {
             node: [origin for origin, _ in self._waits[node] if origin >= ops]
@@ -252,15 +256,15 @@ class _Comparison:
         return done
 
     def _came(self, waited: _Waited) -> float:
-        """The time in ms at which the output of a node has arrived."""
+        """The time in ms at which the output of the node in ``waited`` has arrived."""
         node, delay = waited
         return self._done[node] + delay
 
     def _op_before(self, node: int) -> _Waited | None:
         """The op whose output ``node`` waited for longest, directly or through transfers.
 
-        With it, the planned time from the end of that op to the arrival of its output. None if
-        there is no such op, for example if a transfer could start at the beginning.
+        Returns this op's node and the planned time, in ms, from its end to the arrival of its
+        output. None if there is no such op, for example if a transfer could start at the beginning.
         """
         last, way = max(self._waits[node], key=self._came, default=None), 0.0
         while last is not None and last[0] >= len(self._ops):
@@ -269,8 +273,10 @@ class _Comparison:
         return last and (last[0], last[1] + way)
 
     def chain(self) -> Iterator[OpLoss]:
-        """Yield the ops of the critical chain, from the one that ended last back to one that waited
-        for none."""
+        """Yield the ops of the critical chain, backwards from the op that ended last.
+
+        The first op of the chain, which is the last one yielded, waited for no other op.
+        """
         node: int | None = max(range(len(self._ops)), key=self._end.__getitem__, default=None)
         while node is not None:
             before = self._op_before(node)

@@ -22,9 +22,10 @@ from .colours import AVERAGE, NAMES, TRANSFERS, Colour, colour
 class Bar:
     """A bar in the row of a rank, from ``start`` to ``end`` in ms: an op, an average or a transfer.
 
-    Copies to and from the host are ops. ``name``: such as ``0F3``; ``words``: a description.
-    ``op``: None for averages and transfers; ``kind``: None for all but transfers. ``half``: 0 for
-    the first and 1 for the second op of a pair that runs at once, None for other bars.
+    Copies to and from the host are ops. ``name``: a short name, such as ``0F3``; ``words``: a
+    description. ``op``: None for averages and transfers; ``kind``: None for all but transfers.
+    ``half``: 0 for the first and 1 for the second op of a pair, whose ops run at the same time;
+    None for other bars.
     """
 
     rank: int
@@ -45,7 +46,7 @@ class RankBars:
     ``ops``: ops that occupy the rank. ``copies``: copies to and from the host. ``averages``:
     averages of gradients over replicas. ``arrivals``: transfers of weights and their gradients to
     the rank. ``counted``: start and end of the interval in which the rank's idle time counts as
-    bubble, in ms. ``memory``: (time, memory held from then on) for each change.
+    bubble, in ms. ``memory``: a (time in ms, memory held from then on) for each change.
     """
 
     rank: int
@@ -58,8 +59,10 @@ class RankBars:
 
 
 def timed(schedule: Schedule) -> Schedule:
-    """``schedule`` with its recorded times, or simulated ones if it has none, shifted so that its
-    first op starts at 0."""
+    """A copy of ``schedule`` in which the first op starts at 0.
+
+    The times are the recorded ones, or simulated ones if there are none.
+    """
     timing = timing_of(schedule)
     by = min((float(start.min()) for start in timing.start if len(start)), default=0.0)
     averages = tuple(
@@ -72,7 +75,7 @@ def timed(schedule: Schedule) -> Schedule:
 
 
 def rows(schedule: Schedule) -> list[RankBars]:
-    """The bars of each rank, for a schedule with times."""
+    """The bars of each rank of ``schedule``, which must have a timing."""
     timing = schedule.known_timing
     arrivals = list(_arrivals(schedule))
     found = []
@@ -121,8 +124,11 @@ def _arrivals(schedule: Schedule) -> Iterator[Bar]:
 
 
 def _counted(schedule: Schedule, rank: int) -> tuple[float, float]:
-    """The interval in which a rank's idle time counts as bubble: one period from its first op on,
-    or the makespan, depending on the objective."""
+    """The interval, (start, end) in ms, in which a rank's idle time counts as bubble.
+
+    It is one period from the rank's first op on or, if the objective is the makespan, the makespan
+    from time 0 on.
+    """
     timing, objective = schedule.known_timing, schedule.problem.objective
     start = timing.start[rank]
     begin = float(start[0]) if len(start) and objective is Objective.PERIOD else 0.0
@@ -147,8 +153,7 @@ def _memory(schedule: Schedule) -> Iterator[list[tuple[float, float]]]:
 
 
 def last(schedule: Schedule) -> float:
-    """The time in ms at which all ops, transfers and averages, and the counted intervals of all
-    ranks, have ended."""
+    """The time in ms when all ops, transfers, averages and counted intervals have ended."""
     timing = schedule.known_timing
     ends = [one.end for row in timing.averages for one in row]
     ends += [_counted(schedule, rank)[1] for rank in range(schedule.problem.ranks)]
@@ -157,8 +162,10 @@ def last(schedule: Schedule) -> float:
 
 
 def peak_memory(schedule: Schedule) -> tuple[float, ...]:
-    """The peak memory of each rank: recorded (possibly measured) if known, otherwise computed from
-    its ops."""
+    """The peak memory of each rank: as recorded, otherwise computed from the rank's ops.
+
+    A recorded peak may have been measured.
+    """
     if schedule.timing and len(schedule.timing.peak_memory) == schedule.problem.ranks:
         return schedule.timing.peak_memory
     curves = _memory(timed(schedule))
@@ -166,8 +173,10 @@ def peak_memory(schedule: Schedule) -> tuple[float, ...]:
 
 
 def fullest(schedule: Schedule) -> int:
-    """The rank whose peak memory is the largest fraction of its limit; without limits, the rank
-    with the largest peak."""
+    """The rank whose peak memory is the largest fraction of its limit.
+
+    Without limits, it is the rank with the largest peak.
+    """
     limits, peaks = schedule.problem.memory_limit, peak_memory(schedule)
 
     def filled(rank: int) -> tuple[float, float]:
@@ -177,7 +186,9 @@ def fullest(schedule: Schedule) -> int:
 
 
 def memory_scale(schedules: Iterable[Schedule]) -> float:
-    """The largest finite limit or peak of any rank, which is the full scale of memory in a picture;
-    0 if there is none."""
+    """The memory shown at full scale in a picture: the largest finite limit or peak of any rank.
+
+    It is 0 if there is none.
+    """
     sizes = (s for each in schedules for s in (*peak_memory(each), *each.problem.memory_limit))
     return max(filter(math.isfinite, sizes), default=0.0)

@@ -18,13 +18,12 @@ Events: TypeAlias = Iterator[dict[str, Any]]
 
 
 def trace_events(schedules: Sequence[tuple[str | None, Schedule]]) -> dict[str, Any]:
-    """A Chrome trace as a dictionary for JSON, with one process per schedule (such as planned and
-    measured).
+    """A Chrome trace as a dictionary for JSON, with one process per schedule.
 
-    ``schedules``: pairs of the user's name, or None, and a schedule. A process has one thread per
-    rank, one event per op (times in microseconds), one arrow per message between ranks, and a
-    counter of each rank's memory. Copies to the host and averages, if any, have threads of their
-    own.
+    ``schedules``: pairs of the user's name for a schedule, or None, and the schedule; for example a
+    planned and a measured one. A process has one thread per rank, one event per op (times in
+    microseconds), one arrow per message between ranks, and a counter of each rank's memory. Copies
+    to the host and averages, if any, have threads of their own.
     """
     events = [
         event | {"pid": pid} | ({"id": f"{pid}.{event['id']}"} if "id" in event else {})
@@ -74,7 +73,7 @@ def _complete(bars: Iterable[Bar], thread: int) -> Events:
 
 
 def _overlapping(bars: Iterable[Bar], thread: int) -> Events:
-    """A pair of asynchronous events per bar, since copies or transfers of a rank may overlap."""
+    """Yield two asynchronous events per bar, as copies or transfers of a rank may overlap."""
     for number, bar in enumerate(bars):
         common = _about(bar, thread) | {"id": f"{thread}.{number}"}
         yield common | {"ph": "b", "ts": bar.start * 1e3}
@@ -88,8 +87,10 @@ def _counters(row: RankBars) -> Events:
 
 
 def _messages(bars: Iterable[Bar]) -> Events:
-    """An arrow from each op that computes an activation or its gradient to the op that needs it, if
-    the latter is on another rank."""
+    """Yield an arrow for each activation, or its gradient, that is sent to another rank.
+
+    It leads from the op that computes the tensor to the op that needs it.
+    """
     each = {bar.op: bar for bar in bars if bar.op is not None}
     for op, bar in each.items():
         needed = next((each[other] for other in _needing(op) if other in each), None)

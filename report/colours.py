@@ -44,8 +44,10 @@ def colour(kind: OpKind, shade: float) -> Colour:
 
 
 def is_light(rgb: Colour) -> bool:
-    """Whether dark text is more readable than white on this color (by relative luminance, as in
-    WCAG)."""
+    """Whether dark text is more readable than white text on this color.
+
+    It is decided by the color's relative luminance, as in WCAG.
+    """
     linear = [(c / 255 / 12.92) if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in rgb]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] > 0.3
 

@@ -42,8 +42,7 @@ def setting(schedule: Schedule) -> str:
 
 
 def called(schedule: Schedule) -> str:
-    """The name of a schedule: its family, such as ``zb-h1``, or its placement if it is an optimized
-    one."""
+    """The name of a schedule: its family, such as ``zb-h1``; if it is optimized, its placement."""
     family = schedule.report.family if schedule.report else ""
     return family if family not in {"", OPTIMIZED} else _placed(schedule.problem)
 
@@ -64,11 +63,11 @@ def _placed(problem: Problem) -> str:
 
 
 def scope(problem: Problem, *, paired: bool = False) -> str:
-    """The set of schedules that the bounds of a problem and the status ``optimal`` cover, as text:
-    ``one stage per rank, passing activations``.
+    """The schedules that a problem's bounds and the status ``optimal`` cover, as text.
 
-    ``paired``: whether the schedule at hand has pairs of ops that run at once. It matters only if
-    pairs save time but the optimizer forms none for this problem.
+    For example, ``one stage per rank, passing activations``. ``paired``: whether the schedule that
+    the text is about has pairs (ops that run at the same time). This matters only if pairs save
+    time but the optimizer forms none for this problem.
     """
     words = _placed_and_passed(problem)
     if overlap_saves(problem):
@@ -88,8 +87,7 @@ def _placed_and_passed(problem: Problem) -> str:
 
 
 def proof(schedule: Schedule) -> str | None:
-    """The proven quality of the schedule as text (:func:`proven`), or None if it has no lower
-    bound."""
+    """The proven quality of the schedule as text (:func:`proven`); None without a lower bound."""
     known = gap(schedule)
     if schedule.report is None or known is None:
         return None
@@ -110,8 +108,9 @@ def _held(schedule: Schedule, *, of_ranks: bool = False) -> str:
     """The peak memory as text: ``7.94 of 8 (rank 2)``.
 
     It is that of the rank whose peak is the largest fraction of its limit. If the ranks have two
-    different limits, the largest peak under the other limit is added. If yet another rank has the
-    largest peak, so is that one. ``of_ranks``: name the ranks even if all limits are equal.
+    different limits, the largest peak under the other limit is added. If the largest peak of all is
+    that of yet another rank, it is added as well. ``of_ranks``: name the ranks even if all limits
+    are equal.
     """
     limits, peaks = schedule.problem.memory_limit, peak_memory(schedule)
     ranks = [first := fullest(schedule)]
@@ -138,10 +137,9 @@ def summary(schedule: Schedule) -> str:
 
 
 def figures(schedule: Schedule) -> str:
-    """The costs and the peak memory as text: ``period 1900.5 ms, makespan 2109.9 ms, peak memory 16
-    of 16``.
+    """The costs and the peak memory as text, with the objective first.
 
-    The objective comes first.
+    For example, ``period 1900.5 ms, makespan 2109.9 ms, peak memory 16 of 16``.
     """
     schedule = timed(schedule)
     timing = schedule.known_timing
@@ -154,7 +152,7 @@ def figures(schedule: Schedule) -> str:
 
 
 def repeats(schedule: Schedule) -> str | None:
-    """A line below a picture that states after which interval the pictured iteration repeats.
+    """The line below a picture that says after which interval the iteration in it repeats.
 
     None if iterations do not overlap, or if the times were measured in a single step.
     """
@@ -168,8 +166,10 @@ def repeats(schedule: Schedule) -> str | None:
 
 
 def asked_by_profile(profile: Profile, objective: Objective) -> str | None:
-    """A note that the objective is the makespan because the profile has a barrier, or None if that
-    is not so."""
+    """A note that the objective is the makespan because the profile has a barrier.
+
+    It is None if this is not so.
+    """
     asked = profile.barrier and objective is Objective.MAKESPAN
     return "makespan, because the profile has a barrier" if asked else None
 
@@ -188,8 +188,10 @@ def caption(name: str | None, schedule: Schedule, *, with_setting: bool = True) 
 
 
 def facts(schedule: Schedule, assumed: str | None = None) -> str:
-    """All figures of a schedule as text, one per line with its label. ``assumed``: the text of the
-    line "assumed", or None."""
+    """All figures of a schedule as text, one per line with its label.
+
+    ``assumed``: the text of the line "assumed", or None to omit this line.
+    """
     schedule = timed(schedule)
     timing, problem, report = schedule.known_timing, schedule.problem, schedule.report
     rate = percent(timing.bubble_rate(problem.objective))
@@ -237,8 +239,10 @@ def averaging(schedule: Schedule) -> str | None:
 
 
 def _steady(schedule: Schedule) -> str | None:
-    """The time of a step in the steady state as text; None unless weights are passed, with known
-    sizes and links."""
+    """The time of a step in the steady state as text.
+
+    It is None unless weights are passed and their sizes and the links are known.
+    """
     if not schedule.transfers or uncosted(schedule):
         return None
     every = duration(step_between_ops(schedule))
@@ -246,7 +250,10 @@ def _steady(schedule: Schedule) -> str | None:
 
 
 def _remat(schedule: Schedule) -> str | None:
-    """The numbers of recomputed and of offloaded activations as text, or None if there are none."""
+    """The numbers of recomputed and of offloaded activations, such as ``3 recomputed of 24``.
+
+    A (stage, microbatch) counts as one activation. None if none is recomputed or offloaded.
+    """
     ops = np.concatenate(schedule.order)
     number = np.bincount(ops & KIND_MASK, minlength=len(OpKind)).tolist()
     kinds = (OpKind.R, "recomputed"), (OpKind.O, "offloaded")
@@ -255,8 +262,10 @@ def _remat(schedule: Schedule) -> str | None:
 
 
 def transfer_note(schedule: Schedule) -> str | None:
-    """A note that gradients are stale, or that the weight transfers have no realistic cost; None if
-    neither is so."""
+    """A note that gradients are stale, or that the weight transfers have no realistic cost.
+
+    It is None if neither is so.
+    """
     lag = max(staleness(schedule))
     if lag:
         return f"asynchronous: gradients lag by up to {lag} update{'s' * (lag > 1)}"
@@ -289,8 +298,11 @@ def gap(schedule: Schedule) -> float | None:
 
 
 def describe(document: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a schedule document that summarize it: name, sizes, memory limit, and report,
-    but not the order of ops."""
+    """A summary of a schedule document: the profile's name, sizes, memory limit and report.
+
+    All are keys of one dictionary; the sizes are the numbers of ranks, stages and microbatches. The
+    order of ops is not in it.
+    """
     keys = ("passing", "ranks", "stages", "microbatches", "memory_limit")
     return {
         "name": document["profile"]["name"],

@@ -18,7 +18,7 @@ Cell: TypeAlias = str | float | None
 
 
 def table(header: list[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """A table as text: the first and the last column are aligned to the left, the others to the
+    """A table as text, whose first and last columns are aligned to the left, all others to the
     right.
 
     All times in a column are shown in the same unit. Text in the last column is wrapped if the

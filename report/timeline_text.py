@@ -2,8 +2,8 @@
 
 Each column shows the op that runs at the middle of its time interval. An op is shown as its kind
 and microbatch, followed by a fill character for its kind, so that the picture can be read without
-colors. A pair of ops that run at once is one cell with both microbatches. Copies to and from the
-host have their own rows::
+colors. A pair, two ops that run at the same time, is one cell with both microbatches. Copies to and
+from the host have their own rows::
 
     rank 0 │F0─F1─F2─····B0══W0┄P3/1≡≡≡≡
         out│   O0→→→
@@ -70,8 +70,11 @@ class _Page:
     colours: bool
 
     def line(self, marks: Sequence[_Mark], idle: tuple[float, float] = (0.0, 0.0)) -> str:
-        """A row of marks as text. Columns without a mark are shown as idle within the interval
-        ``idle``, and as blanks outside of it."""
+        """A row of marks as text.
+
+        Columns without a mark are shown as idle within the interval ``idle`` (start and end in ms),
+        and as blanks outside of it.
+        """
         starts = [mark.start for mark in marks]
         cells: list[tuple[_Mark | None, str]] = []
         for column in range(self.width):
@@ -94,10 +97,9 @@ class _Page:
         return f"\x1b[{ink};48;2;{red};{green};{blue}m{text}\x1b[0m"
 
     def levels(self, steps: Sequence[tuple[float, float]], most: float) -> str:
-        """One block character per column, whose height shows the maximum memory held during the
-        column's time.
+        """One block character per column: the maximum memory held during the column's time.
 
-        ``steps``: pairs (time, memory held from then on); ``most``: the memory shown at full
+        ``steps``: pairs (time in ms, memory held from then on); ``most``: the memory shown at full
         height.
         """
         held, scale = np.zeros(self.width), self.width / self.end if self.end > 0 else 0.0
@@ -161,10 +163,10 @@ def bare_timeline(
 
 
 def _rows_of_copies(found: Sequence[RankBars]) -> dict[str, tuple[OpKind, ...]]:
-    """The rows of copies below each rank's row, as kinds of copies by the row's name.
+    """The rows for copies below each rank's row: the kinds of copies in a row, by the row's name.
 
-    One row for both directions, or one per direction if copies of a rank overlap; empty if there
-    are no copies.
+    There is one row for both directions, or one per direction if copies of a rank overlap. The
+    dictionary is empty if there are no copies.
     """
     if not any(row.copies for row in found):
         return {}
@@ -175,15 +177,14 @@ def _rows_of_copies(found: Sequence[RankBars]) -> dict[str, tuple[OpKind, ...]]:
 
 
 def _copies(row: RankBars, kinds: Sequence[OpKind], page: _Page) -> list[_Mark]:
-    """The marks of a rank's copies, each at least one column wide, so that short copies are
-    visible."""
+    """The marks of a rank's copies, each at least one column wide, so that all are visible."""
     bars = (bar for bar in row.copies if bar.op and bar.op.kind in kinds)
     marks, least = map(_mark, sorted(bars, key=lambda bar: bar.start)), page.end / page.width
     return [replace(mark, end=max(mark.end, mark.start + least)) for mark in marks]
 
 
 def _marks(bars: Iterable[Bar]) -> Iterator[_Mark]:
-    """Yield one mark per bar, but a single mark for a pair that runs at once."""
+    """Yield one mark per bar, but a single mark for the two ops of a pair."""
     first: Bar | None = None
     for bar in bars:
         if bar.half == 0:

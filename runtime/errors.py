@@ -34,9 +34,9 @@ class ChangedInPlaceError(InputError):
 class LaunchError(PipeloomError):
     """A process of a launch failed.
 
-    ``rank``: the number of the process that failed first; None if the processes did not answer in
-    time. ``details``: the traceback of the error that this process raised. ``exit_code``: the exit
-    code of that error. ``moment``: when the process reported it, in seconds of the machine's
+    ``rank``: the global rank of the process that failed first; None if the processes did not answer
+    in time. ``details``: the traceback of the error that this process raised. ``exit_code``: the
+    exit code of that error. ``moment``: when the process reported it, in seconds of the machine's
     monotonic clock; 0 if the process died. ``ours``: whether the error is one of pipeloom's, whose
     message states in one line where it happened.
     """
@@ -57,9 +57,10 @@ class LaunchError(PipeloomError):
 
 
 def advice(error: Exception) -> str:
-    """Returns advice to append to the message of torch's error for a leaf changed in place.
+    """Returns advice to append to the message of ``error``; "" if there is none.
 
-    That message does not explain the problem. Returns "" for other errors.
+    There is advice for torch's error about an in-place change of a leaf tensor, as the message of
+    that error does not explain the problem.
     """
     if "a leaf Variable that requires grad" not in str(error):
         return ""

@@ -27,6 +27,6 @@ def uncompiled(function: Function) -> Function:
 
 
 def untraced() -> AbstractContextManager[Any]:
-    """Returns a context in which operations inside a trace compute tensors as outside of it."""
+    """Returns a context that suspends a trace: operations in it compute tensors as usual."""
     found: AbstractContextManager[Any] = _disable_current_modes()
     return found

@@ -19,10 +19,10 @@ class Exporter:
 
     ``write(schedule)`` returns the text of a file. ``launch(schedule, size)`` returns the flags to
     use with that file if microbatches have ``size`` sequences. ``read(text, profile, where)``
-    returns the schedule in a file with the times of ``profile``, and is None if the format cannot
-    be read; ``where`` names the text in messages, such as a file's path. ``write`` and ``read``
-    raise InputError for what the format or the schedule cannot express. ``summary`` describes the
-    format; ``suffix`` is the usual suffix of its files.
+    returns the schedule that the text of a file describes, with the times of ``profile``; ``where``
+    names the text in messages, such as a file's path. ``read`` is None if the format cannot be
+    read. ``write`` and ``read`` raise InputError for what the format or the schedule cannot
+    express. ``summary`` describes the format; ``suffix`` is the usual suffix of its files.
     """
 
     summary: str

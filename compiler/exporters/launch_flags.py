@@ -25,7 +25,7 @@ TORCHTITAN_NAMES = {
     PlacementKind.V: "ZBVZeroBubble",
 }
 TORCHTITAN_FAMILIES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved-1f1b": "Interleaved1F1B"}
-"""The names of torch's schedules, by the family here that has the same order of ops."""
+"""The names of torch's schedules, by the pipeloom family with the same order of ops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Launch:
 
 
 def for_torch_csv(schedule: Schedule, size: int) -> Launch:
-    """The flags to use with a CSV of ops. ``size``: sequences per microbatch."""
+    """The flags and notes for a CSV of ops. ``size``: sequences per microbatch."""
     placement, notes = schedule.problem.placement, _torch_ties(schedule)
     flags = (f"--parallelism.pipeline_parallel_schedule_csv {FILE}", *_batch(schedule, size))
     if (name := TORCHTITAN_NAMES.get(placement.kind)) is None:
@@ -50,8 +50,7 @@ def for_torch_csv(schedule: Schedule, size: int) -> Launch:
 
 
 def for_torchtitan(schedule: Schedule, size: int) -> Launch:
-    """The flags to use with a list of the modules of each stage. ``size``: sequences per
-    microbatch."""
+    """The flags and notes for a list of modules by stage. ``size``: sequences per microbatch."""
     family = (schedule.report.family if schedule.report else "").partition(":")[0]
     own = TORCHTITAN_FAMILIES.get(family)
     notes = (
@@ -66,8 +65,7 @@ def for_torchtitan(schedule: Schedule, size: int) -> Launch:
 
 
 def _named_modules(schedule: Schedule) -> tuple[str, ...]:
-    """A note on the names of the modules, or nothing if they are those of torchtitan's own
-    models."""
+    """One note on the names of the modules; none if torchtitan's own models have these names."""
     if is_wrapped(schedule):
         return (
             "names are those of torchtitan's transformers_modeling_backend (model.layers.0 is its "
@@ -83,7 +81,7 @@ def _named_modules(schedule: Schedule) -> tuple[str, ...]:
 
 
 def for_megatron(schedule: Schedule, size: int) -> Launch:
-    """The flags to use with a pipeline layout. ``size``: sequences per microbatch."""
+    """The flags and notes for a pipeline layout. ``size``: sequences per microbatch."""
     problem = schedule.problem
     kinds = [layer.kind for layer in chain.from_iterable(s.layers for s in problem.profile.stages)]
     replicas = problem.profile.data_parallel
@@ -112,8 +110,7 @@ def for_megatron(schedule: Schedule, size: int) -> Launch:
 
 
 def _other_order(schedule: Schedule) -> tuple[str, ...]:
-    """Notes that Megatron runs another schedule on this layout, or cannot run it; empty if neither
-    is so."""
+    """Notes for the case that Megatron runs another schedule on this layout, or cannot run it."""
     problem = schedule.problem
     chunks = problem.stages // problem.ranks
     runs = "1f1b" if chunks == 1 else f"interleaved-1f1b:{chunks}"

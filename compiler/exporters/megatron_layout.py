@@ -32,7 +32,7 @@ _LETTERS = {
 _ORDER = "EtmL"
 _ENDS = {"E": "an embedding", "L": "a head or loss"}
 _ONCE = "EL"
-"""Letters that occur once for a whole run of consecutive layers of their kind."""
+"""Letters that stand for all consecutive layers of their kind, and are therefore written once."""
 
 
 def write(schedule: Schedule) -> str:

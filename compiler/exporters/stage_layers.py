@@ -9,10 +9,9 @@ from pipeloom.ir.model.schedule import Schedule
 
 
 def check_passing(schedule: Schedule, form: str) -> None:
-    """Raise InputError unless the schedule passes only activations, so that each stage stays on one
-    rank.
+    """Raise InputError unless the schedule passes only activations.
 
-    ``form``: the name of the export format, for the message.
+    Each stage then stays on one rank. ``form``: the name of the export format, for the message.
     """
     passing = schedule.problem.placement.passing
     if passing is not Passing.ACTIVATIONS:

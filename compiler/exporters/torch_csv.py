@@ -5,7 +5,7 @@
     0F0,0F1,,,0I0,0W0,...     one row per rank, no header
     ,1F0,1I0,1F1,1B1,...      {stage}{F|I|W|B}{microbatch}, an empty cell where the rank idles
 
-torch's I is B here, and torch's B is BW here. torch ignores empty cells. They are written for human
+pipeloom's B is I in the CSV, and BW is B. torch ignores empty cells. They are written for human
 readers: a column is one unit of time if T_F = T_B = T_W = 1 (a BW takes two) and there are no
 delays. There must be no blank line at the end, as torch would read it as another rank.
 """
@@ -35,7 +35,7 @@ _EXPECTED = "expected e.g. 2F0, 2I0, 2W0 or 2B0, or an empty cell"
 
 
 def write(schedule: Schedule) -> str:
-    """The text of the CSV for ``schedule``. Of a pair that runs at once, F comes before BW.
+    """The text of the CSV for ``schedule``. In a pair, F comes before BW.
 
     Raises InputError if stages do not stay on one rank, if a stage has several optimizer steps per
     iteration, if activations are recomputed or offloaded, or if a rank has no ops.

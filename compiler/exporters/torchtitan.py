@@ -48,8 +48,7 @@ def write(schedule: Schedule) -> str:
 
 
 def is_wrapped(schedule: Schedule) -> bool:
-    """Whether torchtitan's wrapper of Hugging Face models can run the model: it knows all
-    modules."""
+    """Whether torchtitan's wrapper of Hugging Face models has all modules of the model."""
     modules = _all_modules(schedule)
     known = all(name in WRAPPED or name.startswith(LAYERS) for name in modules)
     return known and f"model.{ROTARY}" in modules
@@ -58,7 +57,7 @@ def is_wrapped(schedule: Schedule) -> bool:
 def nested(schedule: Schedule) -> str | None:
     """The first module that torchtitan does not find because it is nested too deeply, or None.
 
-    torchtitan searches only the model's root and the lists there.
+    torchtitan finds only direct children of the model, and entries of lists that are such children.
     """
     deep = (name for name in _all_modules(schedule) if name.count(".") > name[-1:].isdigit())
     return next(deep, None)

@@ -18,7 +18,7 @@ from pipeloom.ir.units import counted
 
 
 def compute(schedule: Schedule) -> Program:
-    """The program that contains the schedule's ops and no messages; its schedule has simulated
+    """The program with the schedule's ops and no messages; the program's schedule has simulated
     times.
 
     Raises InvalidScheduleError if ops are missing, repeated or misplaced or can never run, or if a
@@ -74,8 +74,11 @@ def _miscounted(counts: IntArray) -> list[str]:
 
 
 def _check_joined(transfers: Sequence[Transfer]) -> None:
-    """Raise InvalidScheduleError if a transfer leaves another rank than the one to which the
-    previous transfer of the same copy went."""
+    """Raise InvalidScheduleError if a transfer starts on a rank where its tensor is not.
+
+    It must start on the rank to which the previous transfer of the same copy went, and end on
+    another rank.
+    """
     violations = []
     for i, (transfer, earlier) in enumerate(zip(transfers, previous(transfers), strict=True)):
         name = f"transfers[{i}] ({transfer.kind.value} {transfer.stage} copy {transfer.copy})"

@@ -111,8 +111,10 @@ def _actions(item: ir.Instruction, rank: int) -> list[Action]:
 
 
 def _left(rows: list[list[Action]]) -> list[list[Action]]:
-    """The remaining actions of each rank, of which the first waits forever; empty lists if there is
-    no deadlock."""
+    """The remaining actions of each rank, of which the first waits forever.
+
+    If there is no deadlock, the list of every rank is empty.
+    """
     missing = Counter(meeting for row in rows for comes, meeting, _ in row if comes)
     waiting: dict[Meeting, list[int]] = defaultdict(list)
     at, ready = [0] * len(rows), deque(range(len(rows)))
@@ -131,10 +133,10 @@ def _left(rows: list[list[Action]]) -> list[list[Action]]:
 
 
 def _cycle(left: list[list[Action]]) -> str:
-    """One line that names the ranks that wait for each other in a cycle, and what each of them
-    waits for.
+    """One line about a cycle of ranks that wait for each other: what each of them waits for.
 
-    If a rank waits for something that no rank provides, the line names this rank instead.
+    If a rank waits for something that no rank provides, the line names this rank instead. ``left``:
+    the remaining actions of each rank (:func:`_left`).
     """
     waits: dict[int, tuple[str, int]] = {}
     for rank, row in enumerate(left):

@@ -60,8 +60,7 @@ def relay_norms(program: Program) -> Program:
 
 
 def _heads(rows: Sequence[Row], last: int) -> list[int]:
-    """The number of ops in the head of each rank. ``last``: the last rank of the relay, which has
-    none."""
+    """The number of ops in the head of each rank; 0 for ``last``, the last rank of the relay."""
     heads = [_first_forwards(row) for row in rows]
     heads[last] = []
     while True:
@@ -82,8 +81,11 @@ def _fed(ran: set[Op], op: Op) -> bool:
 
 
 def _cut(row: Row, count: int) -> tuple[Row, Row]:
-    """A rank's instructions in two parts: its first ``count`` ops with all instructions before them
-    and the sends right after them; and the rest."""
+    """A rank's instructions in two parts, of which the first contains the first ``count`` ops.
+
+    All instructions before these ops, and the sends directly after the last of them, are also in
+    the first part.
+    """
     if count == 0:
         return (), row
     parts = segments(row)

@@ -14,14 +14,13 @@ from .segments import Row, after_sends, joined, segments
 
 
 def step_stages(program: Program) -> Program:
-    """Add a step for each stage that a rank holds, after the rank has computed and reduced
-    everything.
+    """Add a step for each stage that a rank holds, after the rank's last op and its reduces.
 
     If a rank has several stages, one of them may be complete earlier. It is not stepped earlier, as
-    other ranks may wait for the rank's remaining ops, and the plan has no time for a step between
-    ops. With an update after each microbatch, a step follows each weight gradient, after the sends
-    that other ranks wait for. Raises InvalidScheduleError if such updates are combined with weight
-    passing or replicated stages.
+    other ranks may wait for the rank's remaining ops, and the schedule's times do not include steps
+    between ops. With an update after each microbatch, a step follows each weight gradient, after
+    the sends that other ranks wait for. Raises InvalidScheduleError if such updates are combined
+    with weight passing or replicated stages.
     """
     if program.schedule.updates is Updates.MICROBATCH:
         _check_alone(program)
@@ -45,8 +44,10 @@ def _each(row: Row) -> Row:
 
 
 def _stepped(segment: list[Instruction]) -> list[Instruction]:
-    """``segment``, with an optimizer step if it begins with a W or BW: after that op and the sends
-    right after it."""
+    """``segment``, with an optimizer step added if its first instruction is a W or BW.
+
+    The step comes after that op and the sends directly after it.
+    """
     if not segment or not isinstance(segment[0], Compute):
         return segment
     op = segment[0].op

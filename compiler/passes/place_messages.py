@@ -72,23 +72,21 @@ def carried(schedule: Schedule) -> list[Tensor]:
 
 
 def tensors(schedule: Schedule, messages: Messages) -> list[Tensor]:
-    """The tensor that each message of the schedule carries: first the transfers, then the
-    activations and their gradients."""
+    """The tensor of each message: first of transfers, then of activations and their gradients."""
     return [*carried(schedule), *map(_needed, unpack(messages.used))]
 
 
 def _needed(op: Op) -> Tensor:
-    """The tensor that ``op`` needs from another op: its input x for an F, its output gradient dy
-    for a B or BW."""
+    """The tensor that ``op`` needs from another op: x for an F, dy for a B or BW."""
     kind = TensorKind.X if op.kind is OpKind.F else TensorKind.DY
     return Tensor(kind, op.stage, op.microbatch)
 
 
 def taken_on(schedule: Schedule) -> dict[Tensor, Tensor]:
-    """A mapping from the tensor of each transfer to that of the previous transfer of the same copy,
-    which brought the tensor to the sender.
+    """The tensor of the previous transfer of the same copy, by the tensor of each transfer.
 
-    The first transfer of each copy is not in it.
+    The previous transfer has brought the copy to the sender. The first transfer of a copy is not a
+    key.
     """
     names = carried(schedule)
     return {

@@ -19,8 +19,8 @@ def free_received(program: Program) -> Program:
     A separate weight gradient (W) reads the microbatch's input and output gradient (dW is a product
     of the two), so these are freed after it. Weights and their gradients are freed when they have
     been sent on and no op uses them. An op uses the copy of its weights that its rank waited for
-    last. A gradient that has arrived at its owner is used at the wait, which adds it to the
-    owner's.
+    last. A gradient that has arrived at its owner is used at the wait, which adds it to the owner's
+    own gradient.
     """
     before = taken_on(program.schedule)
     rows = (_with_frees(row, _last_uses(row, before)) for row in program.instructions)
@@ -58,10 +58,10 @@ def _last_uses(row: Row, before: dict[ir.Tensor, ir.Tensor]) -> dict[ir.Tensor, 
 
 
 def _read(op: Op, here: dict[int, ir.Tensor]) -> list[ir.Tensor]:
-    """The received tensors that an op reads: its stage's weights, and for weight gradients also x
-    and dy.
+    """The tensors that ``op`` reads, of those that ranks can receive.
 
-    ``here``: by stage, the weights that arrived last.
+    An F, B or BW reads its stage's weights, and a W or BW reads x and dy. ``here``: by stage, the
+    weights that arrived last; a stage whose weights are not received has no entry.
     """
     weights = [here[op.stage]] if op.kind is not OpKind.W and op.stage in here else []
     if op.kind not in (OpKind.W, OpKind.BW):
@@ -71,7 +71,7 @@ def _read(op: Op, here: dict[int, ir.Tensor]) -> list[ir.Tensor]:
 
 
 def share_buffers(program: Program) -> Program:
-    """Give each receive a buffer that is free, or a new one if there is none.
+    """Give each receive a buffer that is free, or a new buffer if no suitable one is free.
 
     A buffer for activations is only for one kind of tensor and one stage. A buffer for weights or
     for their gradients is for all stages, and is named after the largest of those that use it. A

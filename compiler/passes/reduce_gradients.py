@@ -19,9 +19,10 @@ Groups: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 def tied_groups(tied: Sequence[Sequence[int]], stages: int) -> Groups:
-    """``tied`` with sorted groups, sorted and without duplicates.
+    """The groups ``tied`` as sorted tuples, in ascending order and without duplicates.
 
-    Raises InputError if a group has fewer than two different stages, or one that does not exist.
+    Raises InputError if a group has fewer than two different stages, or contains one that does not
+    exist.
     """
     for i, group in enumerate(tied):
         if len(set(group)) < 2 or not all(0 <= stage < stages for stage in group):
@@ -56,12 +57,12 @@ class ReduceGradients:
 
 
 def average_gradients(program: Program) -> Program:
-    """Start averaging each stage's gradient over the replicas as soon as it is complete on its
-    rank.
+    """Start averaging each stage's gradient over the replicas once its rank has completed it.
 
-    The average starts after the stage's last weight gradient and the sends right after that op, or
-    after the sum over tied or replicated stages. For streamed stages, whose weights are passed, it
-    starts at the end. It runs in parallel with the rest of the iteration.
+    The average starts after the stage's last weight gradient and the sends directly after that op,
+    or after the sum over tied or replicated stages. The averages of streamed stages, whose weights
+    are passed, start at the end of the program. Averages run in parallel with the rest of the
+    iteration.
     """
     streamed = program.schedule.streamed
     rows = zip(program.instructions, owned(program.schedule), strict=True)

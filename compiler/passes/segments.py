@@ -17,7 +17,7 @@ def segments(row: Iterable[Instruction]) -> Segments:
     """``row`` split before each compute.
 
     The first segment has the instructions before the first compute, and segment i + 1 begins with
-    the rank's i-th compute. So there is one more segment than computes.
+    the rank's i-th compute, where i counts from 0. So there is one more segment than computes.
     """
     cut: Segments = [[]]
     for instruction in row:
@@ -28,16 +28,17 @@ def segments(row: Iterable[Instruction]) -> Segments:
 
 
 def after_sends(row: Sequence[Instruction], at: int) -> int:
-    """The index of the last send in the run of sends directly after index ``at``; ``at`` if there
-    is none."""
+    """The index of the last of the sends directly after index ``at``; ``at`` without sends."""
     while at + 1 < len(row) and isinstance(row[at + 1], Send):
         at += 1
     return at
 
 
 def inserted(row: Row, after: Mapping[int, Iterable[Instruction]]) -> Row:
-    """``row`` with the instructions of ``after`` inserted after the given indices; -1 is the
-    beginning."""
+    """``row`` with further instructions after some of its indices.
+
+    ``after``: the instructions to insert, by the index after which they come; -1 is the beginning.
+    """
     pieces = ((*row[max(at, 0) : at + 1], *after.get(at, ())) for at in range(-1, len(row)))
     return tuple(chain.from_iterable(pieces))
 

@@ -42,7 +42,7 @@ class Costs:
     - ``into_f[s, j]``: (S, M), delay in ms from the end of F(s-1, j) to F(s, j), 0 at stage 0.
     - ``into_b[s, j]``: (S, M), delay in ms from the end of B(s+1, j) to B(s, j), 0 at the last
       stage.
-    - ``m_b``, ``m_w``: (S,), M_B and M_W.
+    - ``m_b``, ``m_w``: (S,), M_B and M_W of each stage.
     - ``kept``: (3, S), memory that a microbatch holds between F and B, with one row for each choice
       of :mod:`.remat` (stays, recomputed, offloaded); M_B if the stage does not have the choice.
     - ``limit``: (P,), the memory limit of each rank; infinite if there is none.
@@ -82,12 +82,15 @@ class Costs:
         return cls(durations, owner, into_f, into_b, m_b, m_w, kept, limit)
 
     def of_ops(self, packed: IntArray) -> FloatArray:
-        """The duration of each packed op, in ms, if it is not in a pair; shape of ``packed``."""
+        """The duration in ms of each op in ``packed``, as if no op were in a pair.
+
+        The result has the shape of ``packed``.
+        """
         return np.asarray(self.durations[fields_of(packed)[: self.durations.ndim]])
 
 
 def _tables(profile: Profile, microbatch: int) -> tuple[FloatArray, ...]:
-    """``durations``, ``kept``, ``m_b`` and ``m_w`` (:class:`Costs`) of one microbatch."""
+    """The arrays ``durations``, ``kept``, ``m_b``, ``m_w`` of :class:`Costs` for one microbatch."""
     stages = [stage.at(microbatch) for stage in profile.stages]
     moves = [profile.offload_time(s, microbatch) for s in range(profile.num_stages)]
     columns = [

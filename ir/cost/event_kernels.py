@@ -78,14 +78,15 @@ def first_come(  # noqa: PLR0917, C901
     start: FloatArray,  # (rounds * N,) out
     end: FloatArray,  # (rounds * N,) zeros in, end times out
 ) -> IntArray:
-    """Compute start and end of all nodes in each of ``rounds`` iterations of a graph with N nodes.
+    """Compute start and end of all nodes in several rounds (iterations) of a graph with N nodes.
 
-    Returns the nodes that can start, in the order in which they start on their last wire; node n of
-    round k has the number k N + n. A node is ready when all its predecessors have ended and the
-    delays of the edges have passed. Each wire has a queue that nodes join in the order in which
-    they become ready. Of nodes that become ready at the same time, the one with the lowest number
-    is first. Times that differ by less than 1e-9 of the sum of all durations count as the same, as
-    otherwise rounding errors would decide between symmetrical messages.
+    Returns the numbers of the nodes that can start, in the order in which they start on their last
+    wire; node n of round k (from 0) has the number k N + n. The number of rounds follows from the
+    length of ``missing``. A node is ready when all its predecessors have ended and the delays of
+    the edges have passed. Each wire has a queue that nodes join in the order in which they become
+    ready. Of nodes that become ready at the same time, the one with the lowest number is first.
+    Times that differ by less than 1e-9 of the sum of all durations count as the same, as otherwise
+    rounding errors would decide between symmetrical messages.
 
     ``at_once``: whether a node occupies all its wires from its start to its end, and starts when
     all of them are free. Otherwise it passes its wires one after the other: it joins the queue of a

@@ -30,7 +30,7 @@ from ..model.transfers import holders, size
 
 
 class Due(NamedTuple):
-    """An average that is due: ``rank`` averages the gradient of ``stage``, in ``duration`` ms.
+    """An average to be run: ``rank`` averages the gradient of ``stage`` in ``duration`` ms.
 
     ``last``: the position in the rank's order of the last op that adds to the gradient; None if no
     op of the rank does, or if the average also waits for transfers or for other ranks. ``ranks``:
@@ -45,7 +45,7 @@ class Due(NamedTuple):
 
 
 def due(schedule: Schedule) -> list[Due]:
-    """All averages of an iteration, by stage, then rank; an empty list without replicas."""
+    """All averages of an iteration, sorted by stage, then rank; an empty list without replicas."""
     profile = schedule.problem.profile
     over = profile.data_parallel
     if over is None:
@@ -79,9 +79,9 @@ def share_until(schedule: Schedule, timing: Timing, until: float) -> float:
     """The factor by which to scale all averages so that the last one ends at ``until`` (ms).
 
     It is at least 0, and 1 if there are no averages. ``until`` must not be before the end of the
-    last op. A rank's averages run one after the other, so its last one ends at the maximum, over
-    its averages, of the time when the average can start plus the durations from it to the last. The
-    factor is the largest with which none of these times exceeds ``until``.
+    last op. A rank's averages run one after the other. So the end of its last one is a maximum over
+    its averages: of the time when an average can start, plus the durations of this average and of
+    all later ones. The factor is the largest with which this end exceeds ``until`` on no rank.
     """
     ready = sorted((_ready(schedule, timing, one), one.stage, one) for one in due(schedule))
     later = dict.fromkeys(range(len(timing.start)), 0.0)

@@ -18,9 +18,9 @@ class Footprint:
     ``activations``: the peak of the sum of M_B's and M_W's. ``weights``, ``gradients``,
     ``optimizer``: memory of the stages that the rank owns or has a replica of, including all
     versions of the weights that it keeps. ``passing``: additional memory for stages whose weights
-    are sent: the receive buffers, the weights of one more stage during its ops, and the larger of
-    that stage's gradient and of all gradient sums that wait for a D (a gradient accumulator that is
-    sent, :mod:`..model.transfers`) or until they are sent.
+    are sent: the receive buffers, the weights of one more stage during its ops, and either that
+    stage's gradient or the gradient sums that wait to be added to a D (a gradient accumulator that
+    is sent, :mod:`..model.transfers`) or to be sent, whichever is larger.
     """
 
     activations: tuple[float, ...]

@@ -82,7 +82,7 @@ def changes(costs: Costs) -> FloatArray:
 
 
 def held(problem: Problem, order: Sequence[IntArray]) -> list[FloatArray]:
-    """The memory that each rank holds after the change by each of its ops, one array per rank.
+    """The memory that each rank holds after each of its ops has changed it, one array per rank.
 
     It depends only on the order, not on times.
     """

@@ -65,8 +65,8 @@ def sampled_makespans(
     """Simulated makespans of ``schedule`` with random op times, in ms, (samples,).
 
     Gradient averaging over replicas is not included. ``spread``: relative standard deviation of
-    each stage's op times, (S,). ``seed``: of the random generator. Raises InvalidScheduleError if
-    the order can never run.
+    each stage's op times, (S,). ``seed``: the seed of the random generator. Raises
+    InvalidScheduleError if the order can never run.
     """
     graph, ops = ScheduleGraph.of(schedule), schedule.num_ops
     pairs, used = pair_starts(schedule), np.flatnonzero(np.diff(graph.offsets))

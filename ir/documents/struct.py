@@ -22,7 +22,7 @@ IN_MEMORY = Field(exclude=True)
 
 
 class Struct:
-    """Base of the frozen dataclasses that are also objects in files.
+    """Base class of the frozen dataclasses that are also objects in files.
 
     Each field is a key of the object, except those that are :data:`IN_MEMORY`. Unknown keys are
     ignored. In a file, ``null`` stands for the default value. Subclasses can set:
@@ -105,7 +105,7 @@ def _find_names(struct: Any) -> dict[str, str]:
 
 
 _names: Callable[[Any], dict[str, str]] = cache(_find_names)
-"""The name of the field for each key of a struct class."""
+"""A function that returns the field name for each key (in files) of a struct class."""
 
 
 def _find_keys(struct: Any) -> tuple[set[str], set[str], set[str]]:
@@ -116,7 +116,8 @@ def _find_keys(struct: Any) -> tuple[set[str], set[str], set[str]]:
 
 
 _keys: Callable[[Any], tuple[set[str], set[str], set[str]]] = cache(_find_keys)
-"""Three sets for a struct class: known keys, fields that are no keys, keys without a default."""
+"""A function that returns three sets for a struct class: all known keys, the names of fields that
+are no keys, and the keys that a file must contain."""
 
 
 def _marked(data: dict[Any, Any], name: str) -> Iterator[DocumentFault]:

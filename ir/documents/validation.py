@@ -1,7 +1,7 @@
-"""The base of documents, and the conversion of validation errors into faults.
+"""The base class of documents, and the conversion of validation errors into faults.
 
-Documents are pydantic models or :class:`.struct.Struct`. All faults of a document are reported at
-once, each with the file, the location in it, the expected and the given value.
+Documents are pydantic models or :class:`.struct.Struct`. All faults of a document are reported
+together, each with the file, the location in it, the expected and the given value.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ D = TypeVar("D")
 
 
 class Document(BaseModel):
-    """Base of objects in files. Keys that are not declared are accepted, and kept for hints."""
+    """Base class of objects in files. Undeclared keys are accepted, and kept for hints."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -125,7 +125,10 @@ def said(line: str) -> PydanticCustomError:
 
 
 def removed(line: str) -> PydanticCustomError:
-    """A pydantic error about a removed key; reported once, even if many objects have the key."""
+    """A pydantic error with the message ``line`` about a removed key.
+
+    It is reported once, even if many objects have the key.
+    """
     return PydanticCustomError("removed", "{line}", {"line": line})
 
 
@@ -210,7 +213,7 @@ def _words(fault: ErrorDetails) -> str:
 
 
 def _missing(model: Any, fault: ErrorDetails) -> tuple[str, str]:
-    """The words of the fault that a key is missing, and what was expected as its value."""
+    """The words of the fault about a missing key, and what is expected as the key's value."""
     *way, key = fault["loc"]
     record: Any = model
     for name in way:
@@ -252,7 +255,7 @@ def _record(annotation: Any) -> Any:
 
 @cache
 def _expected_of(record: Any, key: str) -> str:
-    """The words for what is expected as the value of ``key``, as in a fault of a wrong value."""
+    """The words for what is expected as the value of ``key``, as in faults about wrong values."""
     try:
         TypeAdapter(_declared(record)[key]).validate_python(object(), context={})
     except ValidationError as error:
@@ -274,9 +277,9 @@ def _bare(key: str) -> str:
 
 
 def keys_in_doubt(record: Any, data: object, where: str) -> dict[str, Fault]:
-    """For each unknown key in ``data`` that resembles a known one, a fault, by key.
+    """The faults about unknown keys in ``data`` that resemble a known key, by unknown key.
 
-    Such keys are not faults, as other programs may add their own keys to a document.
+    They are only for hints: other programs may add their own keys to a document.
     """
     faults: dict[str, Fault] = {}
     for path, declared, found in _objects(record, data, ()):

@@ -26,9 +26,9 @@ def _not_removed(argument: object) -> object:
 class Argument(TypedDict):
     """The argument that proves a bound; ``kind`` determines the other keys.
 
-    ``work`` has a ``rank``, and ``slots`` a ``stage``. ``moments`` has ``paths``, each a list of
-    names of moments, which together show that no schedule has a lower cost.
-    :mod:`..verify.certificate` describes the arguments.
+    An argument of kind ``work`` has a ``rank``, and one of kind ``slots`` a ``stage``. An argument
+    of kind ``moments`` has ``paths``, each a list of names of moments, which together show that no
+    schedule has a lower cost. :mod:`..verify.certificate` describes the arguments.
     """
 
     kind: Literal["work", "critical-path", "slots", "arrivals", "moments"]
@@ -41,8 +41,8 @@ class CertificateDocument(Document):
     """A proof, by ``argument``, that no schedule of the instance costs less than ``lower_bound``.
 
     The instance (problem) is that of the schedule for which the certificate is verified.
-    ``claimed``: the bound in the schedule's file, if it is higher than ``lower_bound`` because its
-    own argument cannot be written as a certificate.
+    ``claimed``: the bound in the schedule's file, if it is higher than ``lower_bound`` because the
+    argument for that higher bound cannot be written as a certificate.
     """
 
     format: Annotated[Literal["pipeloom.certificate"], Expected(f'"{CERTIFICATE}"')]

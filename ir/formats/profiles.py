@@ -1,4 +1,4 @@
-"""Reads and writes profiles, by stages or by layers. All faults of a file are reported at once."""
+"""Reads and writes profiles, by stages or by layers. All faults of a file are reported together."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class LayersFile(Profile):
 
 
 def _twice(key: str, names: Sequence[str]) -> Iterator[DocumentFault]:
-    """Yield a fault for each name that occurs more than once in ``names``, of the key ``key``."""
+    """Yield a fault for each name that occurs more than once in ``names``, values of ``key``."""
     for name in sorted(n for n, count in Counter(names).items() if count > 1):
         yield DocumentFault(("layers", key), said(f"expected {show(name)} once, got it twice"))
 

@@ -1,4 +1,4 @@
-"""Reads and writes programs as JSON. All faults of a file are reported at once."""
+"""Reads and writes programs as JSON. All faults of a file are reported together."""
 
 from __future__ import annotations
 

@@ -149,8 +149,9 @@ class ScheduleDocument(Document):
     def _places(cls, rows: Any, info: ValidationInfo) -> Any:
         """Check that each pair exists in the rank's order; return ``rows``.
 
-        A place is the position of the F of a pair, whose BW is at the next position, so that it
-        must be below the last position. The kinds of the ops are not checked here.
+        ``rows``: for each rank, the positions of the F's of its pairs. As the BW is at the next
+        position, a position must be below the rank's last one. The kinds of the ops are not checked
+        here.
         """
         order = info.data.get("order", ())
         for places, row in zip(rows or (), order, strict=False):

@@ -1,4 +1,4 @@
-"""Reads and writes schedules as JSON. All faults of a file are reported at once."""
+"""Reads and writes schedules as JSON. All faults of a file are reported together."""
 
 from __future__ import annotations
 
@@ -164,10 +164,10 @@ def dump_schedule(schedule: Schedule) -> dict[str, Any]:
 
 
 def _placement_name(problem: Problem) -> str:
-    """The name of the placement in files.
+    """The name of the placement in files: its own name or its kind, or else "custom".
 
-    It is "custom" if the placement does not use the highest ranks of the problem, unless the
-    placement has a name of its own: the named kinds use all ranks.
+    The kinds place stages on all ranks. So a placement without a name of its own is "custom" if its
+    highest rank is not the last rank of the problem.
     """
     placement = problem.placement
     whole = 1 + max(map(max, placement.table)) == problem.ranks

@@ -79,7 +79,7 @@ def joined(stages: Sequence[StageProfile]) -> StageProfile:
 
 
 def _spread(stages: Sequence[StageProfile]) -> float | None:
-    """The time-weighted mean of the stages' spreads, or None if none is known.
+    """The time-weighted mean of the stages' spreads, or None if no stage has one.
 
     This treats the parts of an op as fully correlated. An unknown spread counts as 0.
     """

@@ -56,7 +56,7 @@ Groups: TypeAlias = tuple[tuple[Pair, ...], ...]
 
 
 def _most(info: ValidationInfo) -> int:
-    """The highest rank that the file may name."""
+    """The highest rank that may occur in the file."""
     return (known(info, "ranks") or MOST_RANKS) - 1
 
 
@@ -174,7 +174,7 @@ def _hops(source: int, target: int, ranks: int) -> Iterator[Pair]:
 
 
 def _go_round(latency: FloatArray, rate: FloatArray) -> None:
-    """Fill in, in place, latency and bandwidth of all pairs that are not neighbors on the ring."""
+    """Set, in the given arrays, latency and bandwidth of all pairs that are not ring neighbors."""
     ranks = len(latency)
     here = np.arange(ranks)
     hop_latency, hop_rate = latency[here, (here + 1) % ranks], rate[here, (here + 1) % ranks]

@@ -26,7 +26,7 @@ class Passing(Enum):
 
 
 class PlacementKind(Enum):
-    """The placements that have their own constructor; CUSTOM is any other one."""
+    """The kinds of placements; each has a constructor in :class:`Placement`, except CUSTOM."""
 
     LINEAR = "linear"
     INTERLEAVED = "interleaved"
@@ -78,8 +78,8 @@ class Placement:
     ) -> Placement:
         """A placement of stage s of microbatch j on rank ``owner[s, j]``; ``owner``: (S, M).
 
-        If a placement with its own constructor has the same table (and, if ``name`` is given, the
-        same name), that placement is returned. Otherwise, the placement's kind is CUSTOM.
+        If the constructor of another kind makes the same table (and, if ``name`` is given, a
+        placement of this name), the result has that kind. Otherwise, its kind is CUSTOM.
         """
         if passing is not Passing.MIXED:
             owner = owner[:1] if passing is Passing.WEIGHTS else owner[:, :1]
@@ -149,7 +149,7 @@ class Placement:
 
 
 def _known(passing: Passing, ranks: int, stages: int) -> Iterator[Placement]:
-    """All placements of these numbers of ranks and stages that have their own constructor."""
+    """Yield each placement of a kind other than CUSTOM that fits these arguments."""
     chunks, rest = divmod(stages, ranks)
     if passing is Passing.WEIGHTS:
         yield Placement.round_robin(ranks)

@@ -339,7 +339,7 @@ class Profile(Struct):
         return max(least, f.t_f + b.fused - min(f.saving, b.saving))
 
     def limit_from(self, limit: float | None) -> tuple[float, ...]:
-        """The memory limit of each rank, (P,): ``limit``, else the profile's, else ``math.inf``.
+        """The limit of each rank, (P,): ``limit`` if given, else the profile's, else ``math.inf``.
 
         Raises InputError if ``limit`` is not a number or is negative.
         """

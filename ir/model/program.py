@@ -150,7 +150,7 @@ class RelayKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """Wait for a sum from ``source``, then send it to ``target`` (SUMS: with the own part added).
+    """Wait for a sum from ``source``, and pass it on to ``target``; SUMS adds the rank's own part.
 
     ``source`` is None on the rank where the relay begins, and ``target`` on the rank where it ends.
     """

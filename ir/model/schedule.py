@@ -67,10 +67,11 @@ class TransferKind(StrEnum):
 class Transfer(Struct):
     """A message with a copy of a stage's weights, or with their gradient.
 
-    After the transfer, the sender can still use weights that it has sent. A gradient is the sum of
-    all that was added to it before it was sent; what the sender computes later is added to the next
-    gradient of the stage that it sends. ``copy`` distinguishes copies of one tensor that are in use
-    at the same time; the transfers of a copy are listed in the order in which they happen.
+    After the transfer, the sender can still use weights that it has sent. A gradient that is sent
+    is the sum of all gradients added to it so far; gradients that the sender computes later are
+    added to the next gradient of the stage that it sends. ``copy`` distinguishes copies of one
+    tensor that are in use at the same time; the transfers of a copy are listed in the order in
+    which they happen.
 
     The transfer starts when the previous transfer of its copy has ended, the first ``after`` ops of
     rank ``source`` are done, and the first ``room`` ops of rank ``target`` are done (from then on,
@@ -113,7 +114,7 @@ class Transfers(tuple[Transfer, ...]):
 
 
 def once(transfers: Sequence[Transfer], make: Callable[[Sequence[Transfer]], Made]) -> Made:
-    """Return ``make(transfers)``; if ``transfers`` is a :class:`Transfers`, it is computed once."""
+    """Return ``make(transfers)``, which is computed only once for a :class:`Transfers` object."""
     if not isinstance(transfers, Transfers):
         return make(transfers)
     known: dict[Any, Any] = vars(transfers)  # by function: names are not unique
@@ -219,7 +220,7 @@ class Timing:
 
 
 def _busy(start: FloatArray, end: FloatArray) -> float:
-    """The time in ms in which at least one op of a rank runs; ``start``, ``end``: of its ops.
+    """The time in ms in which at least one op runs; ``start``, ``end``: times of one rank's ops.
 
     Each op must start when the previous op has ended, or together with the previous op.
     """
@@ -370,7 +371,7 @@ def staleness(schedule: Schedule) -> tuple[int, ...]:
 
 
 def versions(schedule: Schedule) -> tuple[int, ...]:
-    """For each stage, the maximum number of versions of its weights kept at a time, (S,)."""
+    """The maximum number of versions of each stage's weights that are kept at a time, (S,)."""
     return tuple(
         max((kept for _, _, kept in _uses(schedule, stage)), default=1)
         for stage in range(schedule.problem.stages)
@@ -380,8 +381,8 @@ def versions(schedule: Schedule) -> tuple[int, ...]:
 def refuse_where_stale(schedule: Schedule, **options: object) -> None:
     """Raise InputError if any of ``options`` is set and the optimizer steps after each microbatch.
 
-    ``options``: values by name, of options that need the gradients of all microbatches before the
-    first step.
+    ``options``: the values, by name, of options that need the gradients of all microbatches before
+    the first optimizer step.
     """
     if schedule.updates is Updates.ITERATION:
         return

@@ -168,7 +168,7 @@ def _means(each: Sequence[StageProfile]) -> dict[str, Any]:
 
 
 def sending_like(stage: StageProfile, before: StageProfile) -> StageProfile:
-    """``stage`` with ``activation_bytes`` replaced by those of ``before``, for each microbatch."""
+    """``stage`` with the ``activation_bytes`` of the stage ``before``, for each microbatch."""
     number = max(len(stage.each), len(before.each), 1)
     return StageProfile.of(
         [

@@ -32,7 +32,7 @@ def journeys(transfers: Sequence[Transfer]) -> dict[Item, list[int]]:
 
 
 def previous(transfers: Sequence[Transfer]) -> list[int | None]:
-    """For each transfer, the index of the previous transfer of its item, None for the first."""
+    """For each transfer, the index of the previous transfer of its item; None for the first."""
     last: dict[Item, int] = {}
     result = []
     for i, transfer in enumerate(transfers):
@@ -70,7 +70,7 @@ def _homes(transfers: Sequence[Transfer]) -> dict[int, int]:
 
 
 def holders(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """For each stage, the ranks that permanently hold its weights and run its optimizer step, (S,).
+    """The ranks that permanently hold each stage's weights and run its optimizer step, (S,).
 
     For a streamed stage, this is only the owner; otherwise, all ranks that run the stage,
     ascending. If there are several, the stage is *replicated*: its gradients are summed over these

@@ -24,7 +24,7 @@ def verify_channels(facts: ProgramFacts) -> Iterator[str]:
 def _messages(facts: ProgramFacts) -> Iterator[str]:
     """Yield a line for each message that is missing, unneeded, duplicate or on a wrong rank.
 
-    The messages that the schedule needs must each be sent and received once.
+    Each message that the schedule needs must be sent once and received once.
     """
     for verb in ("send", "recv"):
         lines = [line for row in facts.lines for line in row if line.verb == verb]
@@ -72,10 +72,11 @@ def _orders(facts: ProgramFacts) -> Iterator[str]:
 class _World:
     """A simulated state of all ranks, in which no op or message takes time.
 
-    ``at``: the position of each rank in its instructions. ``posted``: the tensors posted so far,
-    by (``send`` or ``recv``, channel). ``place``: the channel, and the index in it, of each posted
+    ``at``: the position of each rank in its instructions. ``posted``: the tensors posted so far, by
+    (``send`` or ``recv``, channel). ``place``: the channel, and the index in it, of each posted
     send or receive, by (verb, rank, tensor). ``arrived``: the (stages, rank) of reductions that a
-    rank has reached. ``relayed``: (verb, rank) of all instructions run so far.
+    rank has reached. ``relayed``: (verb, rank) of all instructions run so far, by which relays find
+    their source.
     """
 
     facts: ProgramFacts

@@ -253,7 +253,7 @@ class _Replay:
             self.closed[stage] = line
 
     def _still_leaving(self, stage: int) -> Iterator[str]:
-        """Yield sends of the owner's weights that may not have left when a step changes them."""
+        """Yield a violation for each send of the owner's weights not waited for before a step."""
         for tensor in sorted(self.sent - self.left):
             own = tensor.kind == "w" and tensor.number not in self.facts.earlier
             if own and tensor.stage == stage:
@@ -300,9 +300,9 @@ def _updates(facts: ProgramFacts) -> Iterator[str]:
     """Yield a line for each step, average or reduction with a wrong number of executions.
 
     Each owner of a stage must step it once, or once per microbatch with updates by microbatch; if
-    any rank averages a stage, each owner of each stage must average it as often. All ranks that own
-    a stage of a reduction must run the reduction once, and there must be one for each replicated
-    stage.
+    there are averages at all, each owner must average its stages as many times as it steps them.
+    All ranks that own a stage of a reduction must run the reduction once, and there must be one for
+    each replicated stage.
     """
     lines = [line for row in facts.lines for line in row]
     each = facts.schedule.plan.updates == "microbatch"

@@ -31,10 +31,10 @@ class TensorName(NamedTuple):
 class Line(NamedTuple):
     """One instruction of a program; fields that its kind does not have keep their defaults.
 
-    ``rank``, ``at``: its rank, and its position there. ``text``: the whole instruction. ``verb``:
-    its kind, such as ``send``, ``wait recv``, ``compute`` or ``relay sums``. ``op``: for
-    ``compute``, the op as (kind, stage, microbatch). ``peer``: the other rank of a send or receive.
-    ``stages``: of a ``reduce``, ``average`` or ``step``.
+    ``rank``, ``at``: the rank, and the position among its instructions. ``text``: the whole
+    instruction. ``verb``: the kind of instruction, such as ``send``, ``wait recv``, ``compute`` or
+    ``relay sums``. ``op``: for ``compute``, the op as (kind, stage, microbatch). ``peer``: the
+    other rank of a send or receive. ``stages``: of a ``reduce``, ``average`` or ``step``.
     """
 
     rank: int

@@ -11,7 +11,7 @@ from .waits import RELATIVE
 
 
 def verify_report(facts: Facts) -> Iterator[str]:
-    """Yield a line for each figure of the report that does not follow from the times of the ops.
+    """Yield a line for each value in the report that does not follow from the times of the ops.
 
     The lower bound and the status are checked as well.
     """

@@ -155,7 +155,7 @@ def verify_placement(facts: Facts) -> Iterator[str]:
 
 
 def _named(facts: Facts, homes: list[Run]) -> Iterator[str]:
-    """Yield a line for each rank that contradicts the placement's name, if it is in _PLACES.
+    """Yield a line for each rank that contradicts the placement's name, if _PLACES has the name.
 
     ``homes``: one op of each stage, microbatch or (stage, microbatch), depending on the passing.
     """

@@ -1,8 +1,8 @@
 """Checks of the starts and ends of a schedule document's ops and transfers.
 
-Each op or transfer must start exactly when the last event that it waits for (its causes) has
-happened, and must take exactly the time that follows from the profile. As durations can be 0, it is
-also checked that ops and transfers do not wait for each other in a cycle.
+Each op or transfer must start exactly when the last of the events that it waits for (its causes)
+has happened, and must take exactly the time that follows from the profile. As durations can be 0,
+it is also checked that ops and transfers do not wait for each other in a cycle.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Each is given as (kind, difference between its stage and the op's stage).
 def verify_waits(facts: Facts) -> Iterator[str]:
     """Yield a line for each wrong start or end of an op or transfer.
 
-    If ops and transfers wait for each other, a further line names them, as one cycle.
+    If ops and transfers wait for each other, a further line names one cycle of them.
     """
     waits = _Waits(facts)
     graph: defaultdict[Node, set[Node]] = defaultdict(set)

@@ -25,7 +25,7 @@ _KEPT = (
     *("micro_batch", "seq", "layers", "precision", "recompute", "attention"),
     *("gradients", "fused_cross_entropy"),
 )
-"""The keys of a run that still apply when the model is counted without parallelism, on one rank."""
+"""The settings of a run that also apply to a count on one rank, without parallelism."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,10 @@ def _idle(model: Model, layers: tuple[LayerWork, ...]) -> int:
 
 
 def _totals_of(layers: tuple[LayerWork, ...], run: TrainingRun) -> dict[str, float]:
-    """Bytes by kind, and their sum as ``all``, if one rank has all layers. Tied parameters count
-    once."""
+    """Bytes by kind, and their sum as ``all``, if one rank has all layers.
+
+    Tied parameters count once.
+    """
     states = reduce(States.plus, (states_of(layer.parameters, run) for layer in layers))
     found = {
         "parameters": states.weights,

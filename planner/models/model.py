@@ -102,7 +102,10 @@ class Model:
 
     def window_of(self, layer: int) -> int | None:
         """The number of positions that a token attends to in the decoder layer with index
-        ``layer``, or None if it attends to all positions before it."""
+        ``layer``.
+
+        It is None if the token attends to all positions before it.
+        """
         return self.window if layer in self.windowed else None
 
     @property

@@ -47,8 +47,10 @@ class Precision(StrEnum):
 
     @property
     def wide(self) -> Precision:
-        """The format of everything that is not an operand of a narrow matrix product: bf16 if this
-        format has less than 16 bits, otherwise this format."""
+        """The format of everything except the operands of narrow matrix products.
+
+        It is bf16 if this format has less than 16 bits, otherwise this format.
+        """
         return Precision.BF16 if self.is_narrow else self
 
     @property

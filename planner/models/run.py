@@ -1,7 +1,7 @@
 """A training run: parallel degrees, batch, and options that save memory, validated.
 
-The keys are those of published measurements and of ``predict``. If a value is absent, null, ``?``
-or ``not stated``, the default that :class:`TrainingRun` documents is used.
+The settings have the names that published measurements and ``predict`` use for them. If a value is
+absent, null, ``?`` or ``not stated``, the default that :class:`TrainingRun` documents is used.
 """
 
 from __future__ import annotations
@@ -125,26 +125,26 @@ class TrainingRun:
 
     @property
     def split(self) -> int:
-        """The number of ranks that divide the tokens of norms and residual additions: tp with
-        sequence parallelism, else 1."""
+        """The number of ranks that divide the tokens of norms and residual additions.
+
+        It is tp with sequence parallelism, otherwise 1.
+        """
         return self.tp if self.sequence_parallel else 1
 
     @property
     def dense_replicas(self) -> int:
-        """The number of ranks that hold the same non-expert parameters, which is the size of
+        """The number of ranks that hold the same non-expert parameters: size of
         :attr:`.work.Group.DP`."""
         return self.dp * self.cp
 
     @property
     def expert_replicas(self) -> int:
-        """The number of ranks that hold the same experts, which is the size of
-        :attr:`.work.Group.EDP`."""
+        """The number of ranks that hold the same experts: the size of :attr:`.work.Group.EDP`."""
         return self.tp * self.cp * self.dp // (self.ep * self.etp)
 
     @property
     def torch_selects(self) -> bool:
-        """Whether recomputation follows torchtitan's selective policy
-        (:mod:`.layers.every_second`)."""
+        """Whether recomputation follows torchtitan's policy (:mod:`.layers.every_second`)."""
         return self.sharding is Sharding.FSDP and self.recompute is Recompute.SELECTIVE
 
     @property
@@ -165,7 +165,7 @@ ALSO = ("microbatches", "local_batch")
 
 
 def words_of(given: Mapping[str, Any]) -> Words:
-    """The given keys, without those whose value is unknown (null, ``?`` or ``not stated``).
+    """The values in ``given``, by key, except unknown ones (null, ``?`` or ``not stated``).
 
     ``vp`` is kept, since :func:`_virtual` derives it from ``interleaved, not stated``.
     """
@@ -187,8 +187,10 @@ def values_of(words: Words, model: Model) -> dict[str, Any]:
 
 
 def _value(words: Words, key: str, default: Any) -> Any:
-    """The value of this key, or ``default``. Its type must be that of ``default``; a value of
-    another type is recorded as a fault."""
+    """The value of ``key``, which must have the type of ``default``, or else ``default``.
+
+    A value of another type is recorded as a fault.
+    """
     if isinstance(default, bool):
         return words.flag(key, default=default)
     if isinstance(default, StrEnum):
@@ -221,8 +223,12 @@ def _by_stage(words: Words) -> tuple[int, ...] | None:
 
 
 def _without_ends(given: tuple[int, ...] | None, layers: int) -> tuple[int, ...] | None:
-    """``layers_per_stage`` without embedding and head, which some systems count as layers of the
-    first and last stages."""
+    """``given`` (``layers_per_stage``) without embedding and head, or ``given`` if they do not
+    count.
+
+    Some systems count them as layers of the first and the last stage: the sum is then ``layers`` +
+    2.
+    """
     if given is None or sum(given) != layers + 2 or not (given[0] and given[-1]):
         return given
     counts = [*given]
@@ -234,8 +240,8 @@ def _without_ends(given: tuple[int, ...] | None, layers: int) -> tuple[int, ...]
 def _virtual(words: Words, each: int) -> int:
     """The number of stages per rank (``vp``), if a rank has ``each`` layers.
 
-    If ``vp`` is given as ``interleaved, not stated``, this is the smallest number above 1 that
-    divides ``each``; if it is not given at all, 1.
+    If ``vp`` is given as ``interleaved, not stated``, it is the smallest number above 1 that
+    divides ``each``. If it is not given at all, or if there is no such number, it is 1.
     """
     given = words.value("vp")
     if not _is_unknown(given):
@@ -268,7 +274,7 @@ def usual(model: Model) -> dict[str, Any]:
     """The default values, by key, that depend on the model.
 
     Models with learned positions (GPT, OPT) have unfused attention and no sequence parallelism, as
-    their published runs predate both.
+    their published runs are older than fused attention and sequence parallelism.
     """
     return {"attention": "unfused", "sequence_parallel": False} if model.positions else {}
 

@@ -23,17 +23,16 @@ def bare(name: str) -> str:
 
 
 def find_name(name: str, known: Iterable[str]) -> str | None:
-    """The element of ``known`` that equals ``name`` after :func:`bare` is applied to both, or None
-    if there is none."""
+    """The element of ``known`` that equals ``name`` once :func:`bare` shortens both, or None."""
     return {bare(each): each for each in known}.get(bare(name))
 
 
 class Words:
-    """The values that a user gave, by key. Values of ``defaults`` replace absent values, but not
-    null.
+    """The values that a user gave, by key. An absent value is replaced by its default, null is not.
 
-    Every faulty value is recorded, and its default is used, until :meth:`raise_faults` raises
-    InputError for all of them. A key may have several spellings; the first that is given counts.
+    ``defaults``: these default values, by key. Every faulty value is recorded, and its default is
+    used, until :meth:`raise_faults` raises InputError for all of them. A key may have several
+    spellings; the first that is given counts.
     """
 
     def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
@@ -42,7 +41,7 @@ class Words:
         self._defaults = defaults or {}
 
     def value(self, *keys: str) -> Any:
-        """The value of the first of ``keys`` that is given, or None if none is given or it is
+        """The value of the first of ``keys`` that is given; None if none is given, or if it is
         null."""
         for values in (self._given, self._defaults):
             for key in keys:
@@ -56,11 +55,11 @@ class Words:
     def whole(
         self, *keys: str, default: int | None = None, least: int = 1, most: int = MOST
     ) -> int:
-        """The value of ``keys``, which are spellings of one key, as an integer from ``least`` to
-        ``most``.
+        """The value of a key as an integer from ``least`` to ``most``; ``keys`` are its spellings.
 
-        Returns ``default`` if none of the keys is given. If there is no default, or for any other
-        value, a fault is recorded, and ``default`` or ``least`` is returned.
+        Returns ``default`` if none of them is given. If there is no default either, or if the value
+        is not such an integer, a fault is recorded, and ``default``, or else ``least``, is
+        returned.
         """
         value = self.value(*keys)
         if value is None:
@@ -118,8 +117,10 @@ class Words:
         return default if self.faults else self.wrong(keys, expected, default)
 
     def refuse_unknown(self, known: Collection[str]) -> None:
-        """Record a fault for each given key that is not in ``known``, with a similar known key as a
-        hint."""
+        """Record a fault for each given key that is not in ``known``.
+
+        A similar known key is added as a hint.
+        """
         hints = dict(misspelt(self._given, known))
         for key in self._given:
             if key not in known:

@@ -105,8 +105,7 @@ class Gemm(Kernel):
 
 @dataclass(frozen=True, slots=True)
 class Attention(Kernel):
-    """Fused attention: scores, softmax and weighted sum in one kernel that does not store the
-    scores.
+    """Fused attention: scores, softmax and weighted sum in one kernel that does not store scores.
 
     ``rows``: number of query rows, over all sequences and heads. ``flops``: FLOPs of the pairs that
     are computed (causal); ``bytes``: bytes read and written. If a ring of ranks divides a sequence,
@@ -123,8 +122,10 @@ class Attention(Kernel):
 
 @dataclass(frozen=True, slots=True)
 class Elementwise(Kernel):
-    """``kernels`` passes over memory that read and write ``bytes`` in total, such as norms,
-    activation functions, rotations, additions, casts, and softmax."""
+    """Passes over memory, such as norms, activation functions, additions, casts, and softmax.
+
+    There are ``kernels`` passes, which read and write ``bytes`` in total.
+    """
 
     bytes: float
     kernels: int
@@ -132,13 +133,13 @@ class Elementwise(Kernel):
 
 @dataclass(frozen=True, slots=True)
 class Collective(Kernel):
-    """A collective of ``size`` ranks in ``group``, whose neighbors differ by ``apart`` in their
-    numbers.
+    """A collective of ``size`` ranks in ``group``.
 
+    ``apart``: the difference between the global numbers of neighboring ranks of the group.
     ``bytes`` is per rank and as in nccl-tests. All-reduce: the tensor. All-gather: the result.
-    Reduce-scatter: the input. All-to-all: what the rank sends, including to itself. Send: one
+    Reduce-scatter: the input. All-to-all: all that the rank sends, including to itself. Send: one
     message. ``count``: number of messages that are sent one after the other. :attr:`wire_bytes` is
-    what crosses a rank's link.
+    the number of bytes that cross a rank's link.
     """
 
     kind: CollectiveKind
@@ -227,14 +228,15 @@ class LayerWork:
 
     @property
     def model_flops(self) -> float:
-        """FLOPs of F if no pairs were masked as causal: a token attends to all positions, or to all
-        within its window."""
+        """FLOPs of F if a token attended to all positions, or to all within its window.
+
+        That is, as if the causal mask removed no pairs.
+        """
         attention = sum(k.flops for k in self.of(OpKind.F) if isinstance(k, Attention))
         return self.flops(OpKind.F) + attention
 
     def bytes_moved(self, op: OpKind) -> float:
-        """Bytes that the kernels of ``op``, except collectives, read from and write to device
-        memory."""
+        """Bytes that the kernels of ``op``, except collectives, read from and write to memory."""
         return sum(k.bytes for k in self.of(op) if isinstance(k, Gemm | Attention | Elementwise))
 
     @property
@@ -244,10 +246,10 @@ class LayerWork:
 
     @property
     def m_w(self) -> float:
-        """M_W: bytes held from B's end to W's end: the inputs and output gradients of matrix
-        products.
+        """M_W: bytes held from B's end to W's end.
 
-        Tensors that were recomputed for B are held for W too, so that M_W can exceed M_B.
+        These are the inputs and output gradients of matrix products. Tensors that were recomputed
+        for B are held for W too, so that M_W can exceed M_B.
         """
         return sum(t.bytes for t in self.held if t.until is OpKind.W)
 
@@ -276,8 +278,10 @@ class ModelWork:
 
     @property
     def stages(self) -> tuple[tuple[LayerWork, ...], ...]:
-        """The layers of each stage. The first stage includes the embedding, and the last stage the
-        layers after the decoder."""
+        """The layers of each stage.
+
+        The first stage includes the embedding, and the last stage the layers after the decoder.
+        """
         starts = [1]
         for count in self.by_stage:
             starts.append(starts[-1] + count)
@@ -304,11 +308,11 @@ class States:
 
     @property
     def kept(self) -> float:
-        """All except ``gathered``."""
+        """The sum of all bytes except ``gathered``."""
         return self.weights + self.gradients + self.optimizer
 
     def plus(self, other: States, times: int = 1) -> States:
-        """The sum of these states and ``times`` the states ``other`` on the same rank.
+        """The sum of these states and ``times`` times the states ``other``, on the same rank.
 
         ``gathered`` is the maximum, as layers do not run at the same time.
         """
@@ -350,13 +354,12 @@ def _states(count: float, run: TrainingRun, replicas: int) -> States:
 
 
 def step_collectives(parameters: Parameters, run: TrainingRun) -> tuple[Collective, ...]:
-    """The collectives that the replicas of a layer run per step (with ``fsdp``, in each of its
-    ops).
+    """The collectives that the replicas of a layer run per step.
 
     Without sharding: an all-reduce of gradients. ``zero1`` and ``zero2``: a reduce-scatter of
-    gradients and an all-gather of weights. ``fsdp``: an all-gather for F, another for B, and a
-    reduce-scatter after W. Gradients are sent in the format in which they are summed, weights in
-    the run's format.
+    gradients and an all-gather of weights. ``fsdp``: an all-gather for each F, another for each B,
+    and a reduce-scatter after each W. Gradients are sent in the format in which they are summed,
+    weights in the run's format.
     """
     weight, gradient = run.precision.element_bytes, run.gradients.element_bytes
     gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER

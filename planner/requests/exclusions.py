@@ -2,8 +2,8 @@
 
 A row of a table is (option, allowed, other, values, expected). If the argument ``other`` has one of
 ``values`` (or is true, if ``values`` is empty), then ``option`` must have one of the values
-``allowed``. Otherwise the error says that ``expected`` was expected, which is formatted with all
-arguments.
+``allowed``. Otherwise an error says what was expected: ``expected``, a format string that is filled
+with the values of all arguments.
 """
 
 from __future__ import annotations

@@ -70,8 +70,7 @@ def place(metavar: str, nargs: str | None = None) -> dict[str, Option]:
 
 
 def options_of(request: type[Request]) -> dict[str, Option]:
-    """The :class:`Option` of each field of ``request`` that is on the command line, by the field's
-    name."""
+    """The :class:`Option` of each field of ``request`` on the command line, by field name."""
     found = {each.name: each.metadata.get(OPTION) for each in fields(request)}
     named = {name: (f"--{name.strip('_').replace('_', '-')}",) for name in found}
     return {
@@ -84,7 +83,7 @@ def options_of(request: type[Request]) -> dict[str, Option]:
 def docstrings(request: type[Request]) -> dict[str, str]:
     """The docstrings of the fields of ``request`` and its base classes, by the field's name.
 
-    The docstrings of a class whose source code is not available are missing.
+    The result lacks the docstrings of a class whose source code is not available.
     """
     found: dict[str, str] = {}
     for each in filter(is_dataclass, reversed(request.__mro__)):
@@ -124,7 +123,7 @@ class Request:
                 raise InputError(f"{other}: expected none beside {one} {first!r}, got {second!r}")
 
     def arguments(self, request: type[Request]) -> dict[str, Any]:
-        """The values of the fields that ``request``, a base class of this request, has, by name."""
+        """The values, by name, of those fields that ``request``, a base class of this one, has."""
         return {each.name: getattr(self, each.name) for each in fields(request)}
 
 

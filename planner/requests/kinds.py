@@ -20,9 +20,9 @@ class Kind:
     """A kind of option values.
 
     ``read``: parses text from the command line; raises InputError with what was expected.
-    ``choices``: the only valid values, or empty if there are too many to list. ``check``: validates
-    a value given in Python and raises InputError with the given name; None if the function that
-    uses the value validates it.
+    ``choices``: the only valid values, or empty if there are too many to list. ``check(name,
+    value)``: validates a value given in Python, and raises InputError if it is invalid; None if the
+    function that is called with the value validates it itself.
     """
 
     read: Callable[[str], Any]
@@ -31,14 +31,15 @@ class Kind:
 
 
 def typed(kind: Kind) -> Kind:
-    """``kind`` without its check of values given in Python, which the function that uses them
-    performs."""
+    """A copy of ``kind`` without ``check``.
+
+    It is for arguments that the called function validates itself if they are given in Python.
+    """
     return replace(kind, check=None)
 
 
 def whole(least: int, most: int | None = None) -> Kind:
-    """The kind of an integer from ``least`` to ``most``. Only the command line enforces
-    ``most``."""
+    """The kind of an integer from ``least`` to ``most``; in Python, ``most`` is not enforced."""
 
     def read(text: str) -> int:
         value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
@@ -51,8 +52,7 @@ def whole(least: int, most: int | None = None) -> Kind:
 
 
 def positive(words: str) -> Kind:
-    """The kind of a finite number above 0. ``words``: its name or unit in messages, such as
-    "seconds"."""
+    """The kind of a finite number above 0. ``words``: its name or unit in messages: "seconds"."""
 
     def read(text: str) -> float:
         value = number_in(text)
@@ -103,5 +103,5 @@ def stages(text: str) -> list[int]:
 
 ANY, TEXT, NUMBER = Kind(_word), Kind(str), Kind(_number)
 WHOLE, COUNT, MICROBATCHES = whole(0), whole(1), typed(whole(1, 100_000))
-"""Limited on the command line, since more microbatches would exhaust memory."""
+"""The number of microbatches is limited on the command line, since more would exhaust memory."""
 SECONDS, AMOUNT = positive("seconds"), positive("a number")

@@ -1,4 +1,4 @@
-"""Requests for a model on GPUs: ``predict`` and ``plan``, with the keys of a training run."""
+"""Requests for a model on GPUs: ``predict`` and ``plan``, with the settings of a training run."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ flag = partial(option, action=BooleanOptionalAction, group=RUN)
 
 @dataclass(frozen=True, kw_only=True)
 class RunWords(Request):
-    """The keys of a training run: parallel degrees, batch, precision, and options that save memory.
+    """The settings of a training run: degrees of parallelism, batch, precision, and memory savings.
 
-    A key that is not given is None; :class:`..models.run.TrainingRun` documents the defaults.
+    A setting that is not given is None; :class:`..models.run.TrainingRun` documents the defaults.
     """
 
     gpus: int | None = count()
@@ -77,7 +77,7 @@ class RunWords(Request):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The keys that are not None, with their values."""
+        """The settings that are not None, by name."""
         words = self.arguments(RunWords)
         return {name: value for name, value in words.items() if value is not None}
 
@@ -115,8 +115,7 @@ class PredictRequest(OnDevices):
 
 
 def _scale(text: str) -> list[int]:
-    """Parse numbers of GPUs separated by commas, such as ``8,16,32``. Raises InputError for
-    anything else."""
+    """Parse comma-separated numbers of GPUs such as ``8,16,32``. Raises InputError if invalid."""
     return [COUNT.read(word) for word in text.split(",")]
 
 

@@ -50,8 +50,11 @@ class Limited(Request):
     should_stop: Callable[[], bool] | None = None
 
     def search(self, seconds: float, **more: Any) -> Search:
-        """The optimizer with these limits. ``seconds``: the time limit if none is given; ``more``:
-        further options of :class:`pipeloom.solver.core.options.SolveOptions`."""
+        """The optimizer with these limits.
+
+        ``seconds``: the time limit if none is given. ``more``: further options of
+        :class:`pipeloom.solver.core.options.SolveOptions`.
+        """
         from pipeloom.solver.core.options import SolveOptions
         from pipeloom.solver.core.stopping import NEVER
 

@@ -74,8 +74,10 @@ class Chart:
         self.content.append(label(name, (left + right) / 2, bottom + 44, **middle))
 
     def entry(self, words: str, *marks: str) -> None:
-        """Add a line to the legend: ``marks``, which are SVG elements drawn around the origin, and
-        their meaning ``words``."""
+        """Add a line to the legend: ``marks`` and their meaning ``words``.
+
+        The marks are SVG elements drawn around the origin.
+        """
         y = TOP + 8 + self.entries * ENTRY
         place = f"translate({self.width - self.right + 24:g} {y:g})"
         self.content.append(element("g", "".join([*marks, label(words, 16, 4)]), transform=place))

@@ -53,7 +53,7 @@ def tooltip(text: str) -> str:
 
 
 def line(*commands: str | float, stroke: str, **attributes: Any) -> str:
-    """A path that is stroked and not filled. ``commands``: such as ``"M", 1, 2, "H", 5``."""
+    """A path that is stroked and not filled, such as ``line("M", 1, 2, "H", 5, stroke=INK)``."""
     return element("path", d=path(*commands), stroke=stroke, **attributes, fill="none")
 
 

@@ -81,8 +81,10 @@ class Frontier:
 
 
 def frontier_svg(frontier: Frontier) -> str:
-    """The text of an SVG file: optimized schedules as a line, lower bounds below it, families as
-    marks."""
+    """The text of an SVG file with the results of a sweep.
+
+    Optimized schedules are a line, lower bounds an area below it, and families marks.
+    """
     points, families = sorted(frontier.points, key=lambda point: point.limit), frontier.shown
     words = f"filled: proven optimal; grey: ruled out for all schedules with {frontier.scope}"
     axes = _axes(points, families)
@@ -110,8 +112,10 @@ def _axes(points: Sequence[FrontierPoint], families: Sequence[Mark]) -> tuple[Po
 
 
 def _draw_bounds(chart: Chart, points: Sequence[FrontierPoint]) -> None:
-    """Draw the area below the bounds. A bound also holds for all smaller limits, hence the area has
-    steps."""
+    """Draw the area below the bounds.
+
+    The area has steps, as a bound is also valid for all smaller limits.
+    """
     style: dict[str, Any] = {"stroke": BOUND, "stroke_width": 1.5, "stroke_dasharray": "5 4"}
     known: list[Point] = []
     best = 0.0
@@ -128,8 +132,10 @@ def _draw_bounds(chart: Chart, points: Sequence[FrontierPoint]) -> None:
 
 
 def _draw_placement(chart: Chart, name: str, runs: Sequence[Sequence[Point]], colour: str) -> None:
-    """Draw a thin line with small dots for each range of a placement's results, without points
-    above the plot."""
+    """Draw a thin line with small dots for each range of limits of a placement (``runs``).
+
+    Points above the plot are left out.
+    """
     for points in runs:
         places = [(chart.x(a), chart.y(rate)) for a, rate in points if rate <= chart.y_axis[1]]
         _draw_steps(chart, places, stroke=colour, stroke_width=1)
@@ -149,8 +155,11 @@ def _draw_steps(chart: Chart, places: Sequence[Point], *end: str | float, **styl
 
 
 def _draw_families(chart: Chart, families: Sequence[Mark], elsewhere: Collection[str]) -> None:
-    """Draw the marks of families: filled, or hollow for families with another placement; and their
-    legend."""
+    """Draw the marks of families, and their legend.
+
+    Marks are filled, or hollow for families that are ``elsewhere``, such as those with another
+    placement.
+    """
     names = list(dict.fromkeys(name for name, _, _ in families))
     looks = {name: _look(i, name in elsewhere) for i, name in enumerate(names)}
     for name, peak, rate in families:
@@ -173,8 +182,10 @@ def _look(i: int, hollow: bool) -> dict[str, Any]:
 
 
 def _draw_points(chart: Chart, points: Sequence[FrontierPoint]) -> None:
-    """Draw the line of the best schedules, labeled with the bubble rate where it changes and space
-    permits."""
+    """Draw the line of the best schedules, and their bubble rates where they change.
+
+    A bubble rate is left out where space does not permit it.
+    """
     places = [(chart.x(p.limit), chart.y(p.bubble_rate)) for p in points]
     right = chart.plot[2]
     _draw_steps(chart, places, "H", right, stroke=LINE, stroke_width=2)

@@ -39,8 +39,10 @@ class ScaleBar:
 
 
 def scaling_svg(title: str, bars: Sequence[ScaleBar]) -> str:
-    """The text of an SVG file with a bar for each number of GPUs, whose height is the GPU time per
-    token."""
+    """The text of an SVG file with a bar for each number of GPUs.
+
+    The height of a bar is the GPU time per token.
+    """
     most = max((sum(bar.parts.values()) for bar in bars), default=0.0) or 1.0
     columns = max(3, len(bars))
     axes = (0.0, float(columns)), (0.0, most * 1.08)

@@ -76,9 +76,9 @@ class Panel:
 class Grid:
     """The mapping of times and ranks to coordinates.
 
-    ``width``: of the picture. ``end``: the last time in ms. ``row``: the height of a rank's row.
-    ``line``: the height of a thin line below the bars. ``memory``: the memory at full scale of a
-    gauge.
+    ``width``: the width of the picture. ``end``: the last time in ms. ``row``: the height of a
+    rank's row. ``line``: the height of a thin line below the bars. ``memory``: the memory at full
+    scale of a gauge.
     """
 
     width: float
@@ -89,8 +89,7 @@ class Grid:
 
     @classmethod
     def of(cls, panels: Sequence[Panel], width: float) -> Grid:
-        """A grid that is at least ``width`` wide, and wider if most bars would not be readable
-        otherwise."""
+        """A grid that is at least ``width`` wide, and wider if most bars would not be readable."""
         schedules = [panel.schedule for panel in panels]
         end = max(map(last, schedules))
         lengths = np.concatenate([took for each in schedules for took in each.known_timing.took])
@@ -124,10 +123,10 @@ def timeline_svg(
     """The text of an SVG file that shows schedules below each other, with the same scales of time
     and memory.
 
-    ``panels``: pairs of the user's name, or None, and a schedule. Times are recorded (possibly
-    measured) or, if there are none, simulated; each schedule starts at 0. ``memory``: also draw the
-    memory held over time below each schedule. The picture becomes wider than ``width`` if bars
-    would be too thin.
+    ``panels``: pairs of the user's name for a schedule, or None, and the schedule. Times are
+    recorded (possibly measured) or, if there are none, simulated; each schedule starts at 0.
+    ``memory``: also draw the memory held over time below each schedule. The picture becomes wider
+    than ``width`` if bars would be too thin.
     """
     shown = [Panel(name, one, rows(one)) for name, one in ((n, timed(s)) for n, s in panels)]
     grid, several = Grid.of(shown, width), len(shown) > 1
@@ -151,8 +150,10 @@ def timeline_svg(
 
 
 def heading(schedules: Sequence[Schedule]) -> str:
-    """The title of a picture of several schedules: their common setting, or the names of their
-    profiles if settings differ."""
+    """The title of a picture of several schedules: their common setting.
+
+    If settings differ, the title lists the names of the schedules' profiles.
+    """
     settings = dict.fromkeys(map(setting, schedules))
     names = dict.fromkeys(each.problem.profile.name for each in schedules)
     return " and ".join(settings if len(settings) == 1 else filter(None, names)) or "schedules"
@@ -200,7 +201,11 @@ def _entries(panels: Sequence[Panel]) -> Iterator[tuple[list[str], str]]:
 
 
 def _panel(panel: Panel, grid: Grid, top: float, *, memory: bool) -> tuple[list[str], float]:
-    """The elements of one schedule, and the vertical position below them."""
+    """The SVG elements of one schedule, and the vertical position below them.
+
+    ``top``: the vertical position at which they begin. ``memory``: whether they include the memory
+    over time.
+    """
     first = top + HEAD
     bottom = first + len(panel.rows) * grid.row
     chart = list(_memory_chart(panel, grid, bottom)) if memory else []
@@ -227,8 +232,10 @@ def _axis(grid: Grid, first: float, bottom: float) -> Iterator[str]:
 
 
 def _cost(panel: Panel, grid: Grid, y: float) -> list[str]:
-    """A dimension line for the cost: the period, over the rank with the longest span, or the
-    makespan."""
+    """The elements of a line that marks the cost with its length.
+
+    It shows the period, over the rank with the longest span, or the makespan.
+    """
     timing, objective = panel.schedule.known_timing, panel.schedule.problem.objective
     longest = max(panel.rows, key=lambda row: timing.spans[row.rank])
     left, right = map(grid.x, longest.counted)
@@ -261,8 +268,10 @@ def _row(row: RankBars, grid: Grid, y: float) -> Iterator[str]:
 
 
 def _bars(bars: Sequence[Bar], grid: Grid, y: float) -> Iterator[str]:
-    """Yield the bars of a row, one group per color, and the numbers of their microbatches where
-    space permits."""
+    """Yield the bars of a row, one group per color, and the numbers of their microbatches.
+
+    A number is left out where space does not permit it.
+    """
     groups: dict[str, list[str]] = defaultdict(list)
     numbers: dict[str, list[str]] = {"#fff": [], INK: []}
     for bar in bars:
@@ -284,8 +293,10 @@ def _bars(bars: Sequence[Bar], grid: Grid, y: float) -> Iterator[str]:
 
 
 def _number(words: str, x: float, y: float, wide: float, tall: float) -> list[str]:
-    """The number of a microbatch, centered in its bar, and rotated if the bar is narrow; an empty
-    list if it does not fit."""
+    """The number of a microbatch, centered in its bar; an empty list if it does not fit.
+
+    It is rotated if the bar is narrow.
+    """
     long, turned = 6.2 * len(words) + 1.6, None
     if wide < long:
         wide, tall, turned = tall, wide, f"rotate(-90 {number(x)} {number(y)})"
@@ -321,11 +332,10 @@ def _gauge(peak: float, limit: float, grid: Grid, y: float) -> list[str]:
 
 
 def _memory_chart(panel: Panel, grid: Grid, top: float) -> Iterator[str]:
-    """Yield the chart of memory over time: a line per rank, that of the fullest rank on top, and
-    the limits.
+    """Yield the chart of memory over time: the limits, and a line per rank.
 
-    All charts of a picture have the same scale. Memory sizes are the profile's, even if times are
-    measured.
+    The line of the fullest rank is on top. All charts of a picture have the same scale. Memory
+    sizes are the profile's, even if times are measured.
     """
     if grid.memory <= 0:
         yield label("no memory in the profile", LEFT, top + SPACE, class_="muted")

@@ -1,8 +1,8 @@
 """The products whose weight gradients can be deferred to W: one class and one table entry each.
 
 ``RULES`` maps a torch function to a function that takes its arguments and returns the
-:class:`Rule` and x, or None for arguments that are not handled. Autograd then computes the weight
-gradient.
+:class:`Rule` and x, or None for arguments that are not handled. For None, autograd computes the
+weight gradient.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Convolution(Rule):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddingLookup(Rule):
-    """Selects the rows of ``weight`` whose numbers are in x; row ``padding`` gets no gradient."""
+    """Selects the rows of ``weight`` whose indices are in x; row ``padding`` gets no gradient."""
 
     padding: int | None = None
     autocast = False

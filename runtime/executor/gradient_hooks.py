@@ -12,7 +12,10 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 
 def hooked(parameter: nn.Parameter) -> bool:
-    """Whether the parameter has a hook that autograd calls with or after its gradient."""
+    """Whether the parameter has a hook that autograd calls for its gradient.
+
+    It may be called with the gradient, or when ``.grad`` is accumulated.
+    """
     return bool(
         parameter._backward_hooks
         or parameter._post_accumulate_grad_hooks

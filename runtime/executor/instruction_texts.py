@@ -28,10 +28,10 @@ SENDS, RECEIVES = (ir.Send, ir.WaitSend), (ir.Receive, ir.WaitReceive)
 def under_texts(
     row: Sequence[ir.Instruction], prepared: Sequence[Sequence[Call]], label: str
 ) -> tuple[list[Call], list[int]]:
-    """Returns one call per instruction of ``row``, and the calls' positions 0, 1, ...
+    """Returns one call per instruction of ``row``, and the list of their positions, 0, 1, ...
 
-    Each runs the instruction's ``prepared`` calls, and torch's profiler records it under the
-    instruction's text, prefixed by ``label``.
+    Each call runs the ``prepared`` calls of its instruction, and torch's profiler records it under
+    the instruction's text, prefixed by ``label``.
     """
     pairs = zip(row, prepared, strict=True)
     return [partial(_under, f"{label}{x}", calls) for x, calls in pairs], [*range(len(row))]
@@ -64,7 +64,11 @@ def failed(executor: Executor, position: int, error: Exception) -> PipeloomError
 
 
 def _place(executor: Executor, position: int) -> str:
-    """Returns the text of a position: the number of the op there, or of the next op."""
+    """Returns a text that locates a position in the rank's instructions, such as "op 3 of 8".
+
+    Ops are numbered from 0. If another instruction is at the position, the text names the op that
+    follows, or says that it is after the last op.
+    """
     done = sum(isinstance(i, ir.Compute) for i in executor.row[:position])
     if done == len(executor.ops):
         return f"after the last of {counted(done, 'op')}"

@@ -30,7 +30,7 @@ Wait: TypeAlias = Callable[[], object]  # call that makes the current stream wai
 
 
 def _nothing() -> None:
-    """The wait if no copies have been started: does nothing."""
+    """Does nothing; used as the function that waits if no copies have been started."""
 
 
 class CopyChannels:
@@ -55,7 +55,8 @@ class CopyChannels:
     def _beside(self, channel: torch.Stream, copies: Copies) -> Wait:
         """Queues the copies on ``channel`` and returns the function that waits for them.
 
-        They start after all work that the current stream has queued, as it may use their memory.
+        The copies start after all work that is already queued on the current stream, as that work
+        may use their memory.
         """
         channel.wait_stream(self._device.current())
         with self._device.use(channel):

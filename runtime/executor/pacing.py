@@ -14,10 +14,10 @@ from ..rank.context import RankContext
 
 
 def paced(context: RankContext) -> Callable[[Call, Op], Call]:
-    """Returns a function that maps the call of an op to one that lasts as long as in the profile.
+    """Returns a function of an op's call and the op; its result is a call that lasts as planned.
 
-    That call sleeps after the op until its planned time has passed. Calls of O and L, and all calls
-    without the option ``pace``, are returned unchanged.
+    The resulting call runs the op, then sleeps until the op's time in the profile has passed. Calls
+    of O and L, and all calls without the option ``pace``, are returned unchanged.
     """
     if not context.options.pace:
         return lambda run, op: run

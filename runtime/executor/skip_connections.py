@@ -41,8 +41,8 @@ class Skips:
 
         It calls ``module`` with the module's own inputs and the skip connections that end at the
         stage, and passes the others on. It raises ShapeError if the module returns fewer tensors
-        than skip connections start. Without skip connections before and after the stage, returns
-        ``module`` itself.
+        than skip connections start at the stage. Without skip connections before and after the
+        stage, returns ``module`` itself.
         """
         received, sent = self._over(stage - 1), self._over(stage)
         starting = [k for k in sent if k not in received]

@@ -33,8 +33,9 @@ class SpeculativeRerun:
     """The call of a ``relay verdict``, which repeats the ops before it if the last step was wrong.
 
     ``StepEnd`` determines whether the step was wrong and restores the state from before the ops.
-    The object is created when the instruction is prepared. It records the posted messages that are
-    not yet waited for, and the receive buffers that the ledger counts, at this position.
+    This object is created when the instruction is prepared. It then records the messages that are
+    posted but not yet waited for, and the receive buffers that the ledger counts, at the
+    instruction's position.
     """
 
     def __init__(self, made: InstructionCalls) -> None:
@@ -64,9 +65,10 @@ class SpeculativeRerun:
 
 
 def stale(program: ir.Program, rank: int) -> list[ir.Tensor]:
-    """Returns the tensors that are sent before the sender's verdict, but received after ``rank``'s.
+    """Returns the tensors sent before the sender's verdict that ``rank`` receives after its own.
 
-    They are in the order in which ``rank`` receives them.
+    In the sender's instructions, the send is before the ``relay verdict``; in the instructions of
+    ``rank``, the receive is after it. The tensors are in the order in which ``rank`` receives them.
     """
     early = {
         item.tensor
@@ -80,6 +82,6 @@ def stale(program: ir.Program, rank: int) -> list[ir.Tensor]:
 
 
 def _verdict(row: Sequence[ir.Instruction]) -> int:
-    """Returns the position of the verdict in a rank's instructions; 0 if there is none."""
+    """Returns the index of the ``relay verdict`` in a rank's instructions; 0 if there is none."""
     relays = ((i, item) for i, item in enumerate(row) if isinstance(item, ir.Relay))
     return next((i for i, relay in relays if relay.kind is ir.RelayKind.VERDICT), 0)

@@ -153,14 +153,14 @@ class StageRunner:
         self.weight = within(self._using(OpKind.W), weight)
 
     def prepare(self, cell: Cell, inputs: Sequence[Any]) -> None:
-        """Prepares the ops of ``cell`` for arguments like ``inputs``; does nothing for a module."""
+        """Prepares to run the ops of ``cell`` for arguments like ``inputs``; here, does nothing."""
 
     def _forward(self, cell: Cell) -> None:
         inputs, queue = cell.inputs, cell.queue
         if queue is None:
             output = self._module(*inputs, **cell.options)
         else:
-            # leave the mode at once: it would intercept every tensor operation
+            # leave the mode immediately: it would intercept every tensor operation
             with self._deferral.into(queue):
                 output = self._module(*inputs, **cell.options)
         if self._last:

@@ -26,7 +26,7 @@ def routes(
     cells: Mapping[tuple[int, int], Cell],
     interfaces: Sequence[Sequence[StageInterface]],
 ) -> Mapping[ir.TensorKind, Routing]:
-    """Returns the object that finds source and destination of tensors, for each tensor kind.
+    """Returns, for each kind of tensor, the object that finds the tensors' source and destination.
 
     Activations and their gradients are taken from ``cells`` and stored in them; weights and their
     gradients, in the stages of ``context.store``.

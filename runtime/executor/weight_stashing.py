@@ -7,7 +7,7 @@ It does so even if the optimizer has stepped in between::
 
 Forwards run on a *version*: separate tensors that share the parameters' memory. If a step finds
 that unfinished microbatches use the newest version, it first moves the parameters to a copy. So
-only versions in use are copied, and each exists only as long as a microbatch needs it.
+only versions in use are copied, and each is dropped when no microbatch needs it any more.
 :func:`pipeloom.ir.model.schedule.versions` returns the number of versions.
 """
 

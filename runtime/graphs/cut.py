@@ -163,8 +163,7 @@ class _Cutting:
     def _crossing(self, calls: Collection[fx.Node], ends: Iterable[fx.Node]) -> set[fx.Node]:
         """Returns the nodes outside of ``calls`` whose values ``calls`` and ``ends`` need.
 
-        Parameters, buffers and constants are left out. For their views and casts, this applies to
-        the nodes from which these are computed.
+        Parameters, buffers, views and casts of these, and constants are left out.
         """
         calls = {node for node in calls if node.op != "placeholder"}
         found: set[fx.Node] = set()
@@ -182,7 +181,7 @@ class _Cutting:
     def _piece(
         self, given: Sequence[fx.Node], returned: Sequence[fx.Node], by: Sequence[fx.Node] = ()
     ) -> Piece:
-        """Returns the piece that computes ``returned`` and adds the gradients ``by``.
+        """Returns the piece that computes ``returned``, and adds the gradients ``by`` to ``.grad``.
 
         Its inputs are the parameters and buffers that it uses, and ``given``.
         """
@@ -197,6 +196,6 @@ class _Cutting:
 
 
 def _parts(graph: fx.Graph, nodes: Collection[fx.Node]) -> set[fx.Node]:
-    """Returns the nodes that select an element of a tuple that one of ``nodes`` returns."""
+    """Returns the nodes that select an element of a tuple returned by one of ``nodes``."""
     chosen = [n for n in graph.nodes if n.target is operator.getitem]
     return {n for n in chosen if n.args[0] in nodes}

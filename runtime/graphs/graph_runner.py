@@ -33,7 +33,7 @@ LIMIT = 16  # graphs per stage; with ever new shapes, tracing costs more than it
 
 
 class GraphRunner(StageRunner):
-    """Runs one stage as graphs; other arguments as for :class:`StageRunner`.
+    """Runs one stage as graphs; arguments not listed here are those of :class:`StageRunner`.
 
     ``weights_in_w``: whether the stage's weights are available in W. ``make``: creates a function
     from a piece of a graph. ``refusal``: the reason why the stage runs as a module, otherwise None.

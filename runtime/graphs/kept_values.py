@@ -31,7 +31,10 @@ class Kept:
         self.values, self._held = values, self._memory.hold(*values)
 
     def take(self) -> list[Any]:
-        """Returns the held values and holds none; the caller's op drops each after its last use."""
+        """Returns the held values and stops holding them.
+
+        The caller's op drops each value after its last use.
+        """
         self._memory.release(self._held)
         values, self.values, self._held = self.values, [], ()
         return values

@@ -71,9 +71,9 @@ class ModuleState:
 def unchanged(module: nn.Module) -> Iterator[ModuleState]:
     """A context for tracing the module's forward; on exit, restores the state of the module.
 
-    It yields a snapshot, and also restores objects to which functions such as hooks refer. Raises
-    TraceError if the forward sets an attribute or modifies a list or dict, since a graph would not
-    do so.
+    Its value is a snapshot of the state. Objects to which functions such as hooks refer are
+    restored as well. Raises TraceError if the forward sets an attribute or modifies a list or dict,
+    since a graph would not do so.
     """
     before = [(path, held, _copy(held)) for path, held in _holders(module, called=True)]
     refused: TraceError | None = None
@@ -135,8 +135,9 @@ def _holders(module: nn.Module, *, called: bool = False) -> list[tuple[str, Held
 def _within(value: Any, *, called: bool) -> Held | tuple[Any, ...]:
     """Returns the values inside ``value``.
 
-    These are a dict or list itself, the attributes of a module or of an object of the model, and,
-    with ``called``, the objects to which a function refers. Other values have none.
+    These are the elements of a dict, list, deque, set or tuple (which is itself returned); the
+    attributes of a module or of an object of the model, as a dict; and, with ``called``, the
+    objects to which a function refers. Returns an empty tuple for other values.
     """
     if isinstance(value, (*_HELD, tuple)):
         return value

@@ -1,4 +1,4 @@
-"""Changes of joint graphs that keep the results, and with which they are cut better."""
+"""Rewrites joint graphs so that they can be cut better; the results stay the same."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def split_convolutions(joint: Joint) -> None:
 
 
 def copy_updated(joint: Joint) -> None:
-    """Lets F copy the buffers that it updates and whose previous values the backward needs."""
+    """Makes F copy each buffer that it updates and whose previous value the backward needs."""
     updated = {value.key for _, value in joint.of(Role.BUFFER_UPDATE)}
     backward = reached(n for n, v in joint.inputs.items() if v.role is Role.TANGENT)
     first = next(n for n in joint.graph.nodes if n.op != "placeholder")

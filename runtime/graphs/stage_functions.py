@@ -62,8 +62,8 @@ class StageFunctions:
     """The pieces of a stage's cut as functions, which are created on first use.
 
     Each function empties the list of tensors that it is given. ``outputs``: the number of F's
-    outputs, which are its first results. ``results``: the number of outputs and new values of
-    buffers, which follow. ``needs_grad``: for each output, whether B takes its gradient.
+    outputs, which are its first results. ``results``: that number plus the number of new buffer
+    values, which F returns next. ``needs_grad``: for each output, whether B takes its gradient.
     ``tangents``: the positions of the outputs for which it does. ``tangent_strides``: the strides
     of their gradients. ``gradients_of``: the positions of the inputs whose gradients B returns.
     """
@@ -100,7 +100,7 @@ class StageFunctions:
         return cls(module, cut(joint), forward, make)
 
     def zeros(self, output: int) -> Tensor:
-        """Returns a gradient of zeros for output number ``output``, which the loss does not use."""
+        """Returns a gradient of zeros for the output at position ``output``, unused by the loss."""
         like = value_of(self.cut.tangents[self.tangents.index(output)])
         return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
 

@@ -1,6 +1,6 @@
 """The code of a launched process: it calls the function, sends the result, and ends.
 
-It also ends if its parent process does.
+It ends earlier if its parent process ends.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def call_here(
 ) -> Any:
     """Returns ``function(*args)``, called with ``torch.distributed`` initialized.
 
-    If it is not, initializes it for tensors on ``device``, and ends it after the call.
-    ``message_timeout``: the maximum seconds that a message may take.
+    If ``torch.distributed`` is not initialized yet, initializes it for tensors on ``device``, and
+    ends it after the call. ``message_timeout``: the maximum seconds that a message may take.
     """
     if dist.is_initialized():
         return function(*args)
@@ -86,7 +86,7 @@ def run_child(
         answer = pickle.dumps(call_here(*call))
     except BaseException as error:
         pipe.send_bytes(pickle.dumps(failure_of(int(environment["RANK"]), names, error)))
-        os._exit(1)  # at once: destroying a broken process group can hang
+        os._exit(1)  # immediately: destroying a broken process group can hang
     pipe.send_bytes(answer)
 
 

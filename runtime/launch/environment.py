@@ -20,9 +20,10 @@ Gpu: TypeAlias = tuple[bool, str, str]
 
 
 def world() -> tuple[int, int] | None:
-    """Returns this process's rank and the number of ranks; None if torchrun did not start it.
+    """Returns the global rank of this process and the number of processes that torchrun started.
 
-    Raises InputError if an environment variable of torchrun is invalid or missing.
+    Returns None if torchrun did not start it. Raises InputError if an environment variable of
+    torchrun is invalid or missing.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None

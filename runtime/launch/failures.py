@@ -43,8 +43,8 @@ class Names:
     def told(self, process: int, text: str) -> str:
         """Returns the message ``text`` prefixed by the name of ``process``.
 
-        If ``text`` already begins with this name, or with the rank within the replica, the name
-        replaces it.
+        If ``text`` already begins with this name, or with the rank within the replica, that is
+        replaced.
         """
         of = self.of(process)
         own = text.removeprefix(f"{of}: ").removeprefix(f"process {process}, ")
@@ -55,8 +55,8 @@ class Names:
 def failure_of(rank: int, names: Names, error: BaseException) -> LaunchError:
     """Returns the LaunchError to report for the ``error`` that process ``rank`` raised.
 
-    If ``error`` was caused by another rank, the LaunchError names that one. It must be called while
-    the exception is handled, as it includes the traceback.
+    If ``error`` was caused by another rank, the LaunchError names that rank. Must be called while
+    the exception is handled, as the result includes the traceback.
     """
     replica, own = divmod(rank, names.ranks)
     process: int | None = getattr(error, "process", None)

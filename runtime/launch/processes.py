@@ -53,7 +53,7 @@ def launch_ranks(
     message_timeout: float = 300.0,
     listener: Callable[[Any], object] | None = None,
 ) -> dict[int, Any]:
-    """Calls ``function(*args)`` in each of ``ranks`` processes, and returns the results by rank.
+    """Calls ``function(*args)`` in each of ``ranks`` processes; returns the results by global rank.
 
     ``replicas``: if more than 1, there are ``ranks`` processes for each replica, numbered replica
     by replica, and errors name replica and rank. ``listener``: if given, ``function`` gets one more
@@ -156,12 +156,13 @@ class _Workers:
             pipe.close()
 
     def results(self, until: float) -> dict[int, Any]:
-        """Returns the results of all ranks, by rank; passes other messages to the listener.
+        """Returns the results of all processes, by global rank.
 
-        ``until``: the time of ``time.monotonic`` at which it stops waiting. Raises LaunchError for
-        the earliest failure, or if a result is still missing then. After a first failure, it waits
-        a moment for others: when a rank dies, the ranks that communicate with it often fail first,
-        and only they know what they needed it for.
+        Other messages are passed to the listener. ``until``: the time of ``time.monotonic`` at
+        which it stops waiting. Raises LaunchError for the earliest failure, or if a result is still
+        missing at that time. After a first failure, it waits a moment for others: when a rank dies,
+        the ranks that communicate with it often fail first, and only they know what they needed it
+        for.
         """
         answers: dict[int, Any] = {}
         failures: list[LaunchError] = []
@@ -226,7 +227,7 @@ def _cause(code: int | None) -> str:
 def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     """Returns the environment variables of process ``rank`` of ``ranks``, as torchrun sets them.
 
-    ``port``: that of the rendezvous store, which this process serves.
+    ``port``: the port of the rendezvous store, which this process serves.
     """
     environment = {
         **os.environ,

@@ -121,7 +121,7 @@ def saved_by(*kinds: type) -> bool:
 
 
 class CountedTensor:
-    """A tensor that autograd saved and a ledger counts until the graph drops it."""
+    """A tensor that autograd saved, which a ledger counts until the graph drops it."""
 
     __slots__ = ("held", "ledger", "tensor", "version")
 

@@ -156,8 +156,9 @@ class HuggingFace:
         """Returns a layer's module with its weights, loaded or initialized.
 
         ``make``: the module's class. ``units``: names of the model's modules that the layer
-        consists of. ``place``: the layer's number. Only weights of these units, and of units that
-        share weights with them, are created; on the device ``meta``, none.
+        consists of. ``place``: the layer's index, on which its random numbers depend. Only weights
+        of these units, and of units that share weights with them, are created; on the device
+        ``meta``, none.
         """
         found = self.skeleton
         tied = {

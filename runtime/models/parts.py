@@ -35,7 +35,7 @@ class Part(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Part:
         """Converts tensors by ``fn`` as any module does, but keeps non-persistent buffers' dtype.
 
-        An example are the frequencies of rotary embeddings. They are then as in a model that was
+        Such buffers, for example frequencies of rotary embeddings, are then as in a model that was
         created in the new dtype.
         """
         kept = [
@@ -55,7 +55,7 @@ class Around(Part):
     """The part before or after the decoder layers, run by the ``forward`` of the whole model.
 
     ``prepare``: a function that modifies ``model`` so that its ``forward`` runs only this part;
-    :meth:`whole` returns its result. ``names``: the modules of this part.
+    :meth:`whole` returns its result. ``names``: the names of this part's modules.
     """
 
     def __init__(
@@ -94,7 +94,8 @@ class Embedding(Around):
 class Block(Part):
     """A decoder layer: maps hidden states (batch, length, width) to hidden states.
 
-    ``names``: only its name. ``again``: save only its input, and recompute it in the backward.
+    ``names``: a list with only the layer's name. ``again``: save only the layer's input in the
+    forward, and recompute the layer in the backward.
     """
 
     def __init__(

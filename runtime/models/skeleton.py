@@ -35,9 +35,9 @@ class Skeleton:
     """A causal language model on ``meta``, and the names of its parts.
 
     ``layers``: the name of the ``nn.ModuleList`` of decoder layers. ``closing``: names of the
-    modules next to it that run after the layers, in order. ``tuples``: whether a layer returns its
-    output as a tuple. The *body* is the module that contains ``layers``; *units* are the modules
-    named by ``before`` and ``after``.
+    modules next to that list that run after the layers, in order. ``tuples``: whether a layer
+    returns its output as a tuple. The *body* is the module that contains ``layers``; *units* are
+    the modules named by ``before`` and ``after``.
     """
 
     model: Any
@@ -119,15 +119,19 @@ class Skeleton:
         return deepcopy(self.model, memo)
 
     def filled(self, model: Any) -> StandIns:
-        """Replaces the layers of ``model``, a copy of the model, by substitutes; returns these."""
+        """Replaces the layers of ``model`` by substitutes, and returns the substitutes.
+
+        ``model``: a copy of this skeleton's model.
+        """
         stand_ins = StandIns(self.model.get_submodule(self.layers), tuples=self.tuples)
         model.set_submodule(self.layers, stand_ins.modules)
         return stand_ins
 
     def headed(self, model: Any) -> list[nn.Module]:
-        """Replaces the body of ``model``, a copy of the model, by one that returns its input.
+        """Replaces the body of ``model`` by one that returns its input.
 
-        Returns the body's closing modules, which must run before ``model``.
+        ``model``: a copy of this skeleton's model. Returns the body's closing modules, which must
+        run before ``model``.
         """
         units = [model.get_submodule(name) for name in self.closing]
         model.set_submodule(self.body, _Given())

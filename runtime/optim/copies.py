@@ -38,9 +38,10 @@ def _summary(tensor: Tensor | None) -> Summary:
 
 
 def _alike(one: Summary, other: Summary, rel: float, least: float) -> bool:
-    """Whether two tensors have equal shapes and norms within ``rel``, or both are None.
+    """Whether two tensors have equal shapes and nearly equal norms, or both are None.
 
-    Norms that differ by at most ``least`` are equal, as is any norm to one that is not finite.
+    Norms are nearly equal if they differ by at most ``rel`` times the larger one or by at most
+    ``least``, or if one of them is not finite.
     """
     if one is None or other is None or one[0] != other[0]:
         return one is other
@@ -96,9 +97,10 @@ class CopiesCheck:
     def _differing(
         self, own: Mapping[Named, Summary], rel: float, least: float
     ) -> tuple[Named, Processes] | None:
-        """Returns the first parameter that differs, with the processes of that group; else None.
+        """Returns the first parameter that differs, with the processes of the group where it does.
 
-        ``own``: the summaries of this process. ``rel`` and ``least``: see :func:`_alike`.
+        Returns None if no parameter differs. ``own``: the summaries of this process. ``rel`` and
+        ``least``: see :func:`_alike`.
         """
         alike = partial(_alike, rel=rel, least=least)
         # compare in all groups even after a difference, as the other processes wait there

@@ -33,14 +33,14 @@ class Averaging:
     ``group``: the processes with this rank in all replicas. ``axes``: the axes over which each
     parameter is sharded, by the parameter's ``id``. If each process of the group has its own part
     of a parameter, as for experts, the gradient already includes the microbatches of all replicas;
-    it is only divided by their number. ``starts``: set the stages' parameters and buffers to those
-    of the first replica, as the stages have not been trained yet.
+    it is only divided by the number of replicas. ``starts``: whether the stages have not been
+    trained yet, so that their parameters and buffers are first set to those of the first replica.
 
     On a CPU, an average may take as long as the option ``timeout``; an error of another replica
     ends the wait earlier. On GPUs, the timeout of the group applies.
 
-    ``spans``: on a CPU, start and end of each stage's all-reduce in the last step, in seconds of
-    ``time.perf_counter``; without stages wrapped in ``fully_shard``.
+    ``spans``: by stage, start and end of the all-reduce in the last step, in seconds of
+    ``time.perf_counter``; only on a CPU, and without stages wrapped in ``fully_shard``.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class Averaging:
         return [name for name, parameter in self._copies if parameter.requires_grad]
 
     def start(self) -> None:
-        """Prepares a step, for parameters whose gradients are only divided, as for experts.
+        """Prepares a step: scales accumulated gradients that are only divided, as those of experts.
 
-        Multiplies their accumulated gradients by the number of replicas, as the division at the end
-        of the step will apply to these gradients as well.
+        They are multiplied by the number of replicas, as the division at the end of the step will
+        apply to them as well.
         """
         for parameter in (p for stage in self._own for p in self._trained(stage)):
             if id(parameter) in self._apart and parameter.grad is not None:
@@ -99,8 +99,8 @@ class Averaging:
         """Starts averaging the gradients of ``stage``, after its last backward.
 
         Does not wait for the average. But for a stage wrapped in ``fully_shard`` on a CPU, first
-        waits until all replicas have called it, and raises ConnectionError if one of them fails or
-        does not call it within the timeout.
+        waits until all replicas have called this method, and raises ConnectionError if one of them
+        fails or does not call it within the timeout.
         """
         if stage in self._sharded:
             if self._context.device.type == "cpu":  # torch's wait notices no fault or timeout
@@ -122,7 +122,7 @@ class Averaging:
             sharded.finish()
 
     def _trained(self, stage: int) -> list[nn.Parameter]:
-        """Returns the trained parameters that are averaged with the stage.
+        """Returns the stage's trained parameters, without those averaged with a later stage.
 
         They are the same in all replicas.
         """
@@ -154,7 +154,7 @@ class Averaging:
         self._under_way.append((stage, work, take, arrival))
 
     def _check_alike(self, stage: int, named: Mapping[str, Tensor]) -> None:
-        """Raises InputError on all replicas if their tensors of ``stage`` do not match.
+        """Raises InputError on all replicas if the replicas' tensors of ``stage`` do not match.
 
         ``named``: this replica's parameters and buffers, by name. Names, shapes, dtypes and
         ``requires_grad`` must be equal.
@@ -184,7 +184,7 @@ def start_equal(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
 def make_averaging(
     context: RankContext, axes: Mapping[int, Axes], *, starts: bool
 ) -> Averaging | None:
-    """Returns the averaging over the option ``data_group``; None without this option.
+    """Returns the object that averages over the option ``data_group``; None without this option.
 
     ``axes`` and ``starts``: see :class:`Averaging`. Raises InputError if the program averages and
     there is no ``data_group``, or the other way around.

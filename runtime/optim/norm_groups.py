@@ -1,7 +1,8 @@
-"""Parameters sharded over several pipelines: which they are, and which processes sum their squares.
+"""Sums the squares of gradients for the norm if several pipelines have shards of parameters.
 
-The pipelines run side by side, each with a shard of some parameters (tensor or expert parallelism):
-the option ``norm_groups`` names the shards and the process groups that have them.
+The pipelines run at the same time, each with a shard of some parameters (tensor or expert
+parallelism). The option ``norm_groups`` names these parameters and, for each, the process group
+over which it is sharded.
 
 ::
 
@@ -49,10 +50,11 @@ from .shard_squares import (
 
 
 def numbered(norm_groups: NormGroups) -> dict[str, int]:
-    """Returns, for each pattern, the index of its process group among the distinct groups.
+    """Returns, for each pattern of the option ``norm_groups``, the index of its process group.
 
-    This can be compared between ranks, whose groups are different objects. Raises InputError if a
-    value is not a process group that contains this process.
+    Distinct groups are numbered from 0, in the order in which they first occur. Unlike the groups,
+    which are different objects on each rank, these indices can be compared between ranks. Raises
+    InputError if a value is not a process group that contains this process.
     """
     for pattern, group in norm_groups.items():
         if not isinstance(group, dist.ProcessGroup):
@@ -89,11 +91,12 @@ def shard_axes(context: RankContext, modules: Mapping[int, nn.Module]) -> dict[i
 def named_axes(
     stage: int, name: str, patterns: Mapping[str, Processes], mesh: Collection[int]
 ) -> Axes:
-    """Returns the process groups of all ``patterns`` that match the parameter's name.
+    """Returns the process groups of those ``patterns`` that match the parameter ``name``.
 
-    Groups that are subsets of another matching group are left out. ``mesh``: all processes of the
-    parameter's mesh, if it is a DTensor. Raises InputError if a group contains several of these, as
-    the norm of a DTensor already includes its shards.
+    A group that is a proper subset of another matching group is left out. ``stage``: that of the
+    parameter, for the error message. ``mesh``: if the parameter is a DTensor, all processes of its
+    mesh. Raises InputError if a group contains several processes of ``mesh``, as the norm of a
+    DTensor already includes its shards.
     """
     found = {pattern: own for pattern, own in patterns.items() if fnmatchcase(name, pattern)}
     for pattern, own in found.items():
@@ -110,7 +113,7 @@ def make_norm_squares(
 ) -> tuple[Squares, CopiesCheck | None]:
     """Returns the function that computes the sum of squares of gradients, and the check of copies.
 
-    The function includes the shards of other processes. The check is None if other processes have
+    The sum includes the shards of other processes. The check is None if other processes have
     neither shards nor copies of this rank's parameters, if the option ``check`` is off, or if there
     is no optimizer. ``axes``: the result of :func:`shard_axes`. All ranks call it. Raises
     InputError on all ranks if the initial values of copies differ.
@@ -160,9 +163,9 @@ class Side:
 def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]) -> bool:
     """Raises InputError if the pipelines of all processes would compute different or wrong norms.
 
-    Returns whether plain parameters of this pipeline may be shards. That is, if there are other
-    pipelines that no mesh, data group or norm group joins to it, and ``norm_groups`` is not given.
-    All processes of ``torch.distributed`` call it.
+    Returns whether plain parameters of this pipeline may be shards. They may be if ``norm_groups``
+    is not given and there are other pipelines that no mesh, data group or norm group joins to this
+    one. All processes of ``torch.distributed`` call it.
     """
     norm_groups, group, data_group = options.norm_groups, options.group, options.data_group
     if group is None and not norm_groups:
@@ -180,10 +183,13 @@ def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]
 
 
 def check_sides(sides: Sequence[Side]) -> bool:
-    """Raises InputError if the groups of the processes are inconsistent.
+    """Raises InputError if the process groups of the processes contradict each other.
 
-    ``sides``: of all processes, by global rank. Returns whether there are pipelines that no mesh,
-    data group or norm group joins.
+    ``sides``: the groups of each process, by global rank. Each mesh and norm group must join
+    processes of the same rank in their pipelines. All processes of a norm group must list it at the
+    same position. Meshes and norm groups must form grids (:func:`_check_grids`). If some pipelines
+    are joined by no mesh, data group or norm group, ``norm_groups`` must be given wherever
+    optimizer steps depend on the norm; returns whether there are such pipelines.
     """
     for process, side in enumerate(sides):
         for mesh in side.meshes:
@@ -228,8 +234,8 @@ def _check_group(sides: Sequence[Side], process: int, number: int, group: Proces
 def _check_grids(sides: Sequence[Side]) -> None:
     """Raises InputError unless the meshes and norm groups of each process form a grid.
 
-    Then sums over the groups, one after the other, include each process exactly once of those that
-    the groups join.
+    In a grid, sums over one group after the other include each process that the groups join exactly
+    once.
     """
     own = [widest([*{*side.meshes, *(side.groups or ())}]) for side in sides]
     for joint in joined(dict.fromkeys(axis for axes in own for axis in axes)):

@@ -17,10 +17,10 @@ from .optimizer_state import equal
 
 
 class RevertibleOptimizer:
-    """Steps ``optimizer`` in such a way that the last step can be undone, or postpones a step.
+    """Steps ``optimizer`` such that its last step can be undone and repeated; can postpone a step.
 
-    For each training step, :meth:`step` or :meth:`hold` is called. If it turns out to be wrong,
-    :meth:`undo` and then :meth:`redo` follow.
+    In each training step, either :meth:`step` or, to postpone it, :meth:`hold` is called. If that
+    turns out to be wrong, :meth:`undo` and then :meth:`redo` follow.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -59,7 +59,7 @@ class RevertibleOptimizer:
 
     @torch.no_grad()
     def undo(self) -> None:
-        """Restores parameters, optimizer state, gradients and options as before the last step.
+        """Restores parameters, optimizer state, gradients and options from before the last step.
 
         Remembers options that were changed since that step; :meth:`redo` must be called next.
         """
@@ -81,9 +81,9 @@ class RevertibleOptimizer:
                 state[owner][key] = value.copy_(copied) if isinstance(value, Tensor) else copied
 
     def redo(self, *, steps: bool) -> None:
-        """Steps again if ``steps``, with the current gradients and the options of the first step.
+        """Steps again if ``steps``, with the current gradients and the options of the undone step.
 
-        Then sets the options that were changed between the first step and :meth:`undo` again.
+        Then sets those options again that were changed between that step and :meth:`undo`.
         """
         if steps:
             self._optimizer.step()

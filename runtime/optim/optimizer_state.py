@@ -72,9 +72,10 @@ def group_options(
 ) -> list[dict[str, Any]]:
     """Returns for each of the optimizer's groups a dict of options (``lr`` etc.) to load.
 
-    They are from ``values`` (see :func:`flat_state`), or the group's own if missing there; without
-    those of :data:`HOW`. ``names``: the parameters' names, by their ``id``. Raises InputError if
-    ``values`` contain different options for parameters of the same group.
+    The value of an option is from ``values`` (see :func:`flat_state`) or, if missing there, the
+    group's own; the options in :data:`HOW` are left out. ``names``: the parameters' names, by their
+    ``id``. Raises InputError if ``values`` contain different options for parameters of the same
+    group.
     """
     return [
         {key: _one(group, key, names, values) for key in group if key not in ("params", *HOW)}
@@ -105,8 +106,8 @@ def _option(name: str, key: str) -> str:
 def _one(group: Mapping[str, Any], key: str, names: Names, values: Mapping[str, Any]) -> Any:
     """Returns the value to load for the option ``key`` of a group of parameters.
 
-    That is the one that ``values`` contain for all parameters of the group; if there is none, the
-    group's own. Raises InputError if ``values`` contain several.
+    That is the value that ``values`` contain for parameters of the group; if they contain none, the
+    group's own. Raises InputError if ``values`` contain different ones.
     """
     keys = [_option(names[id(parameter)], key) for parameter in group["params"]]
     first, *others = [(k, values[k]) for k in keys if k in values] or [("", group[key])]

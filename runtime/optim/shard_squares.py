@@ -75,7 +75,7 @@ def sharded_over(parameter: nn.Parameter) -> Axes:
 
 
 def widest(axes: Sequence[Processes]) -> list[Processes]:
-    """Returns ``axes`` without those that are proper subsets of another one.
+    """Returns ``axes`` without each axis that is a proper subset of another one.
 
     Sums over the result include the processes of all axes.
     """

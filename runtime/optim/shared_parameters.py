@@ -25,9 +25,10 @@ class SharedParameters:
     """Sums the gradients of parameters with copies: tied between stages, or of replicated stages.
 
     (A stage is replicated if several ranks own it.) All copies of a parameter are first set to the
-    first one and then get the same summed gradient, so they stay equal with any optimizer that
-    updates each parameter independently. The gradients are summed by that one of the program's
-    ``reduce`` instructions that covers all of the parameter's stages and the fewest others.
+    value of the first copy and then get the same summed gradient, so they stay equal with any
+    optimizer that updates each parameter independently. The gradients are summed by that one of the
+    program's ``reduce`` instructions that covers all of the parameter's stages and the fewest
+    others.
 
     If gradients are accumulated over several steps, a reduction sums only those of its own step.
     The earlier gradients, which are already equal on all copies, are set aside until then; this
@@ -51,7 +52,10 @@ class SharedParameters:
         self._earlier: dict[nn.Parameter, Tensor] = {}
 
     def trained(self) -> dict[str, set[bool]]:
-        """Returns the set of ``requires_grad`` of each parameter's copies on this rank, by name."""
+        """Returns the values of ``requires_grad`` of each parameter's copies on this rank.
+
+        Keys are the parameters' names, which are the same on all ranks.
+        """
         rows = [row for rows in self._shared.values() for row in rows if row[1]]
         return {name: {copy.requires_grad for copy in copies} for name, copies in rows}
 
@@ -87,8 +91,9 @@ class SharedParameters:
     def reduction(self, stages: tuple[int, ...]) -> Callable[[], None]:
         """Returns the function that runs the program's instruction ``reduce`` of ``stages``.
 
-        It sums the gradients of the parameters that these stages share. Raises InputError if they
-        share none.
+        It sums the gradients of parameters that these stages, or some of them, share, except those
+        that a ``reduce`` of fewer stages covers. Raises InputError if these stages share no
+        parameter.
         """
         within = [shared for shared in sorted(self._shared) if set(shared) <= set(stages)]
         if not within:
@@ -141,7 +146,7 @@ class SharedParameters:
         return reduce
 
     def counted(self, stage: int) -> list[nn.Parameter]:
-        """Returns the parameters of a stage that this rank includes in the norm.
+        """Returns the parameters of a stage that this rank includes in the gradient norm.
 
         They are those whose first copy is in this stage and on this rank.
         """
@@ -153,7 +158,7 @@ class SharedParameters:
 
     @torch.no_grad()
     def _add_earlier(self, parameter: nn.Parameter) -> None:
-        """Adds the step's gradient to the one set aside, and makes that tensor ``.grad`` again."""
+        """Adds the step's gradient to the gradient set aside; the sum becomes ``.grad``."""
         earlier = self._earlier.pop(parameter, None)
         if earlier is not None:
             parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)
@@ -161,7 +166,7 @@ class SharedParameters:
     def _over_stages(self, group: Group) -> bool:
         """Whether the tied parameters in ``group`` are in several stages, so that sums are needed.
 
-        Raises InputError if they are two objects in one stage.
+        Raises InputError if all are in one stage, but are not one object.
         """
         stages = stages_of(group)
         if len(stages) == 1 and len(self._tied(group)[1]) > 1:
@@ -187,7 +192,7 @@ class SharedParameters:
         return [(_named([(stage, name)]), [p]) for name, p in own if id(p) not in tied]
 
     def _start_equal(self) -> None:
-        """Sets all copies of each parameter to the first one; all ranks call it.
+        """Sets all copies of each parameter to the value of the first copy; all ranks call it.
 
         Raises InputError on all ranks if a copy differs in shape, sharding or ``requires_grad``.
         """
@@ -210,9 +215,9 @@ class SharedParameters:
                 raise InputError(lines[0])
 
     def _ids(self, stage: int, members: Sequence[Member]) -> frozenset[int]:
-        """Returns the ``id`` of each parameter in ``members`` that belongs to ``stage``.
+        """Returns the ``id`` of each parameter of ``stage`` that ``members`` names.
 
-        It is the same under each name of the parameter.
+        A parameter with several names has only one ``id``.
         """
         return frozenset(id(self._find(s, name)) for s, name in members if s == stage)
 

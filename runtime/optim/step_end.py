@@ -39,8 +39,9 @@ class StepEnd:
     Attributes: ``modules``, the stages that the rank owns; ``optimizers``, by stage; ``stashes``,
     the weight versions of stages whose optimizers step after each microbatch; ``seed``, the
     gradient with which each backward starts at the loss, 1/M if gradients are of the mean;
-    ``updates``, whether the optimizers step in the current step, or it keeps its gradients for the
-    next one; ``may_be_shards``, whether plain parameters may be shards that no option declares.
+    ``updates``, whether the optimizers step at the end of the current step (otherwise, its
+    gradients are kept for the next one); ``may_be_shards``, whether plain parameters may be shards
+    that no option declares.
     """
 
     loss_scale: LossScale | None = None
@@ -77,8 +78,8 @@ class StepEnd:
         """Prepares a step: clears gradients, unless they are accumulated.
 
         ``refill``: prepares the step's first ops to run again, if the verdict on the last step
-        requires that. ``updates``: whether the optimizers step. Raises InputError if they do not
-        and the program cannot run without, as it steps after each microbatch.
+        requires that. ``updates``: whether the optimizers step. Raises InputError if ``updates`` is
+        False and the program steps after each microbatch.
         """
         if self._each and not updates:
             raise InputError(
@@ -103,9 +104,9 @@ class StepEnd:
             self.shared.begin()
 
     def follow(self, other: StepEnd) -> None:
-        """Takes over the loss scale and whether gradients are accumulated.
+        """Takes over the loss scale, and whether gradients are accumulated, from ``other``.
 
-        ``other``: the step end of the program that ran the last step, which is no longer pending.
+        ``other``: the step end of the program that ran the last step; its verdict is not pending.
         """
         self.adds_up = other.adds_up
         self.rescaled(other.loss_scale)
@@ -138,7 +139,8 @@ class StepEnd:
     def step(self, stage: int) -> Call:
         """Returns the function that runs the instruction ``step`` of ``stage``.
 
-        If the program has no relays, that of a rank's first step also calls :meth:`check_norm`.
+        If the program has no relays, the function for the rank's first ``step`` begins with
+        :meth:`check_norm`.
         """
         if stage in self.stashes:
             return partial(self.stashes[stage].step, self.optimizers.get(stage))
@@ -163,7 +165,7 @@ class StepEnd:
         self.optimizers[stage].step()
 
     def check_norm(self) -> None:
-        """Called before the rank's first optimizer steps: waits for the averages over replicas.
+        """Called before the first optimizer step of the rank: waits for the averages over replicas.
 
         A subclass also computes the norm of all gradients.
         """

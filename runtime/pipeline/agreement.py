@@ -46,7 +46,7 @@ def check_alike(program: Program, options: PipelineOptions) -> None:
 def _check_hashes(
     program: Program, options: Mapping[str, object], gather: Callable[[Any], list[Any]]
 ) -> None:
-    """Raises InputError on all ranks if they would not run the same messages and ops.
+    """Raises InputError on all ranks if the ranks would not run the same messages and ops.
 
     Compares hashes of everything that determines these: instructions, buffers, placement, transfers
     and ``options``. Profiles, planned times and reports may differ. ``gather(value)`` returns the
@@ -120,7 +120,7 @@ class FirstStep:
             _check_hashes(program, {}, transport.gather)
         self._shared.check_trained(trained)
         if group is not None:
-            # waits for all replicas within the timeout; the next collective then starts at once
+            # waits for all replicas within the timeout; the next collective then starts immediately
             summed(self._context, 0.0, group, "agreeing with the replicas")
             rows = [None] * group.size()
             names = [] if self._averaging is None else self._averaging.trained()
@@ -140,7 +140,8 @@ class FirstStep:
 def _check(what: str, values: Sequence[object], those: str = "ranks") -> None:
     """Raises InputError if ``values`` are not all equal.
 
-    ``what``: the beginning of the message. ``those``: "ranks" or "replicas", to which they belong.
+    ``what``: the beginning of the message. ``those``: "ranks" or "replicas", each of which has one
+    of the ``values``.
     """
     if len(set(values)) > 1:
         error = InputError(f"{what} on all {those}, got {list(values)}")

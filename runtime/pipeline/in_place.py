@@ -119,15 +119,16 @@ class StagesInPlace:
         return StagePart(stage, probe.times, {**sizes, **held}, eager)
 
     def _micro_batch(self) -> list[int | None]:
-        """Returns a list with the number of sequences in a microbatch, None if it is unknown.
+        """Returns a list with one element: the number of sequences in a microbatch, or None.
 
-        The list is empty if this rank does not run the first stage.
+        It is None if the number is unknown. The list is empty if this rank does not run the first
+        stage.
         """
         first = [cell.inputs for (stage, _), cell in self._own.cells.items() if stage == 0]
         return [sequences(first[0])] if first else []
 
     def _links(self, largest: int) -> list[LinkSamples]:
-        """Returns the samples of the links of which this rank is the lower one.
+        """Returns the samples of those links of which this rank is the lower of the two ranks.
 
         ``largest``: bytes of the largest activation. The links are measured over new connections,
         as a program's transport connects only ranks that exchange messages.
@@ -139,7 +140,7 @@ class StagesInPlace:
 
     @contextmanager
     def _undone(self) -> Iterator[None]:
-        """A context that restores gradients, buffers and random states."""
+        """A context without gradients; on exit, restores gradients, buffers and random states."""
         store = self._context.store
         modules = [store.module(s) for s in store.stages]
         parameters = [p for s in store.stages for p in store.parameters(s)]

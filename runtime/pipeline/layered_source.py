@@ -56,7 +56,7 @@ def layers_of(source: ModelSource) -> list[tuple[Layer, Stage]] | None:
 
 
 def by_layers(source: ModelSource) -> tuple[ModelSource, list[Layer]]:
-    """Returns a model source that has each layer of ``source`` as a stage, and the layers.
+    """Returns a model source that has each layer of ``source`` as a stage, and the list of layers.
 
     Raises InputError if ``source`` defines no layers.
     """

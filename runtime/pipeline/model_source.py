@@ -119,7 +119,7 @@ def placed_stages(source: ModelSource, count: int, place: Place | None) -> Seque
     """Returns ``source.stages(count)``, checked by :func:`checked_stages`.
 
     If ``place`` is given, each stage that is a function becomes a function that calls ``place`` to
-    create the module. For stages that are modules, ``place`` is called at once, so that the
+    create the module. For stages that are modules, ``place`` is called immediately, so that the
     pipeline sees which parameters they share.
     """
     stages = checked_stages(source, count)

@@ -101,7 +101,7 @@ class Pipeline(RankPipeline):
     Raises InvalidScheduleError if the program is invalid (for example, if receives are in another
     order than their sends), and InputError if the program does not match the number of processes,
     the stages or the tied parameters, or if programs or options differ between ranks. An error of
-    one rank is raised on all ranks, with the number of that rank. Raises ExecutionError if another
+    one rank is raised on all ranks; its message names that rank. Raises ExecutionError if another
     rank dies or does not create its pipeline within ``timeout``.
     """
 

@@ -111,9 +111,9 @@ def check_tied(program: Program, tied: Sequence[Group]) -> None:
 def check_exchange(program: Program, other: Program) -> None:
     """Raises InputError if a pipeline for ``program`` cannot run a step of the program ``other``.
 
-    That is, if only one of them sends weights, steps after each microbatch or owns a stage on some
-    rank, or if ``other`` needs a stage on a rank that was not given it. Both are the same on all
-    ranks, so all raise the same error.
+    That is, if only one of the programs sends weights, steps after each microbatch or owns a stage
+    on some rank, or if ``other`` needs a stage on a rank that was not given it. Each program is the
+    same on all ranks, so all ranks raise the same error.
     """
     own, new = program.schedule, other.schedule
     homes, others = (list(map(list, holders(schedule))) for schedule in (own, new))
@@ -140,7 +140,7 @@ def with_ties(
     stages: Mapping[int, Stage] | Sequence[Stage],
     modules: dict[int, nn.Module],
 ) -> PipelineOptions:
-    """Returns ``options`` with the tied parameters that any rank finds added to ``tied``.
+    """Returns ``options`` whose ``tied`` also contains the tied parameters that any rank finds.
 
     ``stages``: as the user gave them. ``modules``: those of the stages that this rank needs. All
     ranks call it. Raises InputError if the program does not sum the gradients of a tied parameter.
@@ -154,7 +154,7 @@ def with_ties(
 
 
 def device_for(options: PipelineOptions, modules: Mapping[int, nn.Module]) -> torch.device:
-    """Returns the device of the options, by default that of the modules.
+    """Returns the option ``device``, by default the device of the modules.
 
     On a CPU, also lets the process keep freed memory (:func:`~..rank.heap.keep_pages`). Raises
     InputError if the option ``pace`` is set and the device is not a CPU.
@@ -176,9 +176,10 @@ def store_for(
 ) -> StageStore:
     """Returns the store of this rank's ``modules``; all ranks call it.
 
-    It is a :class:`StreamedStages` if the program sends weights or the options cast them; otherwise
-    the modules are used as they are. Raises InputError for complex parameters that would
-    be cast, and for stages wrapped in ``fully_shard`` that the program or the options exclude.
+    It is a :class:`StreamedStages` if the program sends weights or the options cast them;
+    otherwise, weights stay on this rank or are sharded (:func:`resident_stages`). Raises InputError
+    for complex parameters that would be cast, and for stages wrapped in ``fully_shard`` that the
+    program or the options exclude.
     """
     if options.sum_dtype is not None:
         _check_real(modules)

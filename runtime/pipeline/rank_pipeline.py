@@ -79,7 +79,7 @@ class RankPipeline:
         """Creates the pipeline of ``source``, cut into the stages of the program's profile.
 
         With ``train`` False, there is no optimizer. ``place``: the function that creates the module
-        of a stage on the rank that runs it, given the stage and its number; by default the stage
+        of a stage on the rank that runs it, given the stage and its index; by default the stage
         itself. ``options``: see :class:`Pipeline`; they override those that the source defines.
         """
         count = program.schedule.problem.stages
@@ -88,10 +88,11 @@ class RankPipeline:
         return cls(program, placed_stages(source, count, place), **merged)
 
     def _of_step(self, program: Program | None, *, update: bool) -> Prepared:
-        """Returns ``program``, the argument of a step, prepared; None: the pipeline's own program.
+        """Returns what a step needs to run ``program``; None: the pipeline's own program.
 
-        What was prepared for another program that an earlier step was given is closed. Compares the
-        ranks' arguments in the first step (``update``: that of the step). All ranks call it.
+        If ``program`` must be prepared, what was prepared for another one that an earlier step was
+        given is closed. In the first step, compares the ranks' arguments, among them ``update``.
+        All ranks call it.
         """
         with self.together():
             if program is not None and not isinstance(program, Program):
@@ -105,7 +106,7 @@ class RankPipeline:
         return self._given
 
     def _prepared(self, program: Program) -> Prepared:
-        """Returns ``program``, which was given to a step, prepared; all ranks call it.
+        """Prepares ``program``, which was given to a step; all ranks call it.
 
         It uses the pipeline's connections if it needs the same. Closes the connections of the
         program that an earlier step was given.
@@ -134,7 +135,7 @@ class RankPipeline:
     def _validate(self) -> None:
         """Waits until it is known whether the optimizer step was right, with post-validation.
 
-        If it was wrong, it is repeated. Returns at once if nothing is pending.
+        If it was wrong, it is repeated. Returns immediately if nothing is pending.
         """
         with ending_together(self._last.context.transport):
             try:
@@ -218,7 +219,7 @@ class RankPipeline:
             self._state.put(state)
 
     def synchronize(self) -> None:
-        """Waits until all work queued on the device is done; returns at once on a CPU."""
+        """Waits until all work queued on the device is done; returns immediately on a CPU."""
         Device(self.device).synchronize()
 
     def gather(self, value: Any) -> list[Any]:
@@ -230,7 +231,7 @@ class RankPipeline:
         """Returns a context in which the caller may run collectives of its own between the ranks.
 
         If one rank raises inside it, the waits of all other ranks end, and they raise the same
-        error with the number of that rank.
+        error, whose message names that rank.
         """
         return ending_together(self._transport)
 
@@ -276,9 +277,9 @@ class RankPipeline:
         return self.measured(asked, StepData(inputs, options, target, loss_kwargs or {}))
 
     def measured(self, asked: Asked, data: StepData) -> Measurement:
-        """Returns the profile of :meth:`profile`; ``asked``: what to measure, ``data``: of a step.
+        """Returns the result of :meth:`profile` for these settings and this data of a step.
 
-        All ranks call it.
+        ``asked``: the quantities to measure. All ranks call it.
         """
         if self.program.schedule.transfers:
             raise InputError("profile: expected a program that sends activations, not weights")

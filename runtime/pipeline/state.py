@@ -193,7 +193,7 @@ def _unlike_sections(state: Any) -> Iterator[str]:
 
 
 def _differences(section: str, values: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
-    """Yields an error message for each entry of ``own`` that ``values`` lacks or has otherwise.
+    """Yields an error message for each entry of ``own`` that is missing or different in ``values``.
 
     Only tensors are compared: their shapes, and whether they are DTensors.
     """

@@ -66,7 +66,7 @@ def unwrapped(name: str) -> str:
 def _row(modules: Mapping[int, nn.Module], names: ModelNames) -> _Row:
     """Returns the names of the tensors in the modules' state dicts.
 
-    Raises InputError if ``names`` raises or does not return a name for one of them.
+    Raises InputError if ``names`` raises or does not return a name for one of the tensors.
     """
     row: dict[Member, tuple[str, str]] = {}
     for stage, module in modules.items():
@@ -87,7 +87,11 @@ def _row(modules: Mapping[int, nn.Module], names: ModelNames) -> _Row:
 
 
 def _leaders(told: _Row, tied: Iterable[Group]) -> dict[Member, Member]:
-    """Returns, for each (stage, name in it), that of the first copy of the same or tied tensor."""
+    """Returns, for each (stage, name in it), the (stage, name in it) of the tensor's first copy.
+
+    Copies are the names of one tensor object, and tied parameters. ``told``: the tensors of all
+    ranks. ``tied``: groups of tied parameters.
+    """
     leaders = {(stage, name): (stage, same) for (stage, name), (same, _) in told.items()}
     order = {member: place for place, member in enumerate(told)}
     plain = {(stage, unwrapped(name)): (stage, name) for stage, name in told}

@@ -104,9 +104,9 @@ Result: TypeAlias = tuple[Any, Tensor | None]  # a microbatch's output and loss
 
 
 def taken(cells: Sequence[tuple[int, Cell]]) -> list[Result]:
-    """Returns the (output, loss) of each of the last stage's ``cells``, and removes both there.
+    """Returns the (output, loss) of each of the last stage's ``cells``, and removes both from them.
 
-    Either is None if it was not kept or computed.
+    An output that was not kept and a loss that was not computed are None.
     """
     found = [(cell.result, cell.loss) for _, cell in cells]
     for _, cell in cells:

@@ -1,7 +1,7 @@
 """Measures messages between neighboring ranks, and copies between a device and its host.
 
 Messages are timed by ping-pong over a transport like the executor's, copies by the functions that
-also offload uses.
+the ops O and L use.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ ALIKE = 3.0
 class LinkSamples:
     """One-way times of messages between two ``ranks``, or of copies to the host and back.
 
-    ``times``: milliseconds, by the bytes of the messages. For copies, both ranks are the same.
+    ``times``: for each size of message in bytes, a list of milliseconds. For copies, both ranks are
+    the same.
     """
 
     ranks: tuple[int, int]
@@ -63,7 +64,7 @@ def ring_routes(ranks: int, timeout: float) -> Routes:
 
 
 def probe_links(transport: Transport, largest: int, device: torch.device) -> list[LinkSamples]:
-    """Returns the samples of the links on which this rank is the lower one.
+    """Returns the samples of those links of which this rank is the lower of the two ranks.
 
     The links are those between neighbors in a ring, which ``transport`` connects; they are measured
     one after the other. ``largest``: the bytes of the largest activation; messages of this size,
@@ -149,9 +150,9 @@ def _copies(host: Host, device: torch.device, size: int) -> list[float]:
 def links_of(samples: Sequence[LinkSamples], most: float = inf) -> Links:
     """Returns latency and bandwidth of the links between all ranks.
 
-    The result has a common link (see :func:`link_of`), and separate ones for the pairs of ranks
-    whose delay of the largest message differs from it by a factor above :data:`ALIKE`. ``most``: an
-    upper bound of the common latency, in milliseconds.
+    The result has a common link (see :func:`link_of`), and separate links for those measured pairs
+    of ranks whose delay of the largest message differs from that of the common link by a factor
+    above :data:`ALIKE`. ``most``: an upper bound of the common latency, in milliseconds.
     """
     common = link_of(samples, most)
     size = max(samples[0].times)

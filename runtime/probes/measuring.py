@@ -51,7 +51,10 @@ def sequences(inputs: Sequence[Any]) -> int | None:
 
 
 def largest_activation(parts: Sequence[StagePart]) -> int:
-    """Returns the bytes of the largest output that a stage sends to the next; 0 for one stage."""
+    """Returns the bytes of the largest output that a stage sends to the next one.
+
+    Returns 0 if there is only one stage.
+    """
     return max(part.sizes.get(ACTIVATION, 0) for part in parts)
 
 

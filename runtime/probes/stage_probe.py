@@ -43,7 +43,7 @@ MILLISECONDS = 1e3
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request for measurements of stages besides F, B and W, and the number of rounds.
+    """The settings of a measurement: the quantities besides F, B and W, and the number of rounds.
 
     ``in_flight``: the number of microbatches per round. ``fused``: measure BW. ``recompute``:
     measure R, and the bytes that a microbatch occupies before it. ``offload``: measure the bytes

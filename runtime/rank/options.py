@@ -75,7 +75,7 @@ class PipelineOptions:
             raise InputError("transport: expected none beside group, whose ranks would be others")
 
     def whereabouts(self) -> tuple[int, int]:
-        """Returns the number of this rank and the number of ranks of the pipeline."""
+        """Returns this rank and the number of ranks of the pipeline."""
         if self.transport is not None:
             return self.transport.rank, self.transport.size
         return whereabouts_in(self.group)
@@ -83,7 +83,7 @@ class PipelineOptions:
     def made_together(self) -> AbstractContextManager[None]:
         """Returns a context in which all ranks create a pipeline.
 
-        If one rank raises an exception in it, all ranks raise that.
+        If one rank raises an exception in it, all ranks raise that exception.
         """
         if self.transport is not None:
             return ending_together(self.transport)

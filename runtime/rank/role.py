@@ -50,7 +50,7 @@ class RankRole:
 
 
 def has_relays(program: Program) -> bool:
-    """Whether ranks pass on sums of the gradient norm in the program, for post-validation."""
+    """Whether the program's ranks relay partial sums for the gradient norm (post-validation)."""
     return any(isinstance(i, ir.Relay) for row in program.instructions for i in row)
 
 

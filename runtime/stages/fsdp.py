@@ -59,8 +59,8 @@ class ShardedModule:
     """One stage whose parameters are sharded over the processes of ``group``.
 
     ``whole``: the gathered parameters. ``timeout``: the limit for gathering on a CPU; on GPUs, that
-    of the shards' own process group applies. Raises InputError with the ``stage`` for a module that
-    is sharded only in part or over other processes. ``close`` restores the module.
+    of the shards' own process group applies. Raises InputError, which names the ``stage``, for a
+    module that is sharded only in part or over other processes. ``close`` restores the module.
     """
 
     def __init__(

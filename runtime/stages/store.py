@@ -45,7 +45,7 @@ class StageStore:
         return self._modules[stage]
 
     def owns(self, stage: int) -> bool:
-        """Whether the stage's weights are here in every op; otherwise they are not here in W."""
+        """Whether the stage's weights are on this rank in every op; otherwise, not in W."""
         return True
 
     def parameters(self, stage: int) -> Sequence[nn.Parameter]:
@@ -79,7 +79,7 @@ class StageStore:
             self.release()
 
     def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
-        """Returns the context in which an op of this kind has the stage's weights; reusable."""
+        """Returns a reusable context in which an op of this kind can use the stage's weights."""
         return nullcontext()
 
     def trying(self, stage: int) -> AbstractContextManager[object]:
@@ -134,7 +134,7 @@ REDUCING = {
 
 
 def made(stage: Stage, index: int) -> nn.Module:
-    """Returns the module of stage number ``index``, which is created if ``stage`` is a function.
+    """Returns the module of stage ``index``: ``stage`` itself, or the result of calling it.
 
     Raises InputError if it is not a module, or if it reduces or delays its weight gradients itself.
     """
@@ -157,7 +157,7 @@ def _make(stage: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _check_parts(module: nn.Module, index: int) -> None:
-    """Raises InputError for modules that reduce gradients in each microbatch or delay W."""
+    """Raises InputError if a submodule reduces gradients in each microbatch or delays W."""
     for path, part in module.named_modules():
         if hasattr(part, "backward_dw") and getattr(part, "need_backward_dw", lambda: True)():
             raise InputError(

@@ -75,9 +75,9 @@ def registering() -> Iterator[_Registered]:
 def remember(module: nn.Module, registered: _Registered) -> None:
     """Records the places of those parameters of a new stage that were also registered elsewhere.
 
-    ``registered``: the registrations while ``module`` was created. A place consists of the number
-    of the registration, the count of all registrations, the class of the module and the name of the
-    parameter in it.
+    ``registered``: the registrations while ``module`` was created. A place consists of the index of
+    the registration (from 0), the number of all registrations, the class of the module and the name
+    of the parameter in it.
     """
     inside = {(id(m), id(p)) for m in module.modules() for p in m.parameters(recurse=False)}
     every: defaultdict[int, list[Hashable]] = defaultdict(list)
@@ -125,6 +125,7 @@ def _named(
     """Returns each stage's distinct parameters as pairs of (stage, name) and parameter.
 
     If a parameter has several names in its stage, the one in ``told`` is used, or else the first.
+    ``told``: the (stage, name) of parameters that the caller named as tied.
     """
     found: dict[tuple[int, int], tuple[Member, nn.Parameter]] = {}
     for s, module in sorted(modules.items()):
@@ -138,10 +139,10 @@ def _named(
 def _seen(
     named: Sequence[tuple[Member, nn.Parameter]], own: Mapping[int, nn.Module]
 ) -> tuple[Any, ...]:
-    """Returns what this rank contributes to the detection.
+    """Returns a pair: groups of parameters that are one object on this rank, and places.
 
-    This is a list of groups of parameters that are one object on this rank, and the places
-    (:data:`_Standing`) of the parameters of its ``own`` stages.
+    The places are a dict (:data:`_Standing`) for those parameters of the ``own`` stages that were
+    also registered outside of their stage. ``named``: the result of :func:`_named`.
     """
     objects: dict[int, list[Member]] = {}
     for member, parameter in named:
@@ -155,7 +156,7 @@ def _seen(
 
 
 def _matching(rows: Iterable[_Standing]) -> list[list[Member]]:
-    """Returns groups of parameters that have the same places and keep different ones of them.
+    """Returns groups of parameters that have the same places, of which each keeps different ones.
 
     ``rows``: the places of each rank's parameters.
     """

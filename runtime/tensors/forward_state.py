@@ -60,7 +60,7 @@ class KeptBuffer:
 
     @property
     def changed(self) -> bool:
-        """Whether the buffer has been modified or replaced since.
+        """Whether the buffer has been modified or replaced since it was copied.
 
         Values are compared, too, as writes by ``batch_norm`` and to ``.data`` do not increment the
         version counter.

@@ -52,7 +52,8 @@ class PackedMessage:
     def place(self, buffer: Tensor) -> Tensor:
         """Returns the part of a byte buffer that the message fills, as a tensor.
 
-        It has the shape and dtype of a single tensor; otherwise, it consists of bytes.
+        If the message is a single tensor, the result has its shape and dtype; otherwise, it
+        consists of bytes.
         """
         if self._single is None:
             return buffer[: self.nbytes]
@@ -65,7 +66,7 @@ class PackedMessage:
         return tuple(map(_view, [place] * len(self._specs), self._offsets, self._specs))
 
     def empty(self, device: torch.device) -> Tensor:
-        """Returns a new message whose values are not initialized."""
+        """Returns a new tensor for the message, on ``device``, whose values are not initialized."""
         return self.place(torch.empty(self.nbytes, dtype=torch.uint8, device=device))
 
     def pack(self, tensors: Sequence[Tensor], device: torch.device) -> Tensor:

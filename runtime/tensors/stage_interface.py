@@ -36,7 +36,7 @@ class StageInterface:
     def fits(self, outputs: Sequence[Tensor]) -> bool:
         """Whether ``outputs`` have this interface.
 
-        Their ``requires_grad`` is only compared if gradients are enabled.
+        Their ``requires_grad`` is compared only if gradients are enabled.
         """
         if len(outputs) != len(self.specs):
             return False

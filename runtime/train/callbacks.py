@@ -40,9 +40,9 @@ def _named(callback: Listener | str) -> tuple[str, Listener]:
 
 @contextmanager
 def _as_failure(name: str, where: str) -> Iterator[None]:
-    """A context that turns an error of a callback into an ExecutionError with its name.
+    """A context that turns an error of a callback into an ExecutionError that names the callback.
 
-    ``where``: what failed, such as "step 3".
+    ``where``: where it failed, such as "step 3".
     """
     try:
         yield
@@ -63,8 +63,8 @@ def listening(callbacks: Sequence[Listener | str], *, progress: bool) -> Iterato
 
     ``callbacks``: functions, or names ``MODULE:ATTRIBUTE``. ``progress``: also write a line about
     the step to standard error. At the end, the method ``close`` of each callback that has one is
-    called. If a callback raises, ExecutionError with its name is raised. Under torchrun, callbacks
-    are called only in the first process.
+    called. If a callback raises, an ExecutionError that names it is raised. Under torchrun,
+    callbacks are called only in the first process.
     """
     if os.environ.get("RANK", "0") != "0":
         callbacks, progress = (), False

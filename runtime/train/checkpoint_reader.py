@@ -65,7 +65,7 @@ class Reader(FileSystemReader):
     """A reader of a checkpoint's folder that refuses classes which metadata does not need."""
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        """Returns the checkpoint's metadata. Raises UnpicklingError for any other class in it."""
+        """Returns the checkpoint's metadata. Raises UnpicklingError for a refused class in it."""
         with (Path(self.path) / METADATA).open("rb") as file:
             found = _Unpickler(file).load()
         if not isinstance(found, Metadata):
@@ -76,7 +76,7 @@ class Reader(FileSystemReader):
 
 
 class Planner(DefaultLoadPlanner):
-    """A load planner for whose values other than tensors nothing can be executed.
+    """A load planner that loads values other than tensors without executing code in them.
 
     These may be what ``torch.load`` accepts with ``weights_only``: numbers, strings, collections.
     """

@@ -42,8 +42,8 @@ OPTIONS = "param_groups."
 class RunState:
     """The part of a checkpoint that describes the run that saved it.
 
-    ``step``: the number of the next step. ``optimizers``: the names of the optimizers' classes.
-    ``processes``: the number of processes, whose random states are saved.
+    ``step``: the number of the next step (from 0). ``optimizers``: the names of the optimizers'
+    classes. ``processes``: the number of processes, whose random states are saved.
     """
 
     step: int
@@ -164,9 +164,10 @@ class Checkpoints:
         return run.step, self._overruled(own, _options(state))
 
     def _overruled(self, own: Mapping[str, Any], loaded: Mapping[str, Any]) -> str | None:
-        """Returns a line that lists each optimizer option of which the values differ; else None.
+        """Returns a line that lists the optimizer options whose values differ; None if none differ.
 
-        ``own``: the options of the source. ``loaded``: those of the checkpoint.
+        ``own``: the options of the source. ``loaded``: those of the checkpoint. The line covers all
+        processes.
         """
         here = [
             f"{key.rpartition('.')[2]}: {value} of the checkpoint, not {own[key]}"
@@ -180,7 +181,8 @@ class Checkpoints:
     def _random(self) -> dict[str, dict[str, Tensor]]:
         """Returns the states of this process's random generators.
 
-        Maps the number of the process, as text, to the states by type of device.
+        The only key is the process's global rank, as a string. Its value maps the type of each
+        device (``cpu``, ``cuda``) to the state of that device's default generator.
         """
         devices = {torch.device("cpu"), self._pipeline.device}
         state = {device.type: Device(device).generator().get_state() for device in devices}
@@ -189,8 +191,8 @@ class Checkpoints:
     def _write(self, state: Mapping[str, Any], path: Path) -> None:
         """Writes this process's ``state`` to the folder ``path``.
 
-        A value of several processes is written by the lowest one, which is in the first replica.
-        Raises ExecutionError if that fails.
+        A value that several processes have is written by the one with the lowest global rank, which
+        is in the first replica. Raises ExecutionError if writing fails.
         """
         planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
         with self._pipeline.together(), told(path, "saved", ExecutionError):

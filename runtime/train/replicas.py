@@ -30,9 +30,9 @@ from .settings import RunSettings
 class Replicas:
     """The replicas of a run, as seen by one process.
 
-    ``count``: the number of replicas. ``index``: the replica of this process. ``group``: the
-    processes of this replica. ``data_group``: the processes with this one's rank in all replicas.
-    Both are None if the program does not average over replicas.
+    ``count``: the number of replicas. ``index``: the replica of this process, from 0. ``group``:
+    the processes of this replica. ``data_group``: the processes with this one's rank in all
+    replicas. Both groups are None if the program does not average over replicas.
     """
 
     count: int = 1

@@ -25,10 +25,10 @@ DTYPES = {
 class RunSettings:
     """The settings of a training run.
 
-    ``steps``: the number of steps, including those before the checkpoint from which it resumes.
-    ``dtype``: the parameters' dtype, such as ``bfloat16``; None keeps the model's. ``device``:
-    ``cpu`` or ``cuda``. ``seed``: set in each process before the model is created. ``progress``:
-    write a line per step to standard error.
+    ``steps``: the number of steps, including those before the checkpoint from which the run
+    resumes. ``dtype``: the parameters' dtype, such as ``bfloat16``; None keeps the model's.
+    ``device``: ``cpu`` or ``cuda``. ``seed``: set in each process before the model is created.
+    ``progress``: write a line per step to standard error.
 
     ``param_dtype``, ``reduce_dtype`` (names like that of ``dtype``), ``clip_grad_norm``,
     ``post_validation``, ``varying_shapes``, ``stages_as``, ``memory``, ``pace``, ``check`` and
@@ -92,7 +92,7 @@ class RunSettings:
 def dtype_of(name: str | None, key: str = "dtype") -> torch.dtype | None:
     """Returns the dtype with this ``name``, a key of :data:`DTYPES`; None for None.
 
-    Raises InputError for another name; the message begins with ``key``.
+    Raises InputError, whose message begins with ``key``, for an unknown name.
     """
     if name is not None and name not in DTYPES:
         raise InputError(f"{key}: expected {' or '.join(DTYPES)}, got {name}")

@@ -120,17 +120,17 @@ def run_program(
 ) -> RunResult | None:
     """Trains the model ``source`` by ``program``, and returns the run's losses and measurements.
 
-    ``program``: also the name of a program file. ``source``: also a name like ``MODULE:ATTRIBUTE``
-    or ``hf:PATH``. If the program averages over replicas, ``source.batch`` is called for the
-    microbatches of all replicas, and each replica trains on its part.
+    ``program``: a program, or the name of its file. ``source``: a model source, or its name,
+    ``MODULE:ATTRIBUTE`` or ``hf:PATH``. If the program averages over replicas, ``source.batch`` is
+    called for the microbatches of all replicas, and each replica trains on its part of the result.
 
-    Starts one process per rank on this machine. But if torchrun started this process, it is one of
-    the ranks, and the result is None except on the first one.
+    Starts one process on this machine for each rank of each replica. But if torchrun started this
+    process, it is itself one of the ranks, and the result is None except on the first one.
 
-    ``callbacks``: functions, or names ``MODULE:ATTRIBUTE``, that are called in this process (under
-    torchrun, in the first process) after each step with its :class:`StepRecord`. ``trace_path``:
-    the file to which the schedule ``measured`` of the result is written. Raises LaunchError if a
-    rank fails, InputError for invalid arguments.
+    ``callbacks``: functions, or names ``MODULE:ATTRIBUTE``. They are called in this process (under
+    torchrun, in the first process) after each step, with its :class:`StepRecord`. ``trace_path``:
+    the file to which the result's schedule ``measured`` is written. Raises LaunchError if a rank
+    fails, InputError for invalid arguments.
     """
     loaded = load_program(program) if isinstance(program, str) else program
     replicas = count_replicas(loaded, settings)

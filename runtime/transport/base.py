@@ -34,9 +34,8 @@ class Handle(Protocol):
 class Transport:
     """The connections of one rank to all others. This class serves a program with one rank.
 
-    ``rank`` and ``size``: the number of this rank, and the number of ranks. ``replicated``: whether
-    the pipeline has replicas. ``faults``: where all ranks and replicas publish errors; None if they
-    do not.
+    ``rank`` and ``size``: this rank, and the number of ranks. ``replicated``: whether the pipeline
+    has replicas. ``faults``: where all ranks and replicas publish errors; None if they do not.
     """
 
     rank, size = 0, 1

@@ -62,7 +62,7 @@ class RankFault:
     def raised(self) -> PipeloomError:
         """Returns the exception to raise for this fault, with attributes ``rank`` and ``process``.
 
-        The launcher reports that process as failed.
+        The launcher reports ``process`` as failed.
         """
         error = KINDS.get(self.kind, ExecutionError)(self.text)
         error.rank, error.process = self.rank, self.process  # type: ignore[attr-defined]
@@ -72,8 +72,8 @@ class RankFault:
 class Faults:
     """The place where a pipeline and its replicas publish their first error: a key of the store.
 
-    ``process``: the number of this process. ``members``: the processes of this pipeline's ranks, in
-    rank order. All replicas use the ``key`` of the first one.
+    ``process``: the global rank of this process. ``members``: the processes of this pipeline's
+    ranks, in rank order. All replicas use the ``key`` of the first one.
     """
 
     def __init__(self, store: Store, key: str, process: int, members: Sequence[int]) -> None:
@@ -91,7 +91,7 @@ class Faults:
     def first(self, fault: RankFault | None = None, *, seconds: float | None = None) -> RankFault:
         """Returns the first fault that any process has published.
 
-        Publishes ``fault`` first if there is none yet; without ``fault``, there must be one.
+        If there is none yet, first publishes ``fault``; without ``fault``, there must be one.
         ``seconds``: a new time limit of requests to the store.
         """
         if seconds is not None:
@@ -101,9 +101,10 @@ class Faults:
         return RankFault(*json.loads(self._store.put_first(self.key, json.dumps(astuple(fault)))))
 
     def named(self, fault: RankFault) -> RankFault:
-        """Returns ``fault``; if it comes from another pipeline, its text begins with the process.
+        """Returns ``fault``; if it is from another pipeline, its text is prefixed by the process.
 
-        The other pipeline may be a replica of this one.
+        The prefix is like ``process 5``, with the global rank. The other pipeline may be a replica
+        of this one.
         """
         if fault.process in self.members:
             return fault
@@ -112,7 +113,8 @@ class Faults:
     def wait(self, work: dist.Work, timeout: timedelta) -> None:
         """Waits for a collective on a CPU, like ``work.wait(timeout)``.
 
-        Raises RuntimeError like that, and ConnectionError if a fault is published meanwhile.
+        Raises RuntimeError as that method does, and ConnectionError if a fault is published
+        meanwhile.
         """
         end = time.monotonic() + timeout.total_seconds()
         while True:
@@ -136,7 +138,8 @@ class Faults:
 
         A process answers by calling this method, too, within one second. If more than one is
         missing, they have two seconds more: some may be late because one hangs. The text is empty
-        if all ``processes`` answer. If the store is lost, returns no processes and that error.
+        if all ``processes`` answer. If the store is lost, returns no processes and a text about
+        that.
         """
         self._store.allow(4 * PATIENCE)
         key = f"{self.key}/ended"
@@ -163,7 +166,7 @@ class Faults:
     def names(self, processes: Sequence[int]) -> str:
         """Returns a text with the ranks of ``processes``, for example ``rank 1, 2``.
 
-        It has the numbers of the processes, ``process 5, 6``, if one is not in this pipeline.
+        If one of them is not in this pipeline, the text has their global ranks: ``process 5, 6``.
         """
         if set(processes) <= set(self.members):
             return f"rank {', '.join(str(self.members.index(p)) for p in processes)}"
@@ -182,7 +185,7 @@ def ending_together(transport: Transport) -> Iterator[None]:
 def end_all(transport: Transport, error: Exception) -> NoReturn:
     """Ends all ranks, including those of replicas, because of ``error`` on this one, and raises.
 
-    Raises the error of the rank that failed first, with the number of that rank; on that rank
+    Raises the error of the rank that failed first, whose message names that rank; on that rank
     itself, ``error``. If all ranks raise ``error`` anyway (:func:`agreed`), only raises it.
     """
     scope = getattr(error, "agreed", None)
@@ -208,7 +211,8 @@ def agreed(error: PipeloomError, *, everywhere: bool = False) -> PipeloomError:
 def gathered(transport: Transport, call: Callable[[], T]) -> list[T]:
     """Returns the results of ``call`` on all ranks, in rank order; all ranks call this.
 
-    If ``call`` raises a PipeloomError on a rank, all ranks raise it, with the rank's number.
+    If ``call`` raises a PipeloomError on a rank, all ranks raise it, with a message that names the
+    rank.
     """
     mine: T | PipeloomError
     try:

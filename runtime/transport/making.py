@@ -1,4 +1,4 @@
-"""Creates pipelines on all ranks at once, within a time limit, and names the rank that failed.
+"""Creates pipelines on all ranks at the same time, within a time limit; names a rank that fails.
 
 ::
 
@@ -39,10 +39,11 @@ _Made = TypeVar("_Made")
 class Making:
     """This process's part in the creation of an object, such as a pipeline, by all processes.
 
-    ``process`` and ``size``: the number of this process, and the number of all. ``members``: the
-    processes that are the ranks of this program, in rank order. ``seconds``: the limit of each
-    wait. ``place``: what all processes do, for error messages. ``faults``: where errors of the
-    creation are published; ``running``: where errors of the finished pipeline are published.
+    ``process`` and ``size``: the global rank of this process, and the number of all processes.
+    ``members``: the processes that are the ranks of this program, in rank order. ``seconds``: the
+    limit of each wait. ``place``: what all processes do, for error messages. ``faults``: where
+    errors of the creation are published; ``running``: where errors of the finished pipeline are
+    published.
     """
 
     place = "make their Pipeline"
@@ -60,8 +61,8 @@ class Making:
     def exchange(self, value: Any, processes: Sequence[int] = ()) -> list[Any]:
         """Returns the values that ``processes`` (by default, all) have passed, in their order.
 
-        Each of them calls it. Values are Python literals. Raises ConnectionError if any process
-        publishes an error meanwhile, or after the time limit.
+        Each of ``processes`` calls it. Values are Python literals. Raises ConnectionError if any
+        process publishes an error meanwhile, or after the time limit.
         """
         members = tuple(processes) or self._everyone
         self._store.allow(self._seconds + PATIENCE)
@@ -146,9 +147,9 @@ def made_together(group: dist.ProcessGroup | None, seconds: float) -> Iterator[N
     """A context in which all ranks create their pipelines; its exit waits for all ranks.
 
     ``group``: the process group of this pipeline's ranks; by default, all processes. If one rank
-    raises an exception in the context, all ranks raise it, with the number of that rank. If a rank
-    does not arrive within ``seconds``, all other ranks raise an ExecutionError that names it. The
-    context does nothing if ``torch.distributed`` is not initialized.
+    raises an exception in the context, all ranks raise it, with a message that names that rank. If
+    a rank does not arrive within ``seconds``, all other ranks raise an ExecutionError that names
+    it. The context does nothing if ``torch.distributed`` is not initialized.
     """
     world = dist.group.WORLD
     if world is None:

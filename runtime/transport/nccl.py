@@ -1,7 +1,7 @@
 """NCCL: CUDA tensors, without blocking the host.
 
 Each ordered pair of ranks has its own communicator and stream, so a message only waits for earlier
-messages of its channel, and both directions run at once.
+messages of its channel, and both directions run at the same time.
 
 CUDA loads a kernel when it first runs, and for that waits until the device is idle. A pending
 message keeps the device busy, possibly until the other rank sends something that depends on this
@@ -43,7 +43,7 @@ If there are more streams, they share queues, each of which runs in FIFO order.
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """Messages from one rank to another; ``peer`` is the other rank's number within ``group``."""
+    """Messages from one rank to another; ``peer`` is the other process's rank within ``group``."""
 
     group: dist.ProcessGroup
     stream: torch.Stream

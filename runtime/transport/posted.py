@@ -17,7 +17,7 @@ from .base import Handle, Transport
 class RepeatedMessage:
     """A message that is posted and waited for in every step.
 
-    ``first`` posts it the first time, ``then`` every other time.
+    ``first`` posts it the first time, ``then`` all later times.
     """
 
     __slots__ = ("_handle", "_start", "_then")

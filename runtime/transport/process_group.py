@@ -67,10 +67,11 @@ class GroupTransport(Transport):
     def _make(
         self, wanted: Sequence[tuple[str, tuple[int, ...]]]
     ) -> dict[tuple[str, tuple[int, ...]], dist.ProcessGroup]:
-        """Returns those of the ``wanted`` process groups that include this rank.
+        """Creates the ``wanted`` process groups, and returns those that include this rank.
 
-        They are indexed by name and global ranks. All processes create the groups that any of them
-        wants, in the same order.
+        ``wanted``: pairs of a name and ranks in this pipeline's group. Keys of the result: pairs of
+        a name and global ranks, ascending. All processes create the groups that any of them wants,
+        in the same order.
         """
         own = [(label, self._globally(ranks)) for label, ranks in wanted]
         lists = gather_early(own, None, self.timeout.total_seconds())

@@ -67,8 +67,7 @@ class OptimizeCommand(WritingCommand, Quiet, OptimizeRequest):
         return 0 if certified or not self.certificate else 1
 
     def _check_certificate(self, path: str) -> None:
-        """Raise InputError if the certificate cannot be written to ``path``, or if that is the
-        schedule's file."""
+        """Raise InputError if ``path`` cannot be written or is the schedule's file."""
         from pipeloom.ir.formats import check_writable
 
         if path == "-":

@@ -149,8 +149,7 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
 
 
 def _outside(result: RunResult) -> str:
-    """The part of the measured step that is before the first and after the last op of all ranks, as
-    text."""
+    """The parts of the measured step before the first op and after the last op, as text."""
     step = result.seconds[result.measured_step - result.first_step] * 1e3
     return duration(max(0.0, step - result.measured.known_timing.makespan))
 

@@ -23,10 +23,10 @@ Entry: TypeAlias = tuple[Post | None, int]
 def passing_memory(schedule: Schedule, homes: Sequence[Sequence[int]]) -> tuple[float, ...]:
     """The peak memory that each rank needs for stages that it does not own, (P,).
 
-    It is the sum of the receive buffers, of the weights of one stage during its ops, and of the
-    larger of that stage's gradient and of all gradient sums that wait for a D
-    (:mod:`...model.transfers`) or until they are sent. ``schedule`` must have a timing. ``homes``:
-    the stages that each rank owns.
+    It is the sum of three sizes: the receive buffers; the weights of one stage during its ops; and
+    either that stage's gradient or the gradient sums that wait to be added to a D
+    (:mod:`...model.transfers`) or to be sent, whichever is larger. ``schedule`` must have a timing.
+    ``homes``: the stages that each rank owns.
     """
     profile, transfers = schedule.problem.profile, schedule.transfers
     stages = range(profile.num_stages)
@@ -63,10 +63,10 @@ def _rows(schedule: Schedule) -> list[list[Entry]]:
 class _RankMemory:
     """The calculation of one rank's memory for stages that it does not own (:attr:`memory`).
 
-    ``transfers``: of the schedule. ``earlier``: for each transfer, the index of the previous
-    transfer of its item (:func:`...model.transfers.previous`). ``sizes``: the bytes of each stage's
-    weights and gradient. ``mine``: the stages that the rank owns. ``row``: the rank's entries, in
-    program order.
+    ``transfers``: all transfers of the schedule. ``earlier``: for each transfer, the index of the
+    previous transfer of its item (:func:`...model.transfers.previous`). ``sizes``: the bytes of
+    each stage's weights and gradient. ``mine``: the stages that the rank owns. ``row``: the rank's
+    entries, in program order.
     """
 
     transfers: Sequence[Transfer]

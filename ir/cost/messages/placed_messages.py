@@ -57,9 +57,9 @@ class Messages:
     def of(cls, schedule: Schedule, slack: int) -> Messages:
         """The messages of ``schedule``, which must have a timing.
 
-        If the receive of an activation were posted later than at the end of the rank's last op that
-        ends strictly before the message leaves, the send would wait for it. The receive is posted
-        ``slack`` ops earlier than that.
+        The send of an activation does not wait for its receive if the receive is posted no later
+        than at the end of the target's last op that ends strictly before the message leaves. The
+        receive is posted ``slack`` ops earlier than that.
         """
         timing, graph = schedule.timing, ScheduleGraph.of(schedule)
         assert timing is not None, "the schedule is timed"
@@ -146,8 +146,8 @@ class PlacedMessages:
                                         other ranks; on later ranks: when planned
     receive    ``slack`` ops before the when the schedule has room for it
                latest possible position
-    wait for   after the first op that  before the first op planned to start after its arrival
-    send       ends after their arrival (an op that it blocks does); for the owner's weights
+    wait for   after the first op that  before the first op planned to start after its arrival,
+    send       ends after their arrival such as an op that it blocks; for the owner's weights
                                         that block no op: after the last op
     wait for   before the op that       before the first op that needs it, or the send that
     receive    needs them               passes it on
@@ -242,7 +242,7 @@ def _rising(boundaries: IntArray, channel: IntArray, posted: IntArray) -> IntArr
 
 
 def _sent(schedule: Schedule, messages: Messages, plan: EventOrder, slack: int) -> IntArray:
-    """The boundary at which the source posts each send, (n,).
+    """The boundary at which the source posts the send of each message, (n,).
 
     The order of sends in a channel is not yet ensured (:func:`_rising`).
     """
@@ -256,7 +256,7 @@ def _sent(schedule: Schedule, messages: Messages, plan: EventOrder, slack: int) 
 
 
 def _gone(schedule: Schedule, messages: Messages, plan: EventOrder) -> IntArray:
-    """The boundary at which the source waits for each send to end, (n,)."""
+    """The boundary at which the source waits until the send of each message has ended, (n,)."""
     source, transfers = messages.routes.source, messages.transfers
     past = [passed(schedule, rank) for rank in range(len(schedule.order))]
     count = np.diff(offsets_of(schedule.order))[source]
@@ -271,7 +271,8 @@ def _gone(schedule: Schedule, messages: Messages, plan: EventOrder) -> IntArray:
 def _awaited(messages: Messages, plan: EventOrder) -> tuple[IntArray, FloatArray]:
     """The boundary at which the target waits for each message, and this wait's place, (n,) each.
 
-    The place, in the event order, is infinite for waits that no send on the target needs.
+    The place is a position in the event order; it is infinite for a wait that no send on the target
+    needs.
     """
     boundary, place = messages.routes.before.copy(), np.full(messages.count, np.inf)
     onward = np.flatnonzero(messages.earlier >= 0)
@@ -286,9 +287,10 @@ def _awaited(messages: Messages, plan: EventOrder) -> tuple[IntArray, FloatArray
 
 
 def _so_far(flags: BoolArray, group: IntArray) -> BoolArray:
-    """For each entry, whether a flag is set at or before it within its group, shape of ``flags``.
+    """For each of n entries, whether its flag or an earlier one of its group is set, (n,).
 
-    ``group``: the number of each entry's group, ascending.
+    ``flags``: the flag of each entry, (n,). ``group``: the number of each entry's group, ascending,
+    (n,).
     """
     last = np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1))
     found: BoolArray = last >= np.searchsorted(group, group)

@@ -82,10 +82,10 @@ class IterationGraph:
     """The graph of one iteration with N nodes.
 
     ``ranks``: the number of ranks, P; their gates are the first nodes. ``ops``, ``transfers``: the
-    positions of these nodes. ``successors``: the edges from the nodes, where the target N + n is
-    node n of the next iteration. ``within``, ``across``: the number of edges into each node from
-    the same and from the previous iteration, (N,). ``duration``: of each node, in ms, (N,).
-    ``wires``: the wires that each node occupies.
+    ranges of the numbers of these nodes. ``successors``: the edges from the nodes, where the target
+    N + n is node n of the next iteration. ``within``, ``across``: the number of edges into each
+    node from the same and from the previous iteration, (N,). ``duration``: the duration of each
+    node, in ms, (N,). ``wires``: the wires that each node occupies.
     """
 
     ranks: int
@@ -184,7 +184,8 @@ def _ways(graph: ScheduleGraph) -> IntArray:
 
 
 def _wires(profile: Profile, bare: int, ways: IntArray, last: Sequence[tuple[str, ...]]) -> Wires:
-    """The wires of all nodes: ``bare`` nodes without wires, then notices and messages, then others.
+    """The wires of all nodes: first ``bare`` nodes without wires, then notices and messages, then
+    others.
 
     ``ways``: source and target rank of each notice and message, (2, n). ``last``: the names of the
     wires of each of the other nodes.
@@ -211,11 +212,12 @@ def _reductions(schedule: Schedule) -> tuple[list[AllReduce], list[Due]]:
 
 
 def _of_messages(graph: ScheduleGraph, at: _Places, ways: IntArray) -> list[Edges]:
-    """The schedule's edges; an edge between ranks leads through the node of its message.
+    """The edges of the schedule, where an edge between ranks leads through the node of its message.
 
-    A message leaves only when its source and its target have begun the iteration, of which the
-    target gives notice. There is also an edge to the end of each rank from every node that a
-    message of the rank waits for: at the end, these messages are ready, but may wait for wires.
+    A message leaves only when its source has begun the iteration, and its target has begun it and
+    given notice. Every node that a message waits for also has an edge to the end node of the
+    message's source rank: when a rank ends, all messages from it are ready, but they may still wait
+    for wires.
     """
     made, used, _ = graph.edges[EdgeKind.ACTIVATION]
     count = len(made)
@@ -257,12 +259,12 @@ def _between_gates(graph: ScheduleGraph, at: _Places, ways: IntArray) -> list[Ed
 
 
 def _beside(one: Due) -> tuple[str, ...]:
-    """The wires of an average: the rank's link to its replicas, which carries one at a time."""
+    """The wires of an average: the rank's link to its replicas, for one average at a time."""
     return (f"replicas of {one.rank}",)
 
 
 def _averaged(graph: ScheduleGraph, at: _Places, early: Sequence[Due]) -> list[Edges]:
-    """Edges from the last op of each stage in ``early`` to its average, and from it to the end."""
+    """Edges from the last op of each stage in ``early`` to its average, and to its rank's end."""
     last = [int(graph.offsets[one.rank]) + one.last for one in early if one.last is not None]
     ends = np.array([one.rank for one in early], dtype=np.int64)
     return [

@@ -22,9 +22,10 @@ def between_ops(schedule: Schedule) -> MessageTable:
     from the rank's thread, with NCCL on streams that wait for the previous ops.
 
     A transfer of a tensor that the rank has received leaves after all ops that are planned to start
-    before the departure; the next op then also waits for the arrival of this tensor on the rank. A
-    transfer of a tensor of the rank itself is sent up to :data:`SLACK` ops before its planned
-    departure, but not before an earlier transfer on the same channel (pair of ranks).
+    before the departure; the next op then also waits for the arrival of this tensor on the rank.
+    The first transfer of a tensor, which its source has not received, is sent up to :data:`SLACK`
+    ops before its planned departure, but not before an earlier transfer on the same channel (pair
+    of ranks).
 
     Raises InvalidScheduleError if the schedule can never run.
     """
@@ -55,11 +56,12 @@ def step_between_ops(schedule: Schedule) -> float:
 
 
 def _in_turn(counts: IntArray, channel: IntArray, leaves: FloatArray) -> IntArray:
-    """``counts``, raised where needed so that they never decrease over time in a channel, (n,).
+    """The ``counts`` of n messages, raised so that they never decrease over time in a channel,
+    (n,).
 
-    ``counts``: a number of ops for each of n messages, (n,). ``channel``, ``leaves``: the number of
-    the message's channel, and its time of departure, (n,) each. Messages that leave at the same
-    time are not compared, as they may leave in any order.
+    ``counts``: a number of ops for each message, (n,). ``channel``, ``leaves``: the number of each
+    message's channel and its time of departure, (n,) each. Messages that leave at the same time are
+    not compared, as they may leave in any order.
     """
     by = np.lexsort((leaves, channel))
     lift = channel[by] * (counts.max(initial=0) + 1)

@@ -86,10 +86,10 @@ def _last_end(
 
 
 def _left(facts: Facts, number: int, limit: float) -> list[Fraction]:
-    """For each stage k, the minimum work left, in ms, for a rank that gets the weights of stage k.
+    """For each stage k, the minimum work left, in ms, when a rank has the weights of stage k.
 
-    The weights of stages 0 to k have then arrived. ``number``: the number of microbatches of the
-    rank; ``limit``: its memory limit.
+    This is the work that remains once the weights of stages 0 to k have arrived. ``number``: the
+    number of microbatches of the rank; ``limit``: its memory limit.
     """
     stages = [least_of(facts, stage) for stage in range(facts.plan.stages)]
     room = Fraction(limit) * (1 + MEMORY) if isfinite(limit) else None
@@ -134,7 +134,7 @@ def _farthest(delays: _Matrix, ranks: Sequence[int]) -> Fraction:
 def _spread(facts: Facts, delays: _Matrix, number: int) -> Fraction:
     """The minimum time, in ms, by which ``number`` ranks can have the first stage's weights.
 
-    The ranks include the owner. It is the second bound in the module.
+    The ranks include the owner. It is the second bound in the list of the module's docstring.
     """
     wires, spans = _wires(facts, leaving=True), min(1, number - 1)
     while wires is not None and number - 1 > wires * spans * (spans + 1) // 2:
@@ -143,10 +143,10 @@ def _spread(facts: Facts, delays: _Matrix, number: int) -> Fraction:
 
 
 def _wires(facts: Facts, *, leaving: bool) -> int | None:
-    """``wires`` in the module: the maximum over ranks of the size of a set of wires.
+    """The number ``wires`` of the module's docstring: the maximum over ranks of a set's size.
 
-    Each message out of the rank (or into it, if not ``leaving``) occupies a wire of the set. None
-    without links, where any number of messages can be sent at the same time.
+    A rank's set contains a wire of each message out of the rank (or into it, if not ``leaving``).
+    None without links, where any number of messages can be sent at the same time.
     """
     ranks, wires = range(facts.plan.ranks), facts.network.wires
     if facts.network.link is None:

@@ -11,12 +11,12 @@ MEMORY = Fraction(1, 10**9)  # relative tolerance of memory limits, for rounding
 
 
 class NotProvenError(ValueError):
-    """The certificate proves no lower bound, or a smaller one than it or the schedule claims."""
+    """The certificate proves no lower bound, or one below that of the certificate or schedule."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeastFacts:
-    """The minimum time and memory that any microbatch of a stage needs, as exact numbers.
+    """The minimum times and memory of a microbatch on one stage, as exact fractions.
 
     If microbatches differ, each number is the minimum over them: a schedule remains valid if ops
     become shorter and sizes smaller. A BW that is shorter than B and W together counts as a B that

@@ -116,5 +116,5 @@ class LinearFacts:
         return list(accumulate(reversed(ways), initial=0))[::-1]
 
     def trip(self, i: int) -> int:
-        """The minimum time from the start of an F on stage ``i`` to the start of its B there."""
+        """The minimum time from the start of a microbatch's F to that of its B, on stage ``i``."""
         return self.there[-1] - self.there[i] + self.stages[-1].f + self.back[i]

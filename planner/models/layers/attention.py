@@ -11,9 +11,9 @@ from .sheet import SEND, B, F, Sheet, W
 
 
 def write_attention(sheet: Sheet, model: Model, window: int | None) -> None:
-    """Add the kernels from the layer's input to the residual addition to ``sheet``.
+    """Add to ``sheet`` all kernels from the layer's input to the residual addition (included).
 
-    ``window``: positions that a token attends to, or None for all before it.
+    ``window``: the number of positions that a token attends to, or None for all before it.
     """
     write_norm(sheet, model, "attention norm", kept=True)
     if model.latent is None:
@@ -69,8 +69,10 @@ def write_addition(sheet: Sheet, model: Model, name: str) -> None:
 
 
 def local_kv_heads(sheet: Sheet, model: Model) -> float:
-    """The number of heads of keys and values on a rank; 1 if there are fewer heads than tensor
-    parallel ranks."""
+    """The number of heads of keys and values on a rank.
+
+    It is 1 if there are fewer of these heads than tensor parallel ranks.
+    """
     return max(model.kv_heads / sheet.run.tp, 1.0)
 
 
@@ -141,8 +143,10 @@ def _write_down(sheet: Sheet, model: Model, name: str, rank: int, beside: int) -
 
 
 def share_of_pairs(keys: int, window: int | None) -> float:
-    """The fraction of all (query, key) pairs that a causal mask keeps: one half, or less with a
-    window."""
+    """The fraction of all (query, key) pairs that a causal mask keeps: 1/2, or less with a window.
+
+    ``keys``: the sequence length.
+    """
     near = min(window or keys, keys) / keys
     return near - near**2 / 2
 
@@ -177,8 +181,9 @@ def _write_flash(sheet: Sheet, model: Model, window: int | None) -> None:
 def _write_ring(sheet: Sheet, size: float, result: float, gradients: float) -> None:
     """Add the ring on which context parallel ranks pass keys and values.
 
-    ``size``: bytes of a rank's keys and values; ``result`` and ``gradients``: bytes that each
-    further round adds to in F and in B. Each addition reads two tensors and writes one.
+    ``size``: bytes of a rank's keys and values. ``result``, ``gradients``: bytes of the tensors to
+    which each round after the first adds its results, in F and in B respectively. Each addition
+    reads two tensors and writes one.
     """
     more = sheet.run.cp - 1
     if more:
@@ -189,12 +194,12 @@ def _write_ring(sheet: Sheet, size: float, result: float, gradients: float) -> N
 
 
 def _write_unfused(sheet: Sheet, model: Model) -> None:
-    """Add unfused attention: two batched matrix products over all pairs of positions, for scores
-    and weighted sum, and a softmax between them (Korthikanti et al., 2022, section 4.1).
+    """Add unfused attention (Korthikanti et al., 2022, section 4.1).
 
-    The softmax is held, with two bytes per pair and head. With dropout, its mask (one byte) and its
-    result (two bytes) are held as well: 5 a s^2 b bytes in total for a heads, s positions and b
-    sequences.
+    It consists of two batched matrix products over all pairs of positions, for scores and weighted
+    sum, and a softmax between them. The softmax is held, with two bytes per pair and head. With
+    dropout, its mask (one byte) and its result (two bytes) are held as well: 5 a s^2 b bytes in
+    total for a heads, s positions and b sequences.
     """
     run, e = sheet.run, sheet.element
     count = run.micro_batch * model.heads / run.tp

@@ -9,10 +9,10 @@ from .sheet import ALL_GATHER, ALL_REDUCE, F, Sheet, W
 
 
 def write_embedding(sheet: Sheet, model: Model) -> None:
-    """Add the embedding table, which tensor parallel ranks divide by vocabulary entries, and the
-    table of learned positions, if any.
+    """Add the embedding table and, if there is one, the table of learned positions.
 
-    With dropout, its mask is held (Korthikanti et al., 2022, section 4.3).
+    Tensor parallel ranks divide the embedding table by vocabulary entries. With dropout, its mask
+    is held (Korthikanti et al., 2022, section 4.3).
     """
     width, count = model.embedding_width or model.hidden, sheet.spread * model.hidden
     sheet.parameters(model.vocab * width, sheet.run.tp)
@@ -34,12 +34,12 @@ def write_embedding(sheet: Sheet, model: Model) -> None:
 
 
 def write_head(sheet: Sheet, model: Model, *, owns: bool) -> None:
-    """Add the final norm, the matrix product with the vocabulary matrix, and the loss. The product
-    and the loss are never recomputed.
+    """Add the final norm, the matrix product with the vocabulary matrix, and the loss.
 
-    ``owns``: whether the vocabulary matrix counts as a parameter of this layer. It does not if it
-    is tied to the embedding or belongs to another head. In that case, if the embedding may be on
-    another rank (pp > 1), this layer holds a copy (``tied`` in :class:`..work.Parameters`).
+    The product and the loss are never recomputed. ``owns``: whether the vocabulary matrix counts as
+    a parameter of this layer. It does not if it is tied to the embedding or belongs to another
+    head. In that case, if the embedding may be on another rank (pp > 1), this layer holds a copy of
+    the matrix (``tied`` in :class:`..work.Parameters`).
     """
     tp, width = sheet.run.tp, model.embedding_width or model.hidden
     if model.final_norm:
@@ -61,15 +61,14 @@ def write_head(sheet: Sheet, model: Model, *, owns: bool) -> None:
 
 
 def _write_loss(sheet: Sheet, model: Model) -> None:
-    """Add the cross entropy over a vocabulary that tensor parallel ranks divide (Shoeybi et al.,
-    2019, section 3).
+    """Add the cross entropy, with the vocabulary divided over tensor parallel ranks.
 
-    Unfused: logits are copied to float32, and the copy is held (Korthikanti et al., 2022, section
-    4.3). With two-byte logits, a maximum, an exponential, a sum and a quotient move 22 bytes per
-    logit in F, and 14 in B. B also needs workspace for the gradient of the logits. Fused: logits
-    are read twice, and their gradient overwrites them. torch's own loss, which is assumed with
-    ``fsdp``, overwrites nothing: besides the log-softmax in float32 it needs the float32 copy and a
-    gradient.
+    The division is that of Shoeybi et al., 2019, section 3. Unfused: logits are copied to float32,
+    and the copy is held (Korthikanti et al., 2022, section 4.3). With two-byte logits, a maximum,
+    an exponential, a sum and a quotient move 22 bytes per logit in F, and 14 in B. B also needs
+    workspace for the gradient of the logits. Fused: logits are read twice, and their gradient
+    overwrites them. torch's own loss, which is assumed with ``fsdp``, overwrites nothing: besides
+    the log-softmax in float32 it needs the float32 copy and a gradient.
     """
     logits, e = sheet.tokens * model.vocab / sheet.run.tp, sheet.element
     if sheet.run.fused_cross_entropy:
@@ -84,10 +83,10 @@ def _write_loss(sheet: Sheet, model: Model) -> None:
 
 
 def write_prediction(sheet: Sheet, model: Model) -> None:
-    """Add the first part of a multi-token prediction module (DeepSeek-V3, 2024, equation 21): norms
-    of the residual stream and of the next tokens' embeddings, and a projection of both.
+    """Add the first part of a multi-token prediction module (DeepSeek-V3, 2024, equation 21).
 
-    The module shares the model's embedding and head.
+    It has norms of the residual stream and of the next tokens' embeddings, and a projection of
+    both. The module shares the model's embedding and head.
     """
     for name in ("stream", "embedding"):
         write_norm(sheet, model, f"{name} norm", kept=True)

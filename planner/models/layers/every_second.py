@@ -24,7 +24,7 @@ The outputs of the two remaining products of a layer are added to the residual s
 
 
 def keep_every_second(work: LayerWork) -> LayerWork:
-    """The same layer, recomputed by this policy instead of the one that it was written with."""
+    """A copy of ``work`` with the recomputation of this policy instead of any that it has."""
     forward = [*work.of(OpKind.F)]
     later = [kernel for kernel in work.kernels if kernel.op in (OpKind.B, OpKind.W)]
     again = [replace(k, op=OpKind.R) for k in forward if not isinstance(k, Attention)]

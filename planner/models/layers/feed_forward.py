@@ -29,10 +29,10 @@ def write_feed_forward(sheet: Sheet, model: Model, experts: Experts | None) -> N
 
 
 def _write_matrices(sheet: Sheet, model: Model, prefix: str, width: int, *, biases: bool) -> None:
-    """Add the input matrix h x f (two of them if gated), an activation function, and the output
-    matrix f x h.
+    """Add the input matrix (two if gated), an activation function, and the output matrix.
 
-    h: hidden size; f: ``width``. The names of the kernels begin with ``prefix``.
+    Input matrices are h x f, the output matrix is f x h, with h the hidden size and f = ``width``.
+    The names of the kernels begin with ``prefix``.
     """
     tokens, tp, hidden = sheet.tokens, sheet.run.tp, model.hidden
     wide = width * (1 + model.gated)
@@ -74,7 +74,7 @@ def _write_shared(sheet: Sheet, model: Model, experts: Experts) -> None:
 
 
 def _write_experts(sheet: Sheet, model: Model, experts: Experts) -> None:
-    """Add the dispatch of tokens to the chosen experts, the experts, and the combination of their
+    """Add the dispatch of tokens to the chosen experts, the experts, and the combination of
     results.
 
     A token is copied once for each chosen expert. The copies are sorted by expert and sent to the

@@ -30,8 +30,8 @@ class Sheet:
     """Collects the work of one layer in a run.
 
     ``tokens``: tokens of a microbatch on a rank. ``spread``: tokens on a rank where sequence
-    parallelism divides them further. ``element``: bytes of a number. ``again``: whether what is
-    added from now on is recomputed before the backward. ``workspace``: as in
+    parallelism divides them further. ``element``: bytes of a number. ``again``: whether kernels and
+    tensors added from now on are recomputed before the backward. ``workspace``: as in
     :class:`..work.LayerWork`.
     """
 
@@ -61,8 +61,7 @@ class Sheet:
     def hold(self, name: str, size: float, until: OpKind = B, *, kept: bool = False) -> None:
         """Add a tensor of ``size`` bytes that is held until the end of ``until``.
 
-        It is held from F on, or only from R on if the layer is recomputed and the tensor is not
-        ``kept``.
+        It is held from F on, or only from R on if ``again`` is set and the tensor is not ``kept``.
         """
         self._held.append(Held(name, size, until, F, self.again and not kept))
 
@@ -83,8 +82,10 @@ class Sheet:
             self._parameters = replace(own, total=own.total + count, dense=own.dense + share)
 
     def passes(self, name: str, forward: float, backward: float, back: OpKind = B) -> None:
-        """Add an elementwise kernel in F that moves ``forward`` bytes, and one in the op ``back``
-        that moves ``backward`` bytes. A kernel that moves nothing is left out."""
+        """Add elementwise kernels: one in F and one in the op ``back``.
+
+        They move ``forward`` and ``backward`` bytes. A kernel that moves nothing is left out.
+        """
         moved = ((F, forward), (back, backward))
         self.add(*(Elementwise(name, op, size, 1) for op, size in moved if size))
 
@@ -122,7 +123,7 @@ class Sheet:
     ) -> None:
         """Add ``count`` matrix products of activations (m x k) with weights (k x n), in F, B and W.
 
-        ``shape``: (m, n, k); ``precision``: of the operands, by default the run's.
+        ``shape``: (m, n, k); ``precision``: that of the operands, by default the run's.
         """
         m, n, k = shape
         kind = precision or self.run.precision
@@ -134,18 +135,18 @@ class Sheet:
         self._held.append(Held(f"{name} output gradient", count * m * n * self.element, W, B))
 
     def enter(self, name: str, width: int) -> None:
-        """Add the collectives before a tensor parallel part (Korthikanti et al., 2022, figures 4 to
-        6).
+        """Add the collectives before a tensor parallel part.
 
         With sequence parallelism: an all-gather in F and again in W, and a reduce-scatter in B;
-        otherwise an all-reduce in B. ``width``: elements per token.
+        otherwise an all-reduce in B (Korthikanti et al., 2022, figures 4 to 6). ``width``: elements
+        per token.
         """
         divided = {F: ALL_GATHER, B: REDUCE_SCATTER, W: ALL_GATHER}
         kinds = divided if self.run.sequence_parallel else {B: ALL_REDUCE}
         self.collective(name, self.tokens * width * self.element, kinds)
 
     def leave(self, name: str, width: int) -> None:
-        """Add the collectives after a tensor parallel part, the conjugates of those of
+        """Add the collectives after a tensor parallel part, the conjugates of those in
         :meth:`enter`.
 
         With sequence parallelism: a reduce-scatter in F, and an all-gather of the output's gradient
@@ -175,8 +176,11 @@ class Sheet:
             self.add(*(Collective(name, op, kind, *sent) for op, kind in kinds.items()))
 
     def work(self, kind: WorkKind, name: str, message: float) -> LayerWork:
-        """The finished layer. ``message``: elements of the activation that a rank sends to the next
-        stage if the model is cut after this layer."""
+        """The finished layer.
+
+        ``message``: the number of elements of the activation that a rank sends to the next stage if
+        the model is cut after this layer.
+        """
         back = [kernel for group in reversed(self._backward) for kernel in group]
         back.sort(key=lambda kernel: kernel.op is W)
         return LayerWork(

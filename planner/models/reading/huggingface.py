@@ -159,8 +159,10 @@ def _experts(words: Words, kind: str, layers: int) -> Experts | None:
 
 
 def _dense(words: Words, layers: int) -> frozenset[int]:
-    """The indices of layers without experts: the first ones, all but every n-th, and those listed
-    by ``mlp_only_layers``."""
+    """The indices of layers without experts.
+
+    They are the first layers, all but every n-th, and those listed by ``mlp_only_layers``.
+    """
     first = words.whole("first_k_dense_replace", default=0, least=0)
     every, step = (
         words.whole("moe_layer_freq", default=1),

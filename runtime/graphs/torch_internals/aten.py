@@ -32,7 +32,7 @@ def value_of(node: fx.Node) -> Any:
 
 
 def views(node: fx.Node) -> bool:
-    """Whether the node's value shares memory with its first argument."""
+    """Whether the node's value shares memory with the node's first argument."""
     if node.op != "call_function":
         return False
     if node.target is operator.getitem:
@@ -46,7 +46,10 @@ def views(node: fx.Node) -> bool:
 
 
 def root_of(node: fx.Node) -> fx.Node:
-    """Returns the node that allocates the memory of ``node``'s value: itself, unless a view."""
+    """Returns the node that allocates the memory of ``node``'s value.
+
+    This is ``node`` itself if its value is not a view.
+    """
     while views(node):
         source = node.args[0]
         assert isinstance(source, fx.Node)

@@ -76,7 +76,7 @@ def _weights(program: Program, microbatches: int) -> set[int]:
 def _used(row: Sequence[ir.Instruction], microbatches: int) -> Iterator[int]:
     """Yields the index of the weight transfer that last arrived before each F of a rank's ``row``.
 
-    Only for the F's of the first ``microbatches``, and only if their weights were received.
+    Covers only those F's of the first ``microbatches`` whose weights were received.
     """
     came: dict[int, int] = {}  # stage -> the transfer that arrived last
     for item in row:

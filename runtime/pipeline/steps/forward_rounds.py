@@ -7,7 +7,7 @@
 
 The program of a round is that of :mod:`.forward_only`. Before the first round, ranks exchange the
 number of microbatches and their shapes. So an error in the arguments of one rank is raised on all
-ranks, and the pipeline remains usable; but if there are replicas, all of them fail.
+ranks, and the pipeline remains usable. But if there are replicas, the error ends all of them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ForwardRunner(StageRunner):
 
 
 class ForwardRounds:
-    """Evaluates the stages that a rank trains; all ranks create one and call it together.
+    """Evaluates the stages that a rank trains; all ranks create one and call ``run`` together.
 
     ``own``: the pipeline's own program, prepared.
     """
@@ -110,9 +110,10 @@ class ForwardRounds:
         return replace(self._context, program=self._program(size))
 
     def _count(self, data: StepData, asked: int | None) -> int:
-        """Returns the number of microbatches: the length of a rank's lists, or ``asked``, or M.
+        """Returns the number of microbatches that the ranks' arguments state; M if none states one.
 
-        Raises InputError on all ranks if lists on any ranks differ in length, or from ``asked``.
+        ``data`` and ``asked`` state numbers as in :meth:`_counts`. Raises InputError on all ranks
+        if they state different numbers.
         """
         rows = gathered(self._context.transport, partial(self._counts, data, asked))
         found = sorted(set[int]().union(*rows))
@@ -127,7 +128,7 @@ class ForwardRounds:
         """Returns the distinct numbers of microbatches that this rank's arguments state.
 
         These are ``asked`` and the lengths of arguments that are lists of microbatches. Raises
-        InputError if one is less than 1.
+        InputError if a number is less than 1.
         """
         named = {f"input {i}": x for i, x in enumerate(data.inputs)} | {"target": data.target}
         counts = {name: len(x) for name, x in named.items() if is_cut(x)}

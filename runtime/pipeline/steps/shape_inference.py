@@ -35,8 +35,8 @@ Interfaces: TypeAlias = list[list[StageInterface]]  # [stage, except the last][m
 def given(stage: int, cell: Cell) -> tuple[Form, ...]:
     """Returns a hashable description of the shapes of a microbatch's arguments on ``stage``.
 
-    The arguments are the inputs in the first stage, and options. Tensors are described by shape and
-    dtype, other values as by :func:`~...tensors.trees.form`.
+    It covers the stage's keyword arguments and, on the first stage, its inputs. Tensors are
+    described by shape and dtype, other values as by :func:`~...tensors.trees.form`.
     """
     inputs = cell.inputs if stage == 0 else ()
     options = [(name, form(value)) for name, value in sorted(cell.options.items())]
@@ -99,7 +99,8 @@ class ShapeInference:
         """Returns the stage's interface for each kind of microbatch in ``new``.
 
         ``new``: maps a kind to the first microbatch of it. ``before``: for each kind, the
-        interfaces of the earlier stages. All ranks call it. Raises ShapeError on all ranks.
+        interfaces of the earlier stages. All ranks call it. Raises ShapeError on all ranks if the
+        stage does not run.
         """
         mine: dict[Kind, StageInterface | ShapeError] = {}
         for kind, j in new.items():
