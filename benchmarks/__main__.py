@@ -143,8 +143,8 @@ def judged(benchmark: Benchmark, rows: Rows) -> list[Claim]:
 def _compared(benchmark: Benchmark, case: Case, before: Row | None, now: Row) -> Iterator[str]:
     """Yield a line for each figure that is worse than recorded.
 
-    ``before``: the recorded row, or None. If the benchmark has no function ``worse``, these are all
-    figures that differ, or none if the case is timed.
+    ``before``: the recorded row, or None. If the benchmark has no function ``worse``, every figure
+    that differs counts as worse, or none if the case is timed.
     """
     if before is None:
         yield f"{case.part}: {case.name}: not recorded"

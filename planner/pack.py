@@ -110,7 +110,7 @@ def pack(request: PackRequest) -> Packing:
 
 
 def _problem(request: PackRequest) -> Problem:
-    """Return the problem in which every microbatch is the one of the profile. Raises InputError if
+    """Return the problem in which every microbatch equals that of the profile. Raises InputError if
     the profile or an option is invalid."""
     source = ProfileSource.of(request.profile, request.progress)
     check_alike(source.stages, f"{source.where}: stages", "pack, which makes the lists")

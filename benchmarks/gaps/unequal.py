@@ -43,8 +43,8 @@ def times(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...
 
 
 def memory(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], float]:
-    """Equal stages, except that the times of each vary together by up to 20 %, and M_B and M_W by
-    up to 10 %."""
+    """Equal stages, except that all times of a stage are multiplied by one factor of 0.8 to 1.2,
+    and its M_B and M_W by one of 0.9 to 1.1."""
     factors = rng.uniform(0.8, 1.2, (ranks, 1)).repeat(3, axis=1)
     return _stages(factors, rng.uniform(0.9, 1.1, ranks)), T_COMM
 

@@ -71,7 +71,7 @@ def on_ring(maker: int, ask: Callable[[int], list[object]]) -> list[object]:
 def probe(maker: int) -> list[object]:
     """Measure the link between this rank and the next one in the ring by ping-pong.
 
-    Returns a list with (rank, next rank, link).
+    Returns a list with one tuple: (rank, next rank, link).
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     found: list[object] = []

@@ -140,7 +140,7 @@ def measure(case: Case) -> Row:
 
 
 def _links(pairs: Sequence[Any]) -> Links:
-    """The measured links between neighbors, as links that share a ring."""
+    """The links between neighbors in the ring, from the results of :func:`.ranks.probe`."""
     fastest = max((link for _, _, link in pairs), key=lambda link: link.gigabytes_per_second)
     return Links(fastest, tuple(pairs), Sharing.RING)
 
@@ -167,7 +167,8 @@ def _row(time: float, runs: Sequence[RankRun]) -> Row:
 
 
 def wires(schedule: Schedule) -> list[tuple[float, float]]:
-    """The planned bytes per step over each link, as (upwards, downwards), without headers."""
+    """The planned bytes per step over each link, without headers: (from rank i to i + 1, from i + 1
+    to i) for link i."""
     sent = traffic(schedule)
     carried = np.zeros_like(sent)
     for source, target in np.argwhere(sent):

@@ -38,7 +38,7 @@ class MemorySize(float):
 
 
 def number_in(text: str) -> float | None:
-    """Return the finite number in ``text``; None if it is not one."""
+    """Return ``text`` as a number; None if it is not a finite number."""
     try:
         value = float(text)
     except ValueError:

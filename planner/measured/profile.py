@@ -31,8 +31,8 @@ Like: TypeAlias = ProfileLike | Schedule | Planned
 
 
 def profile_like(given: Like, progress: Listener | None = None) -> Profile:
-    """Return the profile by stages: ``given``, or the one of a schedule or program. Raises
-    InputError for a profile by layers only."""
+    """Return a profile by stages: ``given`` itself, or the profile in the given schedule or
+    program. Raises InputError if it has only layers."""
     if isinstance(given, Schedule | Planned):
         return read_schedule(given)[0].problem.profile
     source = ProfileSource(given, progress)
@@ -147,8 +147,8 @@ def _ranks(
 
 
 def _over_all_ranks(recordings: Sequence[MeasuredOps]) -> list[Sample]:
-    """Return the samples of all files, with the number of each stage among the stages of all
-    ranks."""
+    """Return the samples of all files, which must be sorted by rank. Stages that are numbered
+    within their rank are renumbered in forward order over all ranks."""
     count = len(recordings)
     return [
         sample._replace(stage=sample.stage * count + at) if recording.chunks else sample
@@ -237,8 +237,9 @@ def _stage(
 def _backward(
     times: Mapping[OpKind, Figure], old: StageProfile | None, split: float | None
 ) -> tuple[float, float]:
-    """Return T_B and T_W: as measured, or a measured BW divided by the share ``split``, or else in
-    the ratio of the stage ``old``, or else into halves."""
+    """Return T_B and T_W, as measured if B and W are separate ops. Otherwise, the time of BW is
+    divided: T_B gets the share ``split``; if that is None, the share that it has in the stage
+    ``old``; if ``old`` has no such share either, half."""
     if times.keys() >= BOTH:
         return times[OpKind.B].median, times[OpKind.W].median
     both = times[OpKind.BW].median

@@ -179,8 +179,8 @@ class System:
 
 
 def _one_alone(profile: Profile) -> Profile:
-    """Return the profile, with at most one stage if there is a single rank, as no system runs
-    several stages on it."""
+    """Return the profile. If there is a single rank, its ``max_stages`` is set to 1, as no system
+    runs several stages on a single rank."""
     return replace(profile, max_stages=1) if profile.ranks == 1 else profile
 
 
