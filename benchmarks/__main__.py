@@ -133,7 +133,7 @@ def _tables(benchmark: Benchmark, rows: Rows) -> Iterator[str]:
 
 
 def judged(benchmark: Benchmark, rows: Rows) -> list[Claim]:
-    """The claims about ``rows``, and for each case that failed a claim that is not met."""
+    """The claims about ``rows`` and, for each case that failed, a claim that is not met."""
     failed = [row for row in rows if "failed" in row]
     sound = [row for row in rows if "failed" not in row]
     found = list(benchmark.judge(sound)) if sound else []
@@ -179,7 +179,7 @@ def alike(before: Any, now: Any) -> bool:
 
 def _age(known: Record, benchmark: Benchmark, here: dict[str, Any]) -> Iterator[str]:
     """Yield a line for each date and commit of the record, with the number of rows and whether the
-    measured code has not changed since then."""
+    measured code is still the same."""
     found: dict[str, Rows] = {}
     for row in known.rows:
         current = is_current(known.origin(row), here, _rooms(benchmark))

@@ -220,8 +220,9 @@ Solved: TypeAlias = Iterator[tuple[int, Result]]
 
 
 def _solved(questions: Sequence[Question], tell: Listener, workers: Workers) -> Solved:
-    """Yield the result for each question, from its cache or solved here or in worker processes, in
-    the order of ``questions``. Each result is cached as soon as it is found."""
+    """Yield the index and the result of each question, in the order of ``questions``. Results are
+    taken from the cache or found in this process or in worker processes; each is cached as soon as
+    it is found."""
     known = [question.known() for question in questions]
     missing = [number for number, answer in enumerate(known) if answer is None]
     asked = [questions[number].request for number in missing]

@@ -35,7 +35,7 @@ from pipeloom import InputError
 
 INTERFACE = "port"  # between a rank and its router
 ABOVE, BELOW = "above", "below"  # a router's links to the next and to the previous router
-# bytes that are sent at once after a pause; few, so that short messages are delayed, too
+# bytes that pass at full speed after a pause; few, so that short messages are delayed, too
 SLOW_BURST, FAST_BURST = 10_000, 30_000
 MTU = 9000  # jumbo frames: the CPU time of a frame does not depend on its size
 QUEUE = 256_000_000  # bytes; large, so that nothing is dropped

@@ -110,7 +110,7 @@ def train(
 
 
 def _planned(model: GPT, program: Program, maker: int) -> RankRun:
-    """Train with one of our programs. Each op takes at least its planned time."""
+    """Train with ``program``. Each op takes at least its planned time."""
     pipeline = Pipeline.from_source(program, model, memory=False, pace=True, timeout=120.0)
     batches = [model.batch(i, pipeline.microbatches) for i in range(STEPS)]
 

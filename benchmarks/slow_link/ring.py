@@ -59,7 +59,8 @@ class Configuration:
 
     @property
     def model(self) -> GPT:
-        """The GPT of this configuration, with one head per 64 (or 32) of its width."""
+        """The GPT of this configuration, with heads of width 64, or of width 32 if 64 does not
+        divide its width."""
         from examples.gpt import GPT
 
         heads = self.width // (32 if self.width % 64 else 64)
@@ -146,7 +147,8 @@ def _links(pairs: Sequence[Any]) -> Links:
 
 
 def _row(time: float, runs: Sequence[RankRun]) -> Row:
-    """The figures of a scheme. ``time``: the predicted step time in ms; ``runs``: of all ranks.
+    """The figures of a scheme. ``time``: the predicted step time in ms; ``runs``: the measurements
+    of all ranks, in their order.
 
     ``measured_ms`` is the median interval between the ends of successive steps after the warm-up,
     averaged over ranks.

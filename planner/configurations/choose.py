@@ -1,5 +1,5 @@
-"""The search for the best configurations of a space: configurations are bounded first, then
-simulated as long as they can still be the best.
+"""The search for the best configurations of a space: configurations are bounded first; of these,
+the ones that can still be the best are simulated.
 
 There are three kinds of entries: sets of degrees whose configurations are not bounded yet, and
 configurations whose families of schedules are not simulated yet, both processed in ascending order

@@ -47,8 +47,8 @@ class ScalePoint:
 
     @property
     def parts(self) -> dict[str, float]:
-        """The parts of the step time, in milliseconds, by name (:data:`.plans.PARTS`); empty if
-        there is no plan."""
+        """The parts of the step time, in milliseconds, by name (:data:`.plans.PARTS`); an empty
+        dict if there is no plan."""
         return self.plan["parts_ms"] if self.plan else {}
 
     def bar(self) -> ScaleBar:

@@ -117,7 +117,8 @@ def _check(request: ProfileFromRequest) -> None:
 
 
 def _check_peers(recordings: Sequence[MeasuredOps]) -> None:
-    """Raise InputError if files have messages to a stage, but no file has ops of this stage."""
+    """Raise InputError if the files have messages that are sent to a stage, but no ops of this
+    stage."""
     found = {sample.stage for recording in recordings for sample in recording.samples}
     for recording in recordings:
         for stage, rank in sorted(recording.peers.items()):
@@ -131,8 +132,8 @@ def _check_peers(recordings: Sequence[MeasuredOps]) -> None:
 def _ranks(
     recordings: Sequence[MeasuredOps], given: int | None, told: Profile | None, stages: int
 ) -> int:
-    """Return the number of ranks: ``given``, or that of ``told``, the profile given as ``like`` or
-    found in a file, or that of the files.
+    """Return the number of ranks: ``given`` if it is not None, else that of the profile ``told``
+    (given as ``like`` or found in a file), else that of the files.
 
     Raises InputError if ``given`` differs from the number of ranks of ``told``, or exceeds both the
     number of stages and that of ranks in the files.
@@ -191,7 +192,8 @@ def _figures(samples: Sequence[Sample], tell: Listener) -> Times:
 
 
 def _check_stages(times: Times, files: Sequence[str]) -> None:
-    """Raise InputError, naming the files, if a stage, or one of the ops of a stage, is missing."""
+    """Raise InputError, naming the files, if a stage has no ops, no F, or neither BW nor both B and
+    W."""
     count, where = 1 + max(times, default=-1), _listed(files)
     if not 0 < count <= MOST_STAGES:
         raise InputError(f"{where}: expected ops of 1 to {MOST_STAGES} stages, got {count}")

@@ -29,7 +29,7 @@ VTRAIN = {
 """Values that all rows of vTrain's measurements (Bang et al., 2023) have in common."""
 LEAST, MOST = 1e-6, 1e12
 """The range of valid measured values."""
-AGREE = 1.05  # maximum ratio of a run's time to the one by its throughput
+AGREE = 1.05  # largest ratio between a run's step time and that by its throughput
 _MEASURED = ("step_ms", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "memory_gib", "memory_gb")
 _BESIDE = (
     "source", "case", "release", "note", "seq_stated", "weights_optimizer_gib", "activation_gib",

@@ -82,8 +82,8 @@ def over_all(covers: str, schedule: Schedule, bound: float | None, note: str = "
 
 
 def beyond_bounds(schedule: Schedule) -> str:
-    """Return a remark such as ``; costs include 27.4 ms of averaging, bounds do not``; empty if all
-    averaging of gradients overlaps with ops."""
+    """Return a remark such as ``; costs include 27.4 ms of averaging, bounds do not``; an empty
+    string if all averaging of gradients overlaps with ops."""
     timing, objective = schedule.known_timing, schedule.problem.objective
     left = timing.exposed(objective) if any(timing.averages) else 0.0
     return f"; costs include {duration(left)} of averaging, bounds do not" if left > 0 else ""

@@ -66,9 +66,9 @@ class Loss:
     schedule's cost.
 
     ``work``: computation. ``head``: idle before its first B. ``tail``: idle after the start of its
-    last F (or of its first B, if that is later). ``between``: idle between these. ``spare``: the
-    cost minus the time from the rank's first op to its last; for a makespan, this is the time
-    before its first op and after its last.
+    last F (or of its first B, if that is later). ``between``: idle between ``head`` and ``tail``.
+    ``spare``: the cost minus the time from the rank's first op to its last; for a makespan, this is
+    the time before its first op and after its last.
     """
 
     rank: int

@@ -78,7 +78,7 @@ class ScheduleFigures:
 
     @property
     def bubble_rate(self) -> float:
-        """The idle share of the ranks' time, by the objective."""
+        """The idle share of the ranks' time if an iteration takes :attr:`objective_cost`."""
         return self.timing.bubble_rate(self.objective)
 
     @property
@@ -107,8 +107,8 @@ class ScheduleFigures:
 
     @property
     def work_ratio(self) -> float:
-        """The total busy time of all ranks, divided by that of running each F, B and W once and
-        apart from others. Recomputation raises it above 1; fused pairs can lower it."""
+        """The total busy time of all ranks, divided by the time of running each F, B and W once, as
+        a separate op. Recomputation raises it above 1; fused pairs can lower it."""
         return self.timing.work / self.plain_work if self.plain_work > 0 else 1.0
 
     @property
