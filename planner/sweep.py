@@ -331,8 +331,8 @@ def _better(row: Result, known: Result | None, limit: float) -> Result:
 
 
 def _under(limit: float, problem: Problem, solved: Problem) -> Problem:
-    """Return ``problem`` with the memory limit ``limit``: ``solved`` itself if profile and
-    placement are the same."""
+    """Return ``problem`` with the memory limit ``limit``; or ``solved``, a problem that has this
+    limit already, if its profile and placement are the same."""
     if (problem.profile, problem.placement) == (solved.profile, solved.placement):
         return solved
     given = problem.profile.limit_from(limit)

@@ -20,8 +20,8 @@ Kind = Callable[[int, np.random.Generator], tuple[tuple[StageProfile, ...], floa
 
 
 def _stages(times: Numbers, memory: Numbers) -> tuple[StageProfile, ...]:
-    """Stages derived from the base profile by factors on its times, (P, 3), and on its memory,
-    (P,)."""
+    """One stage per rank, derived from the constants above. ``times``: factors on T_F, T_B and T_W,
+    (P, 3). ``memory``: factors on M_B and M_W, (P,)."""
     stages = []
     for factors, size in zip(times, memory.tolist(), strict=True):
         t_f, t_b, t_w = np.round((T_F, T_B, T_W) * factors, 3).tolist()

@@ -88,7 +88,8 @@ def probe(maker: int) -> list[object]:
 
 
 def _ping_pong(peer: int, size: int, *, first: bool) -> float:
-    """Half of the median round-trip time of ``size`` bytes, in milliseconds."""
+    """Half of the median round-trip time of ``size`` bytes, in milliseconds. ``first``: whether
+    this rank sends first."""
     message, times = torch.zeros(size, dtype=torch.uint8), []
     for _ in range(PROBES + WARMUP):
         begin = time.perf_counter()

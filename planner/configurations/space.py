@@ -284,7 +284,8 @@ def _headroom(given: float | str | None, cluster: Cluster) -> float:
 def chunks(layers: int, ranks: int) -> tuple[int, ...]:
     """Return the numbers of stages per rank to try, in ascending order.
 
-    Of the numbers with equally many layers in the largest stage, only the smallest is tried.
+    Of several numbers for which the largest stage has equally many layers, only the smallest is
+    tried.
     """
     if ranks == 1:
         return (1,)
