@@ -38,9 +38,9 @@ PATTERNS, SCHEDULES, AGAIN = 0.08, 0.6, 0.08
 """Shares of the time or work, which sum to 1 with ``PATTERNS`` counted three times and ``AGAIN``
 twice.
 
-``PATTERNS``: for each of the first orders of ops, the local searches with them, and the short
-searches for schedules. ``SCHEDULES``: for the longer search. ``AGAIN``: for each of the last local
-search and the search for its schedules.
+``PATTERNS``: the share of each of three phases: the first orders of ops, the local searches with
+them, and the short searches for schedules. ``SCHEDULES``: the share of the longer search.
+``AGAIN``: the share of each of the last two phases: a local search, and a search for its schedules.
 """
 EXCHANGED, MOVED = 0.25, 0.5
 """Thresholds for a uniform random number: below ``EXCHANGED`` a move exchanges two microbatches,
