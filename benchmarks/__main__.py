@@ -133,7 +133,7 @@ def _tables(benchmark: Benchmark, rows: Rows) -> Iterator[str]:
 
 
 def judged(benchmark: Benchmark, rows: Rows) -> list[Claim]:
-    """The claims about ``rows``, and for each case that failed a claim that is not met."""
+    """The claims about ``rows`` and, for each case that failed, a claim that is not met."""
     failed = [row for row in rows if "failed" in row]
     sound = [row for row in rows if "failed" not in row]
     found = list(benchmark.judge(sound)) if sound else []
@@ -143,8 +143,8 @@ def judged(benchmark: Benchmark, rows: Rows) -> list[Claim]:
 def _compared(benchmark: Benchmark, case: Case, before: Row | None, now: Row) -> Iterator[str]:
     """Yield a line for each figure that is worse than recorded.
 
-    ``before``: the recorded row, or None. If the benchmark has no function ``worse``, these are all
-    figures that differ, or none if the case is timed.
+    ``before``: the recorded row, or None. If the benchmark has no function ``worse``, every figure
+    that differs counts as worse, or none if the case is timed.
     """
     if before is None:
         yield f"{case.part}: {case.name}: not recorded"
@@ -179,7 +179,7 @@ def alike(before: Any, now: Any) -> bool:
 
 def _age(known: Record, benchmark: Benchmark, here: dict[str, Any]) -> Iterator[str]:
     """Yield a line for each date and commit of the record, with the number of rows and whether the
-    measured code has not changed since then."""
+    measured code is still the same."""
     found: dict[str, Rows] = {}
     for row in known.rows:
         current = is_current(known.origin(row), here, _rooms(benchmark))

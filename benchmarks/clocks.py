@@ -31,8 +31,8 @@ WARMUP = 2
 def in_turn(runs: Mapping[str, Callable[[], object]], steps: int) -> dict[str, list[Span]]:
     """Time ``steps`` steps of each run on this rank, alternating between the runs after every step.
 
-    ``runs``: functions that run one step, by name. Before that, each run does ``WARMUP`` steps,
-    which are not returned.
+    ``runs``: functions that run one step, by name. Before the timed steps, each does ``WARMUP``
+    steps, which are not returned.
     """
     spans: dict[str, list[Span]] = {name: [] for name in runs}
     for _ in range(steps + WARMUP):
@@ -57,12 +57,12 @@ def median_step(ranks: Sequence[Sequence[Span]]) -> float:
 
 def median_processor(ranks: Sequence[Sequence[Span]]) -> float:
     """The median CPU time of a step in milliseconds, summed over all ranks. ``ranks``: the spans of
-    each."""
+    each rank."""
     return 1e3 * float(median(sum(u for *_, u in step) for step in zip(*ranks, strict=True)))
 
 
 def _start_together() -> None:
-    """Return on all ranks at the same time. After a barrier alone, ranks would continue one by
+    """Return on all ranks at the same time. With just a barrier, ranks would continue one by
     one."""
     dist.barrier()
     at = torch.tensor(time.perf_counter() + SOON, dtype=torch.float64)
@@ -73,7 +73,7 @@ def _start_together() -> None:
 def sleep_until(deadline: float) -> None:
     """Sleep until ``deadline``, in seconds of ``time.perf_counter``, with microsecond precision.
 
-    ``time.sleep`` alone may return 0.1 ms late.
+    ``time.sleep`` by itself may return 0.1 ms late.
     """
     while (left := deadline - time.perf_counter()) > 0:
         if left > AWAKE:

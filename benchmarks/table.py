@@ -18,7 +18,8 @@ end -->``.
 def markdown(
     head: Sequence[str], rows: Iterable[Sequence[str]], left: int | None = None
 ) -> list[str]:
-    """The lines of a Markdown table. Columns from number ``left`` on are aligned to the right."""
+    """The lines of a Markdown table. The first ``left`` columns are aligned to the left, the others
+    to the right; if it is None, all to the left."""
     first = len(head) if left is None else left
     rule = ["---"] * first + ["---:"] * (len(head) - first)
     return [f"| {' | '.join(cells)} |" for cells in (head, rule, *rows)]

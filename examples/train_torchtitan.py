@@ -78,7 +78,7 @@ def part(names: Sequence[str]) -> nn.Module:
 
 def read_program(csv: str, stages: int) -> Program:
     """Compile the schedule in a CSV. As it contains no times, all ops of all stages are assumed to
-    take the same."""
+    take the same time."""
     text = Path(csv).read_text(encoding="utf-8")
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * stages, ranks=len(text.split()))
     read = EXPORTERS["torch-csv"].read

@@ -21,9 +21,9 @@ from .solving.progress import Note, unheard
 def build(request: BuildRequest) -> Schedule:
     """Return the schedule of a family, with the times of a profile.
 
-    The arguments are the fields of :class:`.BuildRequest`. ``progress`` receives notes, also one if
-    the schedule exceeds the device memory. Raises InputError for invalid input, and InfeasibleError
-    if the family's schedule exceeds the memory limit.
+    The arguments are the fields of :class:`.BuildRequest`. ``progress`` receives notes, such as one
+    if the schedule exceeds the device memory. Raises InputError for invalid input, and
+    InfeasibleError if the family's schedule exceeds the memory limit.
     """
     find_family(request.family)
     source = ProfileSource.of(request.profile, request.progress)

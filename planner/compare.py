@@ -77,7 +77,8 @@ class Comparison(ResultTable):
 
     def _table(self) -> str:
         """Return the table of the rows with a schedule, sorted by iteration time. Rows whose cost
-        excludes transfers of weights come last, below a remark; empty if no row has a schedule."""
+        excludes transfers of weights come last, below a remark. The result is an empty string if no
+        row has a schedule."""
         if not self.built:
             return ""
         shown = [of.SCHEDULE, *([of.ITERATION] if self.averaged else []), of.PERIOD, of.MAKESPAN]
@@ -92,8 +93,8 @@ class Comparison(ResultTable):
         return "\n".join(lines)
 
     def _of_rows(self) -> Iterator[tuple[str, str]]:
-        """Yield pairs of a note and the name of its row, also for the reason why a row has no
-        schedule."""
+        """Yield pairs of a note and the name of the row to which it applies. If a row has no
+        schedule, its only note is the reason."""
         for row in self.rows:
             if row.planned is None:
                 yield row.refusal, row.name

@@ -78,10 +78,10 @@ def pack(request: PackRequest) -> Packing:
     ``lengths``: a lengths file or its object, which has the tokens of each sequence and describes
     the microbatch on which the profile was measured (``docs/packing.md``). ``profile``: a profile
     by stages. ``microbatches``: number of microbatches per replica. ``max_tokens``: maximum tokens
-    of a microbatch. ``data_parallel``: number of replicas; by default the profile's, else one.
-    ``start``: a schedule with the same number of microbatches, whose order of ops is the initial
-    one. ``time_limit``: seconds for packing and schedules together, 10 by default. The other
-    arguments are as in ``optimize``.
+    of a microbatch. ``data_parallel``: number of replicas; by default that of the profile, or 1 if
+    it has none. ``start``: a schedule with the same number of microbatches, whose order of ops is
+    the initial one. ``time_limit``: seconds for packing and schedules together, 10 by default. The
+    other arguments are as in ``optimize``.
 
     Recomputation, offload and fused pairs are not planned, and a BW takes the time of B plus W.
     Raises InputError for invalid input, and InfeasibleError if no packing fits.
@@ -110,7 +110,7 @@ def pack(request: PackRequest) -> Packing:
 
 
 def _problem(request: PackRequest) -> Problem:
-    """Return the problem in which every microbatch is the one of the profile. Raises InputError if
+    """Return the problem in which every microbatch equals that of the profile. Raises InputError if
     the profile or an option is invalid."""
     source = ProfileSource.of(request.profile, request.progress)
     check_alike(source.stages, f"{source.where}: stages", "pack, which makes the lists")

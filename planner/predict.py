@@ -204,8 +204,8 @@ def predict(request: PredictRequest) -> Prediction:
 
     ``model``: a preset's name, or a mapping or file with the keys of Hugging Face's
     ``config.json``. ``cluster``: a preset's name, a file or an object; by default, the default
-    cluster of the GPU ``gpu``. The other arguments are the keys of a run; docs/predict.md lists
-    their values and defaults.
+    cluster of the GPU ``gpu``. The other arguments are the settings of the training run;
+    docs/predict.md lists their values and defaults.
 
     Raises InputError with one line per fault.
     """

@@ -220,8 +220,9 @@ Solved: TypeAlias = Iterator[tuple[int, Result]]
 
 
 def _solved(questions: Sequence[Question], tell: Listener, workers: Workers) -> Solved:
-    """Yield the result for each question, from its cache or solved here or in worker processes, in
-    the order of ``questions``. Each result is cached as soon as it is found."""
+    """Yield the index and the result of each question, in the order of ``questions``. Results are
+    taken from the cache or found in this process or in worker processes; each is cached as soon as
+    it is found."""
     known = [question.known() for question in questions]
     missing = [number for number, answer in enumerate(known) if answer is None]
     asked = [questions[number].request for number in missing]
@@ -330,8 +331,8 @@ def _better(row: Result, known: Result | None, limit: float) -> Result:
 
 
 def _under(limit: float, problem: Problem, solved: Problem) -> Problem:
-    """Return ``problem`` with the memory limit ``limit``: ``solved`` itself if profile and
-    placement are the same."""
+    """Return ``problem`` with the memory limit ``limit``; or ``solved``, a problem that has this
+    limit already, if its profile and placement are the same."""
     if (problem.profile, problem.placement) == (solved.profile, solved.placement):
         return solved
     given = problem.profile.limit_from(limit)

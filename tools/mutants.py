@@ -51,7 +51,7 @@ class Mutant:
 
     @property
     def key(self) -> tuple[Path, str, str, str]:
-        """A key that is equal for the same mutant of another tree."""
+        """A key that is equal to that of the same mutant in another tree."""
         return self.path, self.place, ast.unparse(self.node), self.new
 
     def __str__(self) -> str:
@@ -73,8 +73,8 @@ def is_kernel(node: ast.AST) -> bool:
 
 
 def expressions(node: ast.AST, place: str = "") -> Iterator[tuple[str, ast.expr]]:
-    """Yield the expressions below ``node`` that may be changed, each after the names of its class
-    and function."""
+    """Yield the expressions below ``node`` that may be changed, each as a pair: ``place`` followed
+    by the names of its class and function, and the expression."""
     for child in ast.iter_child_nodes(node):
         if not (isinstance(child, QUIET) or is_kernel(child)):
             if isinstance(child, ast.expr):

@@ -49,7 +49,8 @@ class Instance:
 
 
 def table5() -> Iterator[Instance]:
-    """The twelve rows of table 5 at six memory limits, with 10 s on 8 ranks and 30 s on more."""
+    """The twelve rows of table 5 at six memory limits. The time limit is 10 s on 8 ranks and 30 s
+    on more."""
     for row in load_rows():
         for share in SHARES:
             yield _of_row(row, share, 10.0 if row.profile.ranks <= 8 else 30.0)
@@ -83,7 +84,8 @@ def odd_limits() -> Iterator[Instance]:
 
 
 def scale() -> Iterator[Instance]:
-    """The 6.2B profile on 64 and 256 ranks with 1,024 microbatches: 196,608 and 786,432 ops."""
+    """The 6.2B profile on 64 and 256 ranks with 1,024 microbatches: 196,608 and 786,432 F's, B's
+    and W's."""
     row = next(row for row in load_rows() if str(row) == "6.2B-24")
     for (ranks, microbatches), share in product(SCALE, (1.0, 1.5, 2.0)):
         profile = Profile(row.profile.stages[:1] * ranks, ranks, row.profile.t_comm)

@@ -1,6 +1,6 @@
 """Random problems by kind, reproducible from kind, number and seed.
 
-Problems with an even number have equal stages. In the others, times differ by up to 20 %.
+Problems with an even number have equal stages. In the others, times deviate by up to 20 %.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KINDS = (*PLACED, *RELIEVED, "little memory", "makespan", "weights")
 
 
 def problem_of(kind: str, number: int, seed: int) -> Problem:
-    """The problem with the given number, of a kind.
+    """The problem of ``kind`` with the given number, 0 to 9.
 
     It has three microbatches per rank, or two if weights are passed.
     """

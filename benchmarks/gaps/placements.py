@@ -17,8 +17,8 @@ from . import unequal
 
 PART, NUMBER, SEED, SECONDS, RUNS = "placements", 10, 1, 20.0, 3
 MOST, MOST_MEAN = 0.01, 0.005
-"""The largest and the mean relative excess allowed over the cost for the best placement solved by
-itself."""
+"""The largest values allowed for the maximum and for the mean of :func:`excess` over all random
+profiles."""
 WRITTEN, MOST_BUBBLE = "equal stages", 0.005
 """The name of the case whose profile is not random, and the largest bubble rate allowed for it."""
 
@@ -56,8 +56,8 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """The costs with each given placement, and with the placement that ``optimize`` chooses, for
-    three seeds.
+    """The cost with each given placement, and the costs with the placement that ``optimize``
+    chooses, for three seeds.
 
     Every call has the same time limit.
     """
@@ -93,8 +93,8 @@ def _chosen(answer: Result) -> str:
 
 
 def excess(one: Row) -> float:
-    """The median cost with a chosen placement, relative to the best cost with a given placement,
-    minus 1."""
+    """The relative excess of the median cost with the placement that ``optimize`` chooses over the
+    best cost with a given placement."""
     return _plain(one) / _best(one)[1] - 1
 
 

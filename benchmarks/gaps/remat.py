@@ -57,8 +57,8 @@ def _found(problem: Problem) -> dict[str, Any] | None:
 
 
 def judge(rows: Rows) -> Iterator[Claim]:
-    """Claim that no schedule costs more with recomputation and offload than without, or with more
-    memory."""
+    """Claim that no schedule with recomputation and offload costs more than the one without them,
+    or than the one with less memory."""
     pairs = [(row["without"], row["with"]) for row in rows if row["without"]]
     pairs += [(less["with"], more["with"]) for less, more in pairwise(rows)]
     wrong = sum(after["period"] > before["period"] * (1 + 1e-9) for before, after in pairs)

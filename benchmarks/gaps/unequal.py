@@ -20,8 +20,8 @@ Kind = Callable[[int, np.random.Generator], tuple[tuple[StageProfile, ...], floa
 
 
 def _stages(times: Numbers, memory: Numbers) -> tuple[StageProfile, ...]:
-    """Stages derived from the base profile by factors on its times, (P, 3), and on its memory,
-    (P,)."""
+    """One stage per rank, derived from the constants above. ``times``: factors on T_F, T_B and T_W,
+    (P, 3). ``memory``: factors on M_B and M_W, (P,)."""
     stages = []
     for factors, size in zip(times, memory.tolist(), strict=True):
         t_f, t_b, t_w = np.round((T_F, T_B, T_W) * factors, 3).tolist()
@@ -43,8 +43,8 @@ def times(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...
 
 
 def memory(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], float]:
-    """Equal stages, except that the times of each vary together by up to 20 %, and M_B and M_W by
-    up to 10 %."""
+    """Equal stages, except that all times of a stage are multiplied by one factor of 0.8 to 1.2,
+    and its M_B and M_W by one of 0.9 to 1.1."""
     factors = rng.uniform(0.8, 1.2, (ranks, 1)).repeat(3, axis=1)
     return _stages(factors, rng.uniform(0.9, 1.1, ranks)), T_COMM
 

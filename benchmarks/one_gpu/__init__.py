@@ -88,7 +88,8 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _most(words: str, most: float, found: list[float], middle: float = 1.0) -> Claim:
-    """The claim that all values in ``found`` are within ``most`` of ``middle``."""
+    """The claim, in ``words``, that all values in ``found`` differ from ``middle`` by at most
+    ``most``."""
     text = f"{words}: {min(found):.3f} to {max(found):.3f}; the target is {middle:g} +- {most:g}."
     return Claim(PIPELINES, text, all(abs(each - middle) <= most for each in found))
 

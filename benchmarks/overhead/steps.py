@@ -91,7 +91,7 @@ def in_a_loop(milliseconds: float) -> dict[str, Any]:
 
 
 def _on_a_rank(case: Asked, steps: int, stages_as: StagesAs) -> dict[str, list[Span]]:
-    """The start, the end and the CPU time of each step, by runtime."""
+    """The spans of the steps on this rank, by runtime."""
     before_others()
     runtimes: dict[str, Step] = {
         "ours": _ours(case, stages_as),

@@ -31,8 +31,8 @@ def weight_gradient(dy: Tensor, seconds: float) -> Tensor:
 
 
 def _define(name: str, arguments: str, function: Any, shape: Any) -> None:
-    """Define a custom op by the function that computes it, and a function that only returns the
-    result's shape."""
+    """Define a custom op. ``function`` computes it; ``shape`` only returns an empty result, for
+    tracing."""
     _library.define(f"{name}({arguments}, float seconds) -> Tensor")
     _library.impl(name, function, "CPU")
     torch.library.register_fake(f"pipeloom_benchmarks::{name}", shape, lib=_library)

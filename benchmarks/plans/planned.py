@@ -21,7 +21,7 @@ MEASURED = Path(__file__).parents[1] / "predict" / "published.json"
 FIRST, MOST = 100.0, 1600.0
 """Work limits of a plan, in millions of simulated ops.
 
-The first plan gets ``FIRST``. As long as a target is missed, the limit is multiplied by four, up to
+The first plan gets ``FIRST``. While a target is missed, the limit is multiplied by four, up to
 ``MOST``.
 """
 VTRAIN = "vtrain"
@@ -47,8 +47,8 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """Plan with the smallest work limit with which no target is missed, or else with the largest
-    one."""
+    """Plan with the smallest work limit with which no target is missed, or with ``MOST`` if one is
+    missed with every limit."""
     grid, work = case.part == GRID_PART, FIRST
     while True:
         if grid:
@@ -68,7 +68,7 @@ def _published() -> dict[str, list[MeasuredRow]]:
 def published_cases(rows: Iterable[MeasuredRow]) -> dict[str, list[MeasuredRow]]:
     """The rows of large runs, grouped by those settings that a plan does not choose.
 
-    The keys list the settings of a group.
+    Each key is a text with the settings of a group.
     """
     found: dict[str, list[MeasuredRow]] = {}
     for row in rows:
@@ -82,8 +82,8 @@ def published_cases(rows: Iterable[MeasuredRow]) -> dict[str, list[MeasuredRow]]
 
 
 def of_published(rows: Sequence[MeasuredRow], work: float) -> Row:
-    """The plan for a case, and the predicted step times of the published configurations in
-    ``rows``."""
+    """The figures of the plan for a published case, and the predicted step times of its published
+    configurations, ``rows``."""
     setup = rows[0].setup
     given: dict[str, Any] = {key: getattr(setup.run, key) for key in (*_ALIKE, *_FLAGS)}
     if not all(row.setup.run.sequence_parallel for row in rows if row.setup.run.tp > 1):
@@ -129,8 +129,8 @@ def missed(row: Mapping[str, Any]) -> list[str]:
 
 
 def _nearest(row: Mapping[str, Any]) -> float | None:
-    """The shortest predicted step time of a published configuration divided by the plan's, or None
-    if there is none."""
+    """The shortest predicted step time of a published configuration, divided by that of the plan;
+    None if no configuration is published."""
     steps = [each["step_ms"] / row["step_ms"] for each in row.get("published", [])]
     return min(steps, default=None)
 
@@ -151,8 +151,8 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _beside(row: Row) -> str | None:
-    """The predicted step times of published configurations divided by the plan's, as text, or
-    None."""
+    """The predicted step times of published configurations, each divided by that of the plan, as
+    text; None if no configuration is published."""
     steps = [f"{each['step_ms'] / row['step_ms']:.3f}" for each in row.get("published", [])]
     return ", ".join(steps) or None
 

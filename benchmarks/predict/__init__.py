@@ -50,8 +50,8 @@ def all_rows() -> list[MeasuredRow]:
 
 @cache
 def halves() -> tuple[list[MeasuredRow], list[MeasuredRow]]:
-    """The calibration rows and the held-out rows. Rows that cannot be used for calibration are held
-    out in any case, and may be in both."""
+    """The calibration rows and the held-out rows. All rows that calibration cannot use are held
+    out, even if they are also among the calibration rows."""
     calibrating, held = split(all_rows())
     return calibrating, [*held, *(row for row in calibrating if not row.calibrates)]
 
@@ -70,7 +70,8 @@ def split(rows: Rows) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
 def calibration(gpu: str, half: int | None, *, shapes: bool = True) -> Calibration | None:
     """The calibration of a GPU on one half of the rows, or on all rows if ``half`` is None.
 
-    ``shapes``: fit factors for layer shapes. Returns None if none of the rows can be used.
+    ``half``: an index into :func:`halves`. ``shapes``: fit factors for layer shapes. Returns None
+    if none of the rows can be used.
     """
     mine = _of_gpu(gpu, half)
     return calibrated_on(mine, shapes=shapes) if any(r.calibrates for r in mine) else None
@@ -121,8 +122,8 @@ def measure(case: Case) -> Row:
 
 
 def _held(name: str) -> Row:
-    """The figures of held-out rows: as they are, without factors for layer shapes, and with the
-    halves exchanged."""
+    """The figures of the held-out rows of a source or kind ``name``: with factors for layer shapes,
+    without them, and with the two halves exchanged."""
     calibrating, held = halves()
     found: dict[str, Any] = {
         "figures": _figures(_parts(held)[name], name, reached(0)),
@@ -189,10 +190,9 @@ def _off(ratios: Sequence[float]) -> dict[str, float]:
 
 
 def plan_loss(rows: Rows, rates: Reached) -> dict[str, float]:
-    """How much longer the run that is predicted to be fastest takes than the one that is fastest,
-    in percent.
-
-    This is the mean over all groups with several runs.
+    """``plan_loss``: how much longer the run that is predicted to be fastest takes than the fastest
+    run, in percent, as the mean over all groups with several runs. ``groups``: the number of these
+    groups.
     """
     losses = []
     for group in sorted({row.group for row in rows}):
@@ -205,7 +205,8 @@ def plan_loss(rows: Rows, rates: Reached) -> dict[str, float]:
 
 
 def _unseen(rows: Rows) -> dict[str, float]:
-    """Errors for vTrain's rows if calibration uses only rows with other layer shapes."""
+    """Errors (:func:`_off`) for vTrain's rows if calibration uses only rows with other layer
+    shapes."""
     mine = [row for row in rows if row.source == VTRAIN]
     shapes = sorted({sorted(row.setup.shapes)[0] for row in mine})
     ratios: list[float] = []

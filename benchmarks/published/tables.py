@@ -155,8 +155,8 @@ def _proven(cells: list[tuple[str, dict[str, Any]]]) -> Claim:
 
 
 def _worse(cell: dict[str, Any]) -> float:
-    """The own minus the published bubble rate, rounded to four digits. It is positive if ours is
-    worse."""
+    """The own bubble rate minus the published one, rounded to four digits; positive if the own one
+    is worse."""
     return float(round(cell["own"], 4) - cell["published"])
 
 

@@ -40,8 +40,8 @@ def measure(case: Case) -> Figures:
 
 
 def _cell(row: Row, scheme: str, found: Prediction) -> dict[str, Any]:
-    """The predicted and the published figures of a scheme; published ones are None if it ran out of
-    memory or they are unknown."""
+    """The predicted and the published figures of a scheme; published figures are None if the scheme
+    ran out of memory or if they are unknown."""
     published, memory = row.throughput[scheme], row.memory.get(scheme)
     return {
         "published": published,

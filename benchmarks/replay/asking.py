@@ -46,8 +46,8 @@ def _solved(asked: Question) -> dict[str, Any]:
 
 
 def _solve(asked: Question, seed: int) -> tuple[dict[str, Any], Schedule | None]:
-    """The status, the cost and the proven bound for one seed, and the schedule or None if there is
-    none."""
+    """A pair for one seed: the status with the figures of the result, and the schedule; None if
+    there is no schedule."""
     limits: dict[str, Any] = {"work_limit": asked.work, "seed": seed}
     try:
         found = optimize(asked.profile, asked.microbatches, **asked.options, **limits)

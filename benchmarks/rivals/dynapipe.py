@@ -57,7 +57,8 @@ def _entries(problem: Problem) -> Iterator[list[int]]:
 
 
 def _groups(problem: Problem) -> list[list[int]]:
-    """Group microbatches by k-means on the times of F and BW on the first and the last stage."""
+    """The microbatches of each group, by k-means on the times of F and BW on the first and the last
+    stage."""
     f, b, w = Costs.of(problem).durations[:3]
     points = np.stack([f[0], f[-1], (b + w)[-1], (b + w)[0]], axis=1)
     number = FEW_GROUPS if len(points) > MANY else GROUPS

@@ -104,9 +104,10 @@ def cases(size: Size) -> Iterator[Case]:
 
 
 def measure(case: Case) -> Row:
-    """The cost with each packing of a batch, the lower bound, and the CPU time of ours in seconds.
+    """The cost with the packing of each method for a batch, the lower bound, and the CPU seconds of
+    :func:`pipeloom.pack`.
 
-    The cost is None if a packing would exceed the allowed tokens per microbatch.
+    A cost is None if the method finds no packing within the allowed tokens per microbatch.
     """
     number = case.given["number"]
     document, profile, options = batch(number)
@@ -134,7 +135,8 @@ def measure(case: Case) -> Row:
 
 
 def _cost(costs: SequenceCosts, packed: Microbatches, replicas: int, seed: int) -> float:
-    """The cost of the slowest replica. The replicas share the work limit."""
+    """The cost of the slowest replica, with the best schedule found for each. The replicas share
+    the work limit ``WORK``."""
     rows, count = dealt(packed, costs.busiest, replicas), len(packed) // replicas
     parts = (rows[first : first + count] for first in range(0, len(rows), count))
     limits: dict[str, Any] = {"work_limit": WORK / replicas, "seed": seed}

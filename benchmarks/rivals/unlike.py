@@ -74,7 +74,7 @@ def _family(problem: Problem, name: str) -> float | None:
 
 
 def shorter(row: Row) -> float:
-    """How much shorter our step is than the best other one, relative to the latter."""
+    """The relative saving of our schedule: 1 - our cost / the lowest cost of the other methods."""
     costs = [row[name] for name in OTHERS if row.get(name) is not None]
     return float(1 - row["ours"] / min(costs))
 

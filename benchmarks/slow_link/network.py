@@ -11,10 +11,10 @@ The namespace of a rank holds its address and is connected only to its router. R
 messages along the ring in the shorter direction (:func:`way`). Each link is a veth pair, shaped in
 both directions by a token bucket with a deep queue.
 
-TCP sends all available data at once and retransmits late. So a whole message lies in the queue, and
-a link carries messages one after the other, first come, first served, as the cost model assumes.
-(With TCP's own congestion control, messages would share a link, and all of them would arrive late.)
-Nothing leaves the namespaces.
+TCP is set up to send all available data immediately and to retransmit late. So a whole message lies
+in the queue, and a link carries messages one after the other, first come, first served, as the cost
+model assumes. (With TCP's own congestion control, messages would share a link, and all of them
+would arrive late.) Nothing leaves the namespaces.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pipeloom import InputError
 
 INTERFACE = "port"  # between a rank and its router
 ABOVE, BELOW = "above", "below"  # a router's links to the next and to the previous router
-# bytes that are sent at once after a pause; few, so that short messages are delayed, too
+# bytes that pass at full speed after a pause; few, so that short messages are delayed, too
 SLOW_BURST, FAST_BURST = 10_000, 30_000
 MTU = 9000  # jumbo frames: the CPU time of a frame does not depend on its size
 QUEUE = 256_000_000  # bytes; large, so that nothing is dropped
@@ -74,8 +74,8 @@ class Ring:
 def way(source: int, target: int, ranks: int) -> list[int]:
     """The ranks on the path of a message, including both ends.
 
-    The path takes the shorter direction around the ring, or upwards if both are equally long.
-    Profiles whose links share a ``ring`` assume the same.
+    The path takes the shorter direction around the ring, or the one of ascending ranks if both are
+    equally long. Profiles whose links share a ``ring`` assume the same paths.
     """
     up = (target - source) % ranks
     step, hops = (1, up) if 2 * up <= ranks else (-1, ranks - up)

@@ -71,7 +71,7 @@ def on_ring(maker: int, ask: Callable[[int], list[object]]) -> list[object]:
 def probe(maker: int) -> list[object]:
     """Measure the link between this rank and the next one in the ring by ping-pong.
 
-    Returns a list with (rank, next rank, link).
+    Returns a list with one tuple: (rank, next rank, link).
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     found: list[object] = []
@@ -88,7 +88,8 @@ def probe(maker: int) -> list[object]:
 
 
 def _ping_pong(peer: int, size: int, *, first: bool) -> float:
-    """Half of the median round-trip time of ``size`` bytes, in milliseconds."""
+    """Half of the median round-trip time of ``size`` bytes, in milliseconds. ``first``: whether
+    this rank sends first."""
     message, times = torch.zeros(size, dtype=torch.uint8), []
     for _ in range(PROBES + WARMUP):
         begin = time.perf_counter()
@@ -110,7 +111,7 @@ def train(
 
 
 def _planned(model: GPT, program: Program, maker: int) -> RankRun:
-    """Train with one of our programs. Each op takes at least its planned time."""
+    """Train with ``program``. Each op takes at least its planned time."""
     pipeline = Pipeline.from_source(program, model, memory=False, pace=True, timeout=120.0)
     batches = [model.batch(i, pipeline.microbatches) for i in range(STEPS)]
 

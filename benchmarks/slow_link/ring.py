@@ -59,7 +59,8 @@ class Configuration:
 
     @property
     def model(self) -> GPT:
-        """The GPT of this configuration, with one head per 64 (or 32) of its width."""
+        """The GPT of this configuration, with heads of width 64, or of width 32 if 64 does not
+        divide its width."""
         from examples.gpt import GPT
 
         heads = self.width // (32 if self.width % 64 else 64)
@@ -140,13 +141,14 @@ def measure(case: Case) -> Row:
 
 
 def _links(pairs: Sequence[Any]) -> Links:
-    """The measured links between neighbors, as links that share a ring."""
+    """The links between neighbors in the ring, from the results of :func:`.ranks.probe`."""
     fastest = max((link for _, _, link in pairs), key=lambda link: link.gigabytes_per_second)
     return Links(fastest, tuple(pairs), Sharing.RING)
 
 
 def _row(time: float, runs: Sequence[RankRun]) -> Row:
-    """The figures of a scheme. ``time``: the predicted step time in ms; ``runs``: of all ranks.
+    """The figures of a scheme. ``time``: the predicted step time in ms; ``runs``: the measurements
+    of all ranks, in their order.
 
     ``measured_ms`` is the median interval between the ends of successive steps after the warm-up,
     averaged over ranks.
@@ -167,7 +169,8 @@ def _row(time: float, runs: Sequence[RankRun]) -> Row:
 
 
 def wires(schedule: Schedule) -> list[tuple[float, float]]:
-    """The planned bytes per step over each link, as (upwards, downwards), without headers."""
+    """The planned bytes per step over each link, without headers: (from rank i to i + 1, from i + 1
+    to i) for link i."""
     sent = traffic(schedule)
     carried = np.zeros_like(sent)
     for source, target in np.argwhere(sent):

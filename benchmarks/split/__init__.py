@@ -16,8 +16,8 @@ WIDTHS = (128, 256, 512)
 STAGE_NAMES = (*(f"blocks {width}" for width in (64, *WIDTHS)), "llama 256")
 ROUNDS, STEPS_EACH = 30, 10
 GRAPHS = {"aten": ("eager", 1.01), "inductor": ("compiled", 1.02)}
-"""For each kind of graph: the kind of stages with whose BW it is compared, and the largest (B + W)
-/ BW allowed."""
+"""For each kind of graph: the kind of stages that provides the BW for comparison, and the largest
+(B + W) / BW allowed."""
 NARROW = 128
 """Up to this width, steps of compiled stages must be shorter than those of eager ones, and more
 steps are run."""

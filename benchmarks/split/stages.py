@@ -111,8 +111,8 @@ Split: TypeAlias = Ours | Torchs
 
 
 WHOLE = {"of_eager": "eager", "of_compiled": "torch.compile"}
-"""The ways that run only BW. The key is that of a result which compares B + W of another way with
-their BW."""
+"""The ways that run only BW. In the results of the other ways, the key is the name of (B + W) / BW,
+with the BW of the way that it maps to."""
 LEDGERED = {"interception": "eager", "aten": "aten", "inductor": "inductor"}
 """Our ways that split the backward, each with its setting ``stages_as``."""
 
@@ -121,8 +121,8 @@ def run_ways(name: str, rounds: int, device_name: str) -> dict[str, dict[str, fl
     """Run the stage ``name`` in each way; returns medians over ``rounds``, by way.
 
     Times are in milliseconds. ``before_b`` and ``between``: the bytes that the memory ledger counts
-    before B, and between B and W. ``of_...``: the median of (B + W) / BW within the same round,
-    because the speed of the machine changes from round to round.
+    before B, and between B and W. ``of_...``: the median over rounds of (B + W) / BW, where all
+    three are from the same round, because the speed of the machine changes from round to round.
     """
     device = torch.device(device_name)
     torch.set_num_threads(1)

@@ -24,10 +24,11 @@ OURS: tuple[StagesAs, ...] = ("eager", "aten", "inductor")
 
 
 def measured(width: int, ranks: int, least: int) -> dict[str, Any]:
-    """The median step time, and the median CPU time of all ranks, by way, in milliseconds.
+    """The median step time, and the median CPU time summed over all ranks, in milliseconds, by
+    runtime and kind of stages.
 
-    Each rank has one stage of two transformer blocks of ``width``. ``least`` is the number of
-    steps; narrow stages run four times as many, because their times vary more.
+    Each rank has one stage of two transformer blocks of ``width``. ``least``: the number of steps
+    of wide stages; narrow ones run four times as many, because their times vary more.
     """
     steps = least if width > NARROW else 4 * least
     found = launch_ranks(_on_a_rank, ranks, (width, steps), timeout=3600)

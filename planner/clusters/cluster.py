@@ -143,7 +143,7 @@ def parse_cluster(data: Mapping[str, Any], where: str) -> Cluster:
     """Return the cluster that a document describes.
 
     ``where``: the document's name in messages. Raises InputError with one line per fault. An
-    unknown key is a fault if it is similar to a known one, or part of the efficiency.
+    unknown key is a fault if it is similar to a known one, or if it is in ``efficiency``.
     """
     found = validated(Cluster, dict(data), where)
     if unsure := keys_in_doubt(Cluster, data, where):

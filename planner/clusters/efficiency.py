@@ -27,7 +27,7 @@ one."""
 
 @dataclass(frozen=True)
 class Rate:
-    """Annotation of a number > 0.
+    """Annotation of a field that is a number > 0.
 
     ``most``: its maximum. ``spread``: the standard deviation of its logarithm in the prior; None if
     it is not fitted.
@@ -48,8 +48,8 @@ class Efficiency(Document):
 
     ``gemm``: share of the peak that a matrix product in 16 bits or more reaches, if its inner
     dimension is large and it fills all multiprocessors; ``gemm_narrow``: the same in 8 or 4 bits.
-    ``gemm_depth``: the inner dimension k at which half of this share is reached; it is multiplied
-    by k / (k + ``gemm_depth``).
+    ``gemm_depth``: the inner dimension at which half of this share is reached; for an inner
+    dimension k, the share is multiplied by k / (k + ``gemm_depth``).
 
     ``attention``: share of the peak for the forward of fused attention; ``attention_backward``: the
     backward's rate relative to the forward's; ``attention_ring``: factor on both rates in a ring of

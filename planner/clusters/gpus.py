@@ -27,8 +27,8 @@ class Gpu(Document):
 
     ``teraflops``: peak without sparsity by precision (``fp32``, ``bf16``, ``fp16``, ``fp8``,
     ``fp4``; ``bf16`` and ``fp16`` each default to the other). ``memory_gib``: memory that a process
-    can allocate. ``gigabytes_per_second``: bandwidth of its memory. ``multiprocessors``: their
-    number. ``source``: where these values are published.
+    can allocate. ``gigabytes_per_second``: bandwidth of its memory. ``multiprocessors``: number of
+    multiprocessors. ``source``: where these values are published.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -49,7 +49,7 @@ class Gpu(Document):
 
     def peak(self, precision: str) -> float:
         """Return the peak in TFLOP/s without sparsity. If the GPU has no units for ``precision``,
-        it is that of the next wider precision."""
+        the peak of the next wider precision is returned."""
         found = self.teraflops.get(precision)
         return self.peak(WIDER[precision]) if found is None else found
 

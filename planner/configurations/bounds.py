@@ -79,8 +79,8 @@ class EndArrays(NamedTuple):
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lower bounds for the configurations of a space. ``rates``: the times of kernels on its
-    cluster."""
+    """Lower bounds for the configurations of a space. ``rates``: the times of kernels on the
+    space's cluster."""
 
     space: Space
     rates: Rates
@@ -199,11 +199,11 @@ class Bounds:
         return float(size * (1 + self.reached.fragmentation) / GIB + self.reached.context_gib)
 
     def _times(self, run: TrainingRun) -> LayerArrays:
-        """Return the times and sizes of layers, (L,).
+        """Return the times and sizes of layers, (L,) each.
 
-        For FSDP, the values without sharding are used: they need less memory for the loss, so that
-        the bound remains valid. An exception is FSDP with selective recomputation, where torchtitan
-        selects the ops.
+        For FSDP, the values without sharding are used, in which the loss needs less memory, so that
+        the bound remains valid. An exception is FSDP with selective recomputation: its own values
+        are used, as torchtitan selects the ops to recompute.
         """
         key = (*_groups(run), run.micro_batch, run.recompute, run.torch_selects)
         if key not in self._known:
@@ -218,8 +218,8 @@ class Bounds:
         return LayerArrays(*self._known[key])
 
     def _ends(self, run: TrainingRun) -> EndArrays:
-        """Return the states of layers, and the times at the end of the step, (L,). With FSDP, the
-        time of averaging is that of one microbatch."""
+        """Return the states of each layer, and its times at the end of the step, (L,) each. With
+        FSDP, the time of averaging is that of one microbatch."""
         key = (*_groups(run), run.dp, run.sharding)
         if key not in self._known:
 
@@ -236,7 +236,8 @@ class Bounds:
 def _columns(
     run: TrainingRun, space: Space, figures: Callable[[LayerWork], tuple[float, ...]]
 ) -> FloatArray:
-    """Return the values that ``figures`` returns for each layer, (values, L)."""
+    """Return the values of ``figures`` for all layers, (V, L), where V is the number of values that
+    ``figures`` returns for a layer."""
     works = layers_of(space.model, run)
     known = {id(work): figures(work) for work, _ in different(works)}
     return np.array([known[id(work)] for work in works]).T.copy()
@@ -247,15 +248,15 @@ def _groups(run: TrainingRun) -> tuple[int, ...]:
 
 
 def _most(stages: FloatArray, owners: IntArray) -> FloatArray:
-    """Return the maximum of ``stages``, (S,), over the stages of each rank, (P,). ``owners``: the
-    rank of each stage."""
+    """Return, for each rank, (P,), the maximum of ``stages``, (S,), over the stages of this rank.
+    ``owners``: the rank of each stage."""
     found = np.zeros(owners.max() + 1)
     np.maximum.at(found, owners, stages)
     return found
 
 
 def _from_here(times: FloatArray) -> FloatArray:
-    """Return suffix sums: for each layer or stage, the sum from there to the last."""
+    """Return suffix sums: for each layer or stage, the sum over it and all later ones."""
     return np.cumsum(times[::-1])[::-1]
 
 

@@ -1,5 +1,5 @@
-"""The search for the best configurations of a space: configurations are bounded first, then
-simulated as long as they can still be the best.
+"""The search for the best configurations of a space: configurations are bounded first; of these,
+the ones that can still be the best are simulated.
 
 There are three kinds of entries: sets of degrees whose configurations are not bounded yet, and
 configurations whose families of schedules are not simulated yet, both processed in ascending order
@@ -57,8 +57,8 @@ UNKNOWN = 1 / 3
 """Relative amount by which a configuration's first schedule is expected to exceed the lower bound;
 halved after each search that finds none."""
 BOUNDING, EVALUATING = 2e4, 1e6
-"""Work, converted to simulated ops, of bounding a configuration (``BOUNDING``), and of bounding the
-schedules of a configuration (``EVALUATING``)."""
+"""Work per configuration, converted to simulated ops. ``BOUNDING``: for the lower bound from sums
+over layers. ``EVALUATING``: for the tighter bound that is computed when families are simulated."""
 
 
 @dataclass
@@ -143,9 +143,9 @@ class SpaceSearch:
                 full.add(smallest)
 
     def _evaluate_alone(self) -> None:
-        """Evaluate the configuration without a pipeline that has the lowest bound.
+        """Evaluate the configuration that has the lowest bound of all without a pipeline.
 
-        No other one without a pipeline is faster, since their bounds are their step times.
+        It is the fastest of these: without a pipeline, the bound is the exact step time.
         """
         for entry in [entry for entry in self._degrees if entry[2].pp == 1]:
             if self._questions and self._questions[0][0] <= entry[0]:
@@ -216,8 +216,9 @@ class SpaceSearch:
     def _searches_of(
         self, chosen: list[Evaluated], left: float
     ) -> list[tuple[Evaluated, SolveOptions]]:
-        """Return the arguments of :func:`improve` for the first of ``chosen``: for as many as
-        ``left``, a share of the budget, allows, but at least one."""
+        """Return arguments of :func:`improve`, one tuple for each of the first configurations in
+        ``chosen``: as many as fit in ``left``, the remaining share of the budget, but at least
+        one."""
         spread, work = self.workers.spread(len(chosen)), self._budget.work
         asked: list[tuple[Evaluated, SolveOptions]] = []
         options = replace(self.options, should_stop=stop_asked) if spread else self.options

@@ -43,12 +43,12 @@ def families_of(chunks: int) -> Mapping[PlacementKind, tuple[tuple[str, ...], tu
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A point of the space.
+    """One configuration: settings of a training run, and the schedules that may be chosen for it.
 
-    ``run``: the keys of the run; its ``schedule`` determines the placement of stages. ``splits``:
-    whether B and W are separate ops. ``families``: names of the families to simulate; unless the
-    user gave the schedule, the optimizer also searches for other orders of ops. ``passing``: the
-    kind of tensors that pipeline ranks send each other.
+    ``run``: the settings; its ``schedule`` determines the placement of stages. ``splits``: whether
+    B and W are separate ops. ``families``: names of the families to simulate; unless the user gave
+    the schedule, the optimizer also searches for other orders of ops. ``passing``: the kind of
+    tensors that pipeline ranks send each other.
     """
 
     run: TrainingRun

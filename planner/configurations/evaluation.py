@@ -70,8 +70,8 @@ class Evaluated:
 
 @lru_cache(maxsize=8)
 def rates_of(cluster: Cluster) -> Rates:
-    """Return the rates of a cluster. They cache the times of layers, and the same object is
-    returned again for an equal cluster."""
+    """Return the rates of a cluster. Equal clusters get the same object, as it caches the times of
+    layers."""
     return Rates(cluster)
 
 
@@ -106,8 +106,9 @@ def evaluate(model: Model, cluster: Cluster, known: Evaluated) -> Evaluated:
 
 
 def _tried(step: PredictedStep, configuration: Configuration) -> Iterator[tuple[float, float, str]]:
-    """Yield for each family: step time in milliseconds, memory of the fullest device in GiB, and
-    the family's name. Families that need more microbatches are left out."""
+    """Yield a tuple for each family: step time in milliseconds, memory of the fullest device in
+    GiB, and the family's name. Families that need more microbatches than the step has are left
+    out."""
     for family in configuration.families:
         own = step.scheduled(family)
         with suppress(InputError):  # if the family needs more microbatches
@@ -192,8 +193,8 @@ def problem_of(step: PredictedStep, configuration: Configuration) -> Problem:
 
 
 def certified(step: PredictedStep) -> Schedule:
-    """Return the schedule of a step, with the room for activations on its devices as memory limits,
-    and with a lower bound on its makespan in its report."""
+    """Return the schedule of a step. Its memory limits are the bytes that each device has left for
+    activations; its report has a lower bound on the makespan."""
     made, rooms = step.schedule, rooms_of(step)
     profile = replace(made.problem.profile, memory_limit=rooms)
     problem = replace(made.problem, profile=profile, memory_limit=rooms)

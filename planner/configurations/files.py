@@ -34,9 +34,9 @@ _ENDS = {
 """Embedding and head, with the module names that Llama and similar models have in ``transformers``;
 ``run`` expects them."""
 SYSTEMS: dict[str, list[list[str]]] = packaged(__package__, "systems.json")
-"""Flags of other systems, and notes on what flags cannot express. Each comes with names of
-properties of a run, separated by spaces, and is used if the run has one of the properties
-(:func:`_lines`)."""
+"""Flags of other systems, and notes on what flags cannot express, by the name of a table. Each is a
+pair: a line of text, and names of properties of a training run, separated by spaces. :func:`_lines`
+returns the line if the run has at least one of these properties."""
 TO_MEGATRON = "--schedule 1f1b or --schedule interleaved-1f1b plans for what Megatron runs"
 
 
@@ -94,7 +94,8 @@ def _with_layers(step: PredictedStep, schedule: Schedule) -> Schedule:
 
 
 def _with_replicas(step: PredictedStep, schedule: Schedule) -> Schedule:
-    """Return the schedule with replicas in its profile; unchanged if there is a single one.
+    """Return the schedule with replicas in its profile, or ``schedule`` itself if there is a single
+    replica.
 
     The exposed share of averaging is chosen such that an iteration takes as long as the predicted
     step without the optimizer.
@@ -121,8 +122,8 @@ def _layer(work: LayerWork, numbers: Iterator[int]) -> Layer:
 
 
 def _lines(table: str, run: TrainingRun) -> list[str]:
-    """Return the lines of ``table`` in ``systems.json`` that apply to ``run``: those for which the
-    run has one of the properties that the line names."""
+    """Return the lines of ``table`` in ``systems.json`` that apply to ``run``: those with at least
+    one property that the run has."""
     fsdp, sharded = run.sharding is Sharding.FSDP, run.sharding is not Sharding.NONE
     again, divided = run.recompute, sharded or run.ep > 1
     inner = [f"{key} {getattr(run, key)}" for key in ("tp", "cp", "ep") if getattr(run, key) > 1]

@@ -51,7 +51,7 @@ RUN_KEYS = (
     *("gpus", "tp", "pp", "vp", "dp", "cp", "ep", "etp", "micro_batch", "global_batch", "seq"),
     *("precision", "recompute", "sharding", "sequence_parallel"),
 )
-"""The keys of the run that a plan has in the output of ``plan --json``."""
+"""The settings of the training run that ``plan --json`` prints for each configuration."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ class PlannedConfiguration(Prediction):
         return self.step.parts
 
     def slower_than(self, best: PlannedConfiguration) -> str | None:
-        """Return, in words, the part of the step that exceeds the best plan's by the most; None if
-        this is the best plan."""
+        """Return, in words, which part of the step time exceeds that of the best plan by the most,
+        and by how much the other parts together differ; None if this is the best plan."""
         if self is best:
             return None
         more = {key: self.parts.get(key, 0.0) - best.parts.get(key, 0.0) for key in PARTS}
@@ -103,7 +103,7 @@ class PlannedConfiguration(Prediction):
         return f"{key} {more[key]:+.0f} ms" + f", all else {others:+.0f} ms" * (abs(others) >= 0.5)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return this plan's object in the output of ``plan --json``."""
+        """Return the JSON object of this configuration, one of those that ``plan --json`` lists."""
         own = self.found.configuration
         return {
             "name": self.name,

@@ -31,8 +31,8 @@ from .space import Space
 class ScalePoint:
     """The best plan on ``gpus`` GPUs.
 
-    ``plan``: its object in the output of ``plan --json``; None if there is no plan. ``why_not``:
-    the reason why there is none.
+    ``plan``: the JSON object of the plan, as ``plan --json`` lists it; None if there is no plan.
+    ``why_not``: the reason why there is none.
     """
 
     gpus: int
@@ -47,12 +47,12 @@ class ScalePoint:
 
     @property
     def parts(self) -> dict[str, float]:
-        """The parts of the step time, in milliseconds, by name (:data:`.plans.PARTS`); empty if
-        there is no plan."""
+        """The parts of the step time, in milliseconds, by name (:data:`.plans.PARTS`); an empty
+        dict if there is no plan."""
         return self.plan["parts_ms"] if self.plan else {}
 
     def bar(self) -> ScaleBar:
-        """Return the bar of the picture: the time per token, divided by what it is spent on."""
+        """Return the bar of the picture: the time per token, split into the parts of the step."""
         total = sum(self.parts.values())
         shares = {key: 1e6 / self.tokens * part / total for key, part in self.parts.items()}
         return ScaleBar(self.gpus, self.tokens, shares)
@@ -98,8 +98,8 @@ class Scaling:
         return head | {"points": rows}
 
     def picture(self) -> str:
-        """Return an SVG with one bar per number of GPUs: the time per token, divided by what it is
-        spent on."""
+        """Return an SVG with one bar per number of GPUs: the time per token, split into the parts
+        of the step."""
         title = f"{self.scaling} scaling of {self.model} on {self.cluster}"
         return scaling_svg(title, [point.bar() for point in self.points])
 

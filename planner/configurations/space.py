@@ -1,5 +1,5 @@
-"""The space of configurations of a model on a number of GPUs: which keys of a run are chosen, and
-which are fixed.
+"""The space of configurations of a model on a number of GPUs: which settings of a training run (its
+*keys*) are chosen, and which are fixed.
 
 Chosen are the keys of :data:`AXES`, the sharding of states, the number of stages per rank and their
 placement, the cut of layers into stages, and whether B and W are one op. Keys that the user gives
@@ -77,8 +77,8 @@ FIXED = (*(key for key in AXES if key != "sequence_parallel"), "vp", "sharding",
 
 @dataclass(frozen=True)
 class Space:
-    """The configurations that result from ``base``, a run, by all combinations of values for the
-    keys that are not fixed.
+    """The configurations that result from the training run ``base`` if all keys that are not fixed
+    take all combinations of their values.
 
     ``request``: the arguments of ``plan``. ``fixed``: the keys that the user gave, with validated
     values. ``headroom``: GiB that plans leave free on each device, already subtracted from
@@ -178,7 +178,7 @@ class Space:
                 yield from self._passing_weights(own)
 
     def shardings(self, run: TrainingRun) -> tuple[Sharding, ...]:
-        """Return the ways to try in which replicas share the states of a run; only ``none`` if
+        """Return the kinds of sharding of states over replicas to try for ``run``; only ``none`` if
         there is a single replica."""
         if run.dense_replicas == 1:
             return (Sharding.NONE,)
@@ -284,7 +284,8 @@ def _headroom(given: float | str | None, cluster: Cluster) -> float:
 def chunks(layers: int, ranks: int) -> tuple[int, ...]:
     """Return the numbers of stages per rank to try, in ascending order.
 
-    Of the numbers with equally many layers in the largest stage, only the smallest is tried.
+    Of several numbers for which the largest stage has equally many layers, only the smallest is
+    tried.
     """
     if ranks == 1:
         return (1,)

@@ -74,8 +74,8 @@ class PlacementSpec:
         )
 
     def place(self, profile: Profile, where: str) -> tuple[Profile, Placement]:
-        """Return the profile, and the placement of its stages. A profile with one stage per rank
-        has each stage cut into as many equal chunks as the placement needs.
+        """Return the profile and the placement of its stages. If the profile has one stage per
+        rank, each stage is cut into as many equal chunks as the placement needs.
 
         ``where``: the profile's name in messages. Raises InputError if profile and placement do not
         match.

@@ -347,7 +347,7 @@ def make_problem(
 
 def _round_robin(profile: Profile, spec: PlacementSpec) -> Placement:
     """Return the placement in which rank j mod P runs all stages of microbatch j. Raises InputError
-    if another placement than ``linear``, the default, was requested."""
+    if a placement other than ``linear``, the default, was requested."""
     if spec.name != "linear":
         raise InputError(
             "placement: expected none with --passing weights, where every rank runs all stages, "

@@ -38,7 +38,7 @@ class MemorySize(float):
 
 
 def number_in(text: str) -> float | None:
-    """Return the finite number in ``text``; None if it is not one."""
+    """Return ``text`` as a number; None if it is not a finite number."""
     try:
         value = float(text)
     except ValueError:
@@ -68,8 +68,8 @@ def sizes_in(text: str) -> list[MemorySize]:
 
 
 def _unit_meant(words: str) -> str:
-    """Return a hint such as ``; did you mean 18GB?`` for ``18Gb``, which would be gigabits; empty
-    if no unit is similar."""
+    """Return a hint such as ``; did you mean 18GB?`` for ``18Gb``, which would be gigabits; an
+    empty string if no unit is similar."""
     number = words.rstrip(ascii_letters)
     unit = words[len(number) :].removesuffix("s").lower()
     meant = (u if u.endswith("B") else f"{u}B" for u in UNITS)

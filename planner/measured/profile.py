@@ -31,8 +31,8 @@ Like: TypeAlias = ProfileLike | Schedule | Planned
 
 
 def profile_like(given: Like, progress: Listener | None = None) -> Profile:
-    """Return the profile by stages: ``given``, or the one of a schedule or program. Raises
-    InputError for a profile by layers only."""
+    """Return a profile by stages: ``given`` itself, or the profile in the given schedule or
+    program. Raises InputError if it has only layers."""
     if isinstance(given, Schedule | Planned):
         return read_schedule(given)[0].problem.profile
     source = ProfileSource(given, progress)
@@ -117,7 +117,8 @@ def _check(request: ProfileFromRequest) -> None:
 
 
 def _check_peers(recordings: Sequence[MeasuredOps]) -> None:
-    """Raise InputError if files have messages to a stage, but no file has ops of this stage."""
+    """Raise InputError if the files have messages that are sent to a stage, but no ops of this
+    stage."""
     found = {sample.stage for recording in recordings for sample in recording.samples}
     for recording in recordings:
         for stage, rank in sorted(recording.peers.items()):
@@ -131,8 +132,8 @@ def _check_peers(recordings: Sequence[MeasuredOps]) -> None:
 def _ranks(
     recordings: Sequence[MeasuredOps], given: int | None, told: Profile | None, stages: int
 ) -> int:
-    """Return the number of ranks: ``given``, or that of ``told``, the profile given as ``like`` or
-    found in a file, or that of the files.
+    """Return the number of ranks: ``given`` if it is not None, else that of the profile ``told``
+    (given as ``like`` or found in a file), else that of the files.
 
     Raises InputError if ``given`` differs from the number of ranks of ``told``, or exceeds both the
     number of stages and that of ranks in the files.
@@ -147,8 +148,8 @@ def _ranks(
 
 
 def _over_all_ranks(recordings: Sequence[MeasuredOps]) -> list[Sample]:
-    """Return the samples of all files, with the number of each stage among the stages of all
-    ranks."""
+    """Return the samples of all files, which must be sorted by rank. Stages that are numbered
+    within their rank are renumbered in forward order over all ranks."""
     count = len(recordings)
     return [
         sample._replace(stage=sample.stage * count + at) if recording.chunks else sample
@@ -191,7 +192,8 @@ def _figures(samples: Sequence[Sample], tell: Listener) -> Times:
 
 
 def _check_stages(times: Times, files: Sequence[str]) -> None:
-    """Raise InputError, naming the files, if a stage, or one of the ops of a stage, is missing."""
+    """Raise InputError, naming the files, if a stage has no ops, no F, or neither BW nor both B and
+    W."""
     count, where = 1 + max(times, default=-1), _listed(files)
     if not 0 < count <= MOST_STAGES:
         raise InputError(f"{where}: expected ops of 1 to {MOST_STAGES} stages, got {count}")
@@ -237,8 +239,9 @@ def _stage(
 def _backward(
     times: Mapping[OpKind, Figure], old: StageProfile | None, split: float | None
 ) -> tuple[float, float]:
-    """Return T_B and T_W: as measured, or a measured BW divided by the share ``split``, or else in
-    the ratio of the stage ``old``, or else into halves."""
+    """Return T_B and T_W, as measured if B and W are separate ops. Otherwise, the time of BW is
+    divided: T_B gets the share ``split``; if that is None, the share that it has in the stage
+    ``old``; if ``old`` has no such share either, half."""
     if times.keys() >= BOTH:
         return times[OpKind.B].median, times[OpKind.W].median
     both = times[OpKind.BW].median

@@ -37,7 +37,7 @@ class MeasuredOps:
     not known. ``chunks``: whether stages are numbered within their rank, so that number k on rank r
     is stage k P + r. ``profile``: the profile for which the measured schedule was planned, if
     known. ``notes``: notes for the user. ``where``: the file's name in messages. ``peers``: for
-    each stage to which the file has messages, the rank of that stage.
+    each stage to which messages in the file are sent, the rank of that stage.
     """
 
     samples: Sequence[Sample]
@@ -62,8 +62,8 @@ def is_plan(schedule: Schedule) -> bool:
 
 
 def numbered(ops: Iterable[tuple[Op, float]]) -> list[Sample]:
-    """Return samples for ``ops``, pairs of an op and its time in milliseconds, in the order in
-    which they ran. The n-th run of the same op is in step n."""
+    """Return one sample per item of ``ops``: pairs of an op and its time in milliseconds, in the
+    order in which the ops ran. The n-th pair with the same op, counted from 0, is in step n."""
     seen: Counter[Op] = Counter()
     found = []
     for op, milliseconds in ops:

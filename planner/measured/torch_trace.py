@@ -53,7 +53,7 @@ class _Range(NamedTuple):
 
 def read_torch_trace(document: Mapping[str, Any], where: str) -> MeasuredOps:
     """Return the ops in the trace of one process. ``where``: the file's name in messages. Raises
-    InputError if it has none."""
+    InputError if the trace has no ops."""
     events = document["traceEvents"]
     if not isinstance(events, list):
         raise InputError(f"{where}: traceEvents: expected a list")
@@ -103,8 +103,8 @@ def _range(event: Mapping[str, Any], where: str) -> _Range:
 
 
 def _on_device(events: Sequence[_Range], form: re.Pattern[str]) -> list[_Range]:
-    """Return the ops on the stream on which they take the longest. Other streams copy or
-    communicate."""
+    """Return the ranges of ops on the stream on which they take the longest in total; other streams
+    copy or communicate. ``form``: the pattern of the ops' names."""
     streams: defaultdict[str, list[_Range]] = defaultdict(list)
     for event in events:
         if form.fullmatch(event.name):

@@ -65,9 +65,9 @@ def greedy(
 def sorted_runs(
     costs: FloatArray, lengths: IntArray, number: int, most: float
 ) -> Microbatches | None:
-    """Divide the sequences, sorted by length, into consecutive runs such that the cost of the most
-    expensive run is minimal. Returns None if ``number`` runs do not suffice for at most ``most``
-    tokens each.
+    """Sort the sequences by length and cut them into ``number`` groups of consecutive sequences
+    such that the cost of the most expensive group is minimal. Returns None if ``number`` groups of
+    at most ``most`` tokens do not suffice.
 
     The minimum is the one that DynaPipe finds by dynamic programming (Jiang et al., 2024); here, it
     is found by bisection.
@@ -89,8 +89,8 @@ def sorted_runs(
 
 
 def _runs(costs: FloatArray, lengths: IntArray, dearest: float, most: float) -> Microbatches:
-    """Divide the sequences into consecutive runs, each as long as possible with a cost of at most
-    ``dearest`` and at most ``most`` tokens."""
+    """Cut the sequences, in the given order, into groups of consecutive sequences, each as long as
+    possible with a cost of at most ``dearest`` and at most ``most`` tokens."""
     found: Microbatches = []
     cost = tokens = inf
     for i in range(len(costs)):
@@ -103,8 +103,8 @@ def _runs(costs: FloatArray, lengths: IntArray, dearest: float, most: float) -> 
 
 
 def _filled(found: Sequence[Sequence[int]]) -> Microbatches:
-    """Return the microbatches, with each empty one given a sequence of the microbatch that has the
-    most sequences."""
+    """Return the microbatches ``found``, in which each empty one receives a sequence from the
+    microbatch that has the most."""
     full = [list(each) for each in found]
     for each in full:
         if not each:

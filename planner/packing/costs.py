@@ -46,7 +46,7 @@ BY_TOKENS = "m_b", "m_w", "m_r", "m_o", "activation_bytes", "offload_bytes"
 class SequenceCosts:
     """The costs of the sequences of a batch in microbatches of ``problem``.
 
-    ``problem``: the problem in which every microbatch is the one of the profile, which has
+    ``problem``: the problem in which every microbatch equals that of the profile, which has
     ``tokens`` tokens. ``lengths``: tokens of each sequence, (n,). ``linear``, ``square``:
     milliseconds of F, B and W per token and per squared token, (3, S). ``held``: M_B and M_W per
     token, (2, S).
@@ -102,7 +102,8 @@ class SequenceCosts:
         return replace(self.problem, profile=found, microbatches=count)
 
     def _part(self, s: int, sequences: list[int]) -> StageProfile:
-        """Return stage ``s`` with the times and sizes of a microbatch of these sequences."""
+        """Return stage ``s`` with the times and sizes of a microbatch that consists of
+        ``sequences``, indices into the batch."""
         stage, share = self.problem.profile.stages[s], self.lengths[sequences].sum() / self.tokens
         times = self.times[:, s, sequences].sum(axis=1).tolist()
         sized = stage.scaled(float(share), BY_TOKENS)

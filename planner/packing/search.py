@@ -35,9 +35,13 @@ from .constructors import constructed
 from .costs import Microbatches, SequenceCosts
 
 PATTERNS, SCHEDULES, AGAIN = 0.08, 0.6, 0.08
-"""Shares of the time or work. ``PATTERNS``: for the first orders, and once more for each local
-search and its schedules. ``SCHEDULES``: for the longer search. ``AGAIN``: for the last local
-search, and once more for its schedules."""
+"""Shares of the time or work, which sum to 1 with ``PATTERNS`` counted three times and ``AGAIN``
+twice.
+
+``PATTERNS``: the share of each of three phases: the first orders of ops, the local searches with
+them, and the short searches for schedules. ``SCHEDULES``: the share of the longer search.
+``AGAIN``: the share of each of the last two phases: a local search, and a search for its schedules.
+"""
 EXCHANGED, MOVED = 0.25, 0.5
 """Thresholds for a uniform random number: below ``EXCHANGED`` a move exchanges two microbatches,
 else below ``MOVED`` it moves a sequence, else it exchanges two sequences."""
@@ -123,8 +127,8 @@ def _track(
     most: float,
     search: Search,
 ) -> Found:
-    """Return the result of a local search from ``packed`` with these orders of ops, with searched
-    schedules."""
+    """Run a local search that starts from ``packed``, with the fixed order of ops of each replica
+    in ``orders``, then search for schedules. Returns the packing found, with its schedules."""
     return scheduled(costs, improved(costs, packed, orders, most, search.options), orders, search)
 
 
@@ -158,8 +162,8 @@ class PackingCost:
 
 
 def cost_of(costs: SequenceCosts, packed: Microbatches, orders: Sequence[Order]) -> float:
-    """Return the cost of the slowest replica with these orders of ops, one per replica, in
-    milliseconds."""
+    """Return the cost of the slowest replica, in milliseconds. ``orders``: the order of ops of each
+    replica."""
     cost, sizes = PackingCost(costs, packed, orders), costs.sizes_of(packed)
     return max(cost(r, sizes) for r in range(len(orders)))
 

@@ -35,8 +35,8 @@ class Calibration:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A warning, if at least half of the predictions for the fitted runs are wrong by the
-        factor :data:`FAR` or more; else empty."""
+        """A tuple with a warning if, for at least half of the fitted runs, predicted and measured
+        step times differ by a factor of :data:`FAR` or more; otherwise an empty tuple."""
         off = float(np.median(np.abs(self.residuals)))
         if off < np.log(FAR):
             return ()
@@ -78,10 +78,11 @@ def calibrate(cluster: ClusterLike, runs: Document) -> Calibration:
     """Fit the efficiency of ``cluster`` to measured runs on its GPUs, regularized by priors.
 
     ``cluster``: a preset's name, a file or an object. ``runs``: an object, or a file with one,
-    whose ``runs`` is a list of objects with the keys of a run, ``model``, and one of ``step_ms``,
-    ``tokens_per_s_per_gpu`` and ``model_tflops_per_gpu``; optionally ``memory_gib``, the memory of
-    the fullest device. Runs on another GPU (their key ``gpu``) are not used. Raises InputError for
-    invalid input, and if no run is usable.
+    whose ``runs`` is a list with one object per training run: its settings (the arguments of
+    ``predict``), ``model``, and one of ``step_ms``, ``tokens_per_s_per_gpu`` and
+    ``model_tflops_per_gpu``; optionally ``memory_gib``, the memory of the fullest device. Runs on
+    another GPU (their key ``gpu``) are not used. Raises InputError for invalid input, and if no run
+    is usable.
     """
     where = cluster_of(cluster, None)
     rows = read_rows(runs, where)
@@ -93,7 +94,8 @@ def calibrate(cluster: ClusterLike, runs: Document) -> Calibration:
 
 
 def calibrated_on(rows: Iterable[MeasuredRow], *, shapes: bool = True) -> Calibration:
-    """Return the calibration that is fitted to ``rows``, which are all of one GPU.
+    """Return the calibration that is fitted to ``rows``, all of which were measured on the same
+    kind of GPU.
 
     ``shapes``: whether shapes of layers that occur in several rows get a factor of their own.
     Raises InputError if no row is usable.

@@ -1,5 +1,5 @@
-"""The families of schedules that a run can have: those that send activations, and that update
-weights once per step."""
+"""The families of schedules that ``predict`` and ``plan`` support for a training run: those that
+send activations and update weights once per step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EQUAL = StageProfile(1.0, 1.0, 1.0, 1.0, 0.0)
 
 @cache
 def usable_families() -> tuple[str, ...]:
-    """Return the names of the families that a run can have."""
+    """Return the names of the families that a training run can have."""
     profile = Profile((_EQUAL,) * 4, 4)
     placed = {name: family.placed(profile)[1] for name, family in FAMILIES.items()}
     stays = {name for name, each in placed.items() if each.passing is Passing.ACTIVATIONS}
@@ -29,8 +29,8 @@ def usable_families() -> tuple[str, ...]:
 
 
 def check_family(name: Any) -> None:
-    """Raise InputError unless ``name`` is the name of a family that a run can have, with or without
-    a parameter, as in ``interleaved-1f1b:2``."""
+    """Raise InputError unless ``name`` is the name of a family that a training run can have, with
+    or without a parameter, as in ``interleaved-1f1b:2``."""
     base = name.lower().partition(":")[0] if isinstance(name, str) else ""
     if (line := replaced(f"--schedule {base}")) is not None:
         raise InputError(f"schedule: {base} {line}")
@@ -51,7 +51,7 @@ def placement_of(family: str, ranks: int, chunks: int) -> Placement:
 def schedule_of(family: str, ranks: int, chunks: int, microbatches: int) -> Schedule:
     """Return the schedule of a family for stages that all take equally long.
 
-    ``chunks``: stages per rank. Raises InputError if the family cannot be built, or has another
+    ``chunks``: stages per rank. Raises InputError if the family cannot be built, or has a different
     number of stages per rank.
     """
     try:

@@ -50,8 +50,8 @@ fit to times stops. ``ROUNDS``: maximum number of iterations."""
 
 
 def predicted(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> FloatArray:
-    """Return the predicted step times of ``rows``, which are all of one GPU, in milliseconds,
-    (N,)."""
+    """Return the predicted step times of ``rows``, (N,), in milliseconds. All rows must be of the
+    same kind of GPU."""
     rates: dict[str, Rates] = {}
     return np.array([PredictedStep(row.setup, _rates(row, efficiency, rates)).time for row in rows])
 
@@ -132,8 +132,8 @@ class LeastSquares:
 
 
 def fitted(rows: Sequence[MeasuredRow], *, shapes: bool) -> tuple[Efficiency, FloatArray]:
-    """Return the efficiency fitted to ``rows``, which are all of one GPU, and log(predicted /
-    measured) of each row's step time, (N,).
+    """Return the efficiency fitted to ``rows``, all of which were measured on the same kind of GPU,
+    and log(predicted / measured) of each row's step time, (N,).
 
     ``shapes``: whether shapes of layers that occur in several rows get a factor of their own.
     """
@@ -170,8 +170,8 @@ def fitted(rows: Sequence[MeasuredRow], *, shapes: bool) -> tuple[Efficiency, Fl
 
 
 def _shapes(rows: Sequence[MeasuredRow]) -> dict[str, list[int]]:
-    """Return the indices of the rows that have a layer of each shape, for shapes in at least
-    :data:`ROWS` rows."""
+    """Return, for the name of each shape of layer that occurs in at least :data:`ROWS` rows, the
+    indices of these rows."""
     found: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         for shape in row.setup.shapes:

@@ -1,10 +1,10 @@
-"""Measured runs: for each a model, the keys of a run, and the measured values.
+"""Measured training runs: for each, a model, the settings of the run, and the measured values.
 
-A file has the format of the published measurements: an object with ``runs``, a list of objects with
-the keys of a run, ``model`` (a preset's name, or one of the file's ``models``), and a measured
-``step_ms``, ``tokens_per_s_per_gpu`` or ``model_tflops_per_gpu``. The file may also have
-``vtrain``, a table whose ``rows`` are lists of values, with the keys of these values in
-``columns``.
+A file has the format of the published measurements: an object with ``runs``, a list with one object
+per run. Its keys are the settings of the run (the arguments of ``predict``), ``model`` (a preset's
+name, or one of the file's ``models``), and a measured ``step_ms``, ``tokens_per_s_per_gpu`` or
+``model_tflops_per_gpu``. The file may also have ``vtrain``, a table whose ``rows`` are lists of
+values, with the keys of these values in ``columns``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VTRAIN = {
 """Values that all rows of vTrain's measurements (Bang et al., 2023) have in common."""
 LEAST, MOST = 1e-6, 1e12
 """The range of valid measured values."""
-AGREE = 1.05  # maximum ratio of a run's time to the one by its throughput
+AGREE = 1.05  # largest ratio between a run's step time and that by its throughput
 _MEASURED = ("step_ms", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "memory_gib", "memory_gb")
 _BESIDE = (
     "source", "case", "release", "note", "seq_stated", "weights_optimizer_gib", "activation_gib",

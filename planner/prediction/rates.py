@@ -12,12 +12,13 @@ The time of a kernel on a GPU follows a roofline model, with a share of the peak
   of the memory bandwidth.
 * No kernel takes less than the launch time on the host, ``kernel_ms``.
 
-The time of a collective is latency plus size over bandwidth. Ranks are laid out as in Megatron:
-tensor parallel ranks are adjacent, then follow context parallel ranks, data parallel ranks, and
-pipeline ranks outermost; experts are distributed over the first three. A ring over several nodes
-leaves each node once for each of its members on this node, so that their network links add up
-(NCCL's rings). A ring takes ``size`` - 1 steps, and twice as many for an all-reduce, for which NCCL
-uses a tree if that takes fewer steps; an all-to-all sends everything at once.
+The time of a collective is latency plus size over bandwidth. Ranks are numbered as in Megatron:
+tensor parallel ranks are adjacent, and their groups form context parallel groups, then data
+parallel groups, and finally pipelines; experts are distributed over the ranks of a pipeline stage.
+For a group with k members on each of several nodes, NCCL builds rings that together use the network
+links of all k members, so that their bandwidths add up. A ring takes ``size`` - 1 steps, and twice
+as many for an all-reduce, for which NCCL uses a tree if that takes fewer steps; an all-to-all takes
+a single step.
 
 Messages of tensor and expert parallelism are exposed: the next kernel waits for them. Context
 parallel messages in a ring (sends) overlap with the attention of the same op, except in the last
@@ -103,8 +104,8 @@ class Rates:
         return LayerTimes(times, exposed, traffic)
 
     def of(self, kernel: Kernel) -> float:
-        """Return the time of a kernel, or of all kernels that the object represents. For a
-        collective, it is the time without contention."""
+        """Return the time of a kernel, or of all kernels if the object stands for several. For a
+        collective, it is the time if no other messages use the same links."""
         reached = self.cluster.efficiency
         if isinstance(kernel, Collective):
             latency = kernel.steps * self.link(kernel.apart, kernel.size).latency
@@ -130,7 +131,8 @@ class Rates:
 
     def link(self, apart: int, size: int) -> Link | ClusterLink:
         """Return the link from a rank to the other ranks of its group. The group has ``size``
-        ranks, whose numbers increase in steps of ``apart``."""
+        ranks, whose numbers increase in steps of ``apart``. If it spans several nodes, the link has
+        the bandwidths of all members on a node together."""
         node, inside, between = (
             self.cluster.gpus_per_node,
             self.cluster.inside,
@@ -149,10 +151,13 @@ class Rates:
         return Link(link.latency + rates.collective_ms, link.gigabytes_per_second * rates.link)
 
     def _gemm(self, gemm: Gemm) -> float:
-        """Return the time of a matrix product by its FLOPs.
+        """Return the time of a matrix product if it is limited by its FLOPs, not by memory
+        bandwidth or launch.
 
-        Partial last waves of tiles are not modeled: predictions without them are closer to
-        published times.
+        The rate is the share ``gemm`` or ``gemm_narrow`` of the peak, reduced for a short inner
+        dimension and for a result with fewer tiles than the GPU has multiprocessors. A partly
+        filled last wave of tiles does not reduce it: predictions are then closer to published
+        times.
         """
         gpu, reached = self.cluster.gpu, self.cluster.efficiency
         share = reached.gemm_narrow if gemm.precision.is_narrow else reached.gemm

@@ -47,10 +47,10 @@ class Setup:
 
     @classmethod
     def of(cls, model: ModelLike, given: Mapping[str, Any], cluster: Cluster) -> Setup:
-        """Return the setup for a model (a preset's name, a file or an object) and the keys of a run
-        on a cluster.
+        """Return the setup for ``model`` (a preset's name, a file or an object) and ``given``, the
+        settings of a training run on ``cluster`` by name (docs/predict.md).
 
-        Raises InputError if the keys do not match the model or the cluster.
+        Raises InputError if the settings are invalid, or do not match the model or the cluster.
         """
         known = read_model(model)
         run = TrainingRun.of(usual(known) | dict(given), known)
@@ -66,8 +66,8 @@ class Setup:
 
     @cached_property
     def work(self) -> ModelWork:
-        """The work of all layers on one rank. Equal layers are the same object, also in other
-        setups."""
+        """The work of all layers of the model, as it is performed on one of the ranks among which
+        each layer is divided. Equal layers are the same object; see :func:`layers_of`."""
         return ModelWork(layers_of(self.model, self.run), self.run.layers_by_stage)
 
     @cached_property
@@ -84,8 +84,8 @@ class Setup:
 
     @cached_property
     def states(self) -> tuple[States, ...]:
-        """The bytes of weights, gradients and optimizer states of each stage, on one rank of its
-        group."""
+        """The bytes of weights, gradients and optimizer states of each stage, on one of the ranks
+        among which the stage is divided."""
         return tuple(map(self._states, self.stages))
 
     def _states(self, layers: Counted) -> States:
@@ -168,8 +168,12 @@ def check_precision(precision: Precision, cluster: Cluster) -> None:
 
 
 def layers_of(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
-    """Return the work of all layers on one rank. Equal layers are the same object, also for another
-    run that differs only in keys that do not change the work of a layer."""
+    """Return the work of all layers, as it is performed on one of the ranks among which each layer
+    is divided.
+
+    Equal layers are the same object. Runs that differ only in settings that do not change the work
+    of a layer share these objects.
+    """
     sharding = run.sharding if run.sharding is Sharding.FSDP else Sharding.NONE
     cut = min(run.pp, 2) if model.tied else 1
     plain = replace(run, gpus=1, dp=1, vp=1, pp=cut, global_batch=1)
@@ -178,6 +182,7 @@ def layers_of(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
 
 @cache
 def _layers(model: Model, run: TrainingRun) -> tuple[LayerWork, ...]:
-    """Return the layers of a run in which the keys that do not change a layer's work have neutral
-    values, so that the result is cached for all such runs."""
+    """Return the work of all layers for a run in which every setting that does not change this work
+    has a neutral value. All runs that differ only in these settings hence share one cached
+    result."""
     return work_of(model, run).layers

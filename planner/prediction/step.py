@@ -1,11 +1,11 @@
 """The predicted step of a run: times of stages from their layers, the simulated schedule, and the
 end of the step.
 
-After the last backward, gradients are averaged over replicas and the optimizer steps. Of the
-averaging (and of FSDP's gathering and scattering in each microbatch), the share ``exposed`` adds to
-the step time, or the part by which it takes longer than the computation, if that is more. The
-optimizer is limited by memory bandwidth: it moves :data:`STEPPED` bytes per parameter whose state
-the rank keeps.
+After the last backward, gradients are averaged over replicas and the optimizer steps. The averaging
+(and FSDP's gathering and scattering in each microbatch) adds one of two times to the step,
+whichever is longer: the share ``exposed`` of its duration, or the excess of its duration over that
+of the computation. The optimizer step is limited by memory bandwidth: it moves :data:`STEPPED`
+bytes per parameter whose state the rank keeps.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class PredictedStep:
 
     @cached_property
     def raised(self) -> tuple[int, ...]:
-        """The stages whose M_B is higher in :attr:`safe_profile` than in a profile for BW ops."""
+        """The stages whose M_B is higher in :attr:`safe_profile` than in the profile for schedules
+        with B and W as one op."""
         pairs = zip(self.safe_profile.stages, self.profile_for(False).stages, strict=True)
         return tuple(s for s, (safe, own) in enumerate(pairs) if safe.m_b > own.m_b)
 
@@ -161,14 +162,14 @@ class PredictedStep:
 
     @cached_property
     def ends(self) -> FloatArray:
-        """The time at which each rank has run its ops and has received all gradients of its stages,
-        (P,)."""
+        """For each rank, (P,), the time at which it has run its ops and, if weights are passed, has
+        received all gradients of the stages that it owns."""
         return _ends(self.schedule)
 
     @property
     def makespan(self) -> float:
-        """The time at which the last rank has run its ops and has received all gradients of its
-        stages."""
+        """The time at which all ranks have run their ops and, if weights are passed, have received
+        all gradients of the stages that they own."""
         return float(self.ends.max())
 
     @cached_property
@@ -192,8 +193,11 @@ class PredictedStep:
         return tuple(s for s, owner in enumerate(self.setup.owners) if owner == rank)
 
     def _of_ranks(self, of_stage: Iterable[float]) -> FloatArray:
-        """Return, for each rank, the sum of ``of_stage`` (one value per stage, for one microbatch)
-        over the stages and microbatches that the rank runs, (P,)."""
+        """Return, for each rank, (P,), the sum of ``of_stage`` over the stages and microbatches
+        that the rank runs.
+
+        ``of_stage``: one value per stage, for one microbatch.
+        """
         values = [*of_stage]
         return np.array([n * sum(values[s] for s in stages) for stages, n in self.shares])
 
@@ -276,10 +280,10 @@ class PredictedStep:
     def _sends(self) -> Traffic:
         """Return the time per step of messages between pipeline ranks.
 
-        The total is, for activations, that of both directions over the boundaries behind a rank's
-        stages, on the rank where it takes longest; for passed weights, that of all messages that
-        leave a rank. The exposed part is the increase of the makespan in comparison with messages
-        that take no time.
+        The total is that of the rank on which it is longest: for activations, the time of the
+        messages in both directions between the rank's stages and the stages that follow them; for
+        passed weights, the time of all messages that the rank sends. The exposed part is the
+        increase of the makespan in comparison with messages that take no time.
         """
         run, profile, timing = self.setup.run, self.profile, self.schedule.known_timing
         free = _ends(_simulated(self.schedule, replace(profile, links=None))).max()
@@ -335,13 +339,14 @@ def _longest(traffic: Iterable[Traffic]) -> Traffic:
 
 
 def _simulated(like: Schedule, profile: Profile) -> Schedule:
-    """Return the schedule ``like`` with the profile ``profile``, and its simulated times."""
+    """Return a schedule with the placement and the order of ops of ``like``, and with times that
+    are simulated for ``profile``."""
     return timed(replace(like, problem=replace(like.problem, profile=profile)))
 
 
 def _ends(schedule: Schedule) -> FloatArray:
-    """Return the time at which each rank has run its ops and has received all gradients of its
-    stages, (P,)."""
+    """Return, for each rank, (P,), the time at which it has run its ops and, if weights are passed,
+    has received all gradients of the stages that it owns."""
     timing = schedule.known_timing
     ends = np.array([row[-1] if len(row) else 0.0 for row in timing.end])
     for transfer, (_, end) in zip(schedule.transfers, timing.transfers, strict=True):

@@ -44,8 +44,8 @@ class Candidate:
 
     @property
     def notes(self) -> str:
-        """Why the candidate is not the result, unless it just costs more, and what is assumed for
-        it; empty if there is neither."""
+        """Why the candidate is not the result (unless it just costs more), and what is assumed for
+        it; an empty string if there is neither."""
         reason = None if self.reason == COSTS_MORE else self.reason
         return "; ".join(filter(None, [reason, self.assumed]))
 
@@ -69,11 +69,10 @@ def candidates_table(what: str, candidates: Sequence[Candidate]) -> str:
 
 
 def over_all(covers: str, schedule: Schedule, bound: float | None, note: str = "") -> str:
-    """Return a line on how far the schedule is from the optimum among the schedules that ``covers``
-    names.
+    """Return a line on how far the schedule is from the optimum of a set of schedules.
 
-    ``bound``: a lower bound on their cost; if it is None, the line is empty. ``note``: text after
-    the bound.
+    ``covers``: the set, in words. ``bound``: a lower bound on the cost of its schedules; if it is
+    None, the line is empty. ``note``: text after the bound.
     """
     if bound is None:
         return ""
@@ -83,8 +82,8 @@ def over_all(covers: str, schedule: Schedule, bound: float | None, note: str = "
 
 
 def beyond_bounds(schedule: Schedule) -> str:
-    """Return a remark such as ``; costs include 27.4 ms of averaging, bounds do not``; empty if all
-    averaging of gradients overlaps with ops."""
+    """Return a remark such as ``; costs include 27.4 ms of averaging, bounds do not``; an empty
+    string if all averaging of gradients overlaps with ops."""
     timing, objective = schedule.known_timing, schedule.problem.objective
     left = timing.exposed(objective) if any(timing.averages) else 0.0
     return f"; costs include {duration(left)} of averaging, bounds do not" if left > 0 else ""

@@ -66,9 +66,9 @@ class Loss:
     schedule's cost.
 
     ``work``: computation. ``head``: idle before its first B. ``tail``: idle after the start of its
-    last F (or of its first B, if that is later). ``between``: idle between these. ``spare``: the
-    cost minus the time from the rank's first op to its last; for a makespan, this is the time
-    before its first op and after its last.
+    last F (or of its first B, if that is later). ``between``: idle between ``head`` and ``tail``.
+    ``spare``: the cost minus the time from the rank's first op to its last; for a makespan, this is
+    the time before its first op and after its last.
     """
 
     rank: int
@@ -112,9 +112,10 @@ def why(schedule: Schedule) -> BoundReason:
     """Return the argument behind the lower bound in the schedule's report, or behind the best
     closed-form bound if the report has none.
 
-    If a search has proven the bound, the best closed-form argument is added; if a small MILP has,
-    the binding rank and the effect of more memory. Raises InfeasibleError if no schedule fits
-    within the problem's memory limit.
+    If a search has proven the bound in the report, the argument names the search, and the best
+    closed-form argument follows. If a small MILP has proven it, the argument has the rank that
+    binds and the effect of more memory. Raises InfeasibleError if no schedule fits within the
+    problem's memory limit.
     """
     problem, report = schedule.problem, schedule.report
     check_feasible(problem)
@@ -138,8 +139,8 @@ def why(schedule: Schedule) -> BoundReason:
 
 
 def _simplest(problem: Problem) -> BoundReason:
-    """Return the simplest argument for the best closed-form bound: that of the first bound with
-    this value."""
+    """Return the argument for the best closed-form bound. If several bounds have its value, the
+    first one, whose argument is the simplest, is taken."""
     found = list(lower_bounds(problem))
     best = max(bound.value for bound in found)
     first = next(bound for bound in found if bound.value >= best * (1 - ROUNDING))
@@ -156,8 +157,8 @@ def _reason(problem: Problem, bound: Bound) -> BoundReason:
 
 
 SHOWN = 16
-"""Maximum number of ranks in the table of losses. If there are more, the first, the last and those
-with the least ``spare`` time are shown."""
+"""Maximum number of ranks in the table of losses. If there are more, the first rank, the last rank
+and the ranks with the least ``spare`` time are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +166,8 @@ class Explanation:
     """Why a schedule costs ``cost`` milliseconds by its ``objective``.
 
     ``reason``: why no schedule costs less than the lower bound. ``losses``: how each rank spends
-    the time. ``step``: if the schedule was chosen by step time, its step time and the lower bound
-    on that of all schedules with its placement; else None.
+    the time. ``step``: if the schedule was chosen by step time, a pair of its step time and a lower
+    bound on the step time of all schedules with its placement; else None.
     """
 
     objective: str

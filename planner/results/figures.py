@@ -78,7 +78,7 @@ class ScheduleFigures:
 
     @property
     def bubble_rate(self) -> float:
-        """The idle share of the ranks' time, by the objective."""
+        """The idle share of the ranks' time if an iteration takes :attr:`objective_cost`."""
         return self.timing.bubble_rate(self.objective)
 
     @property
@@ -107,8 +107,8 @@ class ScheduleFigures:
 
     @property
     def work_ratio(self) -> float:
-        """The total busy time of all ranks, divided by that of running each F, B and W once and
-        apart from others. Recomputation raises it above 1; fused pairs can lower it."""
+        """The total busy time of all ranks, divided by the time of running each F, B and W once, as
+        a separate op. Recomputation raises it above 1; fused pairs can lower it."""
         return self.timing.work / self.plain_work if self.plain_work > 0 else 1.0
 
     @property
@@ -194,8 +194,9 @@ class ScheduleFigures:
 
     @property
     def _on_devices(self) -> list[tuple[int, float, float]]:
-        """For each rank its number, its memory and its ``device_memory``. Empty if the profile has
-        no ``device_memory``, so that the schedule need not be compiled for :attr:`memory`."""
+        """For each rank its number, its memory and its ``device_memory``. The list is empty if the
+        profile has no ``device_memory``, so that the schedule need not be compiled for
+        :attr:`memory`."""
         devices = self.profile.device_memory
         return [] if devices is None else [*zip(count(), self.memory.total, devices)]
 

@@ -145,15 +145,15 @@ class Result(ScheduleFigures):
 
     @property
     def lower_bound_rate(self) -> float | None:
-        """The bubble rate of a schedule with this one's work whose cost is the lower bound; None
-        without a lower bound."""
+        """The bubble rate of a schedule with the same total work if its cost were the lower bound;
+        None without a lower bound."""
         bound = self.lower_bound
         return 1 - self.timing.work / (self.profile.ranks * bound) if bound else None
 
     @property
     def refusal(self) -> str:
-        """Why there is no schedule, or why it cannot be used; empty if there is one that can be
-        used."""
+        """Why there is no schedule, or why it cannot be used; an empty string if there is a
+        schedule that can be used."""
         if self.infeasible is None:
             return self.why_not or ""
         error = self.infeasible
@@ -184,8 +184,8 @@ class Result(ScheduleFigures):
     def row(self, *, on_cluster: bool = False) -> dict[str, Any]:
         """Return the values of a row in the ``--json`` output of tables.
 
-        ``on_cluster``: also include step time, traffic and device memory, for which the schedule is
-        compiled.
+        ``on_cluster``: whether to add step time, traffic and device memory, for which the schedule
+        is compiled.
         """
         head = {"scheme": self.scheme, "schedule": self.name, "status": self.status}
         if self.planned is not None:
@@ -226,8 +226,8 @@ class Result(ScheduleFigures):
         independently.
 
         The bound is for the schedule's own problem: it is the one in the report, or a lower one if
-        the argument of that one has no certificate yet. Raises InputError if there is no
-        certificate at all (for fused pairs, and for weight updates after each microbatch).
+        no certificate can be made of the reported bound's argument yet. Raises InputError if there
+        is no certificate at all (for fused pairs, and for weight updates after each microbatch).
         """
         from .certificate import certificate
 

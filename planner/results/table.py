@@ -94,7 +94,8 @@ class ResultTable:
 
     @property
     def notes(self) -> list[str]:
-        """A line on the objective, if it follows from the profile; else empty."""
+        """A list with one line on the objective if the profile determined it; otherwise an empty
+        list."""
         asked = asked_by_profile(self.profile, self.objective)
         return [] if asked is None else [f"objective: {asked}"]
 

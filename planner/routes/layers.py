@@ -79,7 +79,8 @@ def _beginning(search: Search) -> Callable[[Problem, str, float, Order | None], 
     """Return a function that runs the optimizer for one cut, given its problem, its name, its share
     of the time or work, and an initial order of ops or None.
 
-    Each call uses another seed: a repeated search with the same seed and order finds nothing new.
+    Each call uses a different seed: a repeated search with the same seed and order finds nothing
+    new.
     """
     seeds = count(search.options.seed)
 

@@ -31,14 +31,15 @@ from .schemes import Activations, Scheme, schemes
 SHARES = {"activations": 4.0, "weights": 3.0}
 """Relative shares of the time for the optimizer's search in each scheme; FSDP has none."""
 PLACING = 0.75
-"""The part of the activations' share of time that chooses the placement. The rest optimizes the
-placement with consecutive stages on each rank, unless it was the one chosen."""
+"""The part of the activations' share of time that is spent on choosing the placement. The rest is
+spent on the placement with consecutive stages on each rank, unless that was chosen."""
 
 
 def best_of_schemes(
     profile: Profile, terms: Terms, search: Search, *, placed: bool, copies: int | None
 ) -> Result:
-    """Return the schedule of the scheme with the shortest step, and the reasons for it in words.
+    """Return the result of the scheme with the shortest step: its schedule, and in words why the
+    scheme was chosen.
 
     ``placed``: also choose the placement of stages, with at most ``copies`` copies of the weights,
     as ``--passing activations`` does. Raises NothingFits, and InputError if the profile lacks links
@@ -70,7 +71,7 @@ def best_of_schemes(
 
 
 def missing_sizes(profile: Profile) -> list[str]:
-    """Return the keys that a profile needs for the times of messages and that it lacks."""
+    """Return the keys that ``profile`` lacks although the times of messages depend on them."""
     sizes = ("activation_bytes", "weight_bytes")
     lacking = [key for key in sizes if any(getattr(s, key) is None for s in profile.stages)]
     return (["links"] if profile.links is None else []) + lacking
@@ -107,11 +108,11 @@ def compare_schemes(
     placed: bool = False,
     copies: int | None = None,
 ) -> list[Result]:
-    """Return the schedule with the shortest step of each scheme, within memory limit and device
-    memory.
+    """Return one result per scheme: of its schedules that fit within memory limit and device
+    memory, the one with the shortest step.
 
-    They are sorted by step time. Schemes of which no schedule fits come last, each with the reason.
-    For each scheme, published and constructed schedules are tried, then the optimizer's; if
+    The results are sorted by step time. Schemes of which no schedule fits come last, each with the
+    reason. For each scheme, published and constructed schedules are tried, then the optimizer's; if
     ``placed``, also the best placement of stages, with at most ``copies`` copies of the weights.
     After the search has been stopped, only one constructed schedule per scheme is tried.
     """

@@ -108,8 +108,9 @@ def turns(loser: Result, winner: Result) -> str | None:
 
 
 def turning_size(holds: Callable[[float], bool], there: float, not_there: float) -> float:
-    """Return where ``holds`` changes between ``there``, for which it is true, and ``not_there``,
-    for which it is false, by bisection on a logarithmic scale. It is true for the result."""
+    """Return the size at which ``holds`` changes between ``there``, for which it is true, and
+    ``not_there``, for which it is false. The size is found by bisection on a logarithmic scale, and
+    ``holds`` is true for it."""
     for _ in range(HALVINGS):
         middle = math.sqrt(there * not_there)
         there, not_there = (middle, not_there) if holds(middle) else (there, middle)

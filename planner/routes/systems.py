@@ -127,11 +127,11 @@ class System:
         spec: PlacementSpec,
         options: SolveOptions,
     ) -> list[Result]:
-        """Return the best plan for each of the system's own schedules with the placement ``spec``:
-        its schedule, or the reason why there is none.
+        """Return one result for each kind of the system's own schedules with the placement
+        ``spec``: the best schedule of this kind, or the reason why there is none.
 
-        If the system runs any order of ops, these plans together get the share :data:`OWN_SHARE` of
-        the time.
+        If the system runs any order of ops, these searches together get the share :data:`OWN_SHARE`
+        of the time.
         """
         budget = options.budget.share(OWN_SHARE if self.any_order else 1.0)
         names = self._names(given, terms.microbatches, spec)
@@ -179,16 +179,17 @@ class System:
 
 
 def _one_alone(profile: Profile) -> Profile:
-    """Return the profile, with at most one stage if there is a single rank, as no system runs
-    several stages on it."""
+    """Return the profile. If there is a single rank, its ``max_stages`` is set to 1, as no system
+    runs several stages on a single rank."""
     return replace(profile, max_stages=1) if profile.ranks == 1 else profile
 
 
 def _chunks(
     given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
 ) -> Sequence[int]:
-    """Return the numbers of stages per rank to try: the requested one, or all that the layers, or
-    even cuts of the stages, allow."""
+    """Return the numbers of stages per rank to try: the requested one, or else all that are
+    possible if layers, or single stages of ranks, are cut. A profile with several stages per rank
+    keeps their number."""
     if isinstance(given, Profile) and not _is_cut(given):
         return (given.num_stages // given.ranks,)
     if spec.chunks is not None:
@@ -238,8 +239,8 @@ def best_for(
     search: Search,
     spec: PlacementSpec,
 ) -> Result:
-    """Return the best of the system's own schedules, and, if the system runs any order of ops, of
-    the optimizer's schedules for its placements.
+    """Return the best of the system's own schedules and, if the system runs any order of ops, of
+    the optimizer's schedules for the placements that the system supports.
 
     The lower bound also covers the schedules that are not searched. Raises NothingFits if no
     schedule fits.

@@ -252,7 +252,7 @@ def _result(future: Future[Result]) -> Result:
 
 
 def _called(version: str, function: Callable[[Task], Result], task: Task) -> Result:
-    """Run a task in a worker. Raises InputError if pipeloom has another version there than
+    """Run a task in a worker. Raises InputError if the version of pipeloom in the worker is not
     ``version``."""
     if any(flag.value for flag in _FLAG):
         raise _NotBegunError

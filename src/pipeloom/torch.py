@@ -266,8 +266,8 @@ def _read(given: Plan) -> Program | Schedule:
 
 
 def _check_plan(schedule: Schedule, microbatches: int) -> None:
-    """Raise InputError if the program does not train as torch does, or has another number of
-    microbatches."""
+    """Raise InputError if the program passes weights, steps the optimizer more than once per
+    iteration, or has a number of microbatches other than ``microbatches``."""
     passing, problem = schedule.problem.placement.passing, schedule.problem
     if passing is not Passing.ACTIVATIONS:
         raise InputError(f"program: passing: expected activations, got {passing.value}")
