@@ -223,9 +223,9 @@ class Closing(NamedTuple):
         """Try to refute ``cost``. Returns None if it is refuted, otherwise the final arc lengths.
 
         These lengths, shape (A,), hold in all schedules that cost at most ``cost``. ``length``:
-        lengths to begin with, from a call for a higher cost; None for those of the graph. ``branches``: the maximum number of nodes of a search
-        tree over the choices that are still open; the tree can refute the cost, but does not change
-        the lengths.
+        lengths to begin with, from a call for a higher cost; None for those of the graph.
+        ``branches``: the maximum number of nodes of a search tree over the choices that are still
+        open; the tree can refute the cost, but does not change the lengths.
         """
         whole = self._state(cost, length)
         if _close(whole) >= 0:
@@ -267,7 +267,7 @@ class Closing(NamedTuple):
     def cycle(self, cost: float) -> Lemma | None:
         """A positive cycle that refutes ``cost``, or None if ``cost`` is not refuted.
 
-        It is a cycle of the graph in which links have been rounded and choices decided.
+        It is a cycle of the graph after links have been rounded and choices decided.
         """
         state = self._state(cost)
         node = _close(state)

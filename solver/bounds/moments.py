@@ -111,7 +111,7 @@ class Cycle:
     """A positive cycle in the graph of a refuted cost, which explains the bound.
 
     ``nodes``: the names of the nodes in order, beginning after the end of a rank; the first node is
-    repeated at the end. ``lengths[k]``: the length of the arc from ``nodes[k]`` to ``nodes[k + 1]``.
+    repeated at the end. ``lengths[k]``: the length of the arc from ``nodes[k]`` to the next node.
     """
 
     nodes: Sequence[str]

@@ -24,7 +24,8 @@ class RankModel:
     Either each stage is a kind, and ``count`` is the number of microbatches, or each pair of stage
     and microbatch is one, and ``count`` is 1 (:mod:`.several_stages.general_placement`). ``f``,
     ``b``, ``w``, ``m_b``, ``m_w``: T_F, T_B, T_W, M_B, M_W of each kind. ``turn``: the minimum time
-    from the start of a microbatch's F to the start of its B of this kind. ``limit``: the rank's memory limit, including the tolerance.
+    from the start of a microbatch's F to the start of its B of this kind. ``limit``: the rank's
+    memory limit, including the tolerance.
     """
 
     f: FloatArray
@@ -67,7 +68,7 @@ class RankModel:
         return min(self.limit, self.count * float(self.m_b.sum()))
 
     def area(self) -> Callable[[float], float]:
-        """A function that maps half a span's length to an upper bound on the memory-time in the span.
+        """A function from half a span's length to an upper bound on the memory-time in the span.
 
         At time t after the span's start, the rank holds at most what F's can have taken: the
         largest M_B, plus t times the largest M_B / f; with one stage, 1 + floor(t / f) times M_B.
@@ -127,7 +128,7 @@ def best_fraction(
 
 
 def filled(sizes: FloatArray, room: float) -> float:
-    """``room`` if ``sizes`` differ; if all are equal, the largest multiple of the size within it."""
+    """The largest multiple of the size within ``room`` if all sizes are equal, else ``room``."""
     if len(set(sizes.tolist())) == 1 and sizes[0] > 0:
         return float(counts_within(room, sizes[0], inf) * sizes[0])
     return room
@@ -159,9 +160,10 @@ def held_until_last_backward(model: RankModel) -> float:
 
     Each microbatch of a kind holds M_B for at least ``turn + b``. The sum of the M_B's held is at
     most ``room``, which is the limit or, for equal M_B's, the largest multiple of M_B within it.
-    While a W runs, the sum is lower if its M_W takes the place of some M_B. At time t after the start, the sum is at most what :meth:`RankModel.area` says. At
-    time t before the end of the last B, it is at most the largest M_B plus t times the largest M_B
-    / b. Near both ends, where these limits are below ``room``, W's are assumed to take no place.
+    While a W runs, the sum is lower if its M_W takes the place of some M_B. At time t after the
+    start, the sum is at most what :meth:`RankModel.area` says. At time t before the end of the last
+    B, it is at most the largest M_B plus t times the largest M_B / b. Near both ends, where these
+    limits are below ``room``, W's are assumed to take no place.
     """
     needed = model.count * float((model.m_b * (model.turn + model.b)).sum())
     largest = float(model.m_b.max())

@@ -54,12 +54,13 @@ def recomputed_or_idle(problem: Problem) -> Bound:
 
     It frees memory by copies, or by dropping activations that it recomputes later; both take time.
     Let the first B of rank r start at time x after S_r, so x >= turn(l_r, h_r), l_r and h_r being
-    the lowest and highest stage of the rank. Assign each pair of stage and microbatch whose F has run by then to a set:
-    *a* if M_B is held, *r* if its R is still to come and m_r is held, *o* if it is offloaded and
-    m_o is held. All that is held fits into the limit. The channel to the host has carried the pairs
-    in o after the first F ended, so the sum of their t_o is at most x - min T_F. By then the rank
-    has run these F's and possibly some R's, so it has idled for x - sum T_F minus the time of these
-    R's. The rank also has to run its work and the R's of all pairs in r. So its span is at least
+    the lowest and highest stage of the rank. Assign each pair of stage and microbatch whose F has
+    run by then to a set: *a* if M_B is held, *r* if its R is still to come and m_r is held, *o* if
+    it is offloaded and m_o is held. All that is held fits into the limit. The channel to the host
+    has carried the pairs in o after the first F ended, so the sum of their t_o is at most x - min
+    T_F. By then the rank has run these F's and possibly some R's, so it has idled for x - sum T_F
+    minus the time of these R's. The rank also has to run its work and the R's of all pairs in r. So
+    its span is at least
 
         work + x - sum over a, o of T_F - sum over r of (T_F - t_r).
 
@@ -108,12 +109,13 @@ def _head_span(rank: _Rank) -> float:
 
 
 def _head_of_one(rank: _Rank, x: float) -> float:
-    """The minimum, for a rank with one stage, of its idle time before its first B plus R's.
+    """The minimum time that a rank with one stage spends idle before its first B or on R's.
 
-    Returns the sum of both times. ``x``: the minimum time from the rank's start to its first B. All useful sizes of the sets r and o
-    (:func:`recomputed_or_idle`) are tried. The set a has at least one element, the microbatch of
-    the first B, and all that a, r and o hold fits in memory. The idle time falls as a grows. So the
-    optimum is next to the size of a at which the idle time ends, or at the largest one that fits.
+    These are the R's of the set r. ``x``: the minimum time from the rank's start to its first B.
+    All useful sizes of the sets r and o (:func:`recomputed_or_idle`) are tried. The set a has at
+    least one element, the microbatch of the first B, and all that a, r and o hold fits in memory.
+    The idle time falls as a grows. So the optimum is next to the size of a at which the idle time
+    ends, or at the largest one that fits.
     """
     host, f = rank.host, float(rank.host.f[0])
     m_b, t_o, m_o = float(host.m_b[0]), float(rank.t_o[0]), float(rank.m_o[0])
@@ -137,7 +139,7 @@ def _head_of_one(rank: _Rank, x: float) -> float:
 
 
 def _prices(of: FloatArray, most: float = np.inf) -> list[float]:
-    """The prices to try: 0 and the positive finite entries of ``of``, ascending, without duplicates.
+    """The prices to try, ascending: 0 and the distinct positive finite entries of ``of``.
 
     Entries above ``most`` are replaced by ``most``.
     """

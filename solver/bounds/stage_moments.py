@@ -68,7 +68,10 @@ class StageMoments:
         return self.solver.IntVar(0, self.m, "")
 
     def _held(self) -> WaitingCounts:
-        """Create variables that count the microbatches between F and B at one moment, at least 1."""
+        """Create the variables that count the microbatches between F and B at one moment.
+
+        There must be at least one such microbatch.
+        """
         waits = [self._count() for _ in self.kept[1:]]
         held = WaitingCounts([self._count() for _ in self.kept], waits)
         self.solver.Add(held.number >= 1)
