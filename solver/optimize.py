@@ -52,8 +52,8 @@ def optimize(problem: Problem, options: SolveOptions | None = None, **changes: A
     soon as cost and bound are equal (status optimal). On a keyboard interrupt, or when
     ``should_stop`` returns true, the best schedule so far is returned, and a worker that is still
     running half a second later is abandoned. The same holds at the time limit, but only after a
-    schedule better than one microbatch at a time was sought and built. Activations are recomputed or offloaded if the profile has the times and
-    sizes for it and the cost falls.
+    schedule other than the trivial one (one microbatch after the other) was found. Activations are
+    recomputed or offloaded if the profile has the times and sizes for it and the cost falls.
 
     Raises InfeasibleError if no schedule keeps the memory limits or, with streamed weights, if no
     schedule was found that fits on the devices. Raises InputError if the solver is unknown or too
@@ -177,7 +177,7 @@ class Solving:
         return self._go(seconds, None)
 
     def beat(self, cost: float) -> None:
-        """Let running and later calls end once it is proven that no schedule costs less than ``cost``.
+        """End this and later calls once it is proven that no schedule costs less than ``cost``.
 
         ``cost``: the cost of a schedule known elsewhere.
         """

@@ -157,7 +157,7 @@ class WorkerSearch:
         yield from self._turns.pieces(best)
 
     def _unroll(self) -> Pieces:
-        """Search problems with fewer microbatches, until the share :data:`UNROLLED` of time is left.
+        """Search problems with fewer microbatches until a share :data:`UNROLLED` of time is left.
 
         It ends early if cost and bound are close. A problem is given up after many rounds in a row
         that found nothing better.

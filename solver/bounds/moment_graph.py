@@ -143,7 +143,7 @@ class MomentGraph:
         self._choices.append((begin, middle, len(self._options)))
 
     def closing(self) -> Closing:
-        """The finished graph as arrays, which refutes costs."""
+        """The finished graph as arrays, with methods that refute costs."""
         tail, head, length = (np.array(column) for column in zip(*self._arcs, strict=True))
         return Closing(
             len(self.names),

@@ -339,7 +339,7 @@ def _in_order(graph: MomentGraph, *chains: Sequence[str]) -> None:
 def _add_stages(graph: MomentGraph, rank: RankSets, host: HostModel) -> None:
     """Add the links of the moments of each single stage, and the order of these moments.
 
-    Links of the whole rank's moments exist already; nothing new follows if it has only one stage.
+    The links of the rank's own moments must have been added before.
     """
     own, work = rank.streams[0], host.work
     low, top, rest = own.names[0], own.names[-1], own.names[1:]

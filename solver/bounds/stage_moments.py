@@ -70,7 +70,8 @@ class StageMoments:
     def _held(self) -> WaitingCounts:
         """Create the variables that count the microbatches between F and B at one moment.
 
-        There must be at least one such microbatch.
+        Also adds the constraints that there is at least one such microbatch, and that for no choice
+        there are more than ``chosen``.
         """
         waits = [self._count() for _ in self.kept[1:]]
         held = WaitingCounts([self._count() for _ in self.kept], waits)

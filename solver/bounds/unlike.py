@@ -26,7 +26,10 @@ from ..core.tolerances import ROUNDING
 
 
 def unlike_bounds(problem: Problem) -> Iterator[Bound]:
-    """Yield the bounds of a problem that passes activations, without recomputation and offload."""
+    """Yield the bounds of this module that apply to the problem.
+
+    The problem must pass activations, without recomputation and offload.
+    """
     figures = Figures.of(problem)
     yield through_some(figures)
     if len(set(figures.owner.tolist())) == len(figures.owner):

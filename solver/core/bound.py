@@ -30,8 +30,8 @@ class Bound:
 
 
 def starts_later(lag: float) -> list[str]:
-    """The line saying that a rank starts at least ``lag`` after the rank that starts first.
+    """The lines of an explanation: a rank starts at least ``lag`` after the rank that starts first.
 
-    Returns a list of this line, or an empty list if ``lag`` is 0.
+    Returns one line, or an empty list if ``lag`` is 0.
     """
     return [f"it starts at least {duration(lag)} after the first rank"] if lag > 0 else []

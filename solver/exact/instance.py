@@ -127,7 +127,7 @@ class Instance:
 
     @property
     def horizon(self) -> float:
-        """The sum of all durations and delays, by which every schedule without needless waits ends."""
+        """The sum of all durations and delays; schedules without needless waits end by then."""
         return float(self.takes.sum() + sum(gap - self.takes[i] for i, _, gap in self.waits))
 
     @cached_property

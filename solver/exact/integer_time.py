@@ -13,7 +13,7 @@ _SUMS = 1e-12  # relative error of a cost that floats were summed to
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """A unit for integer amounts, the tick: ``per_unit`` ticks are one unit of the amounts.
+    """A unit for integer amounts, the tick: ``per_unit`` ticks are one unit of the profile.
 
     ``exact``: whether all amounts for which the unit was chosen are whole numbers of ticks.
     """
@@ -42,14 +42,14 @@ class Ticks:
         return round(ticks) if self.exact else math.floor(ticks)
 
     def least(self, cost: float) -> int:
-        """The minimum cost in ticks, after rounding, of a schedule that costs ``cost`` or more."""
+        """The minimum cost, with all times in ticks, of a schedule that costs ``cost`` or more."""
         ticks = cost * self.per_unit * (1 - _SUMS)
         return math.ceil(ticks - 1e-6) if self.exact else math.floor(ticks)
 
     def most(self, cost: float) -> int:
-        """The maximum cost in ticks, after rounding, of a schedule that costs ``cost`` or less.
+        """The maximum cost, with all times in ticks, of a schedule that costs ``cost`` or less.
 
-        Rounding all starts down may lengthen a span, by less than one tick.
+        If ticks are not exact, starts are rounded down, which may lengthen a span by up to a tick.
         """
         ticks = math.floor(cost * self.per_unit * (1 + _SUMS) + 1e-6)
         return ticks if self.exact else ticks + 1

@@ -45,7 +45,7 @@ WORDS_OF_MORE = "all orders of several ranks' ops are searched, any other ranks 
 MOST_HELD = 3.5  # only for ranks whose memory holds at most this many whole microbatches
 TURNS = 3.0  # longest window of one rank before all, in microbatches that memory holds
 OPS = 600  # maximum number of F's and B's in a model, which takes quadratic time to build
-CLOSE = 0.006  # relative distance of refuted and other targets at which a climb ends
+CLOSE = 0.006  # relative distance of refuted and undecided targets at which a climb ends
 # (number of targets, core seconds of each): for one window; for the one of all microbatches
 LIMITS, ALL_LIMITS = (6, 0.2), (8, 2.0)
 SHARE = 0.5  # share of the time left for windows of one rank, without all microbatches
