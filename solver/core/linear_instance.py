@@ -79,7 +79,7 @@ class LinearInstance(NamedTuple):
         return len(self.f)
 
     def lags(self, objective: Objective) -> FloatArray:
-        """The minimum difference between the cost and the span of each stage's rank, shape (S,).
+        """The minimum, for each stage, of the cost minus the span of its rank, shape (S,).
 
         It is 0 for the period, and ``offset`` for the makespan, as a stage cannot begin earlier.
         """

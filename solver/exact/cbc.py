@@ -105,7 +105,8 @@ def _own_folder() -> Iterator[Path]:
 def end_all() -> None:
     """Kill the CBC processes that this process started, and delete their folders.
 
-    It is for a process that exits without waiting for the threads that run CBC, which would do so.
+    Threads that run CBC do so themselves; this is for a process that exits without waiting for
+    them.
     """
     for process in list(_running):
         process.kill()

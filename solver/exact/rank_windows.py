@@ -45,7 +45,7 @@ WORDS_OF_MORE = "all orders of several ranks' ops are searched, any other ranks 
 MOST_HELD = 3.5  # only for ranks whose memory holds at most this many whole microbatches
 TURNS = 3.0  # longest window of one rank before all, in microbatches that memory holds
 OPS = 600  # maximum number of F's and B's in a model, which takes quadratic time to build
-CLOSE = 0.006  # relative distance of refuted and undecided targets at which a climb ends
+CLOSE = 0.006  # relative distance of bound and lowest target not refuted at which a climb ends
 # (number of targets, core seconds of each): for one window; for the one of all microbatches
 LIMITS, ALL_LIMITS = (6, 0.2), (8, 2.0)
 SHARE = 0.5  # share of the time left for windows of one rank, without all microbatches
@@ -212,8 +212,8 @@ def bound_by_windows(best: Incumbent) -> Generator[None, None, Sequence[Learned]
     """Raise the lower bound by windows; returns the precedences that they prove, or none.
 
     A window is a number of successive microbatches on one or more ranks (:class:`RankWindows`).
-    First, windows of single ranks are tried, for rising lengths; the half of the ranks with the
-    lower bounds is dropped each time the length doubles. Next, windows that span several ranks. The
+    First, windows of single ranks are tried, for rising lengths; each time the length doubles, the
+    half of the ranks whose bounds are lower is dropped. Next, windows that span several ranks. The
     window of all microbatches is also tried on the single rank with the highest bound: before the
     windows of several ranks if no rank has a higher lowest stage (where a placement folds),
     otherwise after them, and only if they did not reach this length.
@@ -246,8 +246,8 @@ def _grow(
 ) -> Generator[None, None, RankWindows | None]:
     """Raise the bounds on E(m) for each of ``asked``, with rising lengths m.
 
-    Half of ``asked``, with the lower bounds, is dropped each time m doubles. Returns the one with
-    the highest bound on the cost, or None if ``asked`` is empty.
+    Each time m doubles, the half of ``asked`` whose bounds are lower is dropped. Returns the one
+    with the highest bound on the cost, or None if ``asked`` is empty.
     """
     if not asked:
         return None
