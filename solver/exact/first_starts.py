@@ -40,11 +40,12 @@ from .instance import B, F, Instance
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """A constraint: the F ``op`` starts exactly when the output of some op of ``after`` arrives.
+    """A constraint: the F ``op`` starts exactly when some op of ``after`` ends, plus its delay.
 
-    ``after``: pairs of an op and the delay from its end to the arrival; if it is empty, ``op``
-    starts at 0. ``unless``: the first B of each stage of the rank; if one of these runs before
-    ``op``, the constraint does not apply. Ops are given by their numbers in the instance.
+    ``after``: pairs (op, delay): other ops of the rank, with delay 0, and F's of the previous
+    stage, with the delay of their output; if it is empty, ``op`` starts at 0. ``unless``: the first
+    B of each stage of the rank; if one of these runs before ``op``, the constraint does not apply.
+    Ops are given by their numbers in the instance.
     """
 
     op: int
