@@ -110,8 +110,9 @@ def branched_moments(problem: Problem, known: float, ceiling: float, budget: Bud
 class Cycle:
     """A positive cycle in the graph of a refuted cost, which explains the bound.
 
-    ``nodes``: the names of the nodes in order, beginning after the end of a rank; the first node is
-    repeated at the end. ``lengths[k]``: the length of the arc from ``nodes[k]`` to the next node.
+    ``nodes``: the names of the nodes in order, beginning with the node after a rank's end; this
+    first node is repeated at the end. ``lengths[k]``: the length of the arc from ``nodes[k]`` to
+    the next node.
     """
 
     nodes: Sequence[str]

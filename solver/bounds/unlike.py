@@ -156,11 +156,11 @@ def _longest(
     """The highest bound of :func:`through_some` for one pair of stages i, k, and the set it is for.
 
     Arguments are times of each microbatch, shape (M,): ``down`` from stage i to k, ``up`` back with
-    the W on stage i, ``own`` of its F and B on stage k, ``least`` the minimum over cases 1, 2 and
-    4. The bound of a set is the minimum of ``down`` in it, plus the minimum of ``up`` in it, plus
-    the sum of ``own`` over the set, plus the sum of min(``own``, ``least``) over the others. The
-    sets tried are, for each n, the n microbatches with the largest ``down + up``. Returns the
-    highest of their bounds, and the set that has it.
+    the W on stage i, ``own`` of its F and B on stage k, ``least`` the minimum over the four cases,
+    at most ``own``. The bound of a set is the minimum of ``down`` in it, plus the minimum of ``up``
+    in it, plus the sum of ``own`` over the set, plus the sum of ``least`` over all others. The sets
+    tried are, for each n, the n microbatches with the largest ``down + up``. Returns the highest of
+    their bounds, and the set that has it.
     """
     order = np.argsort(-(down + up), kind="stable")
     ways = np.minimum.accumulate(down[order]) + np.minimum.accumulate(up[order])

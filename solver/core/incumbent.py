@@ -114,8 +114,9 @@ class Incumbent:
     def interrupted(self) -> bool:
         """Whether to stop immediately. Calls the listener as :meth:`over` does.
 
-        With a work limit only the user's request counts. Without one, so does the end of the time,
-        and the proof that the best schedule is optimal or that no schedule can beat ``beat``.
+        With a work limit only the user's request or a call of :meth:`stop` counts. Without one, so
+        does the end of the time, and the proof that the best schedule is optimal or that no
+        schedule can beat ``beat``.
         """
         if get_ident() == self._owner:
             if self._news or monotonic() - self._told >= 1.0:
@@ -138,12 +139,12 @@ class Incumbent:
 
     @property
     def ended(self) -> bool:
-        """Whether to abandon a worker that is still running: the user asked to stop, or time is up.
+        """Whether to abandon a worker that is still running.
 
-        Without a work limit, time is also up when :meth:`interrupted` ends the solve for another
-        reason; with one, only the user's request counts. The end of the time does not count either
-        before a method other than :data:`.progress.FALLBACK` has found a schedule, as it takes
-        seconds to compile kernels at their first use, and long to order very many ops.
+        That is, whether the user asked to stop or, without a work limit, the solve has been
+        interrupted after a method other than :data:`.progress.FALLBACK` found a schedule. That may
+        be late: compiling kernels takes seconds at their first use, and ordering very many ops
+        takes long.
         """
         self.interrupted()
         timed_out = not self.limited and self.interrupt()
