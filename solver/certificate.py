@@ -1,8 +1,8 @@
-"""Finds the best lower bound that has a certificate, and its argument.
+"""Finds the best lower bound that can be certified, and the argument that proves it.
 
 :mod:`pipeloom.ir.verify.certificate` defines the arguments and checks them. For closed forms the
-checker computes the numbers itself. For ``moments`` it needs the paths by which the graph of
-moments (:mod:`.bounds.moments`) refutes lower costs.
+checker computes the numbers itself. For the argument ``moments`` it needs the paths by which the
+graph of moments (:mod:`.bounds.moments`) refutes all costs below the bound.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ from .core.tolerances import CLOSED
 from .core.unlike import least
 
 MARGIN = CLOSED / 2
-"""By how much the certified bound is below the known one, relative, to allow for rounding."""
+"""Relative amount by which a certified bound is below the proven one, to allow for rounding."""
 
 _Argument = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """A certified bound: ``argument``, a JSON object, proves that no schedule costs less."""
+    """A certified bound: ``argument`` proves that no schedule costs less than ``lower_bound``.
+
+    ``argument`` is a JSON object in the format of :mod:`pipeloom.ir.verify.certificate`.
+    """
 
     lower_bound: float
     argument: _Argument
@@ -49,8 +52,8 @@ class Certified:
 def certify(schedule: Schedule) -> Certified | None:
     """The best certified lower bound on the cost of all schedules of the schedule's problem.
 
-    It is at most the bound in the schedule's report. None if the report has no finite bound, or no
-    argument applies to the problem.
+    It is at most the bound in the schedule's report. Returns None if there is no report, if its
+    bound is not finite, or if no argument applies to the problem.
     """
     known = schedule.report.lower_bound if schedule.report else None
     if known is None or not isfinite(known):
@@ -61,9 +64,10 @@ def certify(schedule: Schedule) -> Certified | None:
 
 
 def _closed_forms(facts: Facts, known: float) -> Iterator[Certified]:
-    """Yield the bounds of all arguments that are formulas, for every rank or stage that these name.
+    """Yield the bounds by closed forms: one for each form, and each rank or stage if it names one.
 
-    ``known``: the bound in the report, which limits them.
+    ``facts``: the schedule as the checker reads it. ``known``: the bound in the report; the results
+    are at most that.
     """
     numbers = {"work": ("rank", facts.plan.ranks), "slots": ("stage", facts.plan.stages)}
     for kind, proven in CLOSED_FORMS.items():
@@ -76,10 +80,11 @@ def _closed_forms(facts: Facts, known: float) -> Iterator[Certified]:
 
 
 def _moments(facts: Facts, problem: Problem, known: float) -> Iterator[Certified]:
-    """Yield the bounds by moments that the checker accepts in exact arithmetic.
+    """Yield the bounds by moments, if the checker accepts them in exact arithmetic.
 
-    There is at most one for each of two relaxations without recomputation and offload. ``known``:
-    the bound in the report, which limits them.
+    There is at most one for each of two relaxations without recomputation and offload. ``facts``:
+    the schedule as the checker reads it. ``known``: the bound in the report; the results are at
+    most that.
     """
     with suppress(InfeasibleError, InputError):
         alike = least(problem) if problem.profile.unlike else problem
@@ -99,12 +104,14 @@ def _moments(facts: Facts, problem: Problem, known: float) -> Iterator[Certified
 
 
 def needed(steps: list[Lemma], ends: list[tuple[int, int]]) -> list[list[int]]:
-    """The paths in a refutation on which its last step depends, as lists of nodes, in order.
+    """The paths of those steps of a refutation on which its last step depends.
 
-    ``steps``: the result of :meth:`.bounds.moment_graph.Closing.refutation`. ``ends``: tail and
-    head of each arc. A path depends on those earlier steps that made the arcs between its nodes
-    longest, a pay on both bounds of its link. The last path in the result is the positive cycle,
-    which ends at its first node. An empty list if there are no steps.
+    Returns them in the order of the steps, each as a list of nodes. The last path is the positive
+    cycle, with its first node repeated at the end. Pays have no path and are left out. ``steps``:
+    the result of :meth:`.bounds.moment_graph.Closing.refutation`. ``ends``: (tail, head) of each
+    arc. A step with a path depends on the earlier steps that gave the arcs along it their lengths;
+    a step for a pay depends on those that gave both bounds of its link. Returns an empty list if
+    there are no steps.
     """
     found = dict[int, list[int]]()
     open_ = [len(steps) - 1] if steps else []

@@ -1,4 +1,4 @@
-"""The table of methods that improve a schedule: what problems each serves, and how it begins."""
+"""The table of methods that improve a schedule: which problems each serves, how it is created."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from .weight_passing import WeightPassingSearch
 
 @dataclass
 class Context:
-    """The context of one worker, which its methods share.
+    """The state of one worker that its methods share.
 
-    ``best``: the incumbent. ``number``: that of the worker, 0 for the one that constructs
-    schedules. ``alone``: a function that searches a related problem, given its incumbent.
-    ``tried``: the costs and parameters of the schedules that were constructed, if the problem is
+    ``best``: the incumbent. ``number``: the worker's number, 0 for the one that constructs
+    schedules. ``alone``: a function that searches a related problem, given the incumbent of that.
+    ``tried``: (cost, parameters) of each schedule that was constructed; empty if the problem is not
     linear.
     """
 
@@ -71,7 +71,7 @@ class Context:
 
     @cached_property
     def unrollers(self) -> list[RelatedSearch]:
-        """Searches with fewer microbatches; an empty list if there are few microbatches anyway."""
+        """Searches of the problem with fewer microbatches; empty if it has few of them anyway."""
         take, numbers = partial(unroll, rng=self.rng), fewer_microbatches(self.problem)
         fewer = (replace(self.problem, microbatches=number) for number in numbers)
         return [RelatedSearch(self.best, small, self.alone, take) for small in fewer]
@@ -80,22 +80,23 @@ class Context:
     def streams(self) -> WeightPassingSearch:
         """The search for schedules that pass weights.
 
-        It does not build families if schedules are compared by their steady step.
+        It begins with schedules of families, except if schedules are compared by steady step.
         """
         families = iter(()) if self.options.by_step else streaming_families(self.problem)
         return WeightPassingSearch(self.best, families, self.options, self.rng)
 
     @cached_property
     def starts(self) -> relations.AnnealingStarts:
-        """The schedules to anneal if activations may be recomputed or offloaded."""
+        """The collection of schedules with which annealing with remat can begin."""
         return relations.AnnealingStarts(self.best, self.options.recompute_all)
 
 
 class Row(NamedTuple):
-    """A row of the table: a method and the problems that it ``serves``.
+    """A row of the table: a method, by its ``name`` in reports.
 
-    ``begin``: creates the method for a worker, as parts that share the method's time. ``workers``:
-    the numbers of the workers that run it.
+    ``serves``: whether the method applies to a problem. ``begin``: creates the method for the
+    context of a worker, as one or more parts that share the method's time. ``workers``: the numbers
+    of the workers that run the method.
     """
 
     name: str
@@ -115,9 +116,9 @@ def _plain(kind: _OfProblem) -> Callable[[Context], Iterable[Round]]:
 def _related(
     related: Callable[[Problem, bool], Iterable[relations.Relation]], share: float
 ) -> Callable[[Context], Iterable[RelatedSearch]]:
-    """A ``begin`` for searches of ``related`` problems, which take this ``share`` of all work.
+    """A function for ``begin`` of :class:`Row` that creates searches of ``related`` problems.
 
-    Each of two workers runs half of the searches.
+    All searches together take this ``share`` of the work. Each of two workers runs half of them.
     """
 
     def begin(context: Context) -> Iterator[RelatedSearch]:
@@ -191,6 +192,6 @@ METHODS = (
 )
 """The methods that run in turn.
 
-A row whose name is not a :class:`.core.methods.Method`, such as ``restart``, runs other methods;
-its orders get the labels of these.
+A row whose name is not a :class:`.core.methods.Method`, such as ``restart``, runs several methods;
+reports name the method of these that found the order.
 """

@@ -6,10 +6,10 @@
     heuristic   first schedules, better bounds, search
     exact       first schedules, better bounds, an exact solver
 
-*Search* constructs schedules with many parameter settings, then improves the best one by the
-methods of :data:`.methods.METHODS` that serve the problem, in turn: those that found something
-lately get more time. *Proofs* (:data:`.workers.PROOFS`) raise the lower bound. All workers share
-one incumbent, and the solve ends when its cost and its bound are equal.
+*Search* constructs schedules with many parameter settings, then improves the best one. For that,
+the methods of :data:`.methods.METHODS` that serve the problem run in turn; those that found better
+schedules lately get more time. *Proofs* (:data:`.workers.PROOFS`) raise the lower bound. All
+workers share one incumbent, and the solve ends when the incumbent's cost equals its bound.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def optimize(problem: Problem, options: SolveOptions | None = None, **changes: A
 
     The report of the schedule shows how good it is: its lower bound and status. The solve stops as
     soon as cost and bound are equal (status optimal). On a keyboard interrupt, or when
-    ``should_stop`` returns true, the best schedule so far is returned. A worker that is still
-    running half a second later is abandoned; the same holds at the time limit, provided that a
-    schedule was built. Activations are recomputed or offloaded if the profile has the times and
-    sizes for it and the cost falls.
+    ``should_stop`` returns true, the best schedule so far is returned, and a worker that is still
+    running half a second later is abandoned. The same holds at the time limit, but only after a
+    schedule other than the trivial one (one microbatch after the other) was found. Activations are
+    recomputed or offloaded if the profile has the times and sizes for it and the cost falls.
 
-    Raises InfeasibleError if no schedule keeps the memory limit or, with streamed weights, if none
-    was found that fits on the devices, and InputError for an unknown solver or a placement that
-    cannot be planned.
+    Raises InfeasibleError if no schedule keeps the memory limits or, with streamed weights, if no
+    schedule was found that fits on the devices. Raises InputError if the solver is unknown or too
+    slow for the problem, or if the placement or the microbatches cannot be planned.
     """
     options = replace(options or SolveOptions(), **changes)
     return Solving(_incumbent(problem, options), options).run(options.time_limit)
@@ -91,7 +91,7 @@ def _pieces(best: Incumbent, options: SolveOptions, search: WorkerSearch) -> Pie
 
 
 def _incumbent(problem: Problem, options: SolveOptions) -> Incumbent:
-    """Create the incumbent of a solve. Its only schedule is ``options.start``, if that can be used.
+    """Create the incumbent of a solve, with the schedule ``options.start`` if that can be used.
 
     Raises InputError if the solver is unknown or too slow for the problem, or if the placement or
     the microbatches of the problem cannot be planned, and InfeasibleError if no schedule fits in
@@ -135,7 +135,7 @@ def _check_solver(problem: Problem, solver: str) -> None:
 def _may_start(problem: Problem, order: Order, recompute_all: bool) -> bool:
     """Whether a solve may start from ``order``: it fits in memory, and weights are not passed.
 
-    With ``recompute_all`` it must also recompute all that can be recomputed.
+    With ``recompute_all``, ``order`` must also recompute every stage that can be recomputed.
     """
     if weights(problem) or not within_memory(problem, simulate(Schedule(problem, order))):
         return False
@@ -146,7 +146,8 @@ def _may_start(problem: Problem, order: Order, recompute_all: bool) -> bool:
 class Solving:
     """A solve that can be paused and continued.
 
-    ``done``: whether nothing is left to do. All calls raise the same errors as :func:`optimize`.
+    ``done``: whether nothing is left to do. :meth:`of`, :meth:`begin` and :meth:`run` raise the
+    errors of :func:`optimize`.
     """
 
     def __init__(self, best: Incumbent, options: SolveOptions) -> None:
@@ -161,22 +162,22 @@ class Solving:
     def of(cls, problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Self:
         """Create a solve; ``changes`` replace fields of ``options``.
 
-        The time limit is given to each call of :meth:`begin` and :meth:`run`;
-        ``options.time_limit`` is ignored.
+        ``options.time_limit`` is ignored; each call of :meth:`begin` and :meth:`run` has its own
+        time limit.
         """
         options = replace(options or SolveOptions(), **changes)
         return cls(_incumbent(problem, replace(options, time_limit=0.0)), options)
 
     def begin(self, seconds: float) -> Schedule:
-        """Build the first schedules within ``seconds``. Returns the best of them."""
+        """Build the first schedules in at most ``seconds``. Returns the best of them."""
         return self._go(seconds, 1)
 
     def run(self, seconds: float) -> Schedule:
-        """Continue for ``seconds`` or until all is done. Returns the best schedule so far."""
+        """Continue for at most ``seconds``. Returns the best schedule so far."""
         return self._go(seconds, None)
 
     def beat(self, cost: float) -> None:
-        """End this and later calls as soon as no schedule can cost less than ``cost``.
+        """End this and later calls once it is proven that no schedule costs less than ``cost``.
 
         ``cost``: the cost of a schedule known elsewhere.
         """
@@ -199,7 +200,7 @@ class Solving:
         return best.schedule(options.solver, options.seed, bound)
 
     def _goes_on(self) -> bool:
-        """Wait for the running work. Returns whether there is more to do, and time for it."""
+        """Wait for the running thread. Returns whether work is left, and the solve is not over."""
         assert self._running is not None
         if not has_ended(self._best, self._running):
             return False
@@ -208,9 +209,9 @@ class Solving:
         return not self.done and not self._best.over()
 
     def _advance(self, pieces: int | None) -> bool:
-        """Run a number of ``pieces``, None for all, unless the solve is over before.
+        """Run up to ``pieces`` pieces, or all if it is None, until the solve is over.
 
-        Returns whether no piece is left.
+        Returns True if no piece is left, otherwise False.
         """
         for _ in range(pieces) if pieces is not None else count():
             try:

@@ -33,7 +33,7 @@ CROSSINGS_SECONDS = 10.0  # time limit of the crossings search
 
 
 def closed_form_bounds(best: Incumbent) -> None:
-    """Compute the closed-form bounds one by one, until one equals the best cost."""
+    """Raise the bound to each closed-form bound in turn, until bound and cost are equal."""
     for found in lower_bounds(best.problem):
         best.work.spend(best.problem.stages**2 * best.problem.microbatches)
         best.raise_bound(found)
@@ -42,10 +42,10 @@ def closed_form_bounds(best: Incumbent) -> None:
 
 
 def tighten(best: Incumbent) -> Pieces:
-    """Compute the bounds that take long, until bound and cost are equal.
+    """Raise the bound by one that takes long to compute, unless the solve is over.
 
-    These are the crossings search if each stage has a rank of its own, otherwise the moments bound
-    with a search tree.
+    If each stage has a rank of its own, it is the crossings search, and only if memory limits the
+    rate of microbatches; otherwise it is the moments bound with a search tree.
     """
     if best.over():
         return
@@ -76,8 +76,8 @@ def branch(best: Incumbent) -> None:
 def interleave(best: Incumbent, seed: int) -> Pieces:
     """Refute target costs with CP-SAT, which may also find schedules.
 
-    To refute a cost is to prove that no schedule costs at most that. It applies where memory holds
-    few microbatches, or where a few microbatches are unlike.
+    To refute a cost is to prove that no schedule costs at most that. This succeeds if memory holds
+    few microbatches, or if there are few unlike ones; it does nothing if pairs save time.
     """
     from .exact.bisection import bisect, climb
     from .exact.rank_windows import bound_by_windows
@@ -92,20 +92,20 @@ def interleave(best: Incumbent, seed: int) -> Pieces:
 
 
 def several_stages(problem: Problem) -> bool:
-    """Whether some rank has several stages, and each stage has one rank.
+    """Whether only activations are passed, some rank has several stages, and there is no remat.
 
-    Activations must be passed, without recomputation, offload and BW's faster than B and W.
+    That is, nothing can be recomputed or offloaded, and no BW is faster than its B and W.
     """
     passing = problem.placement.passing is Passing.ACTIVATIONS
     return passing and not has_remat(problem) and not each_alone(problem)
 
 
 def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
-    """Run an exact solver from the best schedule; stores the schedules and bounds that it finds.
+    """Run an exact solver from the best schedule, and store the schedules and bounds that it finds.
 
     The solver makes no pairs (an F and a BW at the same time). If pairs save time, its bounds are
-    not valid for the problem and are ignored. Returns whether it has finished: False if it could
-    continue with more time or, if work is limited, when the worker runs next.
+    not valid for the problem and are ignored. Returns whether the solver has finished; if not, a
+    further call may achieve more, with more time or, with a work limit, at this worker's next turn.
     """
     if best.over():
         return False

@@ -1,4 +1,4 @@
-"""The two kinds of workers of a solve: one searches schedules, one first proves bounds."""
+"""The two kinds of workers of a solve: some search schedules, one proves bounds before that."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ CLOSE = 0.003  # or the cost is at most this above the bound, relative to the bo
 VAIN_ROUNDS = 8  # or this many rounds in a row found nothing
 AHEAD = 2  # with several stages per rank, each worker begins this many methods after the one before
 MOVED = {FALLBACK, Method.START, Method.LIST, Method.ANNEAL, Method.FILL, Method.PAIR}
-"""The methods that do not build families or repeated patterns.
+"""Methods whose schedules are neither families nor repeated patterns.
 
-If one of these found the best schedule, no family and no repeated pattern was as good.
+If the best schedule is of one of these methods, no family and no repeated pattern was better.
 """
 PROVED = 0.1  # share of the remaining time for the relaxation with remat
 
@@ -66,9 +66,9 @@ class WorkerSearch:
         return [part for parts in self._served(RELATED) for part in parts]
 
     def _served(self, table: Sequence[Row]) -> Iterator[list[Round]]:
-        """Yield the parts of each method in ``table`` that serves the problem.
+        """Yield a list of the parts of each method in ``table`` that serves the problem.
 
-        Methods that do not run in the worker with this number are left out.
+        Methods that are not for the worker with this number are left out.
         """
         for row in table:
             if self._context.number in row.workers and row.serves(self._problem):
@@ -81,7 +81,7 @@ class WorkerSearch:
         return settings(self._problem, self._context.constructor.linear, self._best.bound.value)
 
     def fall_back(self) -> None:
-        """Build a simple schedule, so that the solve has a result whenever it ends."""
+        """Build a simple schedule, so that the solve has a result even if it ends immediately."""
         best, problem = self._best, self._problem
         if weights(problem):
             self._context.streams.first()
@@ -91,7 +91,7 @@ class WorkerSearch:
             best.offer(one_at_a_time(problem), FALLBACK)
 
     def first(self) -> None:
-        """Compute the closed-form bounds, and build the first schedules."""
+        """Raise the bound by closed forms, and build the first schedules."""
         best, problem = self._best, self._problem
         if not self._options.by_step:
             closed_form_bounds(best)
@@ -105,7 +105,7 @@ class WorkerSearch:
             self._turns.round(best)
 
     def _construct_first(self) -> None:
-        """Build the warm starts, and construct schedules for the first parameter settings."""
+        """Offer the warm starts, and schedules constructed with the first parameter settings."""
         for order in warm_starts(self._problem, self._context.constructor.linear):
             self._best.offer(order, Method.WARM_START)
         for number, _ in enumerate(self.construct()):
@@ -125,7 +125,10 @@ class WorkerSearch:
             self._context.lists.first(best)
 
     def construct(self) -> Pieces:
-        """Construct schedules with the parameters not tried yet, then run the list scheduler."""
+        """Construct schedules with the parameter settings not tried yet, then by list scheduling.
+
+        Does nothing unless the problem is linear and the worker's number is 0.
+        """
         for parameters in self._left:
             self._best.work.spend(building(self._ops))
             rows = self._context.constructor.build(parameters)
@@ -139,7 +142,7 @@ class WorkerSearch:
             yield
 
     def improve(self) -> Pieces:
-        """Improve the best schedule: by methods that run once or first, then by all in turn."""
+        """Improve the best schedule: by methods that run once, then by all others in turn."""
         best, context = self._best, self._context
         for part in self._related:
             while part.able:
@@ -154,9 +157,10 @@ class WorkerSearch:
         yield from self._turns.pieces(best)
 
     def _unroll(self) -> Pieces:
-        """Search with fewer microbatches, for a share of the time.
+        """Search problems with fewer microbatches until a share :data:`UNROLLED` of time is left.
 
-        It ends early if the gap is small, or after many rounds without success.
+        It ends early if cost and bound are close. A problem is given up after many rounds in a row
+        that found nothing better.
         """
         best = self._best
         for unroller in self._context.unrollers[1:]:
@@ -175,7 +179,7 @@ class WorkerSearch:
         yield from self.improve()
 
     def _alone(self, small: Incumbent) -> Pieces:
-        """Search a related problem, whose incumbent is ``small``, in pieces."""
+        """Search the related problem of the incumbent ``small``, in pieces."""
         options = SolveOptions(seed=int(self._context.rng.integers(1 << 31)))
         search = WorkerSearch(small, options)
         search.fall_back()
@@ -186,8 +190,8 @@ class WorkerSearch:
 class Proof(NamedTuple):
     """A method that raises the lower bound, and may find schedules.
 
-    ``serves``: whether it applies to a problem. ``pieces``: runs it, given the incumbent and a
-    seed.
+    ``serves``: whether the method applies to a problem. ``pieces``: runs the method, given the
+    incumbent and a seed.
     """
 
     serves: Callable[[Problem], bool]

@@ -15,12 +15,12 @@ from ..core.tolerances import ROUNDING
 
 
 def needs(problem: Problem) -> FloatArray:
-    """The smallest memory limit for which each rank can run its ops, shape (P,).
+    """For each rank, the smallest memory limit with which it can run its ops, shape (P,).
 
-    Necessary: while a B runs on a stage, its microbatch holds M_B of that stage, and on each
-    earlier stage of the same rank, whose B is still to come, at least
-    :func:`..core.relaxations.least_kept` (M_B, if nothing can be recomputed or offloaded).
-    Sufficient: the microbatches can run one at a time.
+    The limit is necessary: while a microbatch's B runs on a stage, the microbatch holds M_B of that
+    stage. On each earlier stage of the same rank its B is still to come, so it holds at least
+    :func:`..core.relaxations.least_kept` there (M_B, if nothing can be recomputed or offloaded).
+    The limit is sufficient: the microbatches can run one at a time.
     """
     costs, kept = Costs.of(problem), least_kept(problem)
     columns = np.arange(problem.microbatches)
@@ -33,9 +33,9 @@ def needs(problem: Problem) -> FloatArray:
 
 
 def smallest_limit(problem: Problem) -> tuple[float, int]:
-    """The smallest memory limit, equal on all ranks, with which a schedule exists.
+    """The smallest memory limit with which a schedule exists if all ranks have this limit.
 
-    Returns the limit, and the rank that needs it.
+    Returns the limit, and the rank that needs it (:func:`needs`).
     """
     least = needs(problem)
     rank = int(least.argmax())
@@ -48,12 +48,12 @@ def is_feasible(problem: Problem) -> bool:
 
 
 def _lacks(problem: Problem) -> FloatArray:
-    """Memory that each rank needs beyond its limit with tolerance, shape (P,); <= 0 if it fits."""
+    """By how much :func:`needs` exceeds each rank's limit with tolerance, shape (P,)."""
     return needs(problem) - np.array(problem.memory_limit) * (1 + ROUNDING)
 
 
 def check_feasible(problem: Problem) -> None:
-    """Raise InfeasibleError if no schedule fits in memory; it names the rank that lacks most."""
+    """Raise InfeasibleError if no schedule fits in memory, naming the rank that lacks the most."""
     lacks = _lacks(problem)
     rank = int(lacks.argmax())
     if lacks[rank] <= 0:

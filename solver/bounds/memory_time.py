@@ -64,10 +64,10 @@ class Ways:
         return cls(again[there], costs.kept[there, stage], wire[there])
 
     def within(self, time: float) -> Self:
-        """The choices that take at most ``time`` for each R or copy and keep less than M_B.
+        """The first choice, and those of the others that may be of use within a span of ``time``.
 
-        The first choice is always included. No bound needs the other ones, and their numbers may be
-        outside the range of a MILP solver.
+        These take at most ``time`` for each R or copy, and keep less than M_B. The choices left out
+        affect no bound, and their times may be too large for a MILP solver.
         """
         use = (self.kept < self.kept[0]) & (self.again <= time) & (self.wire <= time)
         use[0] = True
@@ -76,11 +76,12 @@ class Ways:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryTime:
-    """One constraint on a rank's span; if ``until_last_b``, on the part until its last B ends.
+    """A constraint on a rank's span or, if ``until_last_b``, on its part until the last B ends.
 
-    The span, or that part, is at least ``lost`` plus the sum of ``needed[choice]`` over the
-    microbatches plus ``early`` for each W that runs in it. ``lost``: the time lost at both ends,
-    where the limit cannot be used. Times are in the unit of the MILP.
+    The span (or that part of it) is at least the sum of ``lost``, ``needed[k]`` for each microbatch
+    with choice k (its index in :class:`Ways`), and ``early`` for each W that runs in the span (or
+    in that part). ``lost``: the time lost at both ends, where the limit cannot be used. Times are
+    in the unit that :func:`memory_times` was given.
     """
 
     needed: list[float]
@@ -93,9 +94,9 @@ class MemoryTime:
 class _Measure:
     """A measure of memory: weights of sizes, with a sum of at most 1 if the sizes fit in memory.
 
-    ``m_b``, ``m_w``: the weights of M_B and M_W. ``kept``: that of what each choice keeps, shape
-    (N,). ``run_f``, by choice, shape (N,), and ``run_w``: the additional weight of an F and of a W
-    while it runs.
+    ``m_b``, ``m_w``: the weights of M_B and M_W. ``kept``: for each choice, the weight of the
+    memory that it keeps, shape (N,). ``run_f``: for each choice, the additional weight of an F
+    while it runs, shape (N,); ``run_w``: that of a W.
     """
 
     m_b: float
@@ -110,9 +111,10 @@ def memory_times(
 ) -> Iterator[MemoryTime]:
     """Yield memory-time constraints on the span of a stage.
 
-    There is one for each measure of memory and each end of the span (the stage's last op, its last
-    B), and none if all microbatches fit in memory. ``ways``: the choices for its microbatches.
-    ``unit``: the unit of the times in the results.
+    There are two for each measure of memory: one for the span that ends with the stage's last op,
+    one for its part that ends with the last B. There are none if all microbatches fit in memory.
+    ``ways``: the choices for the stage's microbatches. ``unit``: the unit of the times in the
+    results, in the unit of the profile.
     """
     c, i = linear, stage
     limit, turn = float(c.limit[i]), float(c.round_trip[i])
@@ -141,7 +143,7 @@ def memory_times(
 def _measures(sizes: FloatArray, ways: Ways) -> Iterator[_Measure]:
     """Yield measures of memory for a stage: a count of whole M_B's, and dual feasible functions.
 
-    ``sizes``: M_B, M_W and what each choice keeps, divided by the limit, shape (2 + N,).
+    ``sizes``: M_B, M_W and the N sizes ``ways.kept``, divided by the limit, shape (2 + N,).
     """
     nothing = np.zeros(len(ways.kept))
     places = float(counts_within(1.0, sizes[0], np.inf)) if sizes[0] > 0 else 0.0

@@ -78,8 +78,8 @@ SCALE = 1024.0
 """The ceiling in units of the objective that the solver minimizes.
 
 If an LP is doubtful, SCIP solves it again with a thousandth of its dual tolerance. SoPlex supports
-no tolerance below 1e-10 and prints a warning, so the dual tolerance is 1e-7. Of an objective of
-this scale that is 1e-10 of the ceiling.
+no tolerance below 1e-10 and prints a warning for one, so the dual tolerance is 1e-7. With an
+objective of this scale, that is 1e-10 of the ceiling.
 """
 SECONDS = 3.0  # time limit of a solve
 REMAT_WORDS = (
@@ -92,10 +92,10 @@ NODE, ITERATION = 2000, 5000
 
 
 def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound | None:
-    """The lower bound with recomputation and offload by a small MILP over moments of stages.
+    """The lower bound of a problem with recomputation or offload by the MILP of this module.
 
-    ``ceiling``: the cost of a schedule, which limits the bound. None if some rank has several
-    stages.
+    ``ceiling``: the cost of a known schedule; the bound is at most that. Returns None if some rank
+    has several stages.
     """
     bare = least_times(unfused(problem))
     linear, costs = LinearInstance.of(bare), Costs.of(bare)
@@ -124,7 +124,12 @@ def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound 
 
 
 def _binding(linear: LinearInstance, i: int, chosen: IntArray, ways: Ways) -> list[str]:
-    """Lines about stage ``i``: its limit, and how many microbatches it recomputes and offloads."""
+    """The lines of a bound's explanation that are about stage ``i``, whose rank limits the cost.
+
+    They say how many microbatches its rank has memory for, and how many are recomputed and
+    offloaded. ``chosen``: in the solution, the number of microbatches with each of its ``ways``.
+    """
+
     copied = int(chosen[ways.wire > 0].sum())
     again, room = int(chosen[1:].sum()) - copied, int(linear.capacity[i])
     return [
@@ -142,9 +147,11 @@ def _solved(
     budget: Budget,
     ways: Sequence[Ways],
 ) -> tuple[float, list[StageMoments]]:
-    """The lower bound on the cost, and the stages with their variables' values in the solution.
+    """Solve the MILP. Returns the lower bound on the cost, and the variables of each stage.
 
-    The list of stages is empty if no solution was found.
+    The variables have the values of the solution; their list is empty if no solution was found.
+    ``ceiling``: the cost of a known schedule. ``ways``: for each stage, the choices for a
+    microbatch.
     """
     solver = new_solver()
     if solver is None or ceiling <= 0.0:
@@ -172,8 +179,9 @@ def new_solver() -> Any:
 def least_of(solver: Any, cost: Any, budget: Budget, size: int) -> tuple[float, bool]:
     """Minimize ``cost``, a variable in units of the ceiling.
 
-    Returns a lower bound on it, and whether a solution was found. ``size``: the number of stages or
-    ranks; a node of the search takes time proportional to its square.
+    Returns a lower bound on ``cost``, at most 1, and whether a solution was found. The bound is 1
+    minus the tolerance if the model is infeasible, and 0 if nothing was proven. ``size``: the
+    number of stages or ranks; a node of the search takes time proportional to its square.
     """
     solver.Minimize(SCALE * cost)
     status = _solve(solver, _parameters(solver, size, budget), budget)
@@ -186,7 +194,10 @@ def least_of(solver: Any, cost: Any, budget: Budget, size: int) -> tuple[float, 
 
 
 def _parameters(solver: Any, size: int, budget: Budget) -> Any:
-    """The parameters of a solve within the budget; those specific to SCIP are set on ``solver``."""
+    """The MPSolverParameters for a solve; limits and SCIP's own parameters are set on ``solver``.
+
+    ``size``: as for :func:`least_of`.
+    """
     from ortools.linear_solver import pywraplp
 
     # constraints must hold far more precisely than TOLERANCE, and epsilon must be smaller still, or
@@ -204,7 +215,10 @@ def _parameters(solver: Any, size: int, budget: Budget) -> Any:
 
 
 def _solve(solver: Any, parameters: Any, budget: Budget) -> int:
-    """Run SCIP in a thread of its own, as SCIP checks no flag; returns its status."""
+    """Run SCIP, interrupt it when ``budget`` is interrupted, and return SCIP's status.
+
+    It runs in a thread of its own, so that this thread can check for the interrupt.
+    """
     with ThreadPoolExecutor(1) as thread:
         solving = thread.submit(solver.Solve, parameters)
         try:

@@ -42,9 +42,10 @@ Arc = tuple[str, str, float]
 class Values(NamedTuple):
     """The amounts of work that a rank can have done by a moment, such as the start of its first B.
 
-    ``times``: these amounts in ascending order, shape (n,). ``pays``: for each amount, the length
-    of an arc of the graph that depends on it, shape (n,); 0 if there is none. ``interval``: whether
-    all numbers from the first to the last amount are possible.
+    ``times``: these amounts, as times in ascending order, shape (n,). ``pays``: for each amount,
+    the length that it gives to the moment's pay (an arc of the graph whose length depends on the
+    amount), shape (n,); 0 if the moment has no pay. ``interval``: whether all numbers from the
+    first to the last amount are possible, too.
     """
 
     times: FloatArray
@@ -53,25 +54,25 @@ class Values(NamedTuple):
 
     @classmethod
     def between(cls, low: float, high: float) -> Values:
-        """All amounts from ``low`` to ``high``, without pays."""
+        """The interval of all amounts from ``low`` to ``high``, with pays of 0."""
         return cls(np.array([low, max(low, high)]), np.zeros(2), interval=True)
 
     def plus(self, time: float, pay: float = 0.0) -> Values:
-        """The values with ``time`` added to each amount, and ``pay`` to each pay."""
+        """A copy with ``time`` added to each amount, and ``pay`` added to each pay."""
         return Values(self.times + time, self.pays + pay, self.interval)
 
     def before(self, end: float) -> Values:
-        """The values ``end`` - t for each amount t, with the pays of t."""
+        """A copy in which each amount t is replaced by ``end`` - t, with the same pay."""
         return Values(end - self.times[::-1], self.pays[::-1], self.interval)
 
 
 class Lemma(NamedTuple):
-    """A step of a refutation: a longest path, from which it follows that an arc is longer.
+    """A step of a refutation: because of a longest path, some arc becomes longer.
 
-    ``path``: the nodes of the path in order. ``arc``: the index of the arc that has at least
-    ``length`` because of it. ``lengths[k]``: the length of the arc from the k-th node to the next
-    one; the last entry is that of the arc from the last node back to the first, -inf if there is
-    none.
+    ``path``: the nodes of the path in order. ``arc``: the index of the arc whose length becomes
+    ``length`` because of the path. ``lengths[k]``: the length of the arc from ``path[k]`` to
+    ``path[k + 1]``; the last entry is the length of the arc from the last node back to the first,
+    or -inf if there is no such arc.
 
     In the last step of a refutation ``arc`` is -1, and ``path`` is a positive cycle. For a pay,
     whose length follows from the bounds of its link, ``path`` is empty.
@@ -86,8 +87,8 @@ class Lemma(NamedTuple):
 class MomentGraph:
     """A graph of moments under construction.
 
-    Nodes are times, and idle times by then; they are added by name when they are first used. An arc
-    states that the difference of two nodes is at least its length.
+    Nodes are the times of moments, and the idle times of ranks by these times; a node is added when
+    its name is first used. An arc states that the difference of two nodes is at least its length.
     """
 
     def __init__(self) -> None:
@@ -101,20 +102,20 @@ class MomentGraph:
         self._costs: list[int] = []
 
     def arc(self, tail: str, head: str, length: float) -> int:
-        """Add that ``head`` - ``tail`` >= ``length``. Returns the index of the arc."""
+        """Add an arc: ``head`` - ``tail`` >= ``length``. Returns the index of the arc."""
         ends = [self.names.setdefault(name, len(self.names)) for name in (tail, head)]
         self._arcs.append((ends[0], ends[1], length))
         return len(self._arcs) - 1
 
     def cost(self, end: str, start: str) -> None:
-        """Add that the time from node ``start`` to node ``end`` is at most the cost."""
+        """Add the constraint that ``end`` - ``start``, two nodes, is at most the cost."""
         self._costs.append(self.arc(end, start, 0.0))
 
     def link(self, time: str, idle: str, values: Values, pay: Sequence[str] = ()) -> None:
-        """Add that ``time`` - ``idle``, the two nodes of a moment, is one of ``values``.
+        """Add a link: ``time`` - ``idle``, the two nodes of a moment, is one of ``values``.
 
-        ``pay``: tail and head of an arc whose length is the pay of the link's value; empty for
-        none.
+        ``pay``: tail and head of the link's pay, an arc whose length is the pay that belongs to the
+        value of ``time`` - ``idle``; empty if the link has no pay.
         """
         low = self.arc(idle, time, float(values.times[0]))
         self.arc(time, idle, -float(values.times[-1]))
@@ -134,7 +135,7 @@ class MomentGraph:
         return next(link[2] for link in self._links if link[1] == self.names[time])
 
     def choice(self, one: Sequence[Arc], other: Sequence[Arc]) -> None:
-        """Add that all arcs of ``one`` hold, or all arcs of ``other``."""
+        """Add a choice: all arcs of ``one`` hold, or all arcs of ``other``."""
         begin, middle = len(self._options), len(self._options) + len(one)
         for tail, head, length in (*one, *other):
             self._options.append(self.arc(tail, head, -np.inf))
@@ -142,7 +143,7 @@ class MomentGraph:
         self._choices.append((begin, middle, len(self._options)))
 
     def closing(self) -> Closing:
-        """The finished graph as arrays, which refutes costs."""
+        """The finished graph as arrays, with methods that refute costs."""
         tail, head, length = (np.array(column) for column in zip(*self._arcs, strict=True))
         return Closing(
             len(self.names),
@@ -162,15 +163,18 @@ class MomentGraph:
 class Closing(NamedTuple):
     """A finished graph of moments as arrays: A arcs, L links with N values, C choices with O arcs.
 
-    ``tail``, ``head``: nodes of each arc, (A,); ``length``: (A,). ``costs``: indices of the arcs
-    whose length is minus the cost. ``links``: a row for each link, (L, 6): the node of the idle
-    time, the node of the time, the arc of the lower bound (the arc of the upper bound follows it),
-    the arc of the pay or -1, begin and end of the link's entries in ``values``.
+    Nodes and arcs are numbered from 0; ``nodes`` is the number of nodes. ``tail``, ``head``: the
+    nodes of each arc, shape (A,); ``length``: the length of each arc, shape (A,). ``costs``: the
+    indices of the arcs whose length is minus the cost. ``links``: a row for each link, shape
+    (L, 6): the node of the idle time, the node of the time, the index of the arc with the lower
+    bound (the arc with the upper bound follows it), the index of the pay's arc or -1, and the begin
+    and end (exclusive) of the link's entries in ``values``.
 
-    ``values``, ``pays``: those of all links, (N,). ``choices``: a row for each choice, (C, 3):
-    begin of the first side's entries in ``options``, begin of the second side's, and the end of
-    these. ``options``: arcs that belong to a side, (O,); ``active``: their length if their side
-    holds, (O,).
+    ``values``, ``pays``: the values and pays of all links, link after link, shape (N,).
+    ``choices``: a row for each choice, shape (C, 3): the begin of the first side's entries in
+    ``options``, the begin of the second side's entries, and their end (exclusive). ``options``: the
+    indices of the arcs that belong to sides, shape (O,); ``active``: the length of each of these
+    arcs if its side holds, shape (O,).
     """
 
     nodes: int
@@ -188,12 +192,13 @@ class Closing(NamedTuple):
     def least(
         self, low: float, branches: int = 0, most: float = np.inf, budget: Budget | None = None
     ) -> float:
-        """A lower bound on the cost by bisection: the minimum not refuted, or slightly less.
+        """A lower bound on the cost: the minimum cost that is not refuted, by bisection.
 
-        ``low``: a known lower bound, which is returned if it is not refuted. ``most``: the cost of
-        a schedule, inf if unknown; the result is at most that. ``branches``: the maximum number of
-        nodes of a search tree over the choices that are still open, for each cost that is tried; 0
-        for no tree. When ``budget`` is used up, the bound proven so far is returned.
+        The result is up to a relative :data:`CLOSE` below that minimum; if ``budget`` is used up,
+        it is the highest cost refuted so far. ``low``: a known lower bound, which is returned if
+        the bisection cannot raise it. ``most``: the cost of a schedule, or inf; the result is at
+        most that. ``branches``: for each cost that is tried, the maximum number of nodes of a
+        search tree over the choices that are still open; 0 for no tree.
         """
         budget, high = budget or Budget(), min(2 * low or 1.0, most)
         if self.closed(low * (1 + CLOSE), None, branches) is not None:
@@ -215,12 +220,12 @@ class Closing(NamedTuple):
     def closed(
         self, cost: float, length: FloatArray | None = None, branches: int = 0
     ) -> FloatArray | None:
-        """The final arc lengths, shape (A,), if ``cost`` is not refuted; None if it is.
+        """Try to refute ``cost``. Returns None if it is refuted, otherwise the final arc lengths.
 
-        These lengths hold in all schedules that cost at most ``cost``. ``length``: lengths to begin
-        with, from a call for a higher cost. ``branches``: the maximum number of nodes of a search
-        tree over the choices that are still open; the tree can refute the cost, but does not change
-        the lengths.
+        These lengths, shape (A,), hold in all schedules that cost at most ``cost``. ``length``:
+        lengths to begin with, from a call for a higher cost; None for those of the graph.
+        ``branches``: the maximum number of nodes of a search tree over the choices that are still
+        open; the tree can refute the cost, but does not change the lengths.
         """
         whole = self._state(cost, length)
         if _close(whole) >= 0:
@@ -249,9 +254,10 @@ class Closing(NamedTuple):
         )
 
     def _undecided(self, length: FloatArray) -> list[tuple[int, int]]:
-        """The two sides of the first open choice, as ranges (begin, end) of ``options``.
+        """The two sides of the first choice that is open: neither side's arcs have been added.
 
-        An empty list if no choice is open.
+        Each side is a range (begin, end) of indices of ``options``, end exclusive. Returns an empty
+        list if no choice is open. ``length``: the length of each arc, shape (A,).
         """
         for begin, middle, end in self.choices.tolist():
             if np.isinf(length[self.options[begin:end]]).all():
@@ -259,17 +265,20 @@ class Closing(NamedTuple):
         return []
 
     def cycle(self, cost: float) -> Lemma | None:
-        """A positive cycle after links are rounded and choices decided; None if not refuted."""
+        """A positive cycle that refutes ``cost``, or None if ``cost`` is not refuted.
+
+        It is a cycle of the graph after links have been rounded and choices decided.
+        """
         state = self._state(cost)
         node = _close(state)
         return None if node < 0 else state.step(node)
 
     def refutation(self, cost: float) -> list[Lemma]:
-        """The proof that no schedule costs at most ``cost``, step by step; the last one is a cycle.
+        """The steps of the proof that no schedule costs at most ``cost``.
 
-        Returns an empty list if ``cost`` is not refuted, or if that takes more than
-        :data:`MOST_STEPS` steps. Each step before the last one makes an arc longer, because of a
-        longest path in the graph that the earlier steps left.
+        Each step makes an arc longer, because of a longest path in the graph with the arc lengths
+        after the previous step; the last step is a positive cycle. Returns an empty list if
+        ``cost`` is not refuted, or if that takes more than :data:`MOST_STEPS` steps.
         """
         closed, state, steps = self._state(cost, None, MOST_STEPS), self._state(cost), list[Lemma]()
         node, rows = _close(closed), int(closed.rows[0])
@@ -286,12 +295,13 @@ class Closing(NamedTuple):
 
 
 class _State(NamedTuple):
-    """The state of a refutation, for kernels: the ``length`` of each arc so far, shape (A,).
+    """The state of a refutation, for kernels.
 
-    ``path``, ``via``: length of the longest path to each node, and the last arc of that path.
-    ``log``: rows (source and target of a path, the arc that it makes longer, the new length);
-    ``rows``: number of changes so far, shape (1,). ``slack``: differences up to this are rounding
-    errors.
+    ``length``: the current length of each arc, shape (A,). ``path``, ``via``: for each node, the
+    length of the longest path to it from the source of the last search, and the last arc of that
+    path. ``log``: a row for each change of an arc's length: source and target of the path that
+    causes it, the arc, the new length. ``rows``: the number of changes so far, shape (1,), which
+    may exceed the rows of ``log``. ``slack``: differences up to this are rounding errors.
     """
 
     graph: Closing
@@ -303,9 +313,10 @@ class _State(NamedTuple):
     rows: IntArray
 
     def step(self, source: int, target: int | None = None) -> Lemma:
-        """The longest path from ``source`` to ``target`` as a lemma, whose ``arc`` is still -1.
+        """The longest path from ``source`` to ``target`` as a lemma, without its arc and length.
 
-        Without a target: a positive cycle that is on a path from ``source``.
+        If ``target`` is None, the lemma is a positive cycle that can be reached from ``source``;
+        such a cycle must exist.
         """
         tail, node = self.graph.tail, _longest(self, source)
         nodes, lengths = list[int](), list[float]()
@@ -327,7 +338,8 @@ class _State(NamedTuple):
 def _close(state: _State) -> int:
     """Round the links and decide the choices until nothing changes or a cycle is positive.
 
-    Returns a node from which :meth:`_State.step` finds a positive cycle, or -1 if there is none.
+    Returns a node from which :meth:`_State.step` finds a positive cycle, or -1 if the graph has no
+    positive cycle.
     """
     graph, before = state.graph, -1
     if _longest(state, graph.tail[0]) >= 0:
@@ -347,9 +359,9 @@ def _close(state: _State) -> int:
 
 @kernel
 def _round(state: _State, link: int) -> int:
-    """Round both bounds on the work T - I of a link, and raise its pay if it has one.
+    """Round both bounds on the work T - I of a link, and raise the length of its pay, if any.
 
-    Returns as :func:`_close` does.
+    Returns a node from which a positive cycle can be found, or -1, like :func:`_close`.
     """
     graph, length, slack = state.graph, state.length, state.slack
     idle, time, low, paid, begin, end = graph.links[link]
@@ -377,9 +389,9 @@ def _round(state: _State, link: int) -> int:
 
 @kernel
 def _decide(state: _State, choice: int) -> int:
-    """If one side of a choice is refuted, add the arcs of the other side.
+    """If a choice is open and one of its sides is refuted, add the arcs of the other side.
 
-    Returns as :func:`_close` does.
+    Returns a node from which a positive cycle can be found, or -1, like :func:`_close`.
     """
     graph, length, options = state.graph, state.length, state.graph.options
     begin, middle, end = graph.choices[choice]
@@ -399,9 +411,10 @@ def _decide(state: _State, choice: int) -> int:
 
 @kernel
 def _raise(state: _State, arc: int, length: float, source: int, target: int) -> None:
-    """Set the length of an arc, and log it with the path from ``source`` to ``target``.
+    """Set the length of an arc, and log the change with the ends of the path that causes it.
 
-    Both are -1 for a pay, which has no path.
+    ``source`` and ``target`` are the first and last node of this path; both are -1 if the arc is a
+    pay, whose changes have no path.
     """
     row = state.rows[0]
     state.length[arc] = length
@@ -415,7 +428,8 @@ def _raise(state: _State, arc: int, length: float, source: int, target: int) -> 
 def _longest(state: _State, source: int) -> int:
     """Find the longest paths from ``source`` to all nodes by the Bellman-Ford algorithm.
 
-    Stores them in ``state``. Returns -1, or a node whose path contains a positive cycle.
+    Stores their lengths in ``state.path`` and their last arcs in ``state.via``. Returns a node
+    whose path contains a positive cycle, or -1 if there is no such node.
     """
     tail, head, length, path = state.graph.tail, state.graph.head, state.length, state.path
     path[:] = -np.inf

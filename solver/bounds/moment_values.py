@@ -1,7 +1,8 @@
 """The amounts of work that a rank can have done by the moments of :mod:`.moments`.
 
-They are the times of all choices of ops that the rank's memory allows by a moment. Z_s is the sum
-of M_B over stages 1 to s of the rank.
+An amount of work is the total time of the ops that have run. The amounts at a moment are found by
+enumerating the sets of ops that can have run by then, given the rank's memory. The stages of the
+rank are numbered 1 to K here; Z_s is the sum of M_B over its stages 1 to s.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _QUOTIENT = 1e-12  # relative tolerance of a limit
 class StreamOnRank:
     """A stream of ``count`` microbatches on one rank, where it runs K stages.
 
-    A stream is a group of microbatches that run each stage on the same rank. ``names``: the stages'
-    names in the graph. Arrays are by stage, shape (K,).
+    A stream is a group of microbatches that run each stage on the same rank. ``names``: the names
+    of the K stages in the graph of moments. ``f`` to ``m_w``: T_F, T_B, T_W, M_B and M_W of each
+    stage, shape (K,).
     """
 
     count: int
@@ -43,39 +45,41 @@ class StreamOnRank:
         return np.asarray(self.m_b.cumsum())
 
     def forwards(self, most: int | None = None) -> FloatArray:
-        """A row for each q up to ``most``: a microbatch that has run its F's on stages 1 to q.
+        """Items for :func:`_fitting`: row q - 1 is a microbatch that has run F's on stages 1 to q.
 
-        Columns: the M_B's that it holds, the time of these F's, pay (0), number of microbatches
-        (1). Shape (K, 4).
+        There is a row for each q from 1 to ``most``, by default K; 4 columns: Z_q, which the
+        microbatch holds; the time of these F's; pay (0); number of microbatches (1).
         """
         none, one = np.zeros_like(self.f), np.ones_like(self.f)
         return np.stack([self.held, self.f.cumsum(), none, one], axis=1)[:most]
 
     def backwards(self, most: int | None = None) -> FloatArray:
-        """A row for each q up to ``most``: a microbatch with B's and W's of stages q to 1 to come.
+        """Items for :func:`_fitting`: row q - 1 is a microbatch with B, W on stages q to 1 to come.
 
-        Columns: the M_B's that it holds, the time of these B's and W's, pay (the time of the B's),
-        number of stages q. Shape (K, 4).
+        There is a row for each q from 1 to ``most``, by default K; 4 columns: Z_q, which the
+        microbatch holds; the time of these B's and W's; pay (the time of the B's); number of stages
+        (q).
         """
         numbers = np.ones_like(self.f).cumsum()
         columns = self.held, (self.b + self.w).cumsum(), self.b.cumsum(), numbers
         return np.stack(columns, axis=1)[:most]
 
     def weights(self) -> FloatArray:
-        """A row for each stage: a single W to come, (K, 4).
+        """Items for :func:`_fitting`: for each stage, a microbatch with only its W there to come.
 
-        Columns: M_W, the time of the W, pay (0), number (1).
+        Shape (K, 4), with the columns: M_W, the time of the W, pay (0), number of W's (1).
         """
         none, one = np.zeros_like(self.f), np.ones_like(self.f)
         return np.stack([self.m_w, self.w, none, one], axis=1)
 
 
 def _fitting(items: FloatArray, room: float, number: int, most: float) -> Values:
-    """The total times of all choices of ``items`` that fit into memory ``room``, with minimum pays.
+    """The possible total times of multisets of ``items`` that fit into memory of size ``room``.
 
-    ``items``: rows (size, time, pay, number), (N, 4), each of which may be chosen several times.
-    ``number``, ``most``: the maximum sums of the numbers and of the times. If there are too many
-    choices, the result is an interval, bounded by the fractional knapsack.
+    The pay of a total time is the minimum total pay of the multisets with this time. ``items``:
+    rows (size, time, pay, number), shape (N, 4). ``number``, ``most``: the maximum total number and
+    total time of a multiset. If there are too many multisets, the result is an interval from 0 to
+    the optimum of the fractional knapsack.
     """
     rows = dict.fromkeys(map(tuple, items[items[:, 1] > 0].tolist()))
     found = np.zeros((1, 4))
@@ -111,9 +115,9 @@ def _union(each: Sequence[Values]) -> Values:
 
 
 class RankSets:
-    """The possible amounts of work that a rank has done by each of its moments.
+    """The sets of amounts of work that a rank can have done by its moments, such as its first B.
 
-    Its microbatches are in ``streams``. Moments are first or last F's or B's; see :mod:`.moments`.
+    ``streams``: the streams of the rank's microbatches. Moments are defined in :mod:`.moments`.
     """
 
     def __init__(self, model: RankModel, streams: Sequence[StreamOnRank]) -> None:
@@ -125,13 +129,14 @@ class RankSets:
         self.classes = sum(own.count * len(own.f) for own in streams)
 
     def room(self, held: float) -> float:
-        """The memory limit minus ``held``, slightly enlarged to allow for rounded sums."""
+        """The memory limit minus ``held``, slightly enlarged to allow for rounding errors."""
         return float(self.limit * (1 + _QUOTIENT) - held)
 
     def first_forward(self, i: int) -> Values:
         """The possible amounts of work that the rank has done when a stage's first F starts.
 
-        ``i``: the index of the stage on the rank, which has only one stream.
+        ``i``: the index of the stage among the rank's stages, from 0. The rank must have only one
+        stream.
         """
         own, run = self.streams[0], float(self.streams[0].f[:i].sum())
         room = self.room(own.held[i])
@@ -153,7 +158,7 @@ class RankSets:
     def last_forward(self) -> Values:
         """The possible amounts of work that the rank has done when its last F starts.
 
-        Their pay is the time of this F and of all B's that are left.
+        The pay of an amount is the minimum time of this F and of all B's that are left.
         """
         items = np.vstack(
             [part for own in self.streams for part in (own.backwards(), own.weights())]
@@ -170,8 +175,7 @@ class RankSets:
     def last_backward(self, i: int = 0) -> Values:
         """The possible amounts of work that the rank has done when a stage's last B ends.
 
-        ``i``: the index of the stage on the rank, by default the lowest one; the B may be of any
-        stream.
+        ``i``: the index of the stage among the rank's stages, from 0. The B may be of any stream.
         """
         weights = [own.weights() for own in self.streams]
         found = []

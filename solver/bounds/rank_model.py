@@ -21,10 +21,11 @@ from ..core.tolerances import counts_within
 class RankModel:
     """A rank that runs K kinds of (F, B, W), each ``count`` times; all arrays have shape (K,).
 
-    A kind is a stage, with ``count`` the number of microbatches, or a pair of stage and microbatch,
-    with ``count`` 1 (:mod:`.several_stages.general_placement`). ``f``, ``b``, ``w``, ``m_b``,
-    ``m_w``: T_F, T_B, T_W, M_B, M_W of each kind. ``turn``: the minimum time from the start of its
-    F to the start of its B. ``limit``: the rank's memory limit, including the tolerance.
+    Either each stage is a kind, and ``count`` is the number of microbatches, or each pair of stage
+    and microbatch is one, and ``count`` is 1 (:mod:`.several_stages.general_placement`). ``f``,
+    ``b``, ``w``, ``m_b``, ``m_w``: T_F, T_B, T_W, M_B, M_W of each kind. ``turn``: the minimum time
+    from the start of a microbatch's F to the start of its B of this kind. ``limit``: the rank's
+    memory limit, including the tolerance.
     """
 
     f: FloatArray
@@ -41,9 +42,10 @@ class RankModel:
         return self.count * float((self.f + self.b + self.w).sum())
 
     def early_weights(self) -> float:
-        """Lower bound on the time of the W's that have run when the rank's last B ends.
+        """Lower bound on the total time of the W's that have run when the rank's last B ends.
 
-        The M_W of all other W's are in memory then; with one stage also the M_B of the last B.
+        It follows as the memory at that time must hold M_W for each W that has not run; with one
+        stage it must also hold M_B for the last B.
         """
         if len(self.f) == 1:
             late = 1 + counts_within(self.limit - self.m_b[0], self.m_w[0], self.count - 1)
@@ -53,20 +55,20 @@ class RankModel:
 
     @property
     def held(self) -> float:
-        """The minimum memory-time that all ops of the rank need.
+        """The minimum memory-time that all ops of the rank need in total.
 
-        It is M_B from the start of each F to the end of its B, at least turn + b, and M_W while the
-        W runs.
+        Each microbatch of each kind needs M_B from the start of its F to the end of its B, at least
+        for turn + b, and M_W while its W runs.
         """
         return self.count * float((self.m_b * (self.turn + self.b) + self.m_w * self.w).sum())
 
     @property
     def room(self) -> float:
-        """The maximum memory that the rank ever holds: the limit, or all M_B if they are less."""
+        """The maximum memory that the rank can hold: the limit, or the sum of all M_B if less."""
         return min(self.limit, self.count * float(self.m_b.sum()))
 
     def area(self) -> Callable[[float], float]:
-        """Upper bound on the memory-time in a span, as a function of half the span's length.
+        """A function from half a span's length to an upper bound on the memory-time in the span.
 
         At time t after the span's start, the rank holds at most what F's can have taken: the
         largest M_B, plus t times the largest M_B / f; with one stage, 1 + floor(t / f) times M_B.
@@ -87,9 +89,10 @@ class RankModel:
         return max(map(rate, self.m_b, self.f))
 
     def holding_span(self) -> float:
-        """Lower bound on the rank's span by memory-time, memory held integrated over time.
+        """Lower bound on the rank's span by memory-time.
 
-        It is the shortest span that has enough of it for all ops (:attr:`held`).
+        It is the shortest span in which the memory-time (:meth:`area`) suffices for all ops
+        (:attr:`held`).
         """
         return span_that_holds(self.held, self.room, self.work, self.area())
 
@@ -97,8 +100,8 @@ class RankModel:
 def most(times: FloatArray, sizes: FloatArray, room: float, count: float | FloatArray) -> float:
     """Upper bound on the total time of at most ``count`` items of each kind that fit in ``room``.
 
-    It is the optimum of the fractional knapsack (:func:`best_fraction`) if sizes differ; if all
-    sizes are equal, the knapsack takes a whole number of items in total.
+    It is the optimum of the fractional knapsack (:func:`best_fraction`, with the same arguments).
+    If all sizes are equal, ``room`` is first reduced to a multiple of the size.
     """
     if room < 0:
         return 0.0
@@ -110,8 +113,9 @@ def best_fraction(
 ) -> float:
     """The optimum of the fractional knapsack: the maximum total time of items within ``room``.
 
-    At most ``count`` items of each kind are taken, fractions allowed. ``times``, ``sizes``: of an
-    item of each kind, shape (n,).
+    ``times``, ``sizes``: the time and the size of one item of each kind, shape (n,). ``count``: the
+    maximum number of items of each kind, a number for all kinds or an array of shape (n,). The
+    numbers of items taken may be fractions.
     """
     counts, free = np.broadcast_to(count, times.shape), sizes <= 0
     total = float((counts * times)[free].sum())
@@ -124,7 +128,7 @@ def best_fraction(
 
 
 def filled(sizes: FloatArray, room: float) -> float:
-    """The part of ``room`` that items can fill: a whole multiple of their size if all are equal."""
+    """The largest multiple of the size within ``room`` if all sizes are equal, else ``room``."""
     if len(set(sizes.tolist())) == 1 and sizes[0] > 0:
         return float(counts_within(room, sizes[0], inf) * sizes[0])
     return room
@@ -133,11 +137,11 @@ def filled(sizes: FloatArray, room: float) -> float:
 def span_that_holds(
     needed: float, limit: float, work: float, area: Callable[[float], float]
 ) -> float:
-    """The shortest span T with ``area(T / 2)`` >= ``needed``, or slightly less, by bisection.
+    """The shortest span T with ``area(T / 2)`` >= ``needed``, by bisection, rounded down.
 
-    ``needed``: memory-time. ``area``: upper bound on the memory-time in both halves of a span, as a
-    function of the length of a half. ``limit``: the maximum memory held at any moment. ``work``:
-    the rank's work.
+    ``needed``: the memory-time that ops need. ``area``: maps half the length of a span to an upper
+    bound on the memory-time in the span. ``limit``: the maximum memory held at any moment.
+    ``work``: the total time of the rank's ops.
     """
     if needed == 0:
         return 0.0
@@ -154,11 +158,12 @@ def span_that_holds(
 def held_until_last_backward(model: RankModel) -> float:
     """Lower bound on the time from the rank's start to the end of its last B, by memory-time.
 
-    Each kind holds M_B for at least its turn and T_B. The sum of the M_B's held is at most ``room``
-    (for equal M_B's a whole multiple of M_B), and less while a W runs if its M_W takes the place of
-    some M_B. At time t after the start, the sum is at most what :meth:`RankModel.area` says. At
-    time t before the end of the last B, it is at most the largest M_B plus t times the largest M_B
-    / b. Near both ends, where these limits are below ``room``, W's are assumed to take no place.
+    Each microbatch of a kind holds M_B for at least ``turn + b``. The sum of the M_B's held is at
+    most ``room``, which is the limit or, for equal M_B's, the largest multiple of M_B within it.
+    While a W runs, the sum is lower if its M_W takes the place of some M_B. At time t after the
+    start, the sum is at most what :meth:`RankModel.area` says. At time t before the end of the last
+    B, it is at most the largest M_B plus t times the largest M_B / b. Near both ends, where these
+    limits are below ``room``, W's are assumed to take no place.
     """
     needed = model.count * float((model.m_b * (model.turn + model.b)).sum())
     largest = float(model.m_b.max())
@@ -195,5 +200,5 @@ def steps(limit: float, size: float, every: float, time: float) -> float:
 
 
 def rate(size: float, time: float) -> float:
-    """Memory taken or released per unit of time, size / time; inf if only ``time`` is 0."""
+    """Memory taken or released per unit of time: ``size / time``; inf for x / 0, 0 for 0 / 0."""
     return size / time if time > 0 else inf if size > 0 else 0.0

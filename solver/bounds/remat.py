@@ -35,10 +35,10 @@ MOST_COUNTED = 1000  # with more F's before its first B, a single stage uses the
 class _Rank:
     """A rank's K stages, with the times and sizes of remat; arrays have shape (K,).
 
-    ``t_r``: time of an R; ``m_r``: memory held until then. ``t_o``: time of a copy to the host or
-    back; ``m_o``: memory held in between. Times are infinite for stages that cannot be recomputed
-    or offloaded. ``turn``: the minimum time from the start of the rank's first F to that of its
-    first B.
+    ``t_r``: time of an R; ``m_r``: memory that a microbatch holds until its R. ``t_o``: time of a
+    copy to the host or back; ``m_o``: memory held between the two copies. ``t_r`` or ``t_o`` is
+    infinite for stages that cannot be recomputed or offloaded, respectively. ``turn``: the minimum
+    time from the start of the rank's first F to the start of its first B.
     """
 
     host: HostModel
@@ -52,14 +52,15 @@ class _Rank:
 def recomputed_or_idle(problem: Problem) -> Bound:
     """The bound "remat-head": before its first B a rank idles, or frees memory for more F's.
 
-    It frees memory by recomputing later or by copies, which take time. Let the first B of rank r
-    start at time x after S_r, so x >= turn(l_r, h_r), l_r and h_r being the lowest and highest
-    stage of the rank. Assign each pair of stage and microbatch whose F has run by then to a set:
-    *a* if M_B is held, *r* if its R is still to come and m_r is held, *o* if it is offloaded and
-    m_o is held. All that is held fits into the limit. The channel to the host has carried the pairs
-    in o after the first F ended, so the sum of their t_o is at most x - min T_F. By then the rank
-    has run these F's and possibly some R's, so it has idled for x - sum T_F minus the time of these
-    R's. The rank also has to run its work and the R's of all pairs in r. So its span is at least
+    It frees memory by copies, or by dropping activations that it recomputes later; both take time.
+    Let the first B of rank r start at time x after S_r, so x >= turn(l_r, h_r), l_r and h_r being
+    the lowest and highest stage of the rank. Assign each pair of stage and microbatch whose F has
+    run by then to a set: *a* if M_B is held, *r* if its R is still to come and m_r is held, *o* if
+    it is offloaded and m_o is held. All that is held fits into the limit. The channel to the host
+    has carried the pairs in o after the first F ended, so the sum of their t_o is at most x - min
+    T_F. By then the rank has run these F's and possibly some R's, so it has idled for x - sum T_F
+    minus the time of these R's. The rank also has to run its work and the R's of all pairs in r. So
+    its span is at least
 
         work + x - sum over a, o of T_F - sum over r of (T_F - t_r).
 
@@ -108,12 +109,13 @@ def _head_span(rank: _Rank) -> float:
 
 
 def _head_of_one(rank: _Rank, x: float) -> float:
-    """The minimum time that a rank with one stage idles before its first B or recomputes later.
+    """The minimum time that a rank with one stage spends idle before its first B or on R's.
 
-    ``x``: the start of the first B after the rank's own. All useful sizes of the sets r and o
-    (:func:`recomputed_or_idle`) are tried. The set a has at least one element, the microbatch of
-    the first B, and all that a, r and o hold fits in memory. The idle time falls as a grows. So the
-    optimum is next to the size of a at which the idle time ends, or at the largest one that fits.
+    These are the R's of the set r. ``x``: the minimum time from the rank's start to its first B.
+    All useful sizes of the sets r and o (:func:`recomputed_or_idle`) are tried. The set a has at
+    least one element, the microbatch of the first B, and all that a, r and o hold fits in memory.
+    The idle time falls as a grows. So the optimum is next to the size of a at which the idle time
+    ends, or at the largest one that fits.
     """
     host, f = rank.host, float(rank.host.f[0])
     m_b, t_o, m_o = float(host.m_b[0]), float(rank.t_o[0]), float(rank.m_o[0])
@@ -137,12 +139,15 @@ def _head_of_one(rank: _Rank, x: float) -> float:
 
 
 def _prices(of: FloatArray, most: float = np.inf) -> list[float]:
-    """0 and the positive finite entries of ``of``, limited to ``most``, in ascending order."""
+    """The prices to try, ascending: 0 and the distinct positive finite entries of ``of``.
+
+    Entries above ``most`` are replaced by ``most``.
+    """
     good = of[np.isfinite(of) & (of > 0)]
     return sorted({0.0, *np.minimum(good, most).tolist()})
 
 
 def _times(price: float, amounts: FloatArray) -> FloatArray:
-    """``price * amounts``, but inf where an amount is, even if the price is 0."""
+    """``price * amounts``, but inf where the amount is inf, even if the price is 0."""
     with np.errstate(invalid="ignore"):
         return np.where(np.isfinite(amounts), price * amounts, np.inf)

@@ -15,9 +15,9 @@ from .memory_time import MemoryTime, Ways
 class WaitingCounts:
     """Numbers of microbatches between F and B, as variables of the MILP.
 
-    ``full``: number of microbatches that hold M_B, for each choice of :class:`.memory_time.Ways`.
-    ``least``: number of those that hold what their choice keeps, for each choice from the second
-    on.
+    ``full``: for each choice of :class:`.memory_time.Ways`, the number of microbatches that hold
+    M_B. ``least``: for each choice but the first (to stay in memory), the number of microbatches
+    that hold only what this choice keeps.
     """
 
     full: list[Any]
@@ -32,11 +32,11 @@ class WaitingCounts:
 class StageMoments:
     """The moments and counts of stage ``i`` as variables, and the constraints on them.
 
-    The names of :mod:`.milp_relaxation` are: S ``starts``, y ``first_b``, t ``last_f``, V
-    ``last_b``, e ``ends``, c ``chosen``, n the number of ``ahead``, a the number of ``pending``, q
-    ``weights``, r ``early``, z ``all_ahead``. Counts of microbatches are by choice
-    (:class:`.memory_time.Ways`); the first choice is to stay in memory. Times are in units of
-    ``unit``, the ceiling, sizes in units of the limit.
+    Their names in :mod:`.milp_relaxation` are: ``starts`` S, ``first_b`` y, ``last_f`` t,
+    ``last_b`` V, ``ends`` e, ``chosen`` c, ``ahead.number`` n, ``pending.number`` a, ``weights`` q,
+    ``early`` r, ``all_ahead`` z. ``chosen`` is a list with a count for each choice in
+    :class:`.memory_time.Ways`, of which the first is to stay in memory. Times are in units of
+    ``unit``, the ceiling, and sizes in units of the memory limit.
     """
 
     def __init__(
@@ -68,7 +68,11 @@ class StageMoments:
         return self.solver.IntVar(0, self.m, "")
 
     def _held(self) -> WaitingCounts:
-        """Create the variables that count the microbatches between F and B at a moment."""
+        """Create the variables that count the microbatches between F and B at one moment.
+
+        Also adds the constraints that there is at least one such microbatch, and that for no choice
+        there are more than ``chosen``.
+        """
         waits = [self._count() for _ in self.kept[1:]]
         held = WaitingCounts([self._count() for _ in self.kept], waits)
         self.solver.Add(held.number >= 1)
@@ -82,7 +86,7 @@ class StageMoments:
     def keep_moments_apart(self) -> None:
         """Add the constraints *within a stage* of :mod:`.milp_relaxation`.
 
-        They are about the stage's counts, and the times between its moments.
+        They constrain the stage's counts, and the times between its moments.
         """
         m, f, b, w, add = self.m, self.f, self.b, self.w, self.solver.Add
         ahead, pending = self.ahead.number, self.pending.number
@@ -122,9 +126,10 @@ class StageMoments:
         add(self.ends >= self.starts + f + b + w + sum(map(mul, self.wire, self.chosen)))
 
     def fit(self, limits: Iterable[MemoryTime]) -> None:
-        """Add the constraints ``limits`` by memory-time, a product of memory and time.
+        """Add the constraints ``limits`` by memory-time (memory held, integrated over time).
 
-        They state that what microbatches need fits into memory limit times span.
+        They state that what the stage's microbatches need is at most the memory limit times the
+        span of the stage's rank.
         """
         late = self.pending.number + self.weights - self.early
         for limit in limits:
@@ -136,7 +141,10 @@ class StageMoments:
                 self.solver.Add(self.ends - self.starts >= needed + self.m * limit.early)
 
     def found(self) -> list[int]:
-        """The number of microbatches with each choice in the solution."""
+        """For each choice of :class:`.memory_time.Ways`, the number of microbatches that have it.
+
+        The MILP must have been solved.
+        """
         if len(self.chosen) == 1:
             return [self.m]
         return [round(number.solution_value()) for number in self.chosen]
@@ -144,7 +152,7 @@ class StageMoments:
     def pass_on_to(self, later: StageMoments) -> None:
         """Add the constraints *between stages* of :mod:`.milp_relaxation`.
 
-        They are about the moments of this stage and of the next one, ``later``.
+        They relate the moments of this stage to those of the next stage, ``later``.
         """
         add = self.solver.Add
         add(later.starts >= self.starts + self.f + self.down)

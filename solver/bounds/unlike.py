@@ -1,10 +1,11 @@
 """Bounds for microbatches with different times or sizes ("unlike").
 
 Work is summed over all microbatches. Where any microbatch may be the first or the last to do
-something, the minimum time of all counts. All bounds hold for schedules that pass activations, and
-for every order of the microbatches. ``R_ij`` is the round trip of microbatch j: the minimum time
-from the start of its F on stage i to the start of its B there, f_ij + sum over k > i of (f_kj +
-b_kj) and the delays between.
+something, the bounds use the minimum of the time over all microbatches. They hold for all schedules
+that pass activations, and for every order of the microbatches. ``R_ij`` is the round trip of
+microbatch j on stage i: the minimum time from the start of its F on stage i to the start of its B
+there. That is f_ij plus, over all k > i, the sum of f_kj + b_kj and of the delays before these ops,
+plus the delay before the B on stage i.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from ..core.tolerances import ROUNDING
 
 
 def unlike_bounds(problem: Problem) -> Iterator[Bound]:
-    """Yield the bounds of a problem that passes activations, without recomputation and offload."""
+    """Yield the bounds of this module that apply to the problem.
+
+    The problem must pass activations, without recomputation and offload.
+    """
     figures = Figures.of(problem)
     yield through_some(figures)
     if len(set(figures.owner.tolist())) == len(figures.owner):
@@ -34,15 +38,15 @@ def unlike_bounds(problem: Problem) -> Iterator[Bound]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Figures:
-    """Times and sizes of all microbatches, shape (S, M) unless noted otherwise.
+    """Times and sizes of each microbatch on each stage, shape (S, M) unless noted otherwise.
 
     ``f``, ``b``, ``w``, ``m_b``, ``m_w``: T_F, T_B, T_W, M_B, M_W. ``into_f``, ``into_b``: the
-    delays before F and B. ``down``: the minimum time from the start of a microbatch's F on stage 0
-    to the start of its F on the stage. ``up``: the minimum time from the end of its B on the stage
-    to the end of its B on stage 0. ``trip``: the minimum time from the start of its F to the start
-    of its B on the stage. ``owner``: the rank of each stage, (S,). ``limit``: memory limits, (P,),
-    including the tolerance. ``makespan``: whether the makespan is the objective; otherwise it is
-    the period.
+    delays before F and B. ``down``: the minimum time from the start of the microbatch's F on stage
+    0 to the start of its F on the stage. ``up``: the minimum time from the end of its B on the
+    stage to the end of its B on stage 0. ``trip``: R_ij, the minimum time from the start of its F
+    on the stage to the start of its B there. ``owner``: the rank of each stage, shape (S,).
+    ``limit``: the memory limit of each rank, including the tolerance, shape (P,). ``makespan``:
+    whether the makespan is the objective; otherwise it is the period.
     """
 
     f: FloatArray
@@ -80,9 +84,9 @@ def through_some(of: Figures) -> Bound:
 
     *Claim.* For any set of microbatches and stages i <= k, the span of the rank of stage i is at
     least the sum of: the minimum time in which a microbatch of the set gets from stage i to stage
-    k; the F's and B's of the set on stage k; the minimum time in which one gets back from stage k
-    to stage i, with its W there; and for every other microbatch the minimum of the times in cases 1
-    to 4 below.
+    k; the times of the set's F's and B's on stage k; the minimum time in which a microbatch of the
+    set gets back from stage k to stage i and runs its W there; and for every other microbatch the
+    minimum of the times in cases 1 to 4 below.
 
     *Proof.* Let a be the first microbatch of the set whose F runs on stage k, and z the last one
     whose B runs there. Follow a from its F on stage i to stage k; then stage k, which runs all F's
@@ -94,15 +98,15 @@ def through_some(of: Figures) -> Bound:
     2. The B of u on stage i, hence also its W, runs after z's [time of that B and W of u].
     3. On stage k, F and B of u run between a's F and z's B [time of that F and B of u].
     4. u overtakes a between stages i and k, or z on the way back [time of one op of u, as follows].
-       Let x be the first op in which u is ahead and y the op before it. The y of the one overtaken
-       ends before u's y starts, and u's x follows u's y. So the one overtaken waits during all of
-       u's x, provided that its message from y to x takes no longer than u's y and message together.
-       The excess, if any, is subtracted.
+       Let v be the one overtaken (a or z), x the first op that u runs before v does, and y the op
+       before x on the way. The y of v ends before u's y starts, and u's x follows u's y. So v waits
+       during all of u's x, provided that v's message from y to x takes no longer than u's y and
+       message together. The excess, if any, is subtracted.
 
     If several microbatches overtake in the same op, their ops run one after the other, so all times
     add up.
 
-    The sets tried contain the microbatches with the longest times to stage k and back.
+    For each n, the n microbatches with the longest times to stage k and back are tried as the set.
     """
     value, i, k, chosen = longest_pass(of)
     words = "microbatches pass a later stage one after the other, with all others in their way"
@@ -119,10 +123,10 @@ def through_some(of: Figures) -> Bound:
 
 
 class Pass(NamedTuple):
-    """A bound on the span of a rank: ``microbatches`` pass stage ``by`` one after the other.
+    """A bound on the span of a rank by :func:`through_some`, in whose words:
 
-    ``stage``: the stage from which they come and to which they go back; ``span``: the lower bound
-    on the span of that stage's rank. See :func:`through_some`.
+    ``span`` is the lower bound on the span of the rank of stage i, ``stage`` is i, ``by`` is k (the
+    stage that the set passes one microbatch after the other), and ``microbatches`` is the set.
     """
 
     span: float
@@ -132,7 +136,7 @@ class Pass(NamedTuple):
 
 
 def longest_pass(of: Figures) -> Pass:
-    """The highest bound on a rank's span by :func:`through_some`, over all pairs of stages."""
+    """The highest bound on a rank's span by :func:`through_some`, over all stages i <= k."""
     waited, best = _waited(of), Pass(0.0, 0, 0, (0,))
     for first in range(len(of.f)):
         least = np.minimum(of.f[first], of.b[first] + of.w[first])
@@ -149,12 +153,14 @@ def longest_pass(of: Figures) -> Pass:
 def _longest(
     down: FloatArray, up: FloatArray, own: FloatArray, least: FloatArray
 ) -> tuple[float, tuple[int, ...]]:
-    """The set of microbatches with the largest bound for one pair of stages.
+    """The highest bound of :func:`through_some` for one pair of stages i, k, and the set it is for.
 
-    The bound is the minimum ``down`` and the minimum ``up`` in the set, the sum of ``own`` over the
-    set, and the sum of ``least`` over all others; all arguments have shape (M,). The sets tried are
-    the microbatches with the largest ``down + up``, for each number of them. Returns the bound and
-    the set.
+    Arguments are times of each microbatch, shape (M,): ``down`` from stage i to k, ``up`` back with
+    the W on stage i, ``own`` of its F and B on stage k, ``least`` the minimum over the four cases,
+    at most ``own``. The bound of a set is the minimum of ``down`` in it, plus the minimum of ``up``
+    in it, plus the sum of ``own`` over the set, plus the sum of ``least`` over all others. The sets
+    tried are, for each n, the n microbatches with the largest ``down + up``. Returns the highest of
+    their bounds, and the set that has it.
     """
     order = np.argsort(-(down + up), kind="stable")
     ways = np.minimum.accumulate(down[order]) + np.minimum.accumulate(up[order])
@@ -163,9 +169,10 @@ def _longest(
 
 
 def _waited(of: Figures) -> tuple[FloatArray, FloatArray]:
-    """The minimum time that an overtaken microbatch waits in each F and in each B, (S, M) each.
+    """The minimum time that a microbatch waits when another one overtakes it.
 
-    Entry [s, u] is for the microbatch u that overtakes in its op on stage s.
+    Returns two arrays of shape (S, M): entry [s, u] is the time waited if u overtakes in its F on
+    stage s, or in its B on stage s.
     """
     before_f = np.concatenate([np.zeros((1, of.f.shape[1])), of.f[:-1]])
     before_b = np.concatenate([of.b[1:], of.f[-1:]])
@@ -181,17 +188,19 @@ def heads_and_tails(of: Figures) -> Bound:
     """The bound "head-tail": idle time before a rank's first B and after its last F.
 
     Each stage must have a rank of its own. R_ij is the minimum time from the start of microbatch
-    j's F on stage i to the start of its B there.
+    j's F on stage i to the start of its B there. A rank's idle time at one end is at least the
+    smallest over all j of R_ij minus the upper bound below on the time that it computes meanwhile.
 
     *Head.* The first B of stage i is of a microbatch j whose F ran there before, so it starts at
     least R_ij after the stage began. Until then the rank runs only F's: that of j, and others whose
     M_B fit into memory beside it. The fractional knapsack bounds their time.
 
-    *Tail.* After the start of the last F, of microbatch j, its B starts no earlier than R_ij later.
+    *Tail.* Let j be the microbatch of the last F. Its B starts at least R_ij after that F starts.
     Until then the rank runs that F, and B's and W's of microbatches that it holds, which fit into
     memory beside j (:func:`_choice`).
 
-    If not all M_B fit at once, the last F comes after the first B, so both idle times add up.
+    If not all M_B fit at the same time, the last F comes after the first B, so both idle times add
+    up; otherwise the larger one counts.
     """
     work = (of.f + of.b + of.w).sum(axis=1)
     spans, idles = np.zeros(len(work)), np.zeros((2, len(work)))
@@ -220,12 +229,12 @@ def heads_and_tails(of: Figures) -> Bound:
 
 
 def _choice(kinds: list[tuple[FloatArray, FloatArray]], rooms: FloatArray) -> FloatArray:
-    """Upper bound on the time of ops that fit into memory of sizes ``rooms`` (fractional knapsack).
+    """For each of n memory sizes, an upper bound on the total time of ops that fit, shape (n,).
 
-    ``rooms``: n sizes; returns a time for each, shape (n,). ``kinds``: pairs (sizes, times) of an
-    op of each microbatch, shape (M,) each: one pair for F's of size M_B; or one for W's of size M_W
-    and one for B's of size M_B - M_W. A B needs memory for its W, too; the knapsack may take only
-    the B, which can only raise the result.
+    It is the optimum of the fractional knapsack. ``rooms``: the n sizes. ``kinds``: for each kind
+    of op a pair (sizes, times), arrays of shape (M,) with an op of each microbatch: F's of size
+    M_B; or W's of size M_W, and B's of size M_B - M_W. A B needs memory for its W as well; as the
+    knapsack may take the B without its W, the result can only be higher.
     """
     sizes, times = (np.concatenate(column) for column in zip(*kinds, strict=True))
     free = sizes <= 0

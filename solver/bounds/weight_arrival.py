@@ -57,8 +57,9 @@ from .general import busy
 def weight_arrivals(problem: Problem) -> Bound:
     """The bound "arrivals" on the makespan with streamed weights; the module has the proof.
 
-    A rank cannot begin before its first weights have come. The value is 0 if weights are not
-    streamed or another condition of the bound is not met.
+    It holds because a rank cannot begin before its first weights have come. The value is 0 if
+    weights are not streamed, the objective is the period, there is only one rank, or some rank has
+    no microbatches.
     """
     value = _latest(problem)
 
@@ -88,9 +89,9 @@ def _latest(problem: Problem) -> float:
 
 
 def _last_end(problem: Problem, chosen: IntArray, least: int) -> float:
-    """Lower bound on the time when the last of the ``chosen`` ranks ends its ops.
+    """Lower bound on the time when all ``chosen`` ranks have ended their ops.
 
-    ``chosen``: a mask of ranks, shape (P,), each of which has at least ``least`` microbatches.
+    ``chosen``: a mask of ranks, shape (P,); each chosen rank has at least ``least`` microbatches.
     """
     ranks = np.flatnonzero(chosen)
     costs = Costs.of(problem)
@@ -100,9 +101,10 @@ def _last_end(problem: Problem, chosen: IntArray, least: int) -> float:
 
 
 def _early(costs: Costs, microbatches: int, limit: float) -> FloatArray:
-    """Upper bound on the time of F's of stages below k that a rank runs before any B, by k, (S,).
+    """The upper bound E_k of this module for each stage k, shape (S,).
 
-    ``microbatches``: their number on the rank; ``limit``: its memory limit.
+    It bounds the total time of the F's of stages below k that a rank runs before its first B.
+    ``microbatches``: the number of microbatches on the rank; ``limit``: its memory limit.
     """
     times, held = (np.append(0.0, np.cumsum(row)[:-1]) for row in (costs.durations[0], costs.m_b))
     everything: FloatArray = microbatches * times
@@ -123,7 +125,7 @@ def _distance(problem: Problem, ranks: IntArray) -> float:
 
 
 def _spread(problem: Problem, number: int) -> float:
-    """The minimum time until ``number`` ranks, including the owner, have the weights of stage 0."""
+    """Lower bound on the time by which ``number`` ranks, with the owner, have stage 0's weights."""
     ways = _most_wires(problem, leaving=True)
     spans = 0 if number == 1 else 1
     while number - 1 > ways * spans * (spans + 1) / 2:
@@ -132,14 +134,17 @@ def _spread(problem: Problem, number: int) -> float:
 
 
 def _received(problem: Problem, ranks: IntArray) -> FloatArray:
-    """Lower bound on the mean time when ``ranks`` have the weights of stages 0 to k, by k, (S,)."""
+    """For each k, a lower bound on when ``ranks`` have the weights of stages 0 to k, shape (S,).
+
+    It bounds the mean, over these ranks, of the time when the last of the weights arrives.
+    """
     times = [_least_delay(problem, stage)[ranks] for stage in range(problem.stages)]
     sums = np.cumsum([time.sum() - time.max() for time in times])
     return sums / (_most_wires(problem, leaving=False) * len(ranks))
 
 
 def _least_delay(problem: Problem, stage: int) -> FloatArray:
-    """The minimum delay of the stage's weights to each rank from any other rank, shape (P,)."""
+    """For each rank, the minimum delay of the stage's weights from another rank, shape (P,)."""
     delays = delay_matrix(problem.profile, TransferKind.WEIGHT, stage).copy()
     np.fill_diagonal(delays, np.inf)
     least: FloatArray = delays.min(axis=0)
@@ -147,9 +152,10 @@ def _least_delay(problem: Problem, stage: int) -> FloatArray:
 
 
 def _most_wires(problem: Problem, leaving: bool) -> float:
-    """An upper bound on the messages that leave any rank at the same time; inf without links.
+    """Upper bound on the number of messages that leave one rank at the same time.
 
-    If not ``leaving``: on those that reach any rank at the same time.
+    If ``leaving`` is False, it bounds the number of messages that reach one rank at the same time.
+    The bound is the same for every rank, and inf if the profile has no links.
     """
     if problem.profile.links is None:
         return np.inf
@@ -161,9 +167,10 @@ def _most_wires(problem: Problem, leaving: bool) -> float:
 
 
 def _cover(messages: Iterable[tuple[str, ...]]) -> int:
-    """The size of a set of wires such that every message occupies one of them.
+    """The size of a set of wires such that every message occupies at least one of them.
 
-    ``messages``: the wires of each message. The set is found greedily: the most used wire first.
+    ``messages``: for each message, the names of the wires that it occupies. The set is found
+    greedily: the wire that most of the remaining messages occupy is added first.
     """
     left, size = list(messages), 0
     while left:

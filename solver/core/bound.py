@@ -12,10 +12,10 @@ from pipeloom.ir.units import duration
 class Bound:
     """A proven lower bound: no valid schedule costs less than ``value``.
 
-    ``name``: that of the argument, as in reports. ``words``: the reason in one line. ``rank``: the
-    rank that limits the cost, or None if it is not a single one. ``numbers``: a function that
-    returns the reason with its numbers, in lines; it is called only on request, as bounds are
-    computed by the thousand.
+    ``name``: the name of the bound in reports. ``words``: the reason in one line. ``rank``: the
+    rank that limits the cost, or None if no single rank does. ``numbers``: a function that returns
+    the lines of the reason with its numbers; it is called only when these lines are shown, as
+    thousands of bounds may be computed.
     """
 
     value: float
@@ -25,13 +25,13 @@ class Bound:
     numbers: Callable[[], Sequence[str]] | None = field(default=None, compare=False, repr=False)
 
     def explained(self) -> tuple[str, ...]:
-        """The reason in lines, with its numbers if there are any."""
+        """The lines of the reason: those of ``numbers`` if it is given, otherwise ``words``."""
         return (self.words,) if self.numbers is None else tuple(self.numbers())
 
 
 def starts_later(lag: float) -> list[str]:
-    """An explanation in lines: a rank's first op starts ``lag`` after the first op of all ranks.
+    """The lines of an explanation: a rank starts at least ``lag`` after the rank that starts first.
 
-    An empty list if ``lag`` is 0.
+    Returns one line, or an empty list if ``lag`` is 0.
     """
     return [f"it starts at least {duration(lag)} after the first rank"] if lag > 0 else []

@@ -27,7 +27,7 @@ from .stopping import OPS_A_SECOND, Budget, Interrupt, TimeLimit, WorkLimit, clo
 from .tolerances import CLOSED
 
 Pairs = tuple[tuple[int, ...], ...]
-"""For each rank, the positions in its order of F's that form pairs.
+"""For each rank, the indices, in the rank's order of ops, of the F's that form pairs.
 
 Such an F runs at the same time as the BW that follows it in the order.
 """
@@ -36,7 +36,10 @@ SLICES = 16  # minimum number of slices in a work limit
 
 
 class FoundOrder(NamedTuple):
-    """An order: the packed ops of each rank, its pairs, its cost, and the method that found it."""
+    """An order of the packed ops of each rank, its pairs, its cost, and the method that found it.
+
+    If no order is known, ``order`` and ``method`` are None, and ``cost`` is inf.
+    """
 
     order: Order | None
     pairs: Pairs
@@ -47,19 +50,20 @@ class FoundOrder(NamedTuple):
 class Incumbent:
     """The best order offered so far, and the best lower bound, of one solve.
 
-    :meth:`over` tells when to stop: the order is proven optimal, time or work is used up, or the
-    user asked to stop. Any thread may offer orders and bounds and call :meth:`over`. ``progress``
-    and ``should_stop`` of the options are called only in the thread that created the incumbent.
-    ``interrupt`` is a flag that kernels read; it is set when the solve is over.
+    :meth:`over` returns whether to stop: the order is proven optimal, the time or work limit is
+    used up, or the user asked to stop. Any thread may offer orders and bounds and call
+    :meth:`over`. ``progress`` and ``should_stop`` of the options are called only in the thread that
+    created the incumbent. ``interrupt`` is a flag that kernels read; it is set when the solve is
+    over.
 
     With a ``work_limit`` a solve is repeatable: nothing depends on the clock (``time_limit`` is
     ignored), and workers run in turn (:mod:`.worker_threads`). ``work`` is then the limit of the
-    worker that runs.
+    worker that is running.
 
-    ``slice``: simulated ops of one slice of search, fewer if the work limit is small, so that every
-    method gets some slices. ``beat``: the cost of a schedule known elsewhere; once the bound
-    reaches it, the solve ends. ``lacking``: why no schedule found fits in memory, as long as none
-    does.
+    ``slice``: the number of simulated ops in one slice of search; it is reduced for a small work
+    limit, so that every method gets some slices. ``beat``: the cost of a schedule known elsewhere;
+    once the bound reaches it, the solve ends. ``lacking``: the error that says why the schedules
+    found so far do not fit in memory; it is raised if none fits by the end.
     """
 
     def __init__(self, problem: Problem, bound: Bound, options: SolveOptions) -> None:
@@ -90,7 +94,7 @@ class Incumbent:
 
     @property
     def built(self) -> bool:
-        """Whether there is a schedule that another method than :data:`.progress.FALLBACK` found."""
+        """Whether a method other than :data:`.progress.FALLBACK` found the best schedule."""
         return is_built(self.method)
 
     @property
@@ -100,17 +104,19 @@ class Incumbent:
 
     @property
     def beaten(self) -> bool:
-        """Whether there is a schedule, and no schedule can cost less than ``beat``."""
+        """Whether some schedule is known, and it is proven that none costs less than ``beat``."""
         return self.order is not None and self.bound.value >= self.beat * (1 - CLOSED)
 
     def over(self) -> bool:
-        """Whether to stop. Also calls the listener after changes, and about once a second."""
+        """Whether to stop. Calls the listener if something has changed or a second has passed."""
         return self.interrupted() or self.closed or self.work()
 
     def interrupted(self) -> bool:
-        """Whether to stop at once, even if the current share of a work limit is not used up.
+        """Whether to stop immediately. Calls the listener as :meth:`over` does.
 
-        Also calls the listener, as :meth:`over` does.
+        With a work limit only the user's request or a call of :meth:`stop` counts. Without one, so
+        does the end of the time, and the proof that the best schedule is optimal or that no
+        schedule can beat ``beat``.
         """
         if get_ident() == self._owner:
             if self._news or monotonic() - self._told >= 1.0:
@@ -124,20 +130,21 @@ class Incumbent:
 
     @property
     def exhausted(self) -> bool:
-        """Whether time or work is used up or the user asked to stop.
+        """Whether the time or work limit is used up or the user asked to stop.
 
-        Unlike :meth:`over` it does not count that the best schedule is proven optimal.
+        Unlike :meth:`over`, it ignores whether the best schedule is proven optimal.
         """
         self.interrupted()
         return self._told_to_stop or self.time() or self.work()
 
     @property
     def ended(self) -> bool:
-        """Whether to abandon work that is still running: the user asked to stop, or time is up.
+        """Whether to abandon a worker that is still running.
 
-        With a work limit only the former counts. The time limit does not count while the only
-        schedule is :data:`.progress.FALLBACK`: compiling kernels takes seconds at their first use,
-        and it takes long to order very many ops.
+        That is, whether the user asked to stop or, without a work limit, the solve has been
+        interrupted after a method other than :data:`.progress.FALLBACK` found a schedule. That may
+        be late: compiling kernels takes seconds at their first use, and ordering very many ops
+        takes long.
         """
         self.interrupted()
         timed_out = not self.limited and self.interrupt()
@@ -145,7 +152,7 @@ class Incumbent:
 
     @property
     def share_left(self) -> float:
-        """The share of the time or work limit that is left, 0 to 1; 1 if there is no limit."""
+        """The unused share of the time or work limit, from 0 to 1; 1 if there is no limit."""
         return min(self.time.share_left, 1 - self.work.used / self._options.ops)
 
     def resume(self, seconds: float) -> None:
@@ -159,10 +166,10 @@ class Incumbent:
         self.interrupt.put()
 
     def budget(self, share: float = 1.0, seconds: float = inf) -> Budget:
-        """A budget that starts now, with a share of the time left, at most ``seconds``.
+        """A budget that starts now: ``share`` of the time left, or ``seconds`` if that is less.
 
-        If work is limited, the budget has a share of the work that this worker has left until the
-        next worker runs.
+        With a work limit it is a share of the simulated ops that the running worker has left before
+        the next worker's turn, or the ops of ``seconds`` if these are fewer.
         """
         if self.limited:
             ops = min(seconds * OPS_A_SECOND, share * self.work.left)
@@ -178,14 +185,14 @@ class Incumbent:
         self.order, self.pairs, self.cost, self.method = found
 
     def part(self, share: float) -> float:
-        """A share of the work limit, in simulated ops.
+        """The number of simulated ops in this ``share`` of the work limit.
 
-        Without a work limit, a share of the simulated ops that the time left allows.
+        Without a work limit: in this share of the time left.
         """
         return share * (self._options.ops if self.limited else self.time.left * OPS_A_SECOND)
 
     def found(self) -> tuple[Order, Pairs, float]:
-        """The best order, its pairs and its cost. There must be one."""
+        """The best order, its pairs and its cost. An order must have been found before."""
         with self._lock:
             assert self.order is not None
             return self.order, self.pairs, self.cost
@@ -193,10 +200,10 @@ class Incumbent:
     def offer(
         self, order: Order, method: str, cost: float | None = None, pairs: Pairs = ()
     ) -> bool:
-        """Store ``order`` and ``pairs`` if they cost less than the best. Returns whether they do.
+        """Store ``order`` and ``pairs`` if they cost less than the best; return whether they do.
 
         ``order``: one array of packed ops per rank; it must fit in memory. ``method``: the label of
-        the method that found it. ``cost``: its cost if known; otherwise it is simulated.
+        the method that found it. ``cost``: the order's cost, or None to simulate it.
         """
         cost = self._cost(order, pairs) if cost is None else cost
         if not cost < self.cost:
@@ -210,9 +217,9 @@ class Incumbent:
         return True
 
     def take(self, schedule: Schedule, cost: float) -> None:
-        """Store a schedule with streamed weights, even if it costs no less than the best one.
+        """Replace the best schedule by ``schedule``, which streams weights, whatever both cost.
 
-        ``cost``: its cost by the objective, or by the steady step if ``bound`` is about that.
+        ``cost``: the value of the objective, or the steady step if ``bound`` is a bound on that.
         """
         with self._lock:
             self.order, self.transfers, self.cost = schedule.order, schedule.transfers, cost
@@ -230,8 +237,8 @@ class Incumbent:
     def schedule(self, solver: str, seed: int, bound: Bound | None = None) -> Schedule:
         """The best schedule with its timing and a report, which names ``solver`` and ``seed``.
 
-        There must be a schedule. ``bound``: the bound on the objective, if schedules were compared
-        by another cost.
+        An order must have been found before. ``bound``: a lower bound on the objective, to be given
+        if the incumbent's bound is about the steady step instead.
         """
         with self._lock:
             order, method, known = self.order, self.method, bound or self.bound
@@ -261,9 +268,9 @@ class Incumbent:
         return Simulator(self.problem, offsets_of(order), self._costs).cost(np.concatenate(order))
 
     def _changed(self) -> None:
-        """Call the listener, or leave that to the thread that created the incumbent.
+        """Call the listener if this thread created the incumbent, otherwise let that thread do it.
 
-        Also ends the solve if the bound shows that nothing better can be found.
+        Without a work limit, the solve ends if the bound shows that no better schedule exists.
         """
         if get_ident() == self._owner:
             self._tell()

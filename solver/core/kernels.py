@@ -32,9 +32,9 @@ State = npt.NDArray[np.uint64]
 
 
 class CostArrays(NamedTuple):
-    """Arrays of :class:`~pipeloom.ir.cost.cost_tables.Costs`, of the same names, for kernels.
+    """The arrays of :class:`~pipeloom.ir.cost.cost_tables.Costs` that kernels need.
 
-    ``limit`` includes the tolerance for rounding.
+    Names and shapes are the same as there. ``limit`` includes the tolerance for rounding.
     """
 
     durations: FloatArray
@@ -52,7 +52,7 @@ class CostArrays(NamedTuple):
 
 
 def seeded(rng: np.random.Generator) -> State:
-    """A new state for kernels, drawn from ``rng``."""
+    """A new generator state for kernels, seeded by a number drawn from ``rng``."""
     return rng.integers(1, 1 << 62, size=1).astype(np.uint64)
 
 

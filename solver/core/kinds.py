@@ -20,14 +20,14 @@ def weights(problem: Problem) -> bool:
 
 
 def unlike(problem: Problem) -> bool:
-    """Whether microbatches differ in times or sizes; not if weights are passed."""
+    """Whether microbatches differ in times or sizes; always False if weights are passed."""
     return problem.profile.unlike and not weights(problem)
 
 
 def remat(problem: Problem) -> bool:
     """Whether activations may be recomputed or offloaded, or a BW is faster than its B and W.
 
-    Not if microbatches are unlike.
+    Always False if microbatches are unlike.
     """
     return has_remat(problem) and not unlike(problem)
 
@@ -38,17 +38,18 @@ def linear(problem: Problem) -> bool:
 
 
 def plain(problem: Problem) -> bool:
-    """Whether weights are not passed, microbatches are equal, and there is no remat.
+    """Whether a problem is neither ``weights`` nor ``unlike`` nor ``remat``.
 
-    That is, nothing can be recomputed or offloaded, and no BW is faster than its B and W.
+    Then weights are not passed, microbatches are equal, nothing can be recomputed or offloaded, and
+    no BW is faster than its B and W.
     """
     return not (weights(problem) or unlike(problem) or remat(problem))
 
 
 def even(problem: Problem) -> bool:
-    """Whether the problem is plain, and some rank has several stages.
+    """Whether the problem is plain, some rank has several stages, and directions are balanced.
 
-    If microbatches go in two directions, as many must go in each.
+    That is, if microbatches go in two directions, equally many go in each.
     """
     return plain(problem) and not each_alone(problem) and as_many_each_way(problem)
 
@@ -59,5 +60,5 @@ def two_copies(problem: Problem) -> bool:
 
 
 def paired(problem: Problem) -> bool:
-    """Whether the problem is plain, and an F and a BW that run at the same time save time."""
+    """Whether the problem is plain, and running an F and a BW at the same time saves time."""
     return plain(problem) and overlap_saves(problem)

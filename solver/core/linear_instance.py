@@ -79,9 +79,9 @@ class LinearInstance(NamedTuple):
         return len(self.f)
 
     def lags(self, objective: Objective) -> FloatArray:
-        """By how much the span of each stage's rank must be shorter than the cost, shape (S,).
+        """The minimum, for each stage, of the cost minus the span of its rank, shape (S,).
 
-        0 for the period, ``offset`` for the makespan, as a stage cannot begin before its offset.
+        It is 0 for the period, and ``offset`` for the makespan, as a stage cannot begin earlier.
         """
         return self.offset if objective is Objective.MAKESPAN else np.zeros(self.stages)
 

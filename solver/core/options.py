@@ -23,7 +23,7 @@ LEAST_WORKERS = 2
 Order: TypeAlias = tuple[IntArray, ...]
 """The order of ops: for each rank an array of its packed ops."""
 Memory: TypeAlias = Callable[[Schedule], Sequence[float]]
-"""Computes the peak memory of all that each rank holds in a schedule, in the profile's unit."""
+"""A function that returns each rank's peak of all memory in a schedule, in the profile's unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +33,15 @@ class SolveOptions:
     ``solver``: ``auto``, ``heuristic``, ``cp-sat`` or ``milp``. ``time_limit``: seconds.
     ``work_limit``: millions of simulated ops; a hundred million take about a second on one core.
     With a work limit the same ``seed`` gives the same schedule in every run: ``time_limit`` and the
-    number of cores have no influence, every worker may do that much work, and other work is
-    converted to simulated ops by its usual duration. ``progress`` is called soon after an
-    improvement and about once a second. When ``should_stop`` returns true, the solve ends and
-    returns the best schedule so far.
+    number of cores have no influence, each worker has the whole limit, and computations other than
+    simulation are converted to simulated ops by their usual duration. ``progress`` is called soon
+    after an improvement and about once a second. When ``should_stop`` returns true, the solve ends
+    and returns the best schedule so far.
 
     ``recompute_all``: recompute whatever can be recomputed. ``start``: an order to begin with, for
     the same stages on the same ranks; ignored if it does not fit in memory. ``memory``: computes
-    all memory that a schedule holds on each rank, which is compared with ``device_memory`` if
-    weights are streamed. ``by_step``: compare schedules with streamed weights by their steady step,
+    the peak of all memory on each rank, which must fit in ``device_memory``; used only if weights
+    are streamed. ``by_step``: compare schedules with streamed weights by their steady step,
     the time of an iteration when iterations follow each other
     (:func:`pipeloom.ir.cost.steady_state.send_points.step_between_ops`), instead of the objective.
     ``progress`` then receives the step and its bound; the report is about the objective in any
@@ -75,7 +75,7 @@ class SolveOptions:
         return replace(self, time_limit=self.time_limit * share, work_limit=work)
 
     def part(self, budget: Budget, should_stop: StoppingCriterion) -> SolveOptions:
-        """Options for a subproblem within ``budget``, with the same solver and seed."""
+        """Options for a subproblem: the same solver and seed, and the limits of ``budget``."""
         return SolveOptions(
             solver=self.solver,
             time_limit=budget.time.left,
@@ -89,9 +89,9 @@ Optimizer: TypeAlias = Callable[[Problem, SolveOptions], Schedule]
 
 
 def cores() -> int:
-    """The number of CPU cores to use: :data:`THREADS` if it is set, else all available ones.
+    """The number of CPU cores to use: that in :data:`THREADS` if it is set, else all available.
 
-    Raises InputError if its value is not a positive whole number below a million.
+    Raises InputError if the variable is not a positive whole number below a million.
     """
     given = os.environ.get(THREADS)
     if given is not None:

@@ -12,7 +12,7 @@ FALLBACK = Method.ONE_AT_A_TIME
 
 
 def is_built(method: str | None) -> bool:
-    """Whether there is a method, that is, a schedule, and it is not :data:`FALLBACK`."""
+    """Whether ``method`` is neither :data:`FALLBACK` nor None (no schedule known)."""
     return method not in {None, FALLBACK}
 
 
@@ -21,8 +21,8 @@ class Progress:
     """The state of a solve, ``seconds`` after its start.
 
     ``incumbent``: the cost of the best schedule; ``method``: the method that found it; ``gap``:
-    (incumbent - bound) / incumbent. All three are None as long as there is no schedule. ``bound``:
-    the lower bound on the cost.
+    (incumbent - bound) / incumbent. All three are None before any schedule is found. ``bound``: the
+    lower bound on the cost.
     """
 
     seconds: float
@@ -33,7 +33,7 @@ class Progress:
 
     @property
     def built(self) -> bool:
-        """Whether there is a schedule that another method than :data:`FALLBACK` found."""
+        """Whether a method other than :data:`FALLBACK` found the best schedule."""
         return is_built(self.method)
 
 

@@ -29,8 +29,9 @@ def with_stages(
 ) -> Problem:
     """The problem with each stage replaced by ``change(stage, *values)``.
 
-    ``columns``: the further arguments of ``change``, each with one value per stage. If microbatches
-    are unlike, ``change`` is called for each of them, with the stage's times and sizes for it.
+    ``columns``: one iterable for each further argument of ``change``, with a value for each stage.
+    If microbatches are unlike, ``change`` is called for each microbatch of a stage, with a profile
+    of the stage that has this microbatch's times and sizes.
     """
     rows = zip(problem.profile.stages, *columns, strict=True)
     stages = tuple(s.changed(lambda one, own=own: change(one, *own)) for s, *own in rows)
@@ -111,8 +112,8 @@ def unfused(problem: Problem) -> Problem:
 def least_kept(problem: Problem) -> FloatArray:
     """The minimum memory that a microbatch holds on each stage between F and B, shape (S,).
 
-    It is the minimum over the choices of a stage: M_B if the microbatch stays, less if it is
-    recomputed or offloaded. Some optimal schedule holds at least that, but not all need to.
+    It is the minimum over the choices for a microbatch: M_B if it stays, less if it is recomputed
+    or offloaded. At least one optimal schedule never holds less than the result (see below).
 
     The result is M_B for a stage that is the only one of its rank, is not recomputable, and where
     M_B plus the minimum exceeds the rank's limit. Proof: while a microbatch is offloaded and holds

@@ -10,7 +10,7 @@ from .tolerances import CLOSED, ROUNDING
 
 
 def objective_cost(schedule: Schedule) -> float:
-    """The value of the problem's objective for ``schedule``, without averaging over replicas."""
+    """The value of the objective, without the time to average gradients over replicas."""
     timing = schedule.timing or simulate(schedule)
     return timing.cost(schedule.problem.objective)
 
@@ -18,7 +18,7 @@ def objective_cost(schedule: Schedule) -> float:
 def iteration_time(schedule: Schedule) -> float:
     """The value of the objective, with the time to average gradients over replicas.
 
-    The schedule must have its timing.
+    The schedule must contain its timing.
     """
     return schedule.known_timing.iteration_time(schedule.problem.objective)
 
@@ -26,13 +26,14 @@ def iteration_time(schedule: Schedule) -> float:
 def cost_and_memory(schedule: Schedule) -> tuple[float, float]:
     """A key to sort timed schedules, best first: (iteration time, largest peak memory).
 
-    The iteration time is rounded to nine digits, so that rounding errors do not decide.
+    The iteration time is rounded to nine significant digits, so that schedules whose times differ
+    only by rounding errors are sorted by memory.
     """
     return float(f"{iteration_time(schedule):.9g}"), max(schedule.known_timing.peak_memory)
 
 
 def status_under(bound: float, cost: float) -> Status:
-    """The status of a schedule, ``optimal`` or ``feasible``, from its cost and a lower bound."""
+    """The status of a schedule with this ``cost``, given a lower ``bound`` on the cost."""
     return Status.OPTIMAL if cost - bound <= CLOSED * cost else Status.FEASIBLE
 
 

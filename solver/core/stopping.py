@@ -26,7 +26,7 @@ def clock() -> float:
 
 
 class TimeLimit:
-    """A limit of ``seconds`` from its creation on, measured by :func:`clock`.
+    """A limit of ``seconds`` on the time since this object was created, by :func:`clock`.
 
     Calling it returns whether the time is up.
     """
@@ -53,8 +53,8 @@ class TimeLimit:
 class WorkLimit:
     """A limit of ``ops`` simulated ops. Calling it returns whether they are used up.
 
-    :meth:`spend` counts simulated ops; other work counts as the number of ops that take about as
-    long.
+    :meth:`spend` adds to the ops that are used. Computations other than simulation count as the
+    number of simulated ops that take about as long.
     """
 
     def __init__(self, ops: float = inf, used: float = 0.0) -> None:
@@ -98,9 +98,10 @@ class FirstOf:
 
 
 class Budget(FirstOf):
-    """A limit on time and work. It is over if either is used up or ``interrupt`` is set.
+    """A limit on time and work. Calling it returns whether to stop.
 
-    ``time`` runs from the creation of the budget; work is counted by ``work.spend``.
+    That is, whether ``seconds`` have passed since the budget was created, ``ops`` simulated ops
+    have been counted by ``work.spend``, or ``interrupt`` is set.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Budget(FirstOf):
         super().__init__(self.time, self.work, self.interrupt)
 
     def share(self, share: float = 1.0) -> Budget:
-        """A budget that starts now, with a share of what this one had when it was created."""
+        """A budget that starts now, with a share of the original time and work of this one."""
         return Budget(share * self.time.seconds, share * self.work.ops, self.interrupt)
 
     @property
@@ -120,7 +121,7 @@ class Budget(FirstOf):
         return min(self.time.left, self.work.left / OPS_A_SECOND)
 
     def part(self, number: int) -> Budget:
-        """A budget that starts now, with one of ``number`` equal parts of what is left of this."""
+        """A budget that starts now, with 1 / ``number`` of the time and work left in this one."""
         return Budget(self.time.left / number, self.work.left / number, self.interrupt)
 
 

@@ -1,8 +1,9 @@
 """Streams: groups of microbatches that run each stage on the same rank.
 
-There is one stream; if microbatches go in both directions, one per direction; if weights are
-passed, one per rank. The microbatches of a stream are equal. A *class* is all ops of one kind,
-stage and stream; its microbatches may be numbered in the order in which the ops of any class run.
+If microbatches go in both directions, there is one stream per direction; if weights are passed, one
+per rank; otherwise, all microbatches are one stream. A *class* is the set of all ops of one kind,
+stage and stream. If the microbatches of a stream are equal, the ops of a class may be renamed so
+that they run in ascending order of microbatches.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .options import Order
 def streams_of(problem: Problem) -> list[list[int]]:
     """The streams: groups of microbatches that run each stage on the same rank.
 
-    Each is a list of microbatches in ascending order.
+    Returns a list of microbatches, in ascending order, for each stream.
     """
     found: dict[tuple[int, ...], list[int]] = {}
     for j, owners in enumerate(problem.owner.T.tolist()):
@@ -28,7 +29,7 @@ def streams_of(problem: Problem) -> list[list[int]]:
 
 
 def stream_numbers(problem: Problem) -> IntArray:
-    """The index in :func:`streams_of` of each microbatch's stream, shape (M,)."""
+    """The index of each microbatch's stream in the list of :func:`streams_of`, shape (M,)."""
     numbers = np.empty(problem.microbatches, dtype=np.int64)
     for number, own in enumerate(streams_of(problem)):
         numbers[own] = number
@@ -36,26 +37,29 @@ def stream_numbers(problem: Problem) -> IntArray:
 
 
 def as_many_each_way(problem: Problem) -> bool:
-    """Whether activations are passed; if in two directions, by as many microbatches in each."""
+    """Whether each direction has equally many microbatches; False if weights are passed.
+
+    For a placement that is not bidirectional: whether only activations are passed.
+    """
     if problem.placement.kind is PlacementKind.BIDIRECTIONAL:
         return len(set(map(len, streams_of(problem)))) == 1
     return problem.placement.passing is Passing.ACTIVATIONS
 
 
 def class_of(stream: IntArray, ops: IntArray) -> IntArray:
-    """The class of each packed op: a number that encodes its kind, stage and stream.
+    """The class of each packed op in ``ops``: a number that encodes its kind, stage and stream.
 
-    A stream is a group of microbatches on the same ranks. ``stream``: the result of
-    :func:`stream_numbers`.
+    A stream is a group of microbatches that run each stage on the same rank. ``stream``: the stream
+    of each microbatch, the result of :func:`stream_numbers`.
     """
     return np.asarray((ops & CLASS_MASK) + (stream[ops >> MICROBATCH_SHIFT] << MICROBATCH_SHIFT))
 
 
 def by_turns(problem: Problem, order: Order) -> Order:
-    """The order with each BW split into B and W, and microbatches renamed in ascending order.
+    """The order with each BW split into B and W, and microbatches renamed by position.
 
-    The k-th op of each kind and stage becomes that of the k-th microbatch of its stream, a group of
-    equal microbatches on the same ranks. So the schedule takes the same time.
+    The k-th op of each kind, stage and stream becomes that of the stream's k-th microbatch. If the
+    microbatches of each stream (:func:`streams_of`) are equal, the cost is the same.
     """
     stream, rows = stream_numbers(problem), []
     for row in map(split_backwards, order):

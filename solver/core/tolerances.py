@@ -16,11 +16,11 @@ def counts_within(
 ) -> FloatArray:
     """How many items of ``size`` fit into ``room``: whole numbers from 0 to ``most``, as floats.
 
-    ``room`` is what is left of a limit that already includes its tolerance (:data:`ROUNDING`), so
-    that every schedule that simulators and verifiers accept is accepted here. The solver counts
-    sizes with this function only. A quotient just below a whole number is rounded up to it, so that
-    a ``room`` that is a multiple of ``size`` is filled. ``room`` and ``size`` are broadcast against
-    each other.
+    ``room`` and ``size`` are broadcast against each other; the result has their common shape. A
+    quotient just below a whole number is rounded up to it, so that a ``room`` that is a multiple of
+    ``size`` is filled. ``room`` is the unused part of a limit that already includes its tolerance
+    (:data:`ROUNDING`), so that no schedule that simulators and verifiers accept is excluded. The
+    solver counts items in memory only with this function.
     """
     room, size = np.asarray(room, dtype=np.float64), np.asarray(size, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):

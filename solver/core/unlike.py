@@ -27,10 +27,10 @@ _WHY = "where microbatches are unlike (lists of one number per microbatch)"
 
 
 def check_planned(problem: Problem) -> None:
-    """Raise InputError if microbatches are unlike and the problem cannot be planned for that.
+    """Raise InputError if microbatches are unlike in a problem that must have equal ones.
 
-    That is, if it has recomputation, offload, fused backwards (BW faster than B and W), pairs, or
-    mixed passing (two directions).
+    These are problems with recomputation, offload, fused backwards (BW faster than B and W), pairs
+    (an F and a BW at the same time), or mixed passing of activations and weights.
     """
     if not problem.profile.unlike:
         return
@@ -52,17 +52,17 @@ def check_unpaired(problem: Problem) -> None:
 
 
 def typical(problem: Problem) -> Problem:
-    """The problem with the mean microbatch in place of each microbatch."""
+    """The problem with each microbatch's times and sizes replaced by the mean of all."""
     return _alike(problem, lambda stage: stage)
 
 
 def least(problem: Problem) -> Problem:
-    """A relaxation with equal microbatches: each time and size of a stage is the minimum of all.
+    """A relaxation in which each time and size of a stage is its minimum over all microbatches.
 
     Returns ``problem`` itself if its microbatches are equal already. Proof: in a schedule of
     ``problem``, keep all starts and let ops and messages end earlier. Inputs arrive no later, ranks
-    are free no later, and no rank holds more. So this is a schedule of the relaxed problem of no
-    higher cost, whatever it recomputes, offloads or fuses.
+    are free no later, and no rank holds more. So, whatever the schedule recomputes, offloads or
+    fuses, it becomes a schedule of the relaxed problem of no higher cost.
     """
     return _alike(problem, _least)
 

@@ -25,21 +25,24 @@ GRACE = 0.5  # seconds after the time limit, after which running work is abandon
 MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # shares of the work limit after which the next worker runs
 
 Pieces = Iterator[None]
-"""An iterator that does a piece of work before each item; it can be paused after each."""
+"""An iterator that runs one piece of a computation before it yields each item (None).
+
+The computation is paused until the next item is requested.
+"""
 Worker = Callable[[Incumbent], Pieces]
 
 
 def workers_abreast(best: Incumbent) -> int:
-    """The number of parallel workers: one per core, from 2 to 8; 2 if work is limited."""
+    """The number of workers of a solve: 2 with a work limit, else one per core, but 2 to 8."""
     return LEAST_WORKERS if best.limited else max(LEAST_WORKERS, min(cores(), MOST_WORKERS))
 
 
 def side_by_side(best: Incumbent, workers: Sequence[Pieces]) -> Pieces:
     """Run each of ``workers`` in a thread until the solve is over or all have finished.
 
-    If work is limited they run in turn, so that nothing depends on the clock. If time is up or the
-    user asked to stop, this yields; when it is resumed, each worker continues where it was. An
-    exception is raised here, once the other workers have stopped.
+    With a work limit they run in turn instead, so that nothing depends on the clock. When time is
+    up or the user asked to stop, the workers pause and this yields; when it is resumed, each worker
+    continues where it was. An exception in a worker is raised here after the others have stopped.
     """
     if best.limited:
         _in_turn(best, workers)
@@ -59,10 +62,11 @@ def side_by_side(best: Incumbent, workers: Sequence[Pieces]) -> Pieces:
 
 
 def _in_turn(best: Incumbent, workers: Sequence[Pieces]) -> None:
-    """Run the workers one after the other, each up to a share of the work limit, for rising shares.
+    """Run the workers one after the other, each until it has used a share of its work limit.
 
-    Each worker may use the whole limit. Up to a share, each worker improves its own schedule; then
-    all continue with the best one.
+    This is repeated for each share in :data:`MARKS`; each worker has the whole limit in the end. In
+    a repetition, all workers begin with the same schedule and improve it separately; the next one
+    begins with the best of the results.
     """
     total, limits = best.work.ops, [WorkLimit(used=best.work.used) for _ in workers]
     for share in MARKS:
@@ -75,7 +79,7 @@ def _in_turn(best: Incumbent, workers: Sequence[Pieces]) -> None:
 
 
 def run_pieces(pieces: Pieces, best: Incumbent) -> None:
-    """Do the work piece by piece until it ends or the solve is over."""
+    """Run ``pieces`` one by one until there are no more or the solve is over."""
     if not best.over():
         for _ in pieces:
             if best.over():
@@ -83,7 +87,7 @@ def run_pieces(pieces: Pieces, best: Incumbent) -> None:
 
 
 def in_thread(work: Callable[[], Result]) -> Future[Result]:
-    """Run ``work`` in a thread that Python does not wait for at exit. Returns its future result."""
+    """Run ``work`` in a new thread, and return the future of its result."""
     threads = ThreadPoolExecutor(1, "solve")
     future = threads.submit(work)
     threads.shutdown(wait=False)
@@ -91,11 +95,11 @@ def in_thread(work: Callable[[], Result]) -> Future[Result]:
 
 
 def has_ended(best: Incumbent, work: Future[Result]) -> bool:
-    """Wait for ``work``. Returns whether it has ended, False if it is abandoned.
+    """Wait for the call ``work``. Returns True when it has ended, False if it is abandoned.
 
-    It is abandoned :data:`GRACE` seconds after the user asked to stop, or after time is up and a
-    schedule was built. Some work cannot check the clock: compiling a kernel, or building an order
-    of very many ops; on a busy machine even short work takes long.
+    It is abandoned :data:`GRACE` seconds after ``best.ended`` becomes true (the user asked to stop,
+    or time is up and a schedule was built). Some calls cannot check the clock, such as compiling a
+    kernel or building an order of very many ops; on a busy machine even short ones take long.
     """
     leave = math.inf
     while not wait([work], POLL).done:

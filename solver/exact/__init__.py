@@ -17,22 +17,23 @@ from ..core.options import SolveOptions
 Backend: TypeAlias = Callable[
     [Schedule, float, SolveOptions, Callable[[Schedule], object], Callable[[float], object]], bool
 ]
-"""The type of an exact solver: it searches for the best schedule until it is proven or time is up.
+"""An exact solver: it searches for the best schedule until that is proven or a limit is used up.
 
 Its arguments, in this order:
 
-- the *incumbent*: the best schedule known, within its memory limits. Only better ones are searched;
-- the *lower bound* on the cost that is known;
+- the *incumbent*: the best schedule known, which fits in memory; only better ones are searched;
+- the *lower bound*: the highest known lower bound on the cost;
 - the *options*, of which only the limits, the seed and ``should_stop`` are used; ``should_stop`` is
   called several times per second;
-- *offer*: a function that receives every schedule found, with its timing;
-- *raise to*: a function that receives every lower bound proven.
+- *offer*: a function that is called with every schedule found, including its timing;
+- *raise to*: a function that is called with every lower bound proven.
 
-Both functions are called in the caller's thread. Returns whether the solver has finished, so that
-more time would not help.
+The last two are called in the caller's thread. Returns whether the solver has finished; if so, more
+time would not help.
 
 Ctrl-C ends the solver and raises KeyboardInterrupt. With a ``work_limit`` the result is repeatable,
-unless something else ends the solver. Raises InputError if the placement does not pass activations.
+unless the time limit or ``should_stop`` ends the solver. Raises InputError if the placement does
+not pass activations.
 """
 
 
@@ -46,4 +47,4 @@ def _load(module: str) -> Backend:
 
 BACKENDS: Mapping[str, Backend] = {"cp-sat": _load("cp_sat"), "milp": _load("ilp")}
 MOST_OPS = 12_000
-"""The maximum number of ops for a solver; the matrix of their order has a byte per pair of ops."""
+"""The maximum number of ops for an exact solver, whose memory use is quadratic in that number."""

@@ -51,8 +51,9 @@ def bisect(best: Incumbent, seed: int, learned: Sequence[Learned] = ()) -> Piece
     """Refute rising target costs until bound and cost are equal, or too many stay undecided.
 
     To refute a target is to prove that no schedule costs at most that; otherwise CP-SAT may find
-    such a schedule. ``learned``: known precedences. It ends at once if the model would be too large
-    or, with one stage per rank, memory does not limit the rate of microbatches.
+    such a schedule. ``learned``: known precedences. It does nothing if the model would be too
+    large, or if each stage has a rank of its own and memory does not limit the rate of
+    microbatches.
     """
     linear = LinearInstance.of(best.problem)
     small = 3 * best.problem.stages * best.problem.microbatches <= OPS
@@ -79,9 +80,9 @@ def bisect(best: Incumbent, seed: int, learned: Sequence[Learned] = ()) -> Piece
 
 
 def _slot_turns(problem: Problem) -> Iterator[Learned]:
-    """Yield, as precedences, the minimum time from a B to the F that takes its memory slot.
+    """Yield precedences: the minimum time from a B to the F's that need the memory slot it frees.
 
-    Nothing unless each stage has a rank of its own.
+    Yields nothing unless each stage has a rank of its own.
     """
     linear = LinearInstance.of(unfused(problem))
     if linear is not None:
@@ -93,9 +94,9 @@ def _slot_turns(problem: Problem) -> Iterator[Learned]:
 def climb(best: Incumbent, seed: int) -> Pieces:
     """Refute rising target costs for unlike microbatches, as :func:`bisect` does for equal ones.
 
-    First only the microbatches that hold most memory for longest are in the model, then more of
-    them. After a target that was not decided it yields, so that the caller may do something else in
-    between; after PATIENCE undecided attempts at one target it ends.
+    The first model has only a few microbatches, those with the largest product of memory and time;
+    later models have more. After each undecided attempt at a target it yields, so that the caller
+    may run something else; after PATIENCE undecided attempts at the same target it ends.
     """
     for instance, every in _subsets(best.problem):
         low = best.bound.value
@@ -117,10 +118,10 @@ def climb(best: Incumbent, seed: int) -> Pieces:
 
 
 def _subsets(problem: Problem) -> list[tuple[Instance, bool]]:
-    """Instances with ever more of the unlike microbatches, and whether each one has all of them.
+    """Pairs: an instance with some of the unlike microbatches, and whether it has all of them.
 
-    Microbatches with the largest product of memory and time come first. Instances with too large
-    models are left out.
+    Each instance has more microbatches than the one before, those with the largest product of
+    memory and time. Instances whose models would be too large are left out.
     """
     costs, numbers, n = Costs.of(problem), [problem.microbatches], 3
     while n < problem.microbatches:
@@ -136,9 +137,10 @@ def _subsets(problem: Problem) -> list[tuple[Instance, bool]]:
 
 
 def _parameters(seed: int, tries: int) -> Parameters:
-    """CP-SAT's parameters for the next attempt, after ``tries`` undecided targets.
+    """CP-SAT's parameters by name for an attempt after ``tries`` undecided ones in a row.
 
-    If ``tries`` is odd, CP-SAT presolves the model, with its default parameters.
+    If ``tries`` is odd, they are CP-SAT's defaults, with which it presolves the model; otherwise
+    :data:`.model.PARAMETERS`.
     """
     return {"random_seed": seed % 2**31, **({} if tries % 2 else PARAMETERS)}
 
@@ -146,10 +148,11 @@ def _parameters(seed: int, tries: int) -> Parameters:
 def ask(
     best: Incumbent, instance: Instance, target: float, budget: Budget, parameters: Parameters
 ) -> bool:
-    """Search for schedules that cost at most ``target``, within ``budget``.
+    """Search within ``budget`` for schedules that cost at most ``target``.
 
-    Offers those found to ``best``, and raises its bound if there are none. Returns whether the
-    target was decided: such a schedule was found, or there is none.
+    Offers the schedules found to ``best``, and raises its bound if it is proven that there are
+    none. Returns whether the target was decided: a solution was found, or it is proven that there
+    is none.
     """
     model = OrderModel(instance, best.bound.value, target)
     search = find_order(best, model, budget, parameters)
@@ -165,9 +168,9 @@ def find_order(
     parameters: Parameters,
     method: Method = Method.CP_SAT,
 ) -> CpSatThread[Order]:
-    """Run CP-SAT on ``model`` (:func:`run`), and offer each solution's order to ``best``.
+    """Run CP-SAT on ``model`` by :func:`run`, and offer the order of each solution to ``best``.
 
-    ``method``: the label of these schedules. Returns the ended search.
+    ``method``: the method that schedules are labeled with. Returns the search after its end.
     """
 
     def offer(order: Order) -> None:
@@ -188,9 +191,9 @@ def run(
 ) -> CpSatThread[Read]:
     """Run CP-SAT on ``model`` until it ends, ``budget`` is used up or ``best`` is interrupted.
 
-    ``read`` converts each solution in CP-SAT's thread; ``take`` receives the result of ``read`` in
-    the caller's thread. Returns the ended search, with its ``work`` in simulated ops, which are
-    also added to the work of ``best``.
+    ``read`` converts each solution in CP-SAT's thread; ``take`` is called in the caller's thread
+    with each result of ``read``. Returns the search after its end; its ``work`` is converted to
+    simulated ops, and added to the work of ``best``.
     """
     limits = {
         "max_time_in_seconds": budget.time.left,
@@ -207,7 +210,7 @@ def run(
 
 
 def _cost(best: Incumbent, order: Order) -> float | None:
-    """The cost of ``order``; None if it is not valid or does not contain all microbatches."""
+    """The cost of ``order``; None if it is invalid, exceeds memory, or lacks some microbatches."""
     ops = sum(len(split_backwards(row)) for row in order)
     if ops < 3 * best.problem.stages * best.problem.microbatches:
         return None

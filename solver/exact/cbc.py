@@ -33,11 +33,11 @@ _running: WeakSet[subprocess.Popen[bytes]] = WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of CBC.
+    """The result of a run of CBC.
 
-    ``values``: the value of each variable in the best solution, by name; empty if none was found.
-    ``bound``: the lower bound on the objective; None if CBC reports none. ``complete``: whether CBC
-    has finished.
+    ``values``: the value of each variable in the best solution, by name; empty if no solution was
+    found. ``bound``: the lower bound on the objective; None if CBC reports none. ``infeasible``:
+    whether CBC says that there is no solution. ``complete``: whether CBC has finished.
     """
 
     values: Mapping[str, float]
@@ -56,7 +56,8 @@ def run_cbc(
 ) -> Outcome:
     """Minimize ``lp`` for at most ``seconds``, starting from the solution ``start``.
 
-    ``start``: values of variables by name. ``options``: those of CBC's command line.
+    ``start``: values of the variables by name. ``options``: options for CBC's command line, by
+    name. ``should_stop``: whether to interrupt CBC, asked repeatedly.
     """
     command = [pulp.PULP_CBC_CMD.pulp_cbc_path, "model.mps", "-timeMode", "elapsed"]
     if math.isfinite(seconds):
@@ -92,9 +93,9 @@ def run_cbc(
 
 @contextmanager
 def _own_folder() -> Iterator[Path]:
-    """Create a folder for this process, and delete it at the end of the context.
+    """Yield a new folder, which is deleted at the end of the context.
 
-    Also deletes the folders that processes which have ended left behind.
+    Before that, folders are deleted that were left behind by processes that no longer run.
     """
     remove_litter(PREFIX)
     with tempfile.TemporaryDirectory(prefix=own(PREFIX), ignore_cleanup_errors=True) as folder:
@@ -104,7 +105,8 @@ def _own_folder() -> Iterator[Path]:
 def end_all() -> None:
     """Kill the CBC processes that this process started, and delete their folders.
 
-    For a process that exits without waiting for the threads that would do so.
+    Threads that run CBC do so themselves; this is for a process that exits without waiting for
+    them.
     """
     for process in list(_running):
         process.kill()
@@ -114,7 +116,10 @@ def end_all() -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float, should_stop: StoppingCriterion) -> None:
-    """Wait for CBC; interrupt it if ``should_stop`` returns true or it exceeds its time by far."""
+    """Wait for CBC; interrupt it if ``should_stop`` returns true or it runs far beyond ``seconds``.
+
+    CBC may still be running on return, if it does not react to the interrupt.
+    """
     too_long = TimeLimit(seconds + _GRACE)
     while process.poll() is None and not too_long() and not should_stop():
         time.sleep(_POLL)

@@ -16,12 +16,13 @@ Read = TypeVar("Read")
 
 
 class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[Read]):
-    """Solves the model ``cp`` in a thread that runs as long as this context manager's block.
+    """A context manager that solves the model ``cp`` in a thread of its own.
 
-    ``read`` converts each solution, in that thread. ``parameters``: parameters of CP-SAT by name.
-    :meth:`next` returns the converted solutions, and bounds on the objective. After the end of the
-    thread, ``status`` is CP-SAT's, ``work`` its deterministic time in seconds, and ``bound`` the
-    best bound proven, or None.
+    The thread starts with the context, and is stopped at its end. ``read`` converts each solution,
+    in that thread. ``parameters``: parameters of CP-SAT by name. :meth:`next` returns the converted
+    solutions, and bounds on the objective. After the end of the thread, ``status`` is CP-SAT's
+    status, ``work`` its deterministic time in seconds, and ``bound`` the best bound proven on the
+    objective, or None if the model has no solution.
     """
 
     def __init__(
@@ -67,10 +68,10 @@ class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[Read]):
         self._news.put(self._read(self))
 
     def next(self, should_stop: StoppingCriterion) -> Read | float | None:
-        """The next converted solution or bound on the objective; None after the end of the search.
+        """Wait for the next solution, converted, or the next bound on the objective, and return it.
 
-        Waits for it, and ends the search if ``should_stop`` returns true. Raises what was raised in
-        the thread.
+        Returns None after the end of the search. While it waits, it ends the search if
+        ``should_stop`` returns true. An exception that was raised in the thread is raised here.
         """
         while True:
             try:

@@ -40,11 +40,12 @@ from .instance import B, F, Instance
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """A constraint: the F ``op`` starts exactly when some op of ``after`` is over and has arrived.
+    """A constraint: the F ``op`` starts exactly when some op of ``after`` ends, plus its delay.
 
-    ``after``: pairs of an op and the delay after its end; if it is empty, ``op`` starts at 0.
-    ``unless``: the first B of each stage of the rank; if one of these runs before ``op``, the
-    constraint does not apply. Ops are given by their numbers in the instance.
+    ``after``: pairs (op, delay): other ops of the rank, with delay 0, and F's of the previous
+    stage, with the delay of their output; if it is empty, ``op`` starts at 0. ``unless``: the first
+    B of each stage of the rank; if one of these runs before ``op``, the constraint does not apply.
+    Ops are given by their numbers in the instance.
     """
 
     op: int
@@ -55,7 +56,7 @@ class Earliest:
 def earliest(problem: Problem, instance: Instance) -> list[Earliest]:
     """The constraints on all F's that may run before their rank's first B.
 
-    An empty list if the objective is the makespan.
+    Returns an empty list if the objective is the makespan, as none are needed then.
     """
     if problem.objective is Objective.MAKESPAN:
         return []
@@ -79,10 +80,11 @@ def earliest(problem: Problem, instance: Instance) -> list[Earliest]:
 
 
 def starts_of(instance: Instance, schedule: Schedule) -> FloatArray:
-    """The start of each op of the instance in ``schedule``, shape (N,).
+    """The start in ``schedule`` of each of the instance's N ops, shape (N,).
 
-    Each BW is split into B and W, and microbatches are renamed by position. Raises ValueError if
-    the schedule exceeds a memory limit, because then it is not a solution of the instance.
+    Before that, each BW of the schedule is split into B and W, and microbatches are renamed by
+    position. Raises ValueError if the schedule exceeds a memory limit, because then it is not a
+    solution of the instance.
     """
     order = by_turns(schedule.problem, schedule.order)
     timing = simulate(Schedule(schedule.problem, order))
@@ -98,12 +100,13 @@ def starts_of(instance: Instance, schedule: Schedule) -> FloatArray:
 def to_schedule(
     positions: Schedule, instance: Instance, start: FloatArray, slack: float
 ) -> Schedule | None:
-    """The schedule that a solution of an instance stands for, timed by the simulator, or None.
+    """The better of the two schedules that a solution of an instance stands for, with its timing.
 
-    It is the better of two. In one, the k-th op of each class is that of microbatch k. In the
-    other, microbatches are named such that every rank starts as late as in the solution. Either may
-    be invalid; if both are, the result is None. ``positions``: the solution's order, by position.
-    ``start``: the starts of its ops, shape (N,). ``slack``: the largest error of ``start``.
+    In one, the k-th op of each class is that of microbatch k. In the other, microbatches are named
+    such that every rank starts as late as in the solution. Returns None if both are invalid or
+    exceed memory. ``positions``: the solution's order, in which the k-th op of each class is named
+    after microbatch k. ``start``: the starts of the instance's ops in the solution, shape (N,).
+    ``slack``: the largest error of ``start``.
     """
     names = _microbatches(positions, instance, start, slack)
     found = [valid(positions), valid(_renamed(positions, names))]
@@ -114,9 +117,10 @@ def to_schedule(
 def _microbatches(
     positions: Schedule, instance: Instance, start: FloatArray, slack: float
 ) -> IntArray:
-    """The microbatch of the k-th F of each stage, shape (S, M), such that all F's start on time.
+    """Microbatches for all F's, shape (S, M): entry [s, k] is that of the k-th F of stage s.
 
-    Arguments as in :func:`to_schedule`.
+    They are chosen such that F's can start when they do in the solution. The arguments are those of
+    :func:`to_schedule`; k counts from 0.
     """
     problem = positions.problem
     end, into, every = start + instance.takes, Costs.of(problem).into_f, range(problem.microbatches)
@@ -136,20 +140,21 @@ def _microbatches(
 
 
 def _pick(arrival: Sequence[float], left: list[int], by: float, waits: bool) -> int:
-    """The position, on the previous stage, of the F whose microbatch is the next of a stage.
+    """Choose the microbatch for an F: returns the position of its F on the previous stage.
 
-    ``arrival``: when the output of each F of the previous stage arrives, by position. ``left``: the
-    positions that have not been taken yet, ascending. Of those that have arrived ``by`` the start
-    of the stage's F, returns the last if this F ``waits`` for an arrival, otherwise the first.
+    ``arrival[k]``: the time when the output of the F at position k of the previous stage arrives.
+    ``left``: the positions not chosen yet, ascending. ``by``: the start of the F. Of the positions
+    in ``left`` that have arrived by then, the last is chosen if the F ``waits`` for an arrival,
+    otherwise the first; if none has arrived, the first of ``left``.
     """
     there = [k for k in left if arrival[k] <= by] or left[:1]
     return there[-1] if waits else there[0]
 
 
 def _renamed(positions: Schedule, names: IntArray) -> Schedule:
-    """The schedule ``positions`` with the microbatch ``names[s, k]`` for the k-th F of stage s.
+    """The schedule ``positions`` with microbatch k of stage s renamed to ``names[s, k]`` in its F.
 
-    Each stage's B's and W's run the microbatches in the order of the last stage's F's.
+    In the B's and W's of all stages, k is renamed to ``names[-1, k]``, as in the last stage's F's.
     """
     rows = []
     for row in positions.order:
@@ -160,7 +165,7 @@ def _renamed(positions: Schedule, names: IntArray) -> Schedule:
 
 
 def valid(schedule: Schedule) -> Schedule | None:
-    """The schedule with its timing; None if it is invalid or exceeds a memory limit."""
+    """The schedule with its timing added; None if it is invalid or exceeds a memory limit."""
     try:
         timing = simulate(schedule)
     except InvalidScheduleError:

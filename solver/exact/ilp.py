@@ -62,7 +62,7 @@ def solve(
     """Solve the integer program with CBC.
 
     Arguments and result are those of :data:`pipeloom.solver.exact.Backend`. ``offer`` and
-    ``raise_to`` are only called at the end.
+    ``raise_to`` are called at most once, after CBC has ended.
     """
     time, program = TimeLimit(options.time_limit), _Program(incumbent, lower_bound)
     node = NODE * len(program.T) ** 2
@@ -97,8 +97,9 @@ def _options(options: SolveOptions, node: float) -> dict[str, float | str]:
 class _Program:
     """The integer program of all orders of the incumbent's problem, for PuLP.
 
-    Times are multiplied by ``scale``. Lists are by the numbers of ops in the instance. ``start``:
-    the incumbent as values of the variables, by name. ``known``: a lower bound on the cost.
+    Times are multiplied by ``scale``. Entry i of each list is about op number i of the instance.
+    ``start``: the values that variables have in the incumbent, by name. ``known``: a known lower
+    bound on the cost.
     """
 
     def __init__(self, incumbent: Schedule, known: float) -> None:
@@ -131,9 +132,9 @@ class _Program:
         self.start = self._start(incumbent)
 
     def before(self, i: int, k: int) -> pulp.LpAffineExpression | int:
-        """A binary expression: 1 if op i runs before op k on their rank, otherwise 0.
+        """An expression that is 1 if op i runs before op k of the same rank, otherwise 0.
 
-        It is an integer if their order is known.
+        If the order of the two ops is known, it is the integer 0 or 1.
         """
         if (i, k) in self.O:
             return self.O[i, k] + 0
@@ -141,13 +142,16 @@ class _Program:
         return 1 - self.O[k, i] if (k, i) in self.O else int(known[self._place[i], self._place[k]])
 
     def follows(self, k: int, i: int, gap: float, excuse: pulp.LpAffineExpression) -> None:
-        """Add: ``k`` ends at least ``gap`` after the end of ``i``, unless ``excuse`` is 1."""
+        """Add a constraint: ``k`` ends at least ``gap`` after ``i`` ends, or ``excuse`` is 1."""
         inf = self.latest[i] + gap - self.earliest[k]
         if inf > 0:
             self.lp += self.E[k] >= self.E[i] + gap - inf * excuse
 
     def _start(self, incumbent: Schedule) -> dict[str, float]:
-        """The incumbent as values of the variables; CBC itself completes those of first starts."""
+        """The values that variables have in the incumbent, by name.
+
+        The variables of first starts are missing; CBC finds their values itself.
+        """
         ends = (starts_of(self.instance, incumbent) + self.instance.takes) * self.scale
         place = {i: n for n, i in enumerate(np.lexsort((self.T > 0, ends)).tolist())}
         orders = {binary.name: float(place[i] < place[k]) for (i, k), binary in self.O.items()}
@@ -155,7 +159,7 @@ class _Program:
         return {"cost": objective_cost(incumbent) * self.scale, **times, **orders}
 
     def proves(self, outcome: Outcome) -> float:
-        """The lower bound on the cost that CBC's result proves; 0 if it reports none."""
+        """The lower bound on the cost that CBC's result proves; 0 if CBC reports no bound."""
         if outcome.infeasible or outcome.bound is None:  # infeasible only because of a tolerance
             return 0.0
         slip = len(self.T) * (_INTEGER * self.horizon + _PRIMAL) + _PRINTED
@@ -164,7 +168,7 @@ class _Program:
         return ticks.least(proven) / ticks.per_unit if ticks.exact else proven
 
     def schedule(self, outcome: Outcome) -> Schedule | None:
-        """The schedule of CBC's solution; None if neither naming of microbatches is valid."""
+        """The schedule of CBC's solution; None if :func:`.to_schedule` finds no valid one."""
         value, packed = outcome.values, self.instance.packed
         start = (np.array([value[end.name] for end in self.E]) - self.T) / self.scale
         before = np.zeros(len(self.T))
@@ -183,9 +187,9 @@ def _waits(program: _Program) -> None:
 
 
 def _one_op_at_a_time(program: _Program) -> None:
-    """Add that no two ops of a rank overlap (big-M constraints on binary variables).
+    """Add big-M constraints with binary variables so that no two ops of a rank overlap.
 
-    Also that the orders of ops of zero duration form no cycle.
+    Further constraints exclude cycles in the order of ops of zero duration.
     """
     takes = program.T
     for ops, known in program.ranks:

@@ -55,36 +55,45 @@ from ..core.tolerances import ROUNDING, counts_within
 F, B, W, R = OpKind.F, OpKind.B, OpKind.W, OpKind.R
 BoolArray = npt.NDArray[np.bool_]
 Wait = tuple[int, int, float]
-"""The constraint (i, k, time): op k starts at least this time after the start of op i."""
+"""The constraint (i, k, time): op number k starts at least ``time`` after op number i starts."""
 
 
 class OpClass(NamedTuple):
-    """The ops of one kind and stage, in one stream; an instance keeps their order."""
+    """A class of ops, those of one kind, stage and stream, without the stream.
+
+    The order of the ops of a class is fixed: that of the microbatches.
+    """
 
     kind: OpKind
     stage: int
 
 
 Learned = tuple[OpClass, OpClass, int, float]
-"""The precedence (a, b, m, time): b(j + m) starts at least this time after a(j), for all j."""
+"""The precedence (a, b, m, time): for all j, b(j + m) starts at least ``time`` after a(j) starts.
+
+a(j) is the op of class a and microbatch j.
+"""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Instance:
-    """N ops of which each rank is to choose the order, numbered such that in each wait i < k.
+    """N ops, the order of which is to be chosen on each rank, with the constraints on it.
 
-    ``packed``, ``rank``, ``takes``: the ops, their ranks and durations, (N,). ``waits``:
-    dependencies and known orders, also of ops of one rank. ``classes``: lists of ops that run in
-    this order. ``memory``: for each rank, constraints (change, limit) on the change of memory by
-    each of its n ops, (n,): at the start of each F and R, the changes by this op and all ops before
-    it sum to at most the limit. ``ready``, ``due``: earliest starts and latest ends, (N,).
-    ``times``: durations and delays that determine the ticks. ``ranks``: P. ``entries``: at least
-    one of these ops starts at 0.
+    Ops are numbered from 0, such that i < k in each wait (i, k, time). Arrays have shape (N,)
+    unless noted otherwise. ``packed``, ``rank``, ``takes``: the packed ops, their ranks and their
+    durations. ``waits``: dependencies and known orders, on the same or on different ranks.
+    ``classes``: lists of ops that run in the order of the list. ``memory``: for each rank with n
+    ops, a list of constraints (change, limit). ``change``, shape (n,), is the change of memory by
+    each of the rank's ops; at the start of each F and R, the changes by this op and by all ops
+    before it must sum to at most the limit. ``ready``, ``due``: earliest starts and latest ends.
+    ``times``: the durations and delays from which the ticks are computed, of any length.
+    ``ranks``: P. ``entries``: ops of which at least one starts at 0.
 
-    ``objective``: what the cost is; None if only ``due`` limits the ends. ``until``: the last kind
-    of op that the span of a rank includes. ``optional``: R's that may be left out, each with its F
-    and the memory that it releases. ``around``: the packed ops that each rank runs before and after
-    these, if they are fixed.
+    ``objective``: the cost to minimize; None if there is no cost and only ``due`` limits the ends.
+    ``until``: the span of a rank ends with its last op of this kind, W or B. ``optional``: for each
+    R that may be left out, its F and the memory that the R releases. ``around``: for each rank, the
+    packed ops that it runs, in a fixed order, before and after the ops of the instance; None if
+    there are none.
     """
 
     packed: IntArray
@@ -109,7 +118,7 @@ class Instance:
 
     @cached_property
     def number(self) -> dict[int, int]:
-        """The number of each packed op in the instance."""
+        """For each packed op, its number in the instance."""
         return {packed: i for i, packed in enumerate(self.packed.tolist())}
 
     def at(self, kind: OpKind, stage: int, microbatch: int) -> int:
@@ -118,27 +127,27 @@ class Instance:
 
     @property
     def horizon(self) -> float:
-        """Upper bound on all ends in any valid schedule: the sum of all durations and delays."""
+        """The sum of all durations and delays; schedules without needless waits end by then."""
         return float(self.takes.sum() + sum(gap - self.takes[i] for i, _, gap in self.waits))
 
     @cached_property
     def rank_ops(self) -> list[IntArray]:
-        """The numbers of each rank's ops, ascending."""
+        """For each rank, the numbers of its ops in ascending order."""
         return [np.flatnonzero(self.rank == rank) for rank in range(self.ranks)]
 
     @cached_property
     def weight_of(self) -> dict[int, int]:
-        """The number of the W of each B, by the number of the B, if both are in the instance."""
+        """A map from the number of each B to that of its W, if both are in the instance."""
         at = self.number
         weights = (self.packed - int(B) + int(W)).tolist()
         backwards = np.flatnonzero(self.kind == B).tolist()
         return {i: at[weights[i]] for i in backwards if weights[i] in at}
 
     def known(self, rank: int) -> BoolArray:
-        """Which ops of the rank are known to run before which others, a matrix (n, n).
+        """The known orders of the n ops of ``rank``, a mask of shape (n, n).
 
-        Entry [i, k] is true if the i-th op always runs before the k-th one, as :attr:`rank_ops`
-        counts.
+        Entry [i, k] is true if op ``rank_ops[rank][i]`` is known to run before op
+        ``rank_ops[rank][k]``.
         """
         ops = self.rank_ops[rank]
         found = np.unpackbits(self._later[ops], axis=1, count=len(self.packed))[:, ops] > 0
@@ -147,7 +156,10 @@ class Instance:
 
     @cached_property
     def _later(self) -> npt.NDArray[np.uint8]:
-        """For each op, the ops that must follow it by waits, and itself: rows of N packed bits."""
+        """For each op, a mask of the op itself and all ops that must follow it by chains of waits.
+
+        Each row contains the N bits of the mask, eight in a byte: shape (N, ceil(N / 8)).
+        """
         number = len(self.packed)
         at = np.arange(number)
         rows = np.zeros((number, (number + 7) // 8), dtype=np.uint8)
@@ -158,9 +170,9 @@ class Instance:
 
     @cached_property
     def literals(self) -> int:
-        """The number of undecided pairs of ops for which the CP-SAT model has a literal.
+        """The number of literals that the CP-SAT model would have for undecided pairs of ops.
 
-        These are pairs of F's and B's, and of a W and an F.
+        These are pairs of two F's, of two B's, of an F and a B, and of a W and an F.
         """
         found = 0
         for rank, ops in enumerate(self.rank_ops):
@@ -171,7 +183,10 @@ class Instance:
 
 
 def undecided(known: BoolArray) -> BoolArray:
-    """The pairs whose order is not known, as a symmetric matrix of the shape of ``known``."""
+    """A mask of the pairs of ops whose order is not known, symmetric, shape (n, n).
+
+    ``known``: the known orders of n ops, as :meth:`Instance.known` returns them.
+    """
     found = ~(known | known.T)
     np.fill_diagonal(found, val=False)
     return found
@@ -186,9 +201,9 @@ def all_orders(
 ) -> Instance:
     """The instance with all orders of the ops of ``problem``, an input of exact solvers.
 
-    The problem passes activations, or mixes two directions. ``ranks``: only their ops, by default
-    those of all ranks. ``streams``: lists of the microbatches that are included, by default all of
-    them. ``learned``: known precedences, only for a single stream.
+    The problem must pass activations, in one or two directions. ``ranks``: the ranks whose ops are
+    included, by default all. ``streams``: a list for each stream of its microbatches that are
+    included, by default all. ``learned``: known precedences; allowed only with a single stream.
     """
     builder = _Builder(
         unfused(problem),
@@ -199,9 +214,9 @@ def all_orders(
 
 
 def all_positions(problem: Problem) -> Instance:
-    """The instance with all orders of the ops of ``problem``, for the exact solvers.
+    """The instance with all orders of all ops of ``problem``, for the exact solvers.
 
-    Raises InputError if the problem does not only pass activations.
+    Raises InputError unless activations, and no weights, are passed.
     """
     if problem.placement.passing is not Passing.ACTIVATIONS:
         raise InputError(
@@ -230,7 +245,7 @@ class _Builder:
                 self._at |= {(kind, s, j): len(self._at) + i for i, s in enumerate(row)}
 
     def _stages(self, j: int) -> list[int]:
-        """The stages that microbatch j runs on the chosen ranks."""
+        """The stages that microbatch j runs on the chosen ranks, ascending."""
         return [s for s, rank in enumerate(self._costs.owner[:, j].tolist()) if rank in self._ranks]
 
     def instance(self, learned: Sequence[Learned]) -> Instance:
@@ -269,9 +284,9 @@ class _Builder:
         )
 
     def _routes(self) -> Iterator[Wait]:
-        """Yield the waits of each microbatch between its successive ops.
+        """Yield the waits between successive ops of each microbatch.
 
-        The time on ranks that are left out counts as delay.
+        The times of ops on ranks that are left out count as delay.
         """
         costs, at, (f, b, _) = self._costs, self._at, self._times
         down = np.cumsum(f[:-1] + costs.into_f[1:], axis=0)
@@ -301,8 +316,8 @@ class _Builder:
         """The memory constraints of a rank: one on all memory, and one on M_B between F and B.
 
         The second follows from the first, but its sizes are often multiples of one size, which
-        helps the solvers. Each has the change by each of the rank's ``ops``, and the limit. An
-        empty list if everything fits.
+        helps the solvers. Each is a pair: the change by each of the rank's packed ``ops``, shape
+        (n,), and the limit. Returns an empty list if all microbatches fit in memory.
         """
         kind, stage, microbatch = fields_of(ops)
         m_b, m_w = self._m_b[stage, microbatch], self._m_w[stage, microbatch]
@@ -316,11 +331,11 @@ class _Builder:
 def decided(
     problem: Problem, streams: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, OpClass, OpClass, int]]:
-    """Yield (stream, a, b, n): because of memory a(i) may run before b(j) only if i - j <= n.
+    """Yield (stream, a, b, n): memory allows a(i) to run before b(j) only if i - j <= n.
 
-    a(i) is the op of class a of the stream's i-th microbatch. ``stream``: the index in ``streams``.
-    The classes a and b are of one rank, and each microbatch runs a before b; if b is a class of
-    W's, a is one of F's. The memory of waiting W's does not count, except that of b's own W's.
+    ``stream``: an index in ``streams``. a(i) is the op of class a of that stream's i-th microbatch.
+    The classes a and b are on one rank, and each microbatch runs a before b. If b is a class of
+    W's, a is one of F's, and the M_W held until these W's run counts; that of other W's does not.
     """
     costs = Costs.of(problem)
     shape = costs.owner.shape

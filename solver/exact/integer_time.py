@@ -13,9 +13,9 @@ _SUMS = 1e-12  # relative error of a cost that floats were summed to
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """A unit for integer amounts, the tick: ``per_unit`` ticks are one unit of the amounts.
+    """A unit for integer amounts, the tick: ``per_unit`` ticks are one unit of the profile.
 
-    ``exact``: whether all amounts for which it was made are whole numbers of ticks.
+    ``exact``: whether all amounts for which the unit was chosen are whole numbers of ticks.
     """
 
     per_unit: float
@@ -23,11 +23,11 @@ class Ticks:
 
     @classmethod
     def of(cls, amounts: Iterable[float], largest: float, *, bits: int = 30) -> Ticks:
-        """The ticks for ``amounts``, whose sums are at most ``largest``.
+        """Choose the ticks for ``amounts``, whose sums are at most ``largest``.
 
-        They are exact, with the largest common tick, if all amounts are decimals with up to six
-        digits after the point, and ``largest`` in units of the last digit is below 2^(bits + 8).
-        Otherwise ``largest`` is 2^bits ticks.
+        The ticks are exact, and as long as possible, if all amounts are decimals with up to six
+        digits after the point, and ``largest`` in units of the last of these digits is below
+        2^(bits + 8). Otherwise ``largest`` is 2^bits ticks.
         """
         values = [value for value in amounts if value > 0]
         for denominator in _DENOMINATORS:
@@ -42,14 +42,14 @@ class Ticks:
         return round(ticks) if self.exact else math.floor(ticks)
 
     def least(self, cost: float) -> int:
-        """The minimum cost, in ticks, of a schedule whose true cost is ``cost`` or more."""
+        """The minimum cost, with all times in ticks, of a schedule that costs ``cost`` or more."""
         ticks = cost * self.per_unit * (1 - _SUMS)
         return math.ceil(ticks - 1e-6) if self.exact else math.floor(ticks)
 
     def most(self, cost: float) -> int:
-        """The maximum cost, in ticks, of a schedule whose true cost is ``cost`` or less.
+        """The maximum cost, with all times in ticks, of a schedule that costs ``cost`` or less.
 
-        Rounding all starts down lengthens a span by less than one tick.
+        If ticks are not exact, starts are rounded down, which may lengthen a span by up to a tick.
         """
         ticks = math.floor(cost * self.per_unit * (1 + _SUMS) + 1e-6)
         return ticks if self.exact else ticks + 1

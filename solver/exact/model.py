@@ -80,8 +80,8 @@ class LiteralSum:
 class OrderModel:
     """The CP-SAT model of ``instance``, for schedules of cost ``low`` to ``high``.
 
-    ``minimize``: whether the cost is minimized; otherwise any solution will do. ``hint``: starts of
-    the ops to begin the search with, (N,).
+    ``minimize``: whether CP-SAT minimizes the cost; otherwise it ends with the first solution.
+    ``hint``: starts of the ops with which the search begins, shape (N,).
     """
 
     def __init__(
@@ -114,22 +114,24 @@ class OrderModel:
         self.unit = UNIT + len(self._literals) / LITERALS_A_SECOND
 
     def proves(self, bound: float) -> float:
-        """The lower bound on the cost of schedules, in the profile's unit of time.
+        """Convert a lower bound on the cost in the model to one on the cost of schedules.
 
-        ``bound``: a lower bound on the cost of the model's solutions, in ticks. The cost of a
-        schedule may be a tick below that of the model.
+        ``bound`` is in ticks, the result in the profile's unit of time. If times are rounded to
+        ticks, it is one tick lower, as the cost in the model may be up to a tick above a
+        schedule's.
         """
         return (bound - (not self.ticks.exact)) / self.ticks.per_unit
 
     @property
     def above(self) -> float:
-        """The lower bound on the cost that is proven if the model has no solution."""
+        """The lower bound on the cost that is proven if the model turns out to have no solution."""
         return self.proves(self.most + 1)
 
     def order(self, solution: cp_model.CpSolverSolutionCallback) -> Order:
-        """The packed ops of a solution by rank, sorted by start.
+        """For each rank, the packed ops of a solution, sorted by start.
 
-        Ops of zero duration may be in an invalid order.
+        They include the fixed ops around the instance. The order may be invalid if ops have zero
+        duration.
         """
         instance, value, rows = self.instance, list(map(solution.value, self.starts)), []
         left_out = {i for i, runs in self.runs.items() if not solution.value(runs)}
@@ -141,7 +143,10 @@ class OrderModel:
         return tuple(rows)
 
     def _windows(self, cost: float) -> tuple[list[int], list[int]]:
-        """The earliest and latest start of each op, in ticks, that waits allow within ``cost``."""
+        """The earliest and the latest start of each op, in ticks, two lists of length N.
+
+        They follow from ``cost``, the waits, and the ops' own earliest starts and latest ends.
+        """
         instance, takes, optional = self.instance, self.takes, self.instance.optional
         horizon = (1 if instance.objective is Objective.MAKESPAN else 2) * self.most
         late = sum(np.array(takes)[instance.kind == W].tolist()) if instance.until is B else 0
@@ -181,7 +186,10 @@ class OrderModel:
         return self.starts[i] + self.takes[i] * self.runs.get(i, 1)
 
     def before(self, a: int, b: int) -> cp_model.LiteralT:
-        """The literal for ``a`` before ``b``, two ops of one rank whose order is not known."""
+        """The literal that is true if op ``a`` runs before op ``b``, and false if ``b`` runs first.
+
+        It is created if needed. The ops are on one rank, and neither is a W.
+        """
         if a > b:
             return ~self.before(b, a)
         if (a, b) not in self._literals:
@@ -191,7 +199,10 @@ class OrderModel:
         return self._literals[a, b]
 
     def weight_before(self, w: int, b: int) -> cp_model.IntVar:
-        """A literal that can only be true if the W with number ``w`` has ended before op ``b``."""
+        """The literal that can be true only if W number ``w`` ends before op number ``b`` starts.
+
+        It is created if needed.
+        """
         if (w, b) not in self._literals:
             literal = self._literals[w, b] = self.cp.new_bool_var("")
             self.cp.add(self.starts[b] >= self._end(w)).only_enforce_if(literal)
@@ -206,7 +217,7 @@ class OrderModel:
                     self.cp.add_implication(*((literal, other) if follows else (other, literal)))
 
     def _literal(self, a: int | None, b: int | None) -> cp_model.LiteralT | None:
-        """The literal for ``a`` before ``b``; None if the model has none for these two ops."""
+        """The literal for ``a`` before ``b``; None if the model has none, or if an op is None."""
         if a is None or b is None:
             return None
         if (a, b) in self._literals:
@@ -216,7 +227,7 @@ class OrderModel:
 
 
 class _RankModel:
-    """Adds the constraints of a rank with the n ``ops`` to a model."""
+    """Adds the constraints of one rank to a model. ``ops``: the numbers of its n ops, ascending."""
 
     def __init__(self, model: OrderModel, rank: int, ops: list[int]) -> None:
         self._model, self._cp, self._ops, instance = model, model.cp, ops, model.instance
@@ -234,7 +245,7 @@ class _RankModel:
         self._ends = self._last(int((high + self._takes)[counted].max(initial=0)))
 
     def constrain(self) -> None:
-        """Add all constraints."""
+        """Add all constraints of the rank."""
         model, cp = self._model, self._cp
         cp.add_no_overlap(map(self._interval, self._ops))
         span = self._takes * ~self._weight
@@ -247,11 +258,11 @@ class _RankModel:
                 self._constrain_op(n, span, after, pairs[:, n])
 
     def _constrain_op(self, n: int, span: IntArray, after: IntArray, pairs: BoolArray) -> None:
-        """Add the constraints on times before and after an F, B or R, and on memory at an F or R.
+        """Add the constraints on the time around an F, B or R, and on memory at an F or R.
 
-        ``n``: the op's index on the rank. ``span``: the time of each op of the rank that runs
-        before this one, and ``after``: of each that does not, in ticks, (n,). ``pairs``: a mask of
-        the ops whose order with this one is not known.
+        ``n``: the index of this op in the rank's list. The arrays are about the ops of that list:
+        ``span``: the time in ticks that an op counts for if it runs before this one, and ``after``:
+        if it does not; ``pairs``: whether its order with this one is unknown.
         """
         model, start, before = self._model, self._model.starts[self._ops[n]], self._known[:, n]
         done, left = LiteralSum(int(span[before].sum())), LiteralSum(int(after[~before].sum()))
@@ -274,10 +285,11 @@ class _RankModel:
             self._cp.add(total.total <= row.room)
 
     def _relieve(self, held: LiteralSum, taker: int, unit: Ticks) -> None:
-        """Subtract from ``held`` what microbatches with an optional R have released at an op.
+        """Subtract from ``held`` the memory that microbatches with an optional R have released.
 
-        These are the microbatches whose F runs before the op ``taker`` or is this op, and whose R
-        runs later. ``unit``: the ticks of memory sizes.
+        ``held``: the memory held at an op, whose index in the rank's list is ``taker``. The
+        microbatches are those whose F runs before this op or is this op, and whose R runs after it.
+        ``unit``: the ticks in which memory is counted.
         """
         model = self._model
         for i, (f, amount) in model.instance.optional.items():
@@ -304,7 +316,10 @@ class _RankModel:
         return self._cp.new_fixed_size_interval_var(model.starts[i], model.takes[i], "")
 
     def _first(self, low: IntArray) -> Time:
-        """A time no later than the start of the rank's first op: a variable or a constant."""
+        """A time in ticks that is at most the start of the rank's first op: variable or constant.
+
+        ``low``: the earliest start of each op of the rank.
+        """
         firsts = np.flatnonzero(~self._known.any(axis=0)).tolist()
         if len(firsts) == 1:
             return self._model.starts[self._ops[firsts[0]]]
@@ -316,14 +331,17 @@ class _RankModel:
         return begins
 
     def _last(self, latest: int) -> Time:
-        """The time by which the rank must end, an expression; ``latest`` without an objective."""
+        """The time in ticks by which the rank must end; ``latest`` if there is no objective."""
         objective = self._model.instance.objective
         if objective is None:
             return latest
         return self._model.cost + (self._begins if objective is Objective.PERIOD else 0)
 
     def _weights_after(self) -> IntArray:
-        """For each op, (n,): if it is a B, the time of its W if that counts; otherwise 0."""
+        """For each op of the rank, 0 or, if it is a B, the time of its W in ticks, shape (n,).
+
+        It is also 0 if the W is not in the instance, or if spans of ranks do not include W's.
+        """
         found, weight_of = np.zeros(len(self._ops), dtype=np.int64), self._model.instance.weight_of
         for n, i in enumerate(self._ops):
             w = self._at.get(weight_of.get(i, -1))
@@ -339,10 +357,10 @@ class _RankModel:
 
 
 class _Memory(NamedTuple):
-    """A memory constraint of a rank in whole units.
+    """A memory constraint of a rank, in whole ticks of memory.
 
-    ``change``: what each op adds to memory, (n,). ``room``: the limit. ``unit``: the ticks of
-    sizes.
+    ``change``: the change of memory by each op of the rank, shape (n,). ``room``: the limit.
+    ``unit``: the ticks.
     """
 
     change: IntArray

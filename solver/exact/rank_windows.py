@@ -1,8 +1,8 @@
 """A lower bound from all orders of the ops of one rank, or of a few, by CP-SAT.
 
 The other ranks are replaced by the minimum times that a microbatch needs there (:mod:`.instance`).
-Let l be the lowest stage of the rank, and E(m) the minimum time from the start of F(l) of a
-microbatch to the end of B(l) of the m-th one after it.
+Let l be the lowest stage of the rank, and E(m) the minimum time from the start of F(l) of some
+microbatch to the end of B(l) of the m-th microbatch after it.
 
 **Windows.** A *window* of length m is m + 1 successive microbatches, which are numbered by position
 (:mod:`.instance`). In any schedule, the ops of microbatches j, ..., j+m, without the others,
@@ -45,7 +45,7 @@ WORDS_OF_MORE = "all orders of several ranks' ops are searched, any other ranks 
 MOST_HELD = 3.5  # only for ranks whose memory holds at most this many whole microbatches
 TURNS = 3.0  # longest window of one rank before all, in microbatches that memory holds
 OPS = 600  # maximum number of F's and B's in a model, which takes quadratic time to build
-CLOSE = 0.006  # relative distance of refuted and other targets at which a climb ends
+CLOSE = 0.006  # relative distance of bound and lowest target not refuted at which a climb ends
 # (number of targets, core seconds of each): for one window; for the one of all microbatches
 LIMITS, ALL_LIMITS = (6, 0.2), (8, 2.0)
 SHARE = 0.5  # share of the time left for windows of one rank, without all microbatches
@@ -63,14 +63,15 @@ UNANSWERED = 2  # undecided targets after which a window is given up
 class RankWindows:
     """Lower bounds on the time of windows of the rank ``host``, from all orders of its ops.
 
-    A window of length m is m + 1 successive microbatches. E(m) is the minimum time from the start
-    of the first one's F to the end of the last one's B on the rank's lowest stage. ``beside``:
-    further ranks whose ops are in the models. ``taught``: windows of single ranks, whose bounds
-    become constraints.
+    A window of length m is m + 1 successive microbatches. E(m) is the minimum time of a window:
+    from the start of its first microbatch's F to the end of its last one's B, on the rank's lowest
+    stage. ``beside``: further ranks whose ops are in the models. ``taught``: windows of single
+    ranks, whose bounds become constraints.
 
-    ``least``: the lower bound on E(m) for each m for which CP-SAT proved one. ``all``: the largest
-    m, for all microbatches. ``spent``: work of CP-SAT so far, in simulated ops. ``answered``:
-    whether the last length was decided closely enough that longer windows are worth a try.
+    ``least``: the lower bounds on E(m) proven so far, by m; that for m = 0 is known from the start.
+    ``all``: the largest m, M - 1. ``spent``: CP-SAT's work so far, in simulated ops. ``answered``:
+    whether fewer than :data:`UNANSWERED` targets stayed undecided for the length that was tried
+    last, so that longer windows are worth a try.
     """
 
     def __init__(
@@ -89,24 +90,24 @@ class RankWindows:
         self.all, self.answered, self.spent = host.count - 1, True, 0.0
 
     def known(self, m: int) -> float:
-        """The lower bound on the time of windows of length ``m``, from those up to this length."""
+        """The lower bound on E(m): the highest that is proven for ``m`` or a shorter length."""
         return max(least for k, least in self.least.items() if k <= m)
 
     def learned(self) -> Iterator[Learned]:
-        """Yield the bounds on the times of windows as precedences in any schedule."""
+        """Yield the proven bounds on E(m) as precedences that hold in every schedule."""
         for m, least in self.least.items():
             yield self._enters, self._leaves, m, least - self._last
 
     @property
     def bound(self) -> Bound:
-        """The lower bound on the cost that follows from the longest window with a bound."""
+        """The lower bound on the cost that follows from the bound on E(m) with the largest m."""
         m, alone = max(self.least), len(self._ranks) == 1
         why = f"of {counted(m + 1, 'microbatch')} no order of {'its' if alone else 'these ranks'}"
         words = WORDS if alone else WORDS_OF_MORE
         return self._placed.way_back("rank-orders", words, self.host, self.least[m], why)
 
     def _window(self, m: int, most: float) -> Instance:
-        """The instance of a window of length ``m`` that takes at most the time ``most``."""
+        """The instance of all orders of a window of length ``m`` that take at most ``most``."""
         learned = [way for each in (self, *self._taught) for way in each.learned() if way[2] <= m]
         problem = replace(self._best.problem, microbatches=m + 1)
         whole = all_orders(problem, ranks=self._ranks, learned=learned)
@@ -117,8 +118,9 @@ class RankWindows:
     def _ask(self, m: int, most: float, seconds: float) -> float | None:
         """Let CP-SAT decide whether a window of length ``m`` can take ``most`` or less.
 
-        ``seconds``: the time limit, in seconds of one core. Returns the time of a solution; inf if
-        there is none, which raises the bound; None if it was not decided.
+        ``seconds``: the limit, in seconds of one core. Returns the time of the solution found last;
+        inf if CP-SAT proved that there is none (then the bounds are raised); None if it found none
+        but did not prove that.
         """
         window, best = self._window(m, most), self._best
         model, budget = OrderModel(window, 0.0, most), best.budget()
@@ -137,26 +139,27 @@ class RankWindows:
         return found[-1] / model.ticks.per_unit if found else None
 
     def grow(self, m: int) -> Pieces:
-        """Raise the bound for windows of length ``m``, from that of shorter windows.
+        """Raise the bound on E(m), beginning at the bound known from shorter windows.
 
-        The first step is the time of the F's and B's of one microbatch.
+        The first target is above that bound by the time of one microbatch's F's and B's on the
+        rank.
         """
         step = float((self.host.f + self.host.b).sum())
         yield from self._climb(m, self.known(m), (step, 2 * step), LIMITS)
 
     def finish(self) -> Pieces:
-        """Raise the bound for the window of all microbatches.
+        """Raise the bound on the time of the window of all microbatches.
 
-        The first target is halfway between the known bound and the best cost.
+        The first target is halfway between the known bound and the time that the best cost allows.
         """
         low = max(self.known(self.all), self._time_of(self._best.bound.value))
         step = (self._time_of(self._best.cost) - low) / 2
         yield from self._climb(self.all, low, (step, 2 * step), ALL_LIMITS)
 
     def follow(self, m: int) -> Pieces:
-        """Raise the bound for windows of length ``m``, from that of shorter windows.
+        """Raise the bound on E(m), beginning at the bound known from shorter windows.
 
-        The first target extrapolates the bounds of shorter windows.
+        The first target is extrapolated linearly from the bounds of shorter windows.
         """
         last = max(self.least)
         since = max((k for k in self.least if k <= last - STRIDE), default=0)
@@ -166,7 +169,7 @@ class RankWindows:
         yield from self._climb(m, self.known(m), steps, FOLLOW_LIMITS, close)
 
     def _time_of(self, cost: float) -> float:
-        """The maximum time from the rank's first op to the end of its last B, for this cost."""
+        """The maximum time from the rank's first op to the end of its last B within ``cost``."""
         return max(0.0, cost - self._placed.way_back("", "", self.host, 0.0, "").value)
 
     def _climb(
@@ -177,13 +180,14 @@ class RankWindows:
         limits: tuple[int, float],
         close: float | None = None,
     ) -> Pieces:
-        """Raise the bound for windows of length ``m`` by refuting rising targets for their time.
+        """Raise the bound on E(m) by refuting rising targets: no window takes at most the target.
 
-        ``low``: the known bound. ``steps``: the first target is the first step above ``low``, the
-        second target the second step above the first. The step doubles after each later target that
-        is refuted. After a target that is not refuted, the next ones are halfway to it. ``limits``:
-        the maximum number of targets, and the core seconds of each. It ends when bound and target
-        are ``close``, by default CLOSE times the longest time.
+        ``low``: the known bound. ``steps``: the first target is ``low`` + ``steps[0]``; the step
+        after its refutation is ``steps[1]``, and doubles with each further refutation. Once a
+        target was not refuted, each next target is halfway between the bound and the lowest target
+        or solution that was not refuted. ``limits``: the maximum number of targets, and the core
+        seconds for each. It ends when these two differ by at most ``close`` (by default CLOSE times
+        the time that the best cost allows), or after :data:`UNANSWERED` undecided targets.
         """
         if 2 * len(self.host.stages) * (m + 1) > OPS:
             return
@@ -205,16 +209,17 @@ class RankWindows:
 
 
 def bound_by_windows(best: Incumbent) -> Generator[None, None, Sequence[Learned]]:
-    """Raise the lower bound by windows; returns what they prove as a list of precedences.
+    """Raise the lower bound by windows; returns the precedences that they prove, or none.
 
-    A window is a number of successive microbatches on some ranks (:class:`RankWindows`). First come
-    windows of single ranks, of rising lengths; half of the ranks are dropped each time the length
-    doubles. Then come windows of several ranks at once. For the rank with the highest bound, all
-    microbatches are tried as well: at once if its lowest stage is the highest of all ranks (where a
-    placement folds), otherwise only if the windows of several ranks do not reach that length.
+    A window is a number of successive microbatches on one or more ranks (:class:`RankWindows`).
+    First, windows of single ranks are tried, for rising lengths; each time the length doubles, the
+    half of the ranks whose bounds are lower is dropped. Next, windows that span several ranks. The
+    window of all microbatches is also tried on the single rank with the highest bound: before the
+    windows of several ranks if no rank has a higher lowest stage (where a placement folds),
+    otherwise after them, and only if they did not reach this length.
 
-    Only ranks that hold few microbatches are considered. Microbatches must be equal, and stages on
-    one rank each, neither recomputed nor offloaded.
+    Only ranks that hold few microbatches are considered. Microbatches must be equal, and each stage
+    must be on one rank, and neither recomputed nor offloaded.
     """
     placed = GeneralPlacement.of(unfused(best.problem))
     asked = tuple(
@@ -239,9 +244,10 @@ def bound_by_windows(best: Incumbent) -> Generator[None, None, Sequence[Learned]
 def _grow(
     best: Incumbent, asked: Sequence[RankWindows]
 ) -> Generator[None, None, RankWindows | None]:
-    """Raise the bounds for windows of the ranks ``asked``, for rising lengths.
+    """Raise the bounds on E(m) for each of ``asked``, with rising lengths m.
 
-    Returns the rank with the highest bound on the cost, or None if there are no ranks.
+    Each time m doubles, the half of ``asked`` whose bounds are lower is dropped. Returns the one
+    with the highest bound on the cost, or None if ``asked`` is empty.
     """
     if not asked:
         return None
@@ -259,12 +265,12 @@ def _grow(
 def several_ranks(
     best: Incumbent, placed: GeneralPlacement, taught: Sequence[RankWindows] = ()
 ) -> RankWindows | None:
-    """The windows (:class:`RankWindows`) of all ranks at once, or as a second choice of two ranks.
+    """The :class:`RankWindows` of all ranks together or, if these have too many orders, of two.
 
     The two are the rank with the lowest stage of all, and the one whose lowest stage is highest.
-    They are taken if all ranks have too many orders. Returns None if the two have too many, too, or
-    if every rank holds so many microbatches that memory binds only in long windows. ``taught``: as
-    for :class:`RankWindows`.
+    Returns None if these have too many orders as well, if the problem has too many ops, or if every
+    rank holds so many microbatches that memory limits only long windows. ``taught``: windows of
+    single ranks; those of ranks in the result are passed to it.
     """
     most = WIDE_HELD * best.problem.ranks
     little = [host.limit <= most * float(host.m_b.sum()) for host in placed.hosts]
@@ -280,10 +286,10 @@ def several_ranks(
 
 
 def _follow(best: Incumbent, wide: RankWindows) -> Pieces:
-    """Raise the bounds for windows of several ranks, for rising lengths.
+    """Raise the bounds on E(m) for ``wide``, windows of several ranks, with rising lengths m.
 
-    It stops if it is not expected to reach all microbatches in time, or if too much was not
-    decided.
+    It stops early if the time left is not expected to suffice for all microbatches, or if too many
+    targets stayed undecided.
     """
     lengths = list(_lengths(wide.all))
     for i, m in enumerate(lengths):
@@ -297,7 +303,7 @@ def _follow(best: Incumbent, wide: RankWindows) -> Pieces:
 
 
 def _lengths(longest: int) -> Iterator[int]:
-    """Yield the lengths m of windows to try: first all, then fewer and fewer, last ``longest``."""
+    """Yield the window lengths to try: 1, 2, 3, ..., then with growing gaps, last ``longest``."""
     m = 1
     while m < longest:
         yield m

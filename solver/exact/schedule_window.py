@@ -1,9 +1,10 @@
 """A window of a schedule as an instance: the order of the ops in a time window may change.
 
-Ops before the window keep their times, and so do first ops of ranks that come after the window. Ops
-after it keep their order: they have latest starts with which the ranks end in time. A *class* is
-the ops of one kind, stage, stream and choice of remat (F's of all choices are one class); the ops
-of a class keep their order. A microbatch with its F and B in the window may be recomputed or stay.
+Ops before the window keep their times. Ops after it keep their order: they have latest starts with
+which the ranks end in time; if a rank's first op comes after the window, it keeps its time as well.
+A *class* is the ops of one kind, stage, stream and choice of remat (stay, recompute or offload; F's
+of all choices are one class); the ops of a class keep their order. A microbatch with its F and B in
+the window may be recomputed or stay.
 
 If the instance has no solution, nothing is proven about other schedules, as all ops outside the
 window are fixed.
@@ -36,11 +37,11 @@ Decided = Sequence[tuple[int, OpClass, OpClass, int]]
 class ScheduleWindow:
     """A part of a schedule whose order may change: some successive ops of each rank.
 
-    These are the ops of each rank r at positions ``first[r]`` to ``stop[r] - 1``, at least one in
-    all. If the objective is the period, no rank's first op is among them. ``graph``: the graph of a
-    schedule with its timing. ``decided``: the orders that memory decides
-    (:func:`.instance.decided`), if each class is numbered by position. ``free``: whether R's may be
-    added or left out.
+    These are the ops of each rank r at the positions ``first[r]`` to ``stop[r] - 1`` in its order.
+    Some ranks may have none, but not all. If the objective is the period, no rank's first op may be
+    among them. ``graph``: the graph of a schedule that has its timing. ``decided``: the orders that
+    memory decides, as :func:`.instance.decided` yields them; to be given only if the microbatches
+    of each class ascend. ``free``: whether R's may be added or left out.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class ScheduleWindow:
     def _gather(self, *, free: bool) -> None:
         """Collect the window's ops, numbered by their starts in the schedule.
 
-        If ``free``, also the R's that may be added, which start as their B's do.
+        If ``free``, they include the R's that may be added; each starts with its B.
         """
         rows = zip(self._offsets + self._first, self._offsets + self._stop, strict=True)
         nodes = np.concatenate([np.arange(at, to) for at, to in rows])
@@ -87,9 +88,10 @@ class ScheduleWindow:
         self._optional = self._left_out() if free else {}
 
     def _possible(self, nodes: IntArray) -> IntArray:
-        """The B's among ``nodes`` to which an R may be added, as nodes of the graph.
+        """The B's and BW's among ``nodes`` before which an R may be added, as nodes of the graph.
 
-        Their microbatches stay in memory, and have their F's in the window.
+        Their microbatches are not recomputed or offloaded so far, and have their F's in the window.
+        ``nodes``: the nodes of the window's ops.
         """
         kind, stage, microbatch = fields_of(self._flat[nodes])
         costs, backward = self._costs, (kind == B) | (kind == _BW)
@@ -100,9 +102,10 @@ class ScheduleWindow:
         return np.asarray(nodes[backward & whole & stays])
 
     def _left_out(self) -> dict[int, tuple[int, float]]:
-        """The R's that may be left out: those with F and B in the window.
+        """The R's that may be left out: those whose F and B are in the window.
 
-        Returns the number of each with the number of its F and the memory that the R releases.
+        Returns a map from the R's number to the number of its F, and the memory that recomputing
+        saves between F and R.
         """
         found, freed = {}, self._costs.m_b - self._costs.kept[RECOMPUTED]
         for i in np.flatnonzero(self._kind == R).tolist():
@@ -112,19 +115,19 @@ class ScheduleWindow:
         return found
 
     def _other(self, i: int, kind: OpKind) -> int | None:
-        """The number of the op of this ``kind`` with the stage and microbatch of op ``i``.
+        """The number of the op of this ``kind`` with the stage and microbatch of op number ``i``.
 
-        None if it is not in the window.
+        Returns None if that op is not in the window.
         """
         return self._number.get(int(self._packed[i] - self._kind[i]) + int(kind))
 
     @property
     def hint(self) -> FloatArray:
-        """The starts of the window's ops in the schedule, relative to the first of them, (N,)."""
+        """The starts of the window's ops in the schedule, relative to the earliest, shape (N,)."""
         return np.asarray(self._begin - self._begin.min())
 
     def instance(self, cost: float) -> Instance:
-        """The instance of all orders of the window's ops for schedules of at most ``cost``."""
+        """The instance of all orders of the window's ops for a cost of at most ``cost``."""
         ready, waits, leaves, after = self._inputs()
         classes = self._classes()
         waits += [(i, k, 0.0) for row in classes for i, k in pairwise(row)]
@@ -149,7 +152,7 @@ class ScheduleWindow:
         )
 
     def _classes(self) -> list[list[int]]:
-        """The numbers of the ops of each class, in the order of the schedule."""
+        """For each class, the numbers of its ops in the order of the schedule."""
         stream = stream_numbers(self._problem)[self._microbatch]
         choice = self._choice[self._stage, self._microbatch] * (self._kind != F)
         keys = np.stack([self._kind, self._stage, stream, choice], axis=1)
@@ -159,12 +162,13 @@ class ScheduleWindow:
         return list(found.values())
 
     def _inputs(self) -> tuple[FloatArray, list[Wait], list[Wait], dict[int, list[_Edge]]]:
-        """The dependencies of the window's ops, without those that follow from the order of a rank.
+        """The dependencies of the window's ops, except those due to the order of ops on a rank.
 
-        Returns the earliest start of each op of the window, (N,), given what runs before the
-        window; the dependencies within the window, (op, op, delay); those from the window to later
-        ops, (op, node, delay); and those between later ops, for each node that has any a list of
-        (node, delay).
+        An op has a number in the window, and a node in the graph. Returns four things: the earliest
+        start of each op of the window, given the ops before the window, shape (N,); dependencies
+        between ops of the window, (number, number, delay); dependencies of later ops on ops of the
+        window, (number, node, delay); and dependencies of later ops on each other, a map from each
+        node to a list of (node that waits for it, delay).
         """
         edges = self._graph.edges
         inputs = joined([edges[EdgeKind.INPUT], edges[EdgeKind.ACTIVATION]])
@@ -188,9 +192,9 @@ class ScheduleWindow:
     def _latest(
         self, cost: float, leaves: Sequence[Wait], after: dict[int, list[_Edge]]
     ) -> FloatArray:
-        """The latest end of each op of the window with which all ranks end within ``cost``, (N,).
+        """For each op of the window, the latest end with which the cost is at most ``cost``, (N,).
 
-        ``leaves``, ``after``: the last two results of :meth:`_inputs`.
+        ``leaves``, ``after``: the third and fourth result of :meth:`_inputs`.
         """
         start = np.where(self._later, inf, self._begins).tolist()
         duration, offsets = self._graph.duration.tolist(), self._graph.offsets.tolist()
@@ -217,7 +221,7 @@ class ScheduleWindow:
         return np.asarray(due)
 
     def _around_recomputation(self) -> Iterator[Wait]:
-        """Yield the waits that make an R run between its F and its B."""
+        """Yield the waits that make each R run after its F and before its B, with delays of 0."""
         for i in np.flatnonzero(self._kind == R).tolist():
             if (f := self._other(i, F)) is not None:
                 yield f, i, 0.0
@@ -241,9 +245,10 @@ class ScheduleWindow:
                     yield others[k - ahead - 1], i, 0.0
 
     def _memory(self) -> Iterator[tuple[int, list[tuple[FloatArray, float]]]]:
-        """Yield each rank with its memory constraints, as in :class:`.instance.Instance`.
+        """Yield (rank, memory constraints), as in ``memory`` of :class:`.instance.Instance`.
 
-        There is one on all memory and, without remat, one on M_B between F and B.
+        Each rank with a limit and ops in the window has a constraint on all memory and, without
+        remat, one on the M_B of microbatches between F and B.
         """
         schedule, costs = self._graph.schedule, self._costs
         remat = pulled(schedule.order) or bool(self._optional)
