@@ -32,7 +32,7 @@ def search_periodic(best: Incumbent) -> Pieces:
 
     The interval, the time from one microbatch to the next, lies between the work of the busiest
     rank per microbatch and the longest interval that can still beat the cost of ``best``. Yields
-    after each schedule tried, so that the search can be paused. Ends at once if :func:`repeats` is
+    after each schedule tried, so that the search can be paused. Does nothing if :func:`repeats` is
     false.
     """
     problem = best.problem
