@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 StartSolve: TypeAlias = "Callable[[Problem, str], Solving]"
-"""A function that creates the solve of a problem from it and the name of its placement."""
+"""A function that creates the solve of a problem; its arguments are the problem and the name of its
+placement."""
 
 HOPE = 1 / 3  # share of the gap between cost and bound that further search is assumed to close
 LEAST_SECONDS = 0.5
@@ -89,7 +90,7 @@ class TriedPlacement:
 
 
 class SuccessiveHalving:
-    """Successive halving: placements share the time as long as they may win, ever fewer of them.
+    """Successive halving: the placements that may still win, ever fewer, share the time.
 
     ``tried``: all placements; those with a ``problem`` are the ``contenders``, which are searched.
     """
@@ -142,7 +143,7 @@ class SuccessiveHalving:
     def _explore(self, seconds: float) -> None:
         """Search all contenders equally long, then the more promising half of them, and so on.
 
-        ``seconds``: in total.
+        ``seconds``: the time for all these searches together.
         """
         exploring = self._going_on()
         rounds = math.ceil(math.log2(max(1, len(exploring))))
@@ -158,9 +159,10 @@ class SuccessiveHalving:
         return self.cost < inf and (self._should_stop() or self._time())
 
     def _begin(self, start: StartSolve) -> None:
-        """Build the first schedule of each placement that may win, also after a stop.
+        """Build the first schedule of each placement that may win.
 
-        Otherwise the only schedule might cost many times as much as that of the next placement.
+        After a stop this goes on for up to :data:`AFTER_STOP` seconds, because the only schedule
+        might cost many times as much as that of the next placement.
         """
         left: TimeLimit | None = None
         for contender in sorted(self.contenders, key=lambda each: each.bound or 0.0):
@@ -204,9 +206,10 @@ def bounded_placements(
 
     ``copies``: the maximum number of copies of the weights; None means 2 if the profile has what is
     needed to check whether two copies fit, else 1. ``kinds``: the kinds of placements to consider.
-    ``change`` is applied to the problem of each placement; ``slow``: by rank, the factor by which
-    ``change`` makes its times longer. Activations must fit in the memory limit, and in what the
-    weights, gradients and optimizer state of a rank's stages leave of ``device_memory``.
+    ``change``: a function that is applied to the problem of each placement. ``slow``: for each rank
+    that it makes slower, how many times as long the ops then take. Activations must fit in the
+    memory limit, and in what the weights, gradients and optimizer state of a rank's stages leave of
+    ``device_memory``.
     """
 
     def problem_of(profile: Profile, placement: Placement) -> Problem:
@@ -270,10 +273,10 @@ def _entry(problem: Problem) -> TriedPlacement:
 def placements(
     profile: Profile, kinds: Collection[PlacementKind] = tuple(PlacementKind)
 ) -> Iterator[tuple[Profile, Placement]]:
-    """Yield ``profile`` with each placement of its stages of these ``kinds``, without repetition.
+    """Yield ``profile`` with each placement of its stages that is of one of ``kinds``, once each.
 
-    A profile with one stage per rank is also cut into more stages, at most its ``max_stages``; the
-    profile that is yielded is the one after the cut.
+    A profile with one stage per rank is also cut into more stages, at most its ``max_stages``; each
+    such placement is yielded with the profile after the cut.
     """
     ranks, seen = profile.ranks, set()
     chunks, rest = divmod(profile.num_stages, ranks)
@@ -293,8 +296,8 @@ def placements(
 def cuts(profile: Profile) -> tuple[int, ...]:
     """Return the numbers of stages per rank to try if the profile has one stage per rank.
 
-    Only 1 if the stages name their layers, as it is not known whether their halves are whole
-    layers.
+    The result is (1,) if the stages name their layers, as it is not known whether half a stage
+    consists of whole layers.
     """
     if any(stage.layers for stage in profile.stages):
         return (1,)
@@ -340,8 +343,9 @@ def overfull(schedule: Schedule) -> tuple[int, float, float] | None:
 
 
 def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
-    """Return why the device memory is too small, or None if it is the given limit that is too
-    small.
+    """Return why the device memory is too small, or None if only the given limit is too small.
+
+    ``error``: the error that no schedule of ``problem`` fits in memory.
     """
     profile, rank, least = problem.profile, error.rank, error.smallest
     if profile.device_memory is None or rank is None or least is None:

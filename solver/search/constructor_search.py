@@ -33,9 +33,9 @@ def building(ops: int) -> int:
 class RoundTuner:
     """Hill climbing on the parameters of round-based construction.
 
-    It keeps the :data:`POOL` best of ``tried``. In each attempt it makes one to three random changes
-    to one of them, and keeps the changes if the cost is no higher. One change moves ops on all
-    ranks, so few attempts are needed even if orders are long.
+    It keeps the :data:`POOL` best of ``tried``. In each attempt it makes one to three random
+    changes to one of them, and keeps the changes if the cost is no higher. One change moves ops on
+    all ranks, so few attempts are needed even if orders are long.
     """
 
     def __init__(

@@ -105,8 +105,8 @@ class ListTuner:
     def pieces(self, best: Incumbent) -> Pieces:
         """Run the first rounds, which come before those of any other method, and yield after each.
 
-        If no family's schedule fits in memory or microbatches are unlike, they find better schedules
-        than moves of single ops do.
+        If no family's schedule fits in memory or microbatches are unlike, they find better
+        schedules than moves of single ops do.
         """
         while self.able and self._rounds < self._first:
             self.round(best)

@@ -61,10 +61,10 @@ class SmallSearch:
 class RelatedSearch(SmallSearch):
     """A method that searches a related problem in rounds, without pairs of F and BW that overlap.
 
-    ``problem``: the related problem. ``search``: the worker that searches it. ``take``: called after
-    a round in which the best schedule of the related problem has improved. ``share``: the fraction
-    of the time or work of the whole solve after which the search ends; None means no limit. Raises
-    InfeasibleError if no schedule of the related problem keeps the memory limit.
+    ``problem``: the related problem. ``search``: the worker that searches it. ``take``: called
+    after a round in which the best schedule of the related problem has improved. ``share``: the
+    fraction of the time or work of the whole solve after which the search ends; None means no
+    limit. Raises InfeasibleError if no schedule of the related problem keeps the memory limit.
     """
 
     def __init__(
