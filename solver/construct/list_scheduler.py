@@ -149,9 +149,9 @@ def list_schedule(  # noqa: PLR0917
     makespan: bool,
     run: ListRun,
 ) -> float:
-    """Write an order to ``run`` and return its cost.
+    """Build an order with the list scheduler, write it to ``run``, and return its cost.
 
-    The cost is infinite if memory does not let all ops run.
+    The cost is infinite if memory does not allow all ops to run.
     """
     table, owner, own, offsets, limit, names = stages[:6]
     theta, gap, entry, stay, _ = parameters

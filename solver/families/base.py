@@ -90,8 +90,8 @@ class ParametrizedFamily(Family):
     """A family whose name may end in an integer parameter, as in ``interleaved-1f1b:3``.
 
     ``number``: the parameter, or None if the name has none. ``base``: the name without it.
-    ``parameter``: the word for the parameter in error messages. ``least``, ``most``: its minimum
-    and maximum.
+    ``parameter``: the word for the parameter in error messages. ``least``, ``most``: the minimum
+    and the maximum of ``number``.
     """
 
     number: int | None = None

@@ -47,8 +47,7 @@ ASYNCHRONOUS = ("pipedream",)
 
 
 def synchronous() -> list[Family]:
-    """Return the families with a single optimizer step per iteration, after all microbatches.
-    """
+    """Return the families with a single optimizer step per iteration, after all microbatches."""
     return [family for name, family in FAMILIES.items() if name not in ASYNCHRONOUS]
 
 

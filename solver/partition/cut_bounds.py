@@ -214,9 +214,8 @@ class CutBounds:
 
         A pair is an F and a BW that run at the same time. B and W of each layer are shortened by
         what a pair saves; if some layer saves more than its B and W take, B and W of all layers
-        take no time.
-        The proof in :mod:`..core.overlap_relaxation` only needs that B and W of a stage take no
-        longer than before, and that F, B and W together take no longer than a pair.
+        take no time. The proof in :mod:`..core.overlap_relaxation` only needs that B and W of a
+        stage take no longer than before, and that F, B and W together take no longer than a pair.
         """
         layers = self.cutter.profile.layers
         if all(layer.saving <= 0 for layer in layers):
@@ -302,7 +301,7 @@ class CutBounds:
 
     @cached_property
     def _whole(self) -> list[float]:
-        """The time of F, B and W of each group of layers that must stay together, or single layer."""
+        """The time of F, B and W of each layer or, if some must stay together, group of layers."""
         return [float(self._times[a, b]) for a, b in pairwise(self._boundaries)]
 
     @cached_property
@@ -408,8 +407,8 @@ class _Run:
     def until_last_b(self, idle: FloatArray) -> FloatArray:
         """Return the minimum time from the start of the first F to the end of the last B.
 
-        W's that can run after the last B are not counted: as many as memory can hold M_W for.
-        ``idle``: the result of :meth:`idle`.
+        It counts only the W's that must run before the last B, because memory has no room for the
+        M_W of more W's after it. ``idle``: the result of :meth:`idle`.
         """
         late = 1 + counts_within(self.limit - self.m_b, self.m_w, self.microbatches - 1)
         early = self.microbatches - late

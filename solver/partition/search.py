@@ -203,8 +203,7 @@ class Refinement:
         return None
 
     def _try(self, candidate: CutCandidate, other: CutCandidate, carrying: Budget) -> float:
-        """Try the order of ``other`` on ``candidate``; return the lowest known cost of the latter.
-        """
+        """Try the order of ``other`` on ``candidate``; return the lowest known cost of the latter."""
         if candidate is not other and candidate.may_cost_less(math.inf) and other.order is not None:
             carrying.work.spend(sum(map(len, other.order)) * CARRIED_OP)
             schedule = carry_order(candidate, other.order)

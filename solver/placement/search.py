@@ -243,10 +243,10 @@ def best_placement(
 ) -> SuccessiveHalving:
     """Search ``entries``, the result of :func:`bounded_placements`, for the best schedule.
 
-    A placement is left out if its bound is no lower than the best cost found. Without a time limit
-    each search runs to its own end, so searching a single placement would find no better schedule
-    of it. Within ``seconds`` in total, all placements get first schedules and a short search; the
-    more promising half continues; the most promising one gets the rest of the time.
+    A placement is left out if its bound is no lower than the best cost found. ``seconds``: the time
+    for all searches together. In this time all placements get first schedules and a short search;
+    the more promising half continues; the most promising one gets the rest of the time. Without a
+    time limit each search runs to its own end, as if its placement were the only one.
     """
     halving = SuccessiveHalving(entries, should_stop)
     halving.run(start, seconds)

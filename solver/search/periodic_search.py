@@ -65,7 +65,7 @@ def repeats(problem: Problem) -> bool:
     """Return whether :func:`search_periodic` applies to the problem.
 
     It does if the stages form a V, some rank has a memory limit, all microbatches are equal, and
-    there are at least :data:`MANY` of them per rank.
+    there are at least :data:`MANY` times as many microbatches as ranks.
     """
     return (
         problem.limited

@@ -175,9 +175,10 @@ class Judge:
 def lengthened(
     problem: Problem, order: Order, fewer: int, rng: np.random.Generator, budget: Budget
 ) -> Order | None:
-    """Extend an order of ``fewer`` microbatches to all of ``problem``, by the cheapest pieces.
+    """Return an order of all microbatches of ``problem``, made by repeating the cheapest pieces.
 
-    Returns None if no piece fits in memory, or if the budget ends.
+    ``order``: the order to extend, which has ``fewer`` microbatches. Returns None if no piece fits
+    in memory, or if the budget ends first.
     """
     while fewer < problem.microbatches:
         splices = Splices(replace(problem, microbatches=fewer), order, rng)

@@ -87,7 +87,7 @@ def prefetches(found: Sequence[Visit], buffers: int, lead: int) -> list[Prefetch
 
 
 def _following(found: Sequence[Visit]) -> list[float]:
-    """Return, for each visit, the index of the next visit of the same stage; infinite if none."""
+    """Return, for each visit, the index of the next one of the same stage, or infinity."""
     following = [float("inf")] * len(found)
     later: dict[int, int] = {}
     for i in reversed(range(len(found))):
