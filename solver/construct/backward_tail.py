@@ -201,7 +201,7 @@ class TailBuilder:
                 return
 
     def _last_forwards(self) -> Iterator[tuple[int, float]]:
-        """Yield the index of the last F of each rank, the F that starts earliest first.
+        """Yield the index of the last F of each rank, in the order of their starts.
 
         Each index, in the array of all ops, is paired with the patience to use, :data:`PATIENCE`.
         """

@@ -25,7 +25,7 @@ def build_families(best: Incumbent) -> None:
     """Build every family that supports the problem of ``best``, and offer the schedules to it.
 
     Families that exceed the memory limit are skipped. Stops early if the solve is over, but not
-    before ``best`` has a better schedule than the trivial one.
+    before ``best`` has a schedule other than the trivial one.
     """
     for family in families_of(best.problem):
         if best.over() and best.built:

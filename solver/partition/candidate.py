@@ -149,7 +149,7 @@ class CutCandidate:
         return math.inf if self.schedule is None else iteration_time(self.schedule)
 
     def take(self, schedule: Schedule) -> None:
-        """Keep ``schedule`` if it is the best so far, and its lower bound if that is the highest."""
+        """Keep ``schedule`` if it is the best so far, and its bound if that is the highest."""
         known = self.schedule or schedule
         best = schedule if iteration_time(schedule) <= self.cost else known
         proven = max((schedule, known), key=_proven)

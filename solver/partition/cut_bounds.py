@@ -293,9 +293,10 @@ class CutBounds:
         return np.asarray(np.clip(device[rank] - kept, 0.0, limit))
 
     def _evenly_shared(self) -> float:
-        """Return the mean work of the ranks or, if more, the work of one group of layers.
+        """Return a lower bound on the work of the busiest rank.
 
-        The group is the one with the most work of those whose layers must stay together.
+        It is the mean work of the ranks or, if that is more, the work of the longest layer or group
+        of layers that must stay together.
         """
         return self.microbatches * max(float(self._times[0, -1]) / len(self.limit), *self._whole)
 
@@ -407,8 +408,8 @@ class _Run:
     def until_last_b(self, idle: FloatArray) -> FloatArray:
         """Return the minimum time from the start of the first F to the end of the last B.
 
-        It counts only the W's that must run before the last B, because memory has no room for the
-        M_W of more W's after it. ``idle``: the result of :meth:`idle`.
+        Of the W's, only those count that cannot wait until after the last B, because memory has no
+        room for their M_W. ``idle``: the result of :meth:`idle`.
         """
         late = 1 + counts_within(self.limit - self.m_b, self.m_w, self.microbatches - 1)
         early = self.microbatches - late

@@ -142,7 +142,7 @@ class Cutter:
     def neighbours(self, cut: Cut) -> Iterator[Cut]:
         """Yield the cuts in which one boundary, or several successive ones, move by one layer.
 
-        If a boundary would then be between layers that must stay together, it moves past them.
+        A boundary that moves alone, to between layers that must stay together, moves past them.
         """
         for first in range(1, self.stages):
             for last in range(first, self.stages):

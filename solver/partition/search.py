@@ -190,7 +190,7 @@ class Refinement:
     def _nearer(
         self, pool: CandidatePool, current: CutCandidate, carrying: Budget
     ) -> CutCandidate | None:
-        """Return a neighbor of ``current`` that costs less with the same order, or None."""
+        """Return a neighbor of ``current`` that costs less with the order of ``current``, or None."""
         below = current.cost * (1 - CLOSED)
         for cut in pool.cut_bounds.cutter.neighbours(current.cut):
             if carrying() or self.should_stop():
@@ -203,7 +203,7 @@ class Refinement:
         return None
 
     def _try(self, candidate: CutCandidate, other: CutCandidate, carrying: Budget) -> float:
-        """Try the order of ``other`` on ``candidate``; return the lowest known cost of the latter."""
+        """Try the order of ``other`` on ``candidate``; return the lowest known cost of that one."""
         if candidate is not other and candidate.may_cost_less(math.inf) and other.order is not None:
             carrying.work.spend(sum(map(len, other.order)) * CARRIED_OP)
             schedule = carry_order(candidate, other.order)

@@ -76,7 +76,7 @@ class TriedPlacement:
     def promise(self) -> float:
         """The cost that seems attainable, if a third of the gap to the bound is closed.
 
-        Infinite without a schedule.
+        It is infinite without a schedule.
         """
         if self.schedule is None:
             return inf
@@ -362,7 +362,5 @@ def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
 
 
 def kept(stage: StageProfile) -> float:
-    """Return the memory of a stage's weights, gradients and optimizer state; unknown ones count as
-    0.
-    """
+    """Return the memory of a stage's weights, gradients and optimizer state; unknown sizes are 0."""
     return sum(getattr(stage, key) or 0.0 for key in KEPT)

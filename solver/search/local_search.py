@@ -53,7 +53,7 @@ class Annealer:
     Each round draws its first temperature and the maximum distance of its moves. ``method``: the
     label with which orders are offered. ``op``: the effort to time one op, in units of the effort
     to simulate it. ``slices``: the effort of each of the :data:`SLICES` pieces of a round, in
-    multiples of the incumbent's slice.
+    multiples of :attr:`Incumbent.slice`.
     """
 
     method, op, slices = Method.ANNEAL, 1, 1.0

@@ -124,7 +124,7 @@ class WeightPassingSearch:
 
     @property
     def _nearest(self) -> tuple[float, float]:
-        """``excess`` and ``cost`` of the best schedule's merit; both infinite without a schedule."""
+        """``excess`` and ``cost`` of the best merit so far; both infinite if there is none."""
         least = self._least[0] if self._least else NONE
         return least.excess, least.cost
 

@@ -43,7 +43,7 @@ from .prefetch import Prefetch, prefetches, visits
 
 
 class Route(Enum):
-    """The route on which a stage's weights get to several ranks, and its D's back.
+    """The route on which a stage's weights get to several ranks, and its D's get back.
 
     A D is an accumulator of the stage's gradient. The module's docstring shows the routes.
     """

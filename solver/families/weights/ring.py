@@ -76,7 +76,7 @@ class RingFamily(RoundRobinFamily):
 
 
 class Turns:
-    """The turn (step of the whole ring) in which every op runs.
+    """The turn (step of the whole ring) in which each op runs.
 
     ``rows[r]``: the pairs (turn, op) of rank r in order.
     """
