@@ -168,7 +168,7 @@ class PeriodicV:
 
 
 def periodic_order(starts: FloatArray, interval: float, microbatches: int) -> Order:
-    """Return the packed ops of each rank if each microbatch starts ``interval`` after the last one.
+    """Return the packed ops of each rank if microbatches start ``interval`` after each other.
 
     ``starts``: the starts of the six ops of microbatch 0 on each rank, (P, 6).
     """

@@ -56,7 +56,7 @@ def warm_up_counts(linear: LinearInstance, slope: float) -> list[int]:
 
 
 def alternating_row(linear: LinearInstance, stage: int, ahead: int, wait: int) -> IntArray:
-    """Return the packed ops of a stage: ``ahead`` F's, then B and F alternately, then other B's.
+    """Return the packed ops of a stage: ``ahead`` F's, B and F alternately, the remaining B's.
 
     ``wait``: the maximum number of W's that are deferred; W's also run if an F needs their memory.
     The stage's memory must hold ``ahead`` times M_B.

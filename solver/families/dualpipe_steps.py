@@ -126,7 +126,7 @@ def ops_and_pairs(
     A pair is an F and a BW that run at the same time; its position is that of the F among the ops.
     ``stages``: the rank's first and second stage. ``microbatch(chunk, index)``: the number of the
     ``index``-th microbatch on a chunk (0 or 1). ``count``: the number of microbatches; steps of
-    microbatches with higher numbers are left out.
+    microbatches from number ``count`` on are left out.
     """
     ops: list[Op] = []
     pairs = []

@@ -127,7 +127,7 @@ class CandidatePool:
         return work
 
     def candidate(self, cut: Cut) -> CutCandidate | None:
-        """Return the cut with its bound, or None if it does not fit in memory."""
+        """Return ``cut`` with its bound, or None if it does not fit in memory."""
         if cut in self.candidates or cut in self._refused:
             return self.candidates.get(cut)
         problem = self._problem(cut)

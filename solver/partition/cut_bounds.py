@@ -103,8 +103,9 @@ class CutBounds:
         return max(shared, self.microbatches * least_load(self._whole, len(self.limit)))
 
     def first(self) -> Cut | None:
-        """Return a cut whose bound is the lowest of all, or None unless there is one stage per
-        rank.
+        """Return a cut whose bound is the lowest of all.
+
+        Returns None if no cut fits in memory, or if some rank has several stages.
         """
         if not self._linear:
             return None
@@ -186,8 +187,8 @@ class CutBounds:
     def fitting(self) -> FloatArray:
         """Return 0 for runs of layers that may be a stage and fit in memory, else infinity.
 
-        A run must fit with one microbatch on the rank with the most memory for it; several stages
-        of a rank may still not fit together. The result is by first layer and end, (L + 1, L + 1).
+        A run must fit, with one microbatch, on every rank; several stages of a rank may still not
+        fit together. The result is by first layer and end, (L + 1, L + 1).
         """
         rooms = [self._room(rank) for rank in set(self.placement.owners)]
         room = np.min(rooms, axis=0) * (1 + ROUNDING)
@@ -310,9 +311,7 @@ class CutBounds:
         return [0, *(i + 1 for i, tied in enumerate(self.cutter.profile.tied) if not tied)]
 
     def _way(self) -> float:
-        """Return the time of one microbatch through all layers and back, plus the W of the first
-        layer.
-        """
+        """Return the time of one microbatch through all layers and back, and of the last W."""
         down, up = self._delays
         way = self._least.sums("t_f")[-1] + self._least.sums("t_b")[-1] + (down + up).sum()
         return float(way + self._least.profile.layers[0].t_w)

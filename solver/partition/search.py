@@ -190,7 +190,7 @@ class Refinement:
     def _nearer(
         self, pool: CandidatePool, current: CutCandidate, carrying: Budget
     ) -> CutCandidate | None:
-        """Return a neighbor of ``current`` that costs less with the order of ``current``, or None."""
+        """Return a neighbor of ``current`` that costs less with the same order of ops, or None."""
         below = current.cost * (1 - CLOSED)
         for cut in pool.cut_bounds.cutter.neighbours(current.cut):
             if carrying() or self.should_stop():

@@ -111,9 +111,7 @@ class SuccessiveHalving:
 
     @property
     def bound(self) -> float | None:
-        """A lower bound on the cost of all schedules with any of the placements; None if nothing
-        fits.
-        """
+        """A lower bound on the cost of all schedules with any placement; None if nothing fits."""
         bounds = [each.bound for each in self._tried if each.bound is not None]
         return min(bounds, default=None)
 
@@ -362,5 +360,8 @@ def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
 
 
 def kept(stage: StageProfile) -> float:
-    """Return the memory of a stage's weights, gradients and optimizer state; unknown sizes are 0."""
+    """Return the memory of a stage's weights, gradients and optimizer state.
+
+    Unknown sizes count as 0.
+    """
     return sum(getattr(stage, key) or 0.0 for key in KEPT)

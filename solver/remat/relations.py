@@ -31,7 +31,7 @@ from .fused_backward import fused_neighbours
 from .repair import fitted, returned, roomier
 from .whole_stages import recomputed, reductions
 
-STARTS = 2  # maximum number of schedules that are annealed in turn, at first
+STARTS = 2  # maximum number of schedules that are annealed one after the other, at first
 
 
 class Relation(NamedTuple):

@@ -30,7 +30,7 @@ from ..core.options import Order
 from ..core.relaxations import offloadable, plain, recomputable
 from ..core.tolerances import ROUNDING
 
-FARTHEST = 6  # an L is moved forward past at most this many ops of its rank
+FARTHEST = 6  # an L is moved before at most this many ops of its rank
 MORE = (1.25, 1.6, 2.2, 3.5)  # multiples of the memory limits for which to search schedules
 LOST = ((1.0, 1.0), (0.25, 1.0), (1.0, 0.25), (1.0, np.inf), (np.inf, 1.0))
 """Pairs of weights: of the time lost by R's and early W's, and of the time lost by waiting for
@@ -73,7 +73,7 @@ def fitted(problem: Problem, rows: Order) -> Iterator[Order]:
 
 
 class _Fit:
-    """Chooses which microbatches to recompute or offload, rank by rank.
+    """The choice of the microbatches to recompute or offload, which is made rank by rank.
 
     ``again``: the weight of the time lost by R's and by early W's. ``out``: the weight of the time
     lost by waiting for copies to or from the host.

@@ -113,14 +113,14 @@ class ListTuner:
             yield
 
     def first(self, best: Incumbent) -> None:
-        """Draw random parameters, and offer the cheapest of their schedules."""
+        """Draw several random settings of the parameters, and offer the cheapest schedule."""
         if (rows := self.first_order(best)) is not None:
             best.offer(rows, Method.LIST)
 
     def first_order(self, best: Incumbent) -> Order | None:
-        """Draw random parameters, and return the cheapest of their orders.
+        """Draw several random settings of the parameters, and return the cheapest of their orders.
 
-        Returns None if no parameters drawn give a complete order.
+        Returns None if none of the settings gives a complete order.
         """
         complete = np.isfinite(self._cost(self._draw(best)))
         return self._run.rows(self._stages) if complete else None

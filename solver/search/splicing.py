@@ -157,7 +157,7 @@ class Splices:
 
 
 class Judge:
-    """Compute the cost of orders of ``problem`` that are given in one array.
+    """The cost of orders of ``problem`` that are given as one array of packed ops.
 
     ``offsets``: where each rank's ops would begin if there were only one microbatch, (P + 1,).
     """

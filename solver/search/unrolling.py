@@ -74,7 +74,7 @@ def unroll(best: Incumbent, small: Incumbent, rng: np.random.Generator) -> None:
 
 
 class SpliceSearch:
-    """Remove pieces of the best schedule, and repeat other pieces to restore its length."""
+    """A method that replaces pieces of the best schedule by repeating other pieces."""
 
     able = True
 

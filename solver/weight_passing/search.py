@@ -39,7 +39,7 @@ from .round_orders import rows, within_limit
 from .streaming import Route, default_owners, streamed
 
 RESTARTS = 100
-PATIENCE = 16  # maximum of vain restarts with `by_step`, as shortest steps are rarely proven
+PATIENCE = 16  # maximum number of vain restarts with `by_step`, as shortest steps are rarely proven
 BUILDING = 500  # work to build an op and its transfers, in simulated ops
 PLAYING = 1500  # work to compute the step, per op, in simulated ops
 DIGITS = 9  # costs are rounded to this many digits before they are compared
@@ -77,13 +77,15 @@ def busiest_first_owners(problem: Problem) -> tuple[int, ...]:
 
 
 class WeightPassingSearch:
-    """Tries parameters, each setting once, and gives the best schedule to the incumbent ``best``.
+    """A search that tries settings of the parameters, each at most once.
+
+    It gives the best schedule to the incumbent ``best``.
 
     ``families``: the schedules of families, which are tried as well. ``options.memory``: returns
     the memory that each rank needs for a schedule; it is called if the profile has
-    ``device_memory``. With ``options.by_step``, schedules are compared by their
-    steady step (the time of an iteration when iterations follow each other) instead of the
-    objective, and the cost and bound of the incumbent are those of the step.
+    ``device_memory``. With ``options.by_step``, schedules are compared by their steady step (the
+    time of an iteration when iterations follow each other) instead of the objective, and the cost
+    and bound of the incumbent are those of the step.
     """
 
     def __init__(

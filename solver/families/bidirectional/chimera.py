@@ -33,7 +33,7 @@ from .base import BidirectionalFamily
 class Chimera(BidirectionalFamily):
     """Chimera with at most ``most`` microbatches of each direction between F and BW on a rank.
 
-    There are never more than in 1F1B: P - s on stage s. ``most`` = None: exactly as many.
+    There are never more than in 1F1B, P - s on stage s; ``most`` = None means as many as that.
     """
 
     name = "chimera"

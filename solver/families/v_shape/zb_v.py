@@ -72,7 +72,7 @@ class ZBV(ParametrizedFamily, VShapeFamily):
         return finished(problem, min(tries, key=lambda ways: ways.longest).order, self.name)
 
     def _improved(self, problem: Problem, fills: tuple[bool, ...]) -> Iterator[VBuilder]:
-        """Yield complete schedules, each with a shorter longest total wait of a rank than the last.
+        """Yield complete schedules in which the longest total wait of a rank gets ever shorter.
 
         While a schedule is built, a rank may always wait, in total, for its *spare*: the longest
         total wait of a rank in the previous schedule minus the rank's own there. ``fills``: for
