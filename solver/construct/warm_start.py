@@ -46,9 +46,9 @@ def warm_starts(problem: Problem, linear: LinearInstance) -> Iterator[tuple[IntA
 def warm_up_counts(linear: LinearInstance, slope: float) -> list[int]:
     """Return the number of microbatches that each stage keeps between F and B.
 
-    It is 1 on the last stage and grows by ``slope`` per stage before it. It never exceeds the
-    capacity of an earlier stage; otherwise the earlier stage would wait for a B of the later one,
-    and that would wait for an F of the earlier one.
+    It is 1 on the last stage and grows by ``slope`` per stage before it. It never exceeds what fits
+    in the memory of this stage or an earlier one; otherwise the earlier stage would wait for a B of
+    the later one, and that would wait for an F of the earlier one.
     """
     later = np.arange(linear.stages)[::-1]
     ahead = 1 + np.floor(slope * later + 1e-9).astype(np.int64)

@@ -296,8 +296,8 @@ class CutBounds:
     def _evenly_shared(self) -> float:
         """Return a lower bound on the work of the busiest rank.
 
-        It is the mean work of the ranks or, if that is more, the work of the longest layer or group
-        of layers that must stay together.
+        It is the mean work of the ranks or, if that is more, the most work of a single layer or of
+        a group of layers that must stay together.
         """
         return self.microbatches * max(float(self._times[0, -1]) / len(self.limit), *self._whole)
 

@@ -59,7 +59,7 @@ def offer_filled(best: Incumbent, rows: Order, method: str) -> None:
 
 
 class PatternSearch:
-    """A search of schedules of the mean microbatch, whose best ones become those of real ones.
+    """A search of schedules of the mean microbatch, into which real microbatches are then filled.
 
     ``search``: the worker that searches. ``largest``: whether the mean microbatch gets the maximum
     of the real ones' memory on each stage instead of the mean, so that every microbatch fits into

@@ -79,13 +79,11 @@ def busiest_first_owners(problem: Problem) -> tuple[int, ...]:
 class WeightPassingSearch:
     """A search that tries settings of the parameters, each at most once.
 
-    It gives the best schedule to the incumbent ``best``.
-
-    ``families``: the schedules of families, which are tried as well. ``options.memory``: returns
-    the memory that each rank needs for a schedule; it is called if the profile has
-    ``device_memory``. With ``options.by_step``, schedules are compared by their steady step (the
-    time of an iteration when iterations follow each other) instead of the objective, and the cost
-    and bound of the incumbent are those of the step.
+    The incumbent ``best`` gets the best schedule. ``families``: the schedules of families, which
+    are tried as well. ``options.memory``: returns the memory that each rank needs for a schedule;
+    it is called if the profile has ``device_memory``. With ``options.by_step``, schedules are
+    compared by their steady step (the time of an iteration when iterations follow each other)
+    instead of the objective, and the cost and bound of the incumbent are those of the step.
     """
 
     def __init__(
