@@ -62,10 +62,10 @@ def _choose(  # noqa: PLR0917
     patience: float,
     same: float,
 ) -> tuple[int, float]:
-    """Choose the op that a rank runs now, backwards in time.
+    """Choose the op that a rank runs at time ``now``, where time runs backwards.
 
-    Returns its index in ``order``, or -1 if no op is to run now, and the time at which the rank has
-    to choose again.
+    Returns the op's index in ``order``, or -1 if no op is to run now, and the time at which the
+    rank must choose again.
     """
     durations, _, into_f, into_b, m_b, m_w, _ = costs
     later, sooner, seen = clear if clear > now + same else np.inf, np.inf, 0
@@ -114,10 +114,10 @@ def build_backwards(  # noqa: PLR0917
     same: float,
     out: IntArray,  # (N,) out: the order, changed from `first` to `stop`
 ) -> bool:
-    """Write an order to ``out`` in which each rank's ops from ``first`` to ``stop`` are rebuilt.
+    """Write an order to ``out`` in which each rank's ops ``first`` to ``stop`` - 1 are rebuilt.
 
-    Returns False if memory lets none of the remaining ops run. Time runs backwards: it is minus the
-    time in the schedule.
+    Time runs backwards: it is minus the time in the schedule. Returns whether the order is
+    complete; it is not if at some point none of the remaining ops fits in memory.
     """
     durations, owner, into_f, into_b, m_b, m_w, limit = costs
     ranks = len(first)
@@ -167,11 +167,11 @@ def build_backwards(  # noqa: PLR0917
 class TailBuilder:
     """A method that rebuilds the end of the best order backwards in time, once per rank and round.
 
-    Each time it selects an F: its microbatch gets a path without waits from this F to the end, and
-    all ops that start no earlier than this F are placed around the path. A round selects the last F
-    of every rank. If the best cost is the same as in the previous round, it selects random F's
-    instead, each with a random ``patience``: a rank skips an op if a later one will be ready within
-    this multiple of the skipped op's duration.
+    Each rebuild is for one F: its microbatch gets a path without waits from this F to the end, and
+    all ops that start no earlier than this F are placed around the path. A round has one rebuild
+    for the last F of each rank. If the best cost is the same as in the previous round, the F's are
+    random instead, each with a random ``patience``: a rank skips an op if one that comes later in
+    the old order will be ready within this multiple of the skipped op's duration.
     """
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
@@ -184,7 +184,7 @@ class TailBuilder:
         return True
 
     def round(self, best: Incumbent) -> None:
-        """Rebuild the end of the best order once per rank, and offer what results to ``best``."""
+        """Rebuild the end of the best order once per rank; offer each new order to ``best``."""
         assert best.order is not None
         rows = tuple(map(split_backwards, best.order))
         self._order, self._offsets = np.concatenate(rows), offsets_of(rows)
@@ -201,10 +201,9 @@ class TailBuilder:
                 return
 
     def _last_forwards(self) -> Iterator[tuple[int, float]]:
-        """Yield the index of the last F of each rank, the F that starts earliest first.
+        """Yield the index of the last F of each rank, in the order of their starts.
 
-        Each index is paired with :data:`PATIENCE`, the multiple of an op's duration for which a
-        rank waits for a better one.
+        Each index, in the array of all ops, is paired with the patience to use, :data:`PATIENCE`.
         """
         forwards = self._order & KIND_MASK == _F
         rows = [a + np.flatnonzero(forwards[a:b]) for a, b in pairwise(self._offsets)]
@@ -218,9 +217,9 @@ class TailBuilder:
             yield int(self._rng.choice(forwards)), self._rng.uniform()
 
     def _built(self, place: int, patience: float, best: Incumbent) -> IntArray | None:
-        """Return the order with its end rebuilt: all ops that start no earlier than one F.
+        """Return the order after all ops that start no earlier than one F have been rebuilt.
 
-        ``place``: the index of this F. The order is one array of packed ops, rank after rank.
+        The order is one array of packed ops, rank after rank. ``place``: the index of the F in it.
         Returns None if the build gets stuck.
         """
         starts, built = self._starts, self._order.copy()
@@ -236,11 +235,11 @@ class TailBuilder:
         return built if done else None
 
     def _way(self, place: int, begins: FloatArray) -> FloatArray:
-        """Return the earliest backward time of each op on the path of one microbatch, (N,).
+        """Return when each op on the path of one microbatch can run at the earliest, (N,).
 
-        The path begins with the F at index ``place``, goes through the F's up to the last stage,
-        and through the B's back to stage 0. ``begins``: when each rank starts, backwards in time,
-        (P,). The times of all other ops are infinite.
+        Time runs backwards; the times of ops that are not on the path are infinite. The path begins
+        with the F at index ``place``, goes through the F's up to the last stage, and through the
+        B's back to stage 0. ``begins``: when each rank starts, backwards in time, (P,).
         """
         c, way = self._costs, np.full(len(self._order), np.inf)
         kinds, stages, microbatches = fields_of(self._order)

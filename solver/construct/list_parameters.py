@@ -24,11 +24,11 @@ STRICT = 1000.0  # an offset larger than any microbatch's place: a strict priori
 # time for which it is held) that a rank has per microbatch
 CROWDED = 0.6
 SHARES, EXTRA, PERIODS = (0.0, 0.95, 1.0, 1.05), (0.5, 1.0), (1, 2, 3, 4, 5, 6, 7)
-"""With one stage per rank, possible gaps between F's as shares of :attr:`Stages.meeting`, extra
-shares that are added to every n-th gap, and values of n."""
+"""With one stage per rank, possible gaps between F's in multiples of :attr:`Stages.meeting`,
+multiples that are added to every n-th gap, and values of n."""
 SLOPES = (0.7, 1.0, 1.5, 2.0, 3.0, np.inf)
 """With one stage per rank, possible differences between the ``AHEAD`` of a stage and of the next
-one; infinite: as many microbatches as fit in memory."""
+one. Infinity means that each ``AHEAD`` is the number of microbatches that fit in memory."""
 
 M_B, M_W, INTO_F, INTO_B = range(7, 11)
 """Rows of :attr:`Stages.table`, after those by :class:`OpKind`."""
@@ -36,8 +36,8 @@ KEY_F, KEY_B, AHEAD, RESERVE, DEFER, FILL, PATIENCE, KEEP, AGAIN, LEAD, STAY, GA
 """Rows of :attr:`ListParameters.theta`, up to ``LEAD``; ``STAY`` and ``GAP`` are further kinds of
 moves."""
 NEVER, BESIDE, EVER = range(3)
-"""Whether a microbatch may keep its activations until its B, instead of being recomputed: not at
-all, only outside the memory that is reserved for an R, or there as well."""
+"""Whether a microbatch may keep its activations until its B, instead of being recomputed: never,
+only if it leaves the memory free that is reserved for an R, or even if it uses that memory."""
 
 
 class Stages(NamedTuple):
@@ -131,7 +131,7 @@ def _table(costs: Costs, names: IntArray) -> FloatArray:
 
 
 def recomputed(problem: Problem) -> FloatArray:
-    """Return the memory that an R takes, by stage, (S,)."""
+    """Return by how much an R raises the memory held on each stage, (S,)."""
     costs = Costs.of(problem)
     return np.asarray(costs.m_b - costs.kept[RECOMPUTED])
 
@@ -203,10 +203,11 @@ def list_parameters(
 ) -> Iterator[ListParameters]:
     """Yield random parameters without end.
 
-    They determine which ops go first, how W's fill gaps and how F's are spaced. ``stages``: those
-    of the mean microbatch. ``entries``: possible orders of entry, (M,) each, which are used in
-    turn; none means the given order. If memory is small, every second result has no offsets of
-    keys, and spaces the F's by about the time after which two microbatches meet.
+    They determine which ops go first, how W's fill gaps and how F's are spaced. If memory is small
+    and microbatches are equal, every second result adds no offsets to keys, and spaces the F's by
+    about a multiple of :attr:`Stages.meeting`. ``stages``: those of the mean microbatch.
+    ``entries``: possible orders of entry, (M,) each; if there are none, microbatches enter in
+    ascending order.
     """
     for entry in cycle(entries or (np.arange(stages.names.shape[1]),)):
         made = _plain(stages, entry)
@@ -238,9 +239,10 @@ def _plain(stages: Stages, entry: IntArray) -> ListParameters:
 
 
 def _space(made: ListParameters, stages: Stages, kind: ListKind, rng: np.random.Generator) -> None:
-    """Set the minimum time between F's to about a multiple of :attr:`Stages.meeting`.
+    """Set the minimum time between F's to a random multiple of :attr:`Stages.meeting`.
 
-    Microbatches that start this time apart meet without waiting.
+    Microbatches that start a multiple of it apart meet without waiting. Parameters that suit such
+    schedules are set as well.
     """
     if kind is ListKind.SEVERAL_STAGES:
         turn = float(stages.work.max()) / len(made.entry)
@@ -276,7 +278,10 @@ def _prioritized(made: ListParameters, stages: Stages, rng: np.random.Generator)
 
 
 def _warmed_up(made: ListParameters, stages: Stages, rng: np.random.Generator) -> None:
-    """Limit the number of microbatches between F and B; the limit falls from stage to stage."""
+    """Limit the number of microbatches between F and B on each stage.
+
+    The limit falls from stage to stage as in 1F1B, or is as high as memory allows.
+    """
     stage, slope = np.arange(len(stages.owner)), float(rng.choice(SLOPES))
     warm = np.floor(1 + slope * stage[::-1]) if np.isfinite(slope) else stages.capacity
     made.theta[AHEAD] = np.minimum(warm, stages.capacity)
@@ -286,7 +291,10 @@ def _warmed_up(made: ListParameters, stages: Stages, rng: np.random.Generator) -
 
 
 def _with_remat(made: ListParameters, stages: Stages, rng: np.random.Generator) -> None:
-    """Let as many microbatches keep their activations as fit, and recompute the others."""
+    """Set parameters with which microbatches keep their activations if they fit.
+
+    The other microbatches are recomputed.
+    """
     microbatches = len(made.entry)
     made.theta[KEY_F] = -np.rint(stages.below * rng.uniform(0.0, 2.0))
     made.theta[KEEP] = stages.capacity
@@ -304,9 +312,9 @@ def _with_remat(made: ListParameters, stages: Stages, rng: np.random.Generator) 
 
 
 def _with_keys(made: ListParameters, rng: np.random.Generator, entries: Sequence[IntArray]) -> None:
-    """Set keys such that microbatches enter in a random one of the orders ``entries``.
+    """Set keys such that the F's run in one of the orders ``entries``, which is chosen at random.
 
-    Their B's follow the same order or another one of ``entries``.
+    The B's run in the same order or in another one of ``entries``.
     """
     microbatches = len(made.entry)
     made.entry[:] = np.arange(microbatches)
@@ -331,16 +339,16 @@ def _higher(stages: Stages) -> FloatArray:
 class Moves(NamedTuple):
     """How a search changes parameters of the list scheduler.
 
-    Arrays have the rows of ``theta``; ``chances`` also has ``STAY`` and ``GAP``.
+    Arrays have the rows of :attr:`ListParameters.theta`; ``chances`` also has ``STAY`` and ``GAP``.
 
     - ``chances``: the cumulative probabilities that a move changes each row, (12,).
-    - ``whole``: whether the row is changed by whole numbers, (10,).
-    - ``step``: the size of a change, (10, S).
-    - ``least``, ``most``: the limits of the values, (10, S).
-    - ``unit``: the size of a change of a gap between F's.
-    - ``period``: a distance between gaps that are changed together.
-    - ``reordered``: the probability that keys or, without keys, the order of entry of unlike
-      microbatches are changed instead.
+    - ``whole``: whether the row is changed by whole multiples of ``step``, (10,).
+    - ``step``: the unit in which each value is changed, (10, S).
+    - ``least``, ``most``: the minimum and the maximum of each value, (10, S).
+    - ``unit``: the unit in which gaps between F's are changed.
+    - ``period``: the distance between gaps that are changed together, in gaps.
+    - ``reordered``: the probability that a move changes the order of microbatches instead: their
+      keys or, without keys, the order in which unlike microbatches enter.
     """
 
     chances: FloatArray

@@ -149,9 +149,9 @@ def list_schedule(  # noqa: PLR0917
     makespan: bool,
     run: ListRun,
 ) -> float:
-    """Write an order to ``run`` and return its cost.
+    """Build an order with the list scheduler, write it to ``run``, and return its cost.
 
-    The cost is infinite if memory does not let all ops run.
+    The cost is infinite if memory does not allow all ops to run.
     """
     table, owner, own, offsets, limit, names = stages[:6]
     theta, gap, entry, stay, _ = parameters
@@ -228,10 +228,11 @@ def _choose(  # noqa: PLR0917
     now: float,
     held: float,
 ) -> tuple[int, int, int, float]:
-    """Choose the op that rank ``r`` runs now.
+    """Choose the op that rank ``r``, which holds memory ``held``, runs at time ``now``.
 
-    Returns its kind, its stage, its microbatch's place in the order of entry, and the time at which
-    the rank's next input arrives (infinite if unknown). If no op can run, kind is -1.
+    Returns the op's kind, its stage, its microbatch's place in the order of entry, and the time at
+    which the rank's next input arrives (infinite if unknown). The kind is -1 if no op is to run
+    now.
     """
     best, best_kind, best_stage, best_place, full = np.inf, -1, -1, 0, False
     soon, comes = np.inf, np.inf  # lowest key of an op worth waiting for; time of the next input
@@ -279,7 +280,7 @@ def _choose(  # noqa: PLR0917
 def _waiting(
     own: IntArray, offsets: IntArray, theta: FloatArray, counts: IntArray, r: int
 ) -> tuple[int, int]:
-    """Return the number of W's that wait on rank ``r``, and the stage of the one to run next."""
+    """Return the number of W's that wait on rank ``r``, and the stage whose W is to run first."""
     waiting, stage, least = 0, own[offsets[r]], np.inf
     for at in range(offsets[r], offsets[r + 1]):
         s = own[at]
@@ -306,8 +307,10 @@ def _fate(  # noqa: PLR0917
 ) -> int:
     """Decide whether an op may run now and, if it is an F, the fate of its microbatch.
 
-    Returns ``_STAYS``, ``_FILLS`` or ``_GONE`` (the microbatch is to be recomputed), or 0 if the op
-    does not fit in memory, or in the numbers of microbatches that the parameters allow.
+    Returns the fate, ``_STAYS``, ``_FILLS`` or ``_GONE``, or 0 if the op may not run, because it
+    does not fit in memory or more microbatches would wait than the parameters allow. The op is of
+    ``kind`` on stage ``s``, for the microbatch at ``place`` in the order of entry; its rank holds
+    ``held`` of ``limit``.
     """
     fate, after, reserve = _STAYS, held + of_kind(table, M_B, s, entry[place]), theta[RESERVE, s]
     if rest is None:
@@ -344,8 +347,8 @@ def _with_remat(  # noqa: PLR0917
 ) -> float:
     """Record that an op starts, if recomputation is possible.
 
-    Returns by how much the op's change of memory exceeds that of :func:`_held`, which ignores
-    recomputation.
+    Returns what must be added to the result of :func:`_held`, which ignores recomputation, to get
+    the op's change of memory.
     """
     if kind == _F:
         fates[s, place] = fate
@@ -362,17 +365,21 @@ def _with_remat(  # noqa: PLR0917
 
 @inlined
 def _held(table: FloatArray, kind: int, s: int, j: int) -> float:
-    """Return by how much an op raises the memory of its rank, without recomputation."""
+    """Return by how much an op changes the memory its rank holds, without recomputation.
+
+    ``kind``, ``s``, ``j``: the op's kind, stage and microbatch.
+    """
     m_b, m_w = of_kind(table, M_B, s, j), of_kind(table, M_W, s, j)
     return m_b if kind == _F else m_w - m_b if kind == _B else -m_w if kind == _W else 0.0
 
 
 @inlined
 def _next(kind: int, s: int, stage: int, depth: int) -> tuple[int, int]:
-    """Return the stage and the kind of the op that needs the output of this op as input.
+    """Return the stage and the kind of the op that needs the output of another op as its input.
 
-    Kind is -1 if no op does. No array is passed, because numba would count references to an array
-    that only some branches use.
+    The kind is -1 if no op needs it. ``kind``, ``s``: those of the other op. ``stage``: its stage
+    within its direction, which has ``depth`` stages. No array is passed, because numba would count
+    references to an array that only some branches use.
     """
     if kind == _F:
         return (s + 1, _F) if stage + 1 < depth else (s, _B)
@@ -434,9 +441,9 @@ def _change_one(
 ) -> None:
     """Make a random change to the parameters.
 
-    It changes a row of ``theta`` or ``stay`` on some stages that have the same index among the
-    stages of their ranks, or the gaps between F's, or the order of the microbatches (their keys, if
-    these are given, else the order of entry).
+    It changes one of: a row of ``theta``, or ``stay`` of one microbatch, on some stages with the
+    same index among the stages of their ranks; the gaps between F's; the order of the microbatches
+    (their keys if these are given, else the order of entry).
     """
     theta, gap, entry, stay, _ = parameters
     if (stages.table.ndim == 3 or keys is not None) and random(state) < moves.reordered:
@@ -512,10 +519,10 @@ def _change_keys(keys: FloatArray, state: State) -> None:
 def _change_gaps(gap: FloatArray, unit: float, period: int, state: State) -> None:
     """Change the minimum times between the F's of a first stage.
 
-    The gaps changed begin at a random one: only that one, or it and all later ones, or every
-    ``period``-th of these, or every n-th with a random n. They change by ``unit``, by a random
-    multiple of it, or to 0. Sometimes the gap after the first one changes the other way. ``gap``:
-    (streams x M,).
+    A first gap is drawn at random. Either only this one changes, or it and all later ones, or it
+    and every ``period``-th later one, or it and every n-th later one with a random n. They change
+    by ``unit``, by a random multiple of it, or to 0. Sometimes the gap after the first one changes
+    by the opposite amount. ``gap``: (streams x M,).
     """
     number = len(gap)
     at, way = int(random(state) * number), random(state)

@@ -78,8 +78,9 @@ class PeriodicV:
     def starts(self, interval: float, weights: FloatArray) -> tuple[FloatArray, int]:
         """Return the starts of the six ops of microbatch 0 on each rank, (P, 6), by shortest path.
 
-        They minimize the sum over the ranks of ``weights``, (P,), times memory-time (memory times
-        the time for which it is held). Also returns how many pairs of cycles were compared.
+        They minimize the sum over the ranks of weight times memory-time (memory times the time for
+        which it is held). The second result is the number of pairs of cycles that were compared.
+        ``weights``: the weight of each rank, (P,).
         """
         ranks = len(self.ways)
         down, up = (weights[:, None] * self.m_b).T
@@ -109,8 +110,8 @@ class PeriodicV:
     def held(self, starts: FloatArray) -> FloatArray:
         """Return the memory-time of a microbatch on each rank, (P,).
 
-        That is its memory times the time for which it is held. ``starts``: of the six ops of a
-        microbatch on each rank, (P, 6).
+        Memory-time is memory times the time for which it is held. ``starts``: the starts of the six
+        ops of a microbatch on each rank, (P, 6).
         """
         ends = starts + self.lengths
         until_b, until_w = ends[:, [3, 2]] - starts[:, :2], (ends[:, 4:] - ends[:, 2:4])[:, ::-1]
@@ -119,7 +120,7 @@ class PeriodicV:
     def peaks(self, starts: FloatArray, interval: float) -> FloatArray:
         """Return the peak memory of each rank in the steady state, (P,).
 
-        ``starts``: of the six ops of microbatch 0 on each rank, (P, 6).
+        ``starts``: the starts of the six ops of microbatch 0 on each rank, (P, 6).
         """
         together = 2 + int((starts.max() - starts.min()) / interval)
         changes = np.hstack([self.m_b, (self.m_w - self.m_b)[:, ::-1], -self.m_w[:, ::-1]])
@@ -136,11 +137,12 @@ class PeriodicV:
         wait: float,
         interval: float,
     ) -> FloatArray:
-        """Return the starts, (P, 6), on the shortest path that ends with one cycle of rank 0.
+        """Return the starts of the six ops on each rank, (P, 6), on one shortest path.
 
-        ``cycles``, ``steps``: by rank, the possible cycles, and for each of them the next rank's
-        cycle on the path and the waits in between. ``chosen``: the index of rank 0's cycle.
-        ``wait``: how long the microbatch waits on rank 0 between its last F and its first B there.
+        ``cycles``, ``steps``: by rank, the possible cycles, and for each of them the index of the
+        next rank's cycle on the path and the waits in between. ``chosen``: the index of rank 0's
+        cycle, with which the path ends. ``wait``: how long the microbatch waits on rank 0 between
+        its last F and its first B there.
         """
         ranks = len(cycles)
         waits, own = np.zeros((ranks, 4)), np.zeros((ranks, 6))
@@ -166,10 +168,9 @@ class PeriodicV:
 
 
 def periodic_order(starts: FloatArray, interval: float, microbatches: int) -> Order:
-    """Return the packed ops of each rank if ``microbatches`` microbatches repeat the same starts.
+    """Return the packed ops of each rank if microbatches start ``interval`` after each other.
 
-    ``starts``: of the six ops of microbatch 0 on each rank, (P, 6); each later microbatch starts
-    ``interval`` later.
+    ``starts``: the starts of the six ops of microbatch 0 on each rank, (P, 6).
     """
     ranks, every = len(starts), np.arange(microbatches)[:, None] << MICROBATCH_SHIFT
     rows = []
@@ -183,8 +184,9 @@ def periodic_order(starts: FloatArray, interval: float, microbatches: int) -> Or
 def _in_order(starts: FloatArray, interval: float, microbatches: int) -> Iterator[IntArray]:
     """Yield for each rank the permutation that sorts its ops, six per microbatch, by start.
 
-    Times are rounded to integers, so that ops of zero duration have the same order in every
-    interval.
+    It consists of indices 6 j + i: op i of microbatch j, (6 M,). Times are rounded to integers, so
+    that ops of zero duration have the same order in every interval. Arguments: as for
+    :func:`periodic_order`.
     """
     later = np.rint(1 / _SAME) * np.arange(microbatches)[:, None]
     for own in np.rint(starts / (_SAME * interval)):
@@ -192,12 +194,13 @@ def _in_order(starts: FloatArray, interval: float, microbatches: int) -> Iterato
 
 
 def _cycles(lengths: FloatArray, interval: float, m_w: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return all cycles of a rank, and the memory-time of the W's that wait in each.
+    """Return the cycles of a rank that can be best, and the memory-time of the waiting W's in each.
 
-    The cycles are given by the starts of their six ops (x, y, u, v and two W's) with x at 0, (N,
-    6); the memory-time is M_W times the time from the end of B to the start of W, (N,). Of the
-    cycles with the same starts of x, y, u and v only the one with the least memory-time is
-    returned.
+    A cycle is given by the starts of its six ops (x, y, u, v, then the W's of u and v) relative to
+    that of x, (N, 6). All orders of the ops and places of the idle time are tried; of those with
+    the same starts of x, y, u and v only the one with the lowest memory-time is kept. Memory-time
+    is the sum over both W's of M_W times the time from the end of B to the start of W, (N,).
+    ``lengths``: the durations of the six ops. ``m_w``: M_W of the stages on the way down and up.
     """
     idle = max(0.0, interval - float(lengths.sum()))
     taken = lengths[_CYCLES][:, None] + idle * np.eye(6)
@@ -212,18 +215,19 @@ def _cycles(lengths: FloatArray, interval: float, m_w: FloatArray) -> tuple[Floa
 
 
 def _until(times: FloatArray, interval: float) -> FloatArray:
-    """Return ``times`` modulo the interval, between 0 and the interval.
+    """Return ``times`` modulo the interval, at least 0 and less than the interval.
 
-    A time just below a multiple of the interval, up to rounding, becomes 0.
+    Times that are below a multiple of the interval only by a rounding error become 0.
     """
     found: FloatArray = np.mod(times + _SAME * interval, interval) - _SAME * interval
     return np.maximum(found, 0.0)
 
 
 def _turn(cycles: FloatArray, ways: FloatArray, interval: float) -> FloatArray:
-    """Return the waits between the two F's and between the two B's on the last rank, (N, 2).
+    """Return how long a microbatch waits between its two F's, and its two B's, on the last rank.
 
-    There is one row for each of ``cycles``.
+    The result has one row for each of the ``cycles`` of this rank, (N, 2). ``ways``: as in
+    :class:`PeriodicV`, for this rank.
     """
     own = cycles[:, [1, 3]] - cycles[:, [0, 2]] - ways[[1, 3]] + ways[[0, 2]]
     return _until(own, interval)
@@ -241,10 +245,11 @@ def _step(  # noqa: PLR0917
 ) -> tuple[FloatArray, IntArray, FloatArray, int]:
     """Take one step of the shortest path, from the next rank's cycles to each cycle of this rank.
 
-    For each cycle of this rank, returns the lowest cost, the index of the next rank's cycle that
-    attains it, and the waits of x, y, u and v between the two ranks, (N', 4); then the number of
-    pairs that were compared. A longer wait of x shortens the other three waits by as much, modulo
-    T. So the sum is lowest where one of the four waits is 0.
+    Returns three arrays by cycle of this rank: the lowest cost, (N',); the index of the next rank's
+    cycle that attains it, (N',); and the waits of x, y, u and v between the two ranks, (N', 4). The
+    fourth result is the number of pairs of cycles that were compared. A longer wait of x makes each
+    of the other three waits shorter or longer by as much, modulo T. So the cost is lowest where one
+    of the four waits is 0.
     """
     number, same, pairs = len(cycles), _SAME * interval, 0
     found, came = np.full(number, np.inf), np.zeros(number, dtype=np.int64)

@@ -9,8 +9,8 @@ up, it runs a W anyway, which delays the next F or B.
 In round 0 a stage takes ``warm`` F's, in later rounds one or none. It takes none in three cases:
 
 - ``warm`` microbatches are already between its F and its B.
-- Its parameter ``yields`` is set, the next stage has an F in stock and would send its B before this
-  F is done, and the budget allows to wait for that B.
+- Its parameter ``yields`` is set, the next stage has a further microbatch for an F and would send
+  its B before this F ends, and the budget allows this stage to wait for that B.
 - The parameter ``lockstep`` is set, and the next stage takes none.
 
 The budget and ``yields`` follow the heuristic of Qi et al., "Zero Bubble Pipeline Parallelism"
@@ -55,7 +55,7 @@ class RoundParameters(NamedTuple):
     lockstep: bool
 
     def mutated(self, linear: LinearInstance, rng: np.random.Generator) -> RoundParameters:
-        """Return a copy with one to three random changes."""
+        """Return a copy of the parameters with one to three random changes."""
         parameters = self
         for _ in range(1 + int(rng.integers(3))):
             parameters = parameters._one_changed(linear, rng)
@@ -95,8 +95,8 @@ def round_parameters(
 ) -> Iterator[RoundParameters]:
     """Yield the parameters to try with each array of ``warms``.
 
-    ``warms``: numbers of F's before the first B, by stage, (S,) each. ``idle``: the idle time of
-    each stage in a good schedule, (S,).
+    ``warms``: arrays of how many F's each stage runs before its first B, (S,) each. ``idle``: the
+    idle time of each stage in a good schedule, (S,).
     """
     none, every = np.zeros(linear.stages, dtype=bool), np.ones(linear.stages, dtype=bool)
     budgets = ((np.zeros_like(idle), True), (np.zeros_like(idle), False), (idle, False))
@@ -108,7 +108,10 @@ def round_parameters(
 
 
 def _shapes(warm: IntArray) -> tuple[IntArray, ...]:
-    """Return ``warm``, preceded by a variant that falls from stage to stage if it does not."""
+    """Return ``warm``, preceded by a variant that falls from stage to stage.
+
+    If ``warm`` itself falls, it is the only one.
+    """
     falling = warm.copy()
     for i in range(1, len(warm)):
         falling[i] = max(1, min(falling[i], falling[i - 1] - 1))
@@ -123,9 +126,9 @@ def round_schedule(
     f_end: FloatArray,  # (S, M) scratch
     b_end: FloatArray,  # (S, M) scratch
 ) -> bool:
-    """Write the packed ops of all stages to ``order``.
+    """Write the packed ops of all stages to ``order``; return whether the order is complete.
 
-    Returns False if an F that a B waits for has not been placed or does not fit in memory.
+    It is not if an F that a B waits for has not been placed, or an F does not fit in memory.
     """
     f, b, w, m_b, m_w, limit, down, up = linear[:8]
     warm, budget, yields, shared, lockstep = parameters

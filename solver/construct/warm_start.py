@@ -4,7 +4,7 @@ They are built quickly, even for very many ops. A stage keeps ``ahead`` microbat
 B. The number grows from the last stage to the first; if memory holds fewer microbatches than there
 are stages, it grows in proportion to that memory. In further warm starts each stage keeps as many
 microbatches as fit in memory, which is best if messages take long. An example with three stages
-that keep 2, 2 and 1, and each W right after its B::
+that keep 2, 2 and 1 microbatches, and each W right after its B::
 
     stage 0  F0 F1 .  .  .  B0 W0 F2 .  B1 W1 .  .  .  B2 W2
     stage 1  .  F0 F1 .  B0 W0 .  .  B1 W1 F2 .  B2 W2
@@ -29,7 +29,7 @@ _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 
 
 def warm_starts(problem: Problem, linear: LinearInstance) -> Iterator[tuple[IntArray, ...]]:
-    """Yield orders, one array of packed ops per rank; all of them fit in memory."""
+    """Yield orders that fit in memory, each as a tuple of one array of packed ops per rank."""
     stages = range(linear.stages)
     fit = int(linear.capacity.min())
     waits = (list(stages), [0] * linear.stages, [linear.microbatches] * linear.stages)
@@ -46,9 +46,9 @@ def warm_starts(problem: Problem, linear: LinearInstance) -> Iterator[tuple[IntA
 def warm_up_counts(linear: LinearInstance, slope: float) -> list[int]:
     """Return the number of microbatches that each stage keeps between F and B.
 
-    It is 1 on the last stage and grows by ``slope`` per stage before it. It never exceeds the
-    capacity of an earlier stage; otherwise the earlier stage would wait for a B of the later one,
-    and that would wait for an F of the earlier one.
+    It is 1 on the last stage and grows by ``slope`` per stage before it. It never exceeds what fits
+    in the memory of this stage or an earlier one; otherwise the earlier stage would wait for a B of
+    the later one, and that would wait for an F of the earlier one.
     """
     later = np.arange(linear.stages)[::-1]
     ahead = 1 + np.floor(slope * later + 1e-9).astype(np.int64)
@@ -56,10 +56,10 @@ def warm_up_counts(linear: LinearInstance, slope: float) -> list[int]:
 
 
 def alternating_row(linear: LinearInstance, stage: int, ahead: int, wait: int) -> IntArray:
-    """Return the packed ops of a stage: ``ahead`` F's, then B and F in turn, then the other B's.
+    """Return the packed ops of a stage: ``ahead`` F's, B and F alternately, the remaining B's.
 
-    ``wait``: the maximum number of W's that are deferred; fewer are if an F needs the memory. The
-    stage's memory must hold ``ahead`` times M_B.
+    ``wait``: the maximum number of W's that are deferred; W's also run if an F needs their memory.
+    The stage's memory must hold ``ahead`` times M_B.
     """
     ops = np.empty(3 * linear.microbatches, dtype=np.int64)
     _fill(ops, stage, ahead, wait, linear.m_b[stage], linear.m_w[stage], linear.limit[stage])

@@ -22,9 +22,10 @@ MANY_OPS = 100_000  # with more ops a family takes seconds to build
 
 
 def build_families(best: Incumbent) -> None:
-    """Build every family that supports the problem of ``best``, and offer their schedules.
+    """Build every family that supports the problem of ``best``, and offer the schedules to it.
 
-    Families that need more memory are skipped. Stops early if the solve is over.
+    Families that exceed the memory limit are skipped. Stops early if the solve is over, but not
+    before ``best`` has a schedule other than the trivial one.
     """
     for family in families_of(best.problem):
         if best.over() and best.built:
@@ -38,8 +39,8 @@ def build_families(best: Incumbent) -> None:
 def families_of(problem: Problem) -> list[Family]:
     """Return the families to try, in the order in which to build them.
 
-    The problem may not support all of them. If it has many ops, ZB-V comes last, as it is the
-    slowest.
+    Some of them may not support the problem. If it has more than :data:`MANY_OPS` ops, ZB-V comes
+    last, as it takes longest to build.
     """
     found = [*synchronous(), *_sized(problem)]
     if 3 * problem.stages * problem.microbatches > MANY_OPS:
@@ -50,7 +51,7 @@ def families_of(problem: Problem) -> list[Family]:
 def streaming_families(problem: Problem) -> Iterator[Schedule]:
     """Yield the schedules of the families that support a problem with streamed weights.
 
-    Families that need more memory are skipped.
+    Families that exceed the memory limit are skipped.
     """
     for family in (*synchronous(), *map(FSDP, PREFETCHES)):
         if family.supports(problem) is None:
@@ -59,10 +60,11 @@ def streaming_families(problem: Problem) -> Iterator[Schedule]:
 
 
 def _sized(problem: Problem) -> Iterator[Family]:
-    """Yield families with parameters that suit the memory limit, if the usual ones do not.
+    """Yield ZB-V and Chimera with parameters that suit the smallest memory limit of the ranks.
 
-    They are ZB-V with as many chunks as fit in memory, and Chimera with fewer microbatches in
-    flight.
+    Let C be the number of chunks (microbatches on one stage) that fit. ZB-V is yielded with C
+    chunks, unless that is its default, 2 P. Chimera is yielded with C / 2 microbatches of each
+    direction, rounded down, if C is from 2 to P.
     """
     largest = max(stage.m_b for stage in problem.profile.stages)
     if largest > 0 and problem.limited:

@@ -26,8 +26,8 @@ from ..core.tolerances import ROUNDING
 class Family(ABC):
     """A named kind of published schedule that can be built for any profile.
 
-    ``name``: as on the command line. ``summary``: one line for users. ``by_times``: whether the
-    order of ops depends on the times and sizes of the stages.
+    ``name``: the name on the command line. ``summary``: a description in one line, for users.
+    ``by_times``: whether the order of ops depends on the times and sizes of the stages.
     """
 
     name: str
@@ -90,7 +90,8 @@ class ParametrizedFamily(Family):
     """A family whose name may end in an integer parameter, as in ``interleaved-1f1b:3``.
 
     ``number``: the parameter, or None if the name has none. ``base``: the name without it.
-    ``parameter``: what the parameter is called in messages. ``least``, ``most``: its limits.
+    ``parameter``: the word for the parameter in error messages. ``least``, ``most``: the minimum
+    and the maximum of ``number``.
     """
 
     number: int | None = None
@@ -112,7 +113,7 @@ class LinearFamily(Family):
 
     @abstractmethod
     def row(self, rank: int, ranks: int, microbatches: int) -> IntArray:
-        """Return the packed ops of one rank, in order."""
+        """Return the packed ops of rank ``rank`` of ``ranks``, in the order in which they run."""
 
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
         return profile, Placement.linear(profile.ranks)
@@ -160,13 +161,14 @@ def finished(
     transfers: Sequence[Transfer] = (),
     pairs: tuple[tuple[int, ...], ...] = (),
 ) -> Schedule:
-    """Return the timed schedule of a family.
+    """Return the timed schedule of a family in which each rank runs its ops in the given order.
 
-    ``order``: the ops of each rank, packed or not. ``name``: the family's name. ``pairs``: for each
-    rank, the positions in its order where an F and a BW begin that run at once. If the profile has
-    links, the transfers are listed in the order in which the links' wires carry them, first come,
-    first served. Raises InfeasibleError if a rank exceeds its memory limit; the error is about the
-    rank that holds most.
+    ``order``: for each rank, its ops in order, either as :class:`Op` or packed. ``name``: the
+    family's name. ``transfers``: all messages with weights or gradients, in any order; in the
+    result they are in the order in which wires carry them, first come, first served, if the profile
+    has links. ``pairs``: for each rank, the positions in its order at which pairs begin (an F and
+    the BW after it, which run at the same time). Raises InfeasibleError if a rank exceeds its
+    memory limit; the error names the one of these ranks that holds most.
     """
     listed = replace(Schedule.of(problem, order, name), transfers=tuple(transfers), pairs=pairs)
     schedule = timed(in_sending_order(listed))
@@ -189,11 +191,12 @@ def finished(
 def alternate(
     stage: int, microbatches: int, *, ahead: int, backward: OpKind, delay: int = 0
 ) -> IntArray:
-    """Return the packed ops of one rank of a family similar to 1F1B.
+    """Return the packed ops of one ``stage`` in a schedule similar to 1F1B, in order.
 
-    ``ahead`` F's, then ``backward`` ops and F's in turn, then the remaining backwards; microbatches
-    are in ascending order. If ``backward`` is B, W's follow with a ``delay`` in microbatches: W(k -
-    ``delay``) comes right after B(k), and the remaining W's come last.
+    First come ``ahead`` F's, then a backward and an F alternately, then the remaining backwards;
+    microbatches are in ascending order. ``backward``: the kind of the backwards, B or BW.
+    ``delay``: if the kind is B, W(k - ``delay``) comes right after B(k), and the remaining W's come
+    last.
     """
     turn = 3 * np.arange(microbatches)  # sort key of each microbatch's backward
     places = {OpKind.F: turn + 2 - 3 * min(ahead, microbatches), backward: turn}
@@ -204,9 +207,9 @@ def alternate(
 
 
 def in_turn(rows: Sequence[IntArray], places: Sequence[IntArray]) -> IntArray:
-    """Return the packed ops of all ``rows`` in one array, sorted by ``places``.
+    """Return the packed ops of all ``rows`` in one array, in ascending order of their sort keys.
 
-    ``places``: the sort keys of the ops in each row. Ops with equal keys keep their order.
+    ``places``: for each row, the sort keys of its ops. Ops with equal keys keep their order.
     """
     ordered: IntArray = np.concatenate(rows)[np.argsort(np.concatenate(places), kind="stable")]
     return ordered

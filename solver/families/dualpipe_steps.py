@@ -2,9 +2,9 @@
 
 A chunk is one of the rank's two stages. A microbatch passes the first chunks of ``turns`` ranks
 before it turns round (DualPipeV), or gets to the half of the ranks where the other direction enters
-(DualPipe). The rank at ``place`` among these has h = turns - 1 - place ranks after it. It runs the
-following steps. F and B belong to the first chunk, f and b to the second; B and b are BW's except
-where B and W are two ops:
+(DualPipe). The rank at ``place`` among these (from 0 on) has h = turns - 1 - place ranks after it.
+It runs the following steps. F and B belong to the first chunk, f and b to the second; B and b are
+BW's except where B and W are two ops:
 
 1. 2 h times F
 2. place + 1 times F f
@@ -15,10 +15,10 @@ where B and W are two ops:
 7. h times a waiting W, and a B whose W waits
 8. the waiting W's
 
-``count`` microbatches pass each chunk in order. The steps need count >= 2 turns; with fewer
-microbatches, the order is that for count = 2 turns without the missing ones, which adds no
-dependencies. If h = 0, the first pair runs one op after the other, because its b on one chunk needs
-its F of the same microbatch on the other.
+``count`` microbatches pass each chunk in order. The steps need count >= 2 * turns; with fewer
+microbatches, the order is that for count = 2 * turns without the ops of the missing microbatches,
+which adds no dependencies. If h = 0, the ops of the first pair run one after the other, so that the
+output of its F need not wait for its b.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ Row: TypeAlias = tuple[list[Op], tuple[int, ...]]  # a rank's ops, and the posit
 
 @dataclass(frozen=True, slots=True)
 class DualPipeStep:
-    """An op of the ``index``-th microbatch that passes a chunk of the rank.
+    """An op of the ``index``-th microbatch (from 0 on) that passes a chunk of the rank.
 
-    ``chunk``: 0 or 1, the rank's first or second stage. ``overlaps``: whether the op runs at once
-    with the next step.
+    ``chunk``: 0 or 1, the rank's first or second stage. ``overlaps``: whether the op runs at the
+    same time as that of the next step.
     """
 
     kind: OpKind
@@ -55,8 +55,8 @@ class DualPipeSteps:
     """The ops of one rank of DualPipe or DualPipeV in order, as a list in ``steps``.
 
     A microbatch passes ``turns`` ranks before it turns round or gets to the half of the ranks where
-    the other direction enters; ``place`` is the rank's position among these. ``count``: the number
-    of microbatches that pass each of the rank's two chunks.
+    the other direction enters; ``place`` is the rank's position among these, from 0 on. ``count``:
+    the number of microbatches that pass each of the rank's two chunks.
     """
 
     def __init__(self, place: int, turns: int, count: int) -> None:
@@ -123,9 +123,10 @@ def ops_and_pairs(
 ) -> Row:
     """Return the ops of a rank's ``steps``, and the positions where its pairs begin.
 
-    A pair is an F and a BW that run at once. ``stages``: the rank's two chunks. ``microbatch(chunk,
-    index)``: the number of the ``index``-th microbatch on a chunk; numbers from ``count`` on do not
-    exist, and their steps are left out.
+    A pair is an F and a BW that run at the same time; its position is that of the F among the ops.
+    ``stages``: the rank's first and second stage. ``microbatch(chunk, index)``: the number of the
+    ``index``-th microbatch on a chunk (0 or 1). ``count``: the number of microbatches; steps of
+    microbatches from number ``count`` on are left out.
     """
     ops: list[Op] = []
     pairs = []
@@ -142,9 +143,10 @@ def ops_and_pairs(
 
 
 def overlapped(problem: Problem, rows: list[Row], name: str) -> Schedule:
-    """Return the timed schedule with the ``rows`` of all ranks.
+    """Return the timed schedule in which each rank runs its row of ``rows``.
 
-    F's and BW's run at once, in pairs, only if the profile has the times of pairs.
+    The F and the BW of a pair run at the same time if the profile has the times of pairs, otherwise
+    one after the other. ``name``: the family's name.
     """
     pairs = tuple(pairs for _, pairs in rows) if problem.profile.pairs_known else ()
     return finished(problem, [ops for ops, _ in rows], name, pairs=pairs)

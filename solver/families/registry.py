@@ -47,9 +47,7 @@ ASYNCHRONOUS = ("pipedream",)
 
 
 def synchronous() -> list[Family]:
-    """Return all families with one optimizer step per iteration, for the gradient of all
-    microbatches.
-    """
+    """Return the families with a single optimizer step per iteration, after all microbatches."""
     return [family for name, family in FAMILIES.items() if name not in ASYNCHRONOUS]
 
 
@@ -90,9 +88,9 @@ def build_family(
 ) -> Schedule:
     """Build the timed schedule of the family ``name``.
 
-    ``memory_limit``: by default that of the profile. Raises InputError if the family does not fit
-    the profile, and InfeasibleError if its memory exceeds the limit: a family does not adapt to
-    limits.
+    ``memory_limit``: None means the profile's limit. Families do not adapt to the limit. Raises
+    InputError if the name is unknown or the family does not fit the profile, and InfeasibleError if
+    a rank exceeds the limit.
     """
     if not is_count(microbatches) or microbatches < 1:
         raise InputError(f"microbatches: expected a whole number >= 1, got {microbatches}")

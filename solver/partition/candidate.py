@@ -36,7 +36,8 @@ BUILT = 400  # number of orders to build in rounds, with one stage per rank
 class QuickSchedule:
     """An order that was built without a search, and its cost.
 
-    ``rows`` is None and ``cost`` infinite if none was found.
+    ``rows``: one array of packed ops per rank. ``rows`` is None and ``cost`` infinite if no order
+    was found.
     """
 
     cost: float = math.inf
@@ -48,8 +49,8 @@ def quick_schedule(
 ) -> QuickSchedule:
     """Return the best of several schedules that are built without a search.
 
-    ``bound``: a lower bound on the cost; no more schedules are built once one attains it.
-    ``spent``: no more are built once it returns True.
+    ``bound``: a lower bound on the cost; once a schedule attains it, no more are built. ``seed``:
+    the seed of random parameters. ``spent``: once it returns True, no more schedules are built.
     """
     linear = LinearInstance.of(problem)
     if linear is None:
@@ -61,9 +62,9 @@ def quick_schedule(
 
 
 def effort(problem: Problem) -> float:
-    """Return the work of a bound and a quick schedule for ``problem``, in simulated ops.
+    """Return the effort to bound ``problem`` and to build its quick schedule.
 
-    A quick schedule is one that is built without a search.
+    Its unit is the effort to simulate one op.
     """
     size = 3 * problem.stages * problem.microbatches
     constructed = len(set(problem.placement.owners)) == problem.stages
@@ -126,7 +127,7 @@ class CutCandidate:
 
     @property
     def promise(self) -> tuple[float, float, float]:
-        """The sort key of cuts, the most promising first."""
+        """The sort key of cuts; the most promising cut has the lowest one."""
         return min(self.cost, self.quick_schedule.cost), self.bound, self.quick_schedule.cost
 
     @property
@@ -137,9 +138,9 @@ class CutCandidate:
         return f"{self.problem.placement.name} {sizes}"
 
     def may_cost_less(self, cost: float) -> bool:
-        """Return whether the bound allows a schedule that costs less than ``cost``.
+        """Return whether a search of this cut may find a schedule that costs less than ``cost``.
 
-        The schedule must also cost less than the best one that a search of this cut has found.
+        That schedule would also have to cost less than the best one already found for this cut.
         """
         return self.bound < min(cost, self.cost) * (1 - CLOSED)
 
@@ -148,9 +149,7 @@ class CutCandidate:
         return math.inf if self.schedule is None else iteration_time(self.schedule)
 
     def take(self, schedule: Schedule) -> None:
-        """Keep ``schedule`` if it is better than the best one so far, and its bound if that is
-        higher.
-        """
+        """Keep ``schedule`` if it is the best so far, and its bound if that is the highest."""
         known = self.schedule or schedule
         best = schedule if iteration_time(schedule) <= self.cost else known
         proven = max((schedule, known), key=_proven)
@@ -174,9 +173,10 @@ def _with_bound(schedule: Schedule, proven: Schedule) -> Schedule:
 
 
 def carry_order(candidate: CutCandidate, order: Order) -> Schedule | None:
-    """Return the schedule of this cut with the order of another cut's schedule.
+    """Return the timed schedule of the cut ``candidate`` that runs ops in the given order.
 
-    Returns None if it does not fit in memory.
+    ``order``: that of a schedule of another cut with the same placement. Returns None if the result
+    does not fit in memory.
     """
     problem = candidate.problem
     report = Report(

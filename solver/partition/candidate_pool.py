@@ -39,7 +39,7 @@ class CandidatePool:
     """The cuts of one placement that have been examined, and those to examine next.
 
     ``candidates``: the examined cuts that fit in memory. ``bound``: a lower bound on the cost for
-    all cuts. ``lacking``: the memory that would suffice, if the first cuts do not fit.
+    all cuts. ``lacking``: the memory that would suffice, or None if one of the first cuts fits.
     """
 
     cut_bounds: CutBounds
@@ -55,10 +55,10 @@ class CandidatePool:
     _near_to: CutCandidate | None = None
 
     def open(self, way: Way, spent: StoppingCriterion = NEVER) -> bool:
-        """Examine the first cuts. Returns False if none fits and no others are to be tried.
+        """Examine the first cuts; return whether one fits or other cuts are to be tried.
 
-        If none of the first cuts fits, :attr:`lacking` is set. ``spent``: returns True when there
-        is time for only one cut.
+        ``way``: how the cut is chosen. If none of the first cuts fits, :attr:`lacking` is set.
+        ``spent``: once it returns True, no more cuts are examined after one that fits.
         """
         cutter = self.cut_bounds.cutter
         even, balanced = cutter.even(), cutter.balanced(self.cut_bounds.fitting())
@@ -108,7 +108,8 @@ class CandidatePool:
         """Examine a cut: bound it and, if it may cost less than ``cost``, build a schedule for it.
 
         The schedule is built without a search (:func:`.candidate.quick_schedule`). Neighboring cuts
-        are queued for :meth:`by_bound`. Returns the work done, in simulated ops.
+        are queued for :meth:`by_bound`. Returns the effort spent; its unit is the effort to
+        simulate one op.
         """
         self._queued.add(cut)
         problem = self._problem(cut)
@@ -126,7 +127,7 @@ class CandidatePool:
         return work
 
     def candidate(self, cut: Cut) -> CutCandidate | None:
-        """Return the cut with its bound, or None if it does not fit in memory."""
+        """Return ``cut`` with its bound, or None if it does not fit in memory."""
         if cut in self.candidates or cut in self._refused:
             return self.candidates.get(cut)
         problem = self._problem(cut)
@@ -143,10 +144,11 @@ class CandidatePool:
         return len(self.candidates) + len(self._refused)
 
     def certified(self, cost: float, looking: Budget) -> float:
-        """Return a lower bound on the cost of schedules of all cuts, at most ``cost``.
+        """Return a lower bound, at most ``cost``, on the cost of every schedule of every cut.
 
-        It is the lowest bound of the cuts for which the bounds of all single ranks are below
-        ``cost``, or :attr:`bound` if there are too many such cuts or ``looking`` is used up.
+        Cuts are bounded one by one if the bound of each single rank is below ``cost``; other cuts
+        cannot have a cheaper schedule. If there are too many such cuts or the budget ``looking`` is
+        used up, the result is :attr:`bound`, or ``cost`` if that is lower.
         """
         left = None if self.bound >= cost else self.cut_bounds.below(cost * (1 - CLOSED), MOST_LEFT)
         least = cost
@@ -161,7 +163,11 @@ class CandidatePool:
         return min(self.bound, cost) if left is None else max(self.bound, least)
 
     def by_bound(self) -> Cut | None:
-        """Return the queued cut with the lowest rank bounds, or None if the queue is empty."""
+        """Remove the cut with the lowest rank bounds from the queue and return it.
+
+        Cuts are compared by the highest bound of a rank, then by the next one, and so on. Returns
+        None if the queue is empty.
+        """
         while self._queue:
             _, cut = heapq.heappop(self._queue)
             if cut not in self.candidates:
@@ -169,7 +175,7 @@ class CandidatePool:
         return None
 
     def near_the_best(self) -> Cut | None:
-        """Return an unexamined neighbor of the best cut, or None if there is none."""
+        """Return the next neighbor of the best cut that is not in :attr:`candidates`, or None."""
         best = self.best
         if best is None:
             return None

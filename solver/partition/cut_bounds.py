@@ -1,4 +1,4 @@
-"""Lower bounds that hold for all cuts at once: no schedule of any cut costs less.
+"""Lower bounds that hold for all cuts together: no schedule of any cut costs less.
 
 One stage per rank: bounds that look at a single stage depend only on the stage's index k, its first
 layer a and its end b. They add to the work of the stage its idle time before its first B and after
@@ -49,10 +49,10 @@ MOST_V_LAYERS = 80  # no V bound with more layers, as its time grows with their 
 def least_load(pieces: Sequence[float], ranks: int) -> float:
     """Return a lower bound on the work of the busiest of ``ranks`` ranks.
 
-    It holds however the ``pieces`` of work are assigned to the ranks. Pieces near the median count
-    as the shortest of these; being equal, they are assigned optimally one by one to the rank with
-    the least load. All assignments of the largest other pieces are enumerated; the remaining pieces
-    count as 0.
+    It holds however the ``pieces`` of work are assigned to the ranks. Every piece near the median
+    counts as the shortest of the pieces near it; as these are then equal, assigning them one by one
+    to the rank with the least load is optimal. For the other pieces, all assignments of the largest
+    ones are enumerated, and the rest count as 0.
     """
     middle, rows = median_low(pieces), sorted(pieces)
     first, end = bisect_left(rows, NEAR * middle), bisect_right(rows, middle / NEAR)
@@ -66,9 +66,9 @@ def least_load(pieces: Sequence[float], ranks: int) -> float:
 
 
 def _shared_out(pieces: Sequence[float], loads: list[float]) -> Iterator[list[float]]:
-    """Yield the ranks' loads for each assignment of ``pieces``, up to permutation of ranks.
+    """Yield the load of each rank for every assignment of ``pieces``, up to permutation of ranks.
 
-    ``loads``: the loads that the ranks have already.
+    ``loads``: the load that each rank has already.
     """
     if not pieces:
         yield list(loads)
@@ -103,17 +103,18 @@ class CutBounds:
         return max(shared, self.microbatches * least_load(self._whole, len(self.limit)))
 
     def first(self) -> Cut | None:
-        """Return a cut whose bound is the lowest of all, or None unless there is one stage per
-        rank.
+        """Return a cut whose bound is the lowest of all.
+
+        Returns None if no cut fits in memory, or if some rank has several stages.
         """
         if not self._linear:
             return None
         return self.cutter.best_path(self._prices.__getitem__, np.maximum)
 
     def of(self, cut: Cut) -> tuple[float, ...]:
-        """Return the bounds of the single ranks with this cut, in descending order.
+        """Return the bound of each single rank with this cut, in descending order.
 
-        This is a sort key of cuts.
+        The result serves as a sort key of cuts.
         """
         ends = (*cut[1:], self.cutter.number)
         if self._linear:
@@ -159,9 +160,10 @@ class CutBounds:
         return found if ahead[0][0] and extend((0,)) else ([] if not ahead[0][0] else None)
 
     def _fits(self, stage: int, first: int, end: int, before: float, cost: float) -> bool:
-        """Return whether a rank's bound is below ``cost`` with layers first..end - 1 as its stage.
+        """Return whether the bound of a rank is below ``cost`` if a stage has certain layers.
 
-        ``before``: the work of the rank's earlier stages.
+        The layers are ``first`` to ``end`` - 1; the rank is that of ``stage``. ``before``: the work
+        of the rank's earlier stages.
         """
         if self._linear:
             return bool(self._prices[stage][first, end] < cost)
@@ -169,9 +171,10 @@ class CutBounds:
         return bool(self._penalty[first, end] + work < cost)
 
     def _reachable(self, cost: float) -> list[npt.NDArray[np.bool_]]:
-        """Return whether a stage and all later ones may have bounds below ``cost``, by first layer.
+        """Return, for each stage, from which first layers on all bounds can be below ``cost``.
 
-        There is one array for each stage and one for the end, (L + 1,) each.
+        The bounds are those of this stage and of all later ones. The result is a list of masks by
+        first layer, (L + 1,) each: one mask for each stage, and one for the end of the last stage.
         """
         end = np.zeros(self.cutter.number + 1, dtype=bool)
         end[-1] = True
@@ -184,8 +187,8 @@ class CutBounds:
     def fitting(self) -> FloatArray:
         """Return 0 for runs of layers that may be a stage and fit in memory, else infinity.
 
-        They must fit with one microbatch; several stages of a rank may still not fit together. The
-        result is by first layer and end, (L + 1, L + 1).
+        A run must fit, with one microbatch, on every rank; several stages of a rank may still not
+        fit together. The result is by first layer and end, (L + 1, L + 1).
         """
         rooms = [self._room(rank) for rank in set(self.placement.owners)]
         room = np.min(rooms, axis=0) * (1 + ROUNDING)
@@ -210,10 +213,10 @@ class CutBounds:
     def _least(self) -> Cutter:
         """The layers with the times that bounds use, which are shorter if pairs save time.
 
-        A pair is an F and a BW that run at once. B and W of each layer are shortened by what a pair
-        saves; if some layer saves more than its B and W take, B and W of all layers take no time.
-        The proof in :mod:`..core.overlap_relaxation` only needs that B and W of a stage take no
-        longer than before, and that F, B and W together take no longer than a pair.
+        A pair is an F and a BW that run at the same time. B and W of each layer are shortened by
+        what a pair saves; if some layer saves more than its B and W take, B and W of all layers
+        take no time. The proof in :mod:`..core.overlap_relaxation` only needs that B and W of a
+        stage take no longer than before, and that F, B and W together take no longer than a pair.
         """
         layers = self.cutter.profile.layers
         if all(layer.saving <= 0 for layer in layers):
@@ -232,7 +235,8 @@ class CutBounds:
     def _delays(self) -> tuple[FloatArray, FloatArray]:
         """The minimum delays from stage k - 1 to stage k, and back from k to k - 1, (S,) each.
 
-        They are 0 for k = 0. The minimum is over the boundaries between layers that are allowed.
+        They are 0 for k = 0. The minimum is over all boundaries between layers at which a cut is
+        allowed.
         """
         cluster, owners = self.cutter.profile.cluster, self.placement.owners
         sent = {
@@ -250,9 +254,10 @@ class CutBounds:
 
     @cached_property
     def _prices(self) -> list[FloatArray]:
-        """The bound g(k, a, b) of a stage k with layers a..b - 1: by k, arrays by a and b.
+        """The bound g(k, a, b) of a stage k with layers a..b - 1.
 
-        It is infinite for runs of layers that may not be a stage or do not fit in memory.
+        For each k there is an array by a and b, (L + 1, L + 1). The bound is infinite for runs of
+        layers that may not be a stage or do not fit in memory.
         """
         return [self._penalty + self._alone(stage) for stage in range(self.cutter.stages)]
 
@@ -289,15 +294,16 @@ class CutBounds:
         return np.asarray(np.clip(device[rank] - kept, 0.0, limit))
 
     def _evenly_shared(self) -> float:
-        """Return the mean work of the ranks.
+        """Return a lower bound on the work of the busiest rank.
 
-        If some layers that must stay together have more work, return theirs.
+        It is the mean work of the ranks or, if that is more, the most work of a single layer or of
+        a group of layers that must stay together.
         """
         return self.microbatches * max(float(self._times[0, -1]) / len(self.limit), *self._whole)
 
     @cached_property
     def _whole(self) -> list[float]:
-        """The times of each layer, or of each group of layers that must stay together."""
+        """The time of F, B and W of each layer or, if some must stay together, group of layers."""
         return [float(self._times[a, b]) for a, b in pairwise(self._boundaries)]
 
     @cached_property
@@ -305,17 +311,17 @@ class CutBounds:
         return [0, *(i + 1 for i, tied in enumerate(self.cutter.profile.tied) if not tied)]
 
     def _way(self) -> float:
-        """Return the time of one microbatch through all layers and back, plus the W of the first
-        layer.
-        """
+        """Return the time of one microbatch through all layers and back, and of the last W."""
         down, up = self._delays
         way = self._least.sums("t_f")[-1] + self._least.sums("t_b")[-1] + (down + up).sum()
         return float(way + self._least.profile.layers[0].t_w)
 
     def _v(self) -> float:
-        """Return the lowest bound of all cuts on a V.
+        """Return a lower bound on the cost for all cuts on a V.
 
-        The bound of a rank is by its work, and by the time from the start to the rank and back.
+        It is the minimum over all cuts of the highest bound of a rank. The bound of a rank is the
+        larger one of two: its work; and the work of its F's and B's plus the time of a microbatch
+        from the start to the rank and back.
         """
         number, ranks = self.cutter.number, len(self.limit)
         allowed, work = self._penalty, self.microbatches * self._times
@@ -343,10 +349,10 @@ class CutBounds:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Every run of layers as a stage of one rank; arrays by first layer and end, (L + 1, L + 1).
+    """Every run of layers as the stage of one rank; arrays by first layer and end, (L + 1, L + 1).
 
-    ``limit``: the memory for activations, including the tolerance for rounding. ``capacity``: the
-    number of microbatches that fit in it.
+    ``f``, ``b``, ``w``: T_F, T_B and T_W of the layers. ``limit``: the memory for activations,
+    including the tolerance for rounding. ``capacity``: the number of microbatches that fit in it.
     """
 
     f: FloatArray
@@ -373,10 +379,10 @@ class _Run:
         return self.microbatches * (self.f + self.b + self.w)
 
     def idle(self, after: FloatArray) -> FloatArray:
-        """Return the minimum idle time before the first B and after the last F.
+        """Return the minimum idle time before the first B and after the last F together.
 
         ``after``: the time from the end of an F, through the later stages and back, to the start of
-        the B.
+        the B of the same microbatch. Both are arrays by first layer and end.
         """
         trip = self.f + after
         head = np.maximum(0.0, trip - self.capacity * self.f)
@@ -388,7 +394,7 @@ class _Run:
     def _busy(self) -> FloatArray:
         """Return an upper bound on a rank's work between its last F and the B of that microbatch.
 
-        In milliseconds, by first layer and end, (L + 1, L + 1).
+        The result is by first layer and end, (L + 1, L + 1).
         """
         most = np.zeros_like(self.f)
         for pending in range(min(int(self.capacity.max()), MOST_PENDING)):
@@ -401,8 +407,8 @@ class _Run:
     def until_last_b(self, idle: FloatArray) -> FloatArray:
         """Return the minimum time from the start of the first F to the end of the last B.
 
-        W's that come later are not counted; they are as many as memory can hold M_W for. ``idle``:
-        result of :meth:`idle`.
+        Of the W's, only those count that cannot wait until after the last B, because memory has no
+        room for their M_W. ``idle``: the result of :meth:`idle`.
         """
         late = 1 + counts_within(self.limit - self.m_b, self.m_w, self.microbatches - 1)
         early = self.microbatches - late

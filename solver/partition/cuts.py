@@ -54,9 +54,9 @@ class Cutter:
         return len(self.profile.layers)
 
     def penalty(self) -> FloatArray:
-        """Return 0 for runs of layers that may be a stage, else infinity, by first layer and end.
+        """Return 0 for runs of layers that may be a stage, else infinity.
 
-        The shape is (L + 1, L + 1).
+        The result is by first layer and end, (L + 1, L + 1).
         """
         at = np.arange(self.number + 1)
         length = at[None, :] - at[:, None]
@@ -81,10 +81,10 @@ class Cutter:
         return np.array([0.0, *accumulate(values)])
 
     def runs(self, key: str) -> FloatArray:
-        """Return the sum of ``key`` over each run of layers, by first layer and end.
+        """Return the sum of ``key`` over each run of layers.
 
-        The shape is (L + 1, L + 1); values are 0 if end <= first. ``key``: a number in the profile
-        of a layer, such as ``t_f``; unknown values count as 0.
+        The result is by first layer and end, (L + 1, L + 1); it is 0 where end <= first. ``key``: a
+        number in the profile of a layer, such as ``t_f``; unknown values count as 0.
         """
         sums = self.sums(key)
         return np.maximum(0.0, sums[None, :] - sums[:, None])
@@ -92,9 +92,10 @@ class Cutter:
     def even(self) -> Cut | None:
         """Return the cut with equally many blocks per stage, or None if no cut is allowed.
 
-        If the number of blocks (transformer layers) is not divisible, the first stages have one
-        more. Other layers, such as embedding and head, are at the ends. If the rules forbid this
-        cut, the result is the allowed cut that moves the boundaries by the fewest layers in total.
+        Blocks are transformer layers. If their number is not divisible, the first stages have one
+        more. Layers before the first block, such as an embedding, belong to the first stage, and
+        layers after the last block to the last stage. If the rules forbid this cut, the result is
+        the allowed cut whose boundaries are the fewest layers away in total.
         """
         target = self._even()
         penalty, at = self.penalty(), np.arange(self.number + 1)
@@ -122,10 +123,10 @@ class Cutter:
     ) -> Cut | None:
         """Return the cut whose longest stage is shortest.
 
-        On ties, it is the one with the smallest sum of squares. ``penalty``: by first layer and
-        end, added to the stages' times, by default :meth:`penalty`; it may also be infinite for
-        runs of layers that do not fit in memory. ``sizes``: what to balance instead of times, by
-        first layer and end. Returns None if no cut has a finite value.
+        On ties, it is the one with the smallest sum of the squared times of its stages. Returns
+        None if no cut has a finite value. Both arguments are by first layer and end. ``penalty``:
+        what is added to the times, by default :meth:`penalty`; it may also be infinite for runs of
+        layers that do not fit in memory. ``sizes``: what to balance instead of times.
         """
         penalty = self.penalty() if penalty is None else penalty
         if sizes is None:
@@ -141,7 +142,7 @@ class Cutter:
     def neighbours(self, cut: Cut) -> Iterator[Cut]:
         """Yield the cuts in which one boundary, or several successive ones, move by one layer.
 
-        A boundary also moves farther, past layers that must stay together.
+        A boundary that moves alone, to between layers that must stay together, moves past them.
         """
         for first in range(1, self.stages):
             for last in range(first, self.stages):
@@ -188,9 +189,10 @@ class Cutter:
         return tuple(starts)
 
     def _ahead(self, price: Price, combine: Combine) -> list[FloatArray]:
-        """Return the lowest value of the stages from each one on, by the first layer of this one.
+        """Return, for each stage, the lowest sum (or maximum) of the prices from this stage on.
 
-        There is one array for each stage and one for the end, (L + 1,) each.
+        The result is a list of arrays by the first layer of the stage, (L + 1,) each: one for each
+        stage, and one for the end of the last stage.
         """
         end = np.full(self.number + 1, np.inf)
         end[-1] = 0.0

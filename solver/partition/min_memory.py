@@ -27,9 +27,9 @@ MOST_CUTS = 2000  # maximum number of cuts tried if the minimum cannot be comput
 class MinMemory:
     """The smallest memory limit, equal on all ranks, with which some cut has a schedule.
 
-    ``limit``: for activations or, with ``device``, for all that a device holds. ``rank``: the rank
-    that needs it with ``cut``. ``proven``: whether no cut needs less. ``alone``: whether only
-    ``cut`` was considered.
+    ``limit``: that memory limit, for activations or, if ``device`` is set, for all that a device
+    holds. ``rank``: the rank that needs this much with ``cut``. ``proven``: whether it is proven
+    that no cut needs less. ``alone``: whether only ``cut`` was considered.
     """
 
     limit: float
@@ -73,9 +73,10 @@ class _Needs:
     device: bool
 
     def least(self, given: Cut | None) -> MinMemory | None:
-        """Return the smallest memory of all cuts, or of the cut ``given``.
+        """Return the smallest memory limit with which some cut has a schedule.
 
-        Returns None if no cut was found that fits on the devices.
+        ``given``: the only cut to consider; None means all. Returns None if no cut was found that
+        fits on the devices.
         """
         cut = given or self.cutter.best_path(self._price, np.maximum)
         if cut is None:
@@ -92,9 +93,10 @@ class _Needs:
         return MinMemory(limit, rank, cut, proven, self.device, alone=given is not None)
 
     def of(self, cut: Cut) -> tuple[float, FloatArray]:
-        """Return how much memory the device that lacks most lacks, and the need of each rank, (P,).
+        """Return how much device memory is missing, and the memory that each rank needs, (P,).
 
-        The first result is 0 if the cut fits on all devices, or with ``device``.
+        The first result is that of the rank whose device is most overfull; it is 0 if the cut fits
+        on all devices, or if :attr:`device` is set.
         """
         profile, placement = self.cutter.profile.cut(cut), self.placement
         free = (float("inf"),) * profile.ranks
@@ -111,9 +113,10 @@ class _Needs:
         return max(0.0, float(lacks.max())), needed
 
     def _price(self, stage: int) -> FloatArray:
-        """Return the memory that each run of layers needs as this stage, by first layer and end.
+        """Return the memory that ``stage`` needs with each run of layers, for one microbatch.
 
-        It is infinite if the device of the stage's rank is too small.
+        The result is by first layer and end, (L + 1, L + 1). It is infinite for runs of layers that
+        may not be a stage, or that do not fit on the device of the stage's rank.
         """
         needed = self.cutter.runs("m_b") + self.cutter.penalty()
         if self.device:
@@ -126,17 +129,18 @@ class _Needs:
 
     @cached_property
     def _stays(self) -> FloatArray:
-        """Weights, gradients and optimizer state of each run of layers, by first layer and end.
+        """The memory of weights, gradients and optimizer state of each run of layers.
 
-        Unknown ones count as 0.
+        The result is by first layer and end, (L + 1, L + 1). Unknown sizes count as 0.
         """
         return np.asarray(sum(self.cutter.runs(key) for key in KEPT))
 
     def _bound(self) -> float:
-        """Return a lower bound on the need of the rank that needs most.
+        """Return a lower bound, for all cuts, on the memory of the rank that needs most.
 
-        If layers can be recomputed or offloaded, M_B need not be held, so only the largest stage
-        counts.
+        It is the larger one of two: the minimum over all cuts of the need of the largest stage, and
+        the mean need of the ranks. The second does not hold if layers can be recomputed or
+        offloaded, because then M_B need not be held.
         """
         layers, largest = (
             self.cutter.profile.layers,
@@ -148,9 +152,9 @@ class _Needs:
         return max(largest, held / self.cutter.profile.ranks)
 
     def _descended(self, starts: Sequence[Cut]) -> Cut:
-        """Return the result of local search from the best of ``starts`` over neighboring cuts.
+        """Return the cut that local search over neighboring cuts finds from the best of ``starts``.
 
-        It ends when no neighbor is better, or when :data:`MOST_CUTS` cuts have been tried.
+        The search ends when no neighbor is better, or when :data:`MOST_CUTS` cuts have been tried.
         """
         tried = 0
         best = min(starts, key=self._rating)

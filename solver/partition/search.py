@@ -55,9 +55,11 @@ CARRIED_OP = 20  # work to try an order on another cut, in simulated ops per op
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """Searches the cuts of ``pools`` that may have the best schedule.
+    """The search of the cuts of ``pools`` that may have the best schedule.
 
-    ``search``: the optimizer of one cut. ``budget``: that of the whole run, which began earlier.
+    ``search``: the optimizer of one cut. ``budget``: the budget of the whole of
+    :func:`best_partition`, part of which is used already. Shares of time, here and in the methods,
+    are fractions of the time of this budget.
     """
 
     pools: Sequence[CandidatePool]
@@ -91,7 +93,7 @@ class Refinement:
         return self.searched()
 
     def _look_on(self, share: float) -> bool:
-        """Examine more cuts for a share of the time; return whether there were any."""
+        """Examine further cuts for a share of the time; return whether there were any."""
         seen = sum(pool.seen for pool in self.pools)
         look(self.pools, self.budget, self.should_stop, share)
         return sum(pool.seen for pool in self.pools) > seen
@@ -137,7 +139,7 @@ class Refinement:
         return sorted(candidates, key=lambda candidate: candidate.promise)
 
     def _round(self, candidates: Sequence[CutCandidate], share: float) -> float:
-        """Search each cut that may win for the given share of the time.
+        """Search those of ``candidates`` that may win, each for the given share of the time.
 
         Returns the sum of the shares used.
         """
@@ -157,17 +159,19 @@ class Refinement:
         return had
 
     def _best_order(self, candidate: CutCandidate) -> Order | None:
-        """Return the best order of the cut or, if it has none, of a cut with the same placement.
+        """Return the best order known for the cut or, if there is none, for its placement.
 
-        Returns None if there is none.
+        Returns None if no cut with the same placement has a schedule either.
         """
         placement = candidate.problem.placement
         same = (o for o in self.searched() if o.problem.placement == placement)
         return candidate.order or next((each.order for each in same), None)
 
     def _carry(self) -> None:
-        """Try the best schedule's order on the cuts that may still win, then on neighbors of the
-        best.
+        """Try the order of the best schedule on the other cuts of its placement.
+
+        Then try the order of the cheapest of these cuts on neighboring cuts, and so on, as long as
+        the cost falls.
         """
         carrying = self.budget.share(CARRYING)
         searched = self.searched()
@@ -186,7 +190,7 @@ class Refinement:
     def _nearer(
         self, pool: CandidatePool, current: CutCandidate, carrying: Budget
     ) -> CutCandidate | None:
-        """Return a neighboring cut on which the order of ``current`` costs less, or None."""
+        """Return a neighbor of ``current`` that costs less with the same order of ops, or None."""
         below = current.cost * (1 - CLOSED)
         for cut in pool.cut_bounds.cutter.neighbours(current.cut):
             if carrying() or self.should_stop():
@@ -199,9 +203,7 @@ class Refinement:
         return None
 
     def _try(self, candidate: CutCandidate, other: CutCandidate, carrying: Budget) -> float:
-        """Try the order of ``other`` on ``candidate``; return the lowest cost known for
-        ``candidate``.
-        """
+        """Try the order of ``other`` on ``candidate``; return the lowest known cost of that one."""
         if candidate is not other and candidate.may_cost_less(math.inf) and other.order is not None:
             carrying.work.spend(sum(map(len, other.order)) * CARRIED_OP)
             schedule = carry_order(candidate, other.order)
@@ -214,11 +216,11 @@ class Refinement:
 class Partitioned:
     """The result of :func:`best_partition`.
 
-    ``best``: the best cut with its schedule, or None if nothing fits. ``searched``: the cuts that
-    were searched, the best first. ``bound``: no schedule of any cut with any of the placements
-    costs less. ``seen``: the number of cuts examined. ``tried``: one entry per placement, the best
-    first. ``smallest``: the memory that would suffice if no cut of some placement fits, else None;
-    also None if the layers cannot be cut for any placement.
+    ``best``: the best cut with its schedule, or None if nothing fits. ``searched``: the cuts with a
+    schedule, the best first. ``bound``: a lower bound on the cost of all schedules of all cuts with
+    any of the placements. ``seen``: the number of cuts examined. ``tried``: one entry per
+    placement, the best first. ``smallest``: the smallest memory that would suffice for a placement
+    of which no cut fits; None if there is no such placement.
     """
 
     best: CutCandidate | None

@@ -18,9 +18,9 @@ def balanced(profile: Profile, slow: Mapping[int, float], limit: Sequence[float]
 
     Longest processing time first (LPT; Graham, 1969): stages in descending order of work, each to
     the rank that finishes it earliest. Then local search moves or swaps stages while that helps the
-    busiest rank. ``slow``: by rank, the factor by which its times are longer; 1 if a rank is
-    missing. ``limit``: memory limit of each rank; if all ranks are equally fast, those with the
-    largest limits get the stages that hold most.
+    busiest rank. ``slow``: for each slow rank, how many times as long its ops take. ``limit``: the
+    memory limit of each rank; if no rank is slow, those with the largest limits get the stages that
+    hold most.
     """
     pace = [slow.get(rank, 1.0) for rank in range(profile.ranks)]
     work = [stage.t_f + stage.fused for stage in profile.stages]
@@ -33,9 +33,9 @@ def balanced(profile: Profile, slow: Mapping[int, float], limit: Sequence[float]
 
 
 def _longest_first(work: Sequence[float], pace: Sequence[float]) -> list[int]:
-    """Return the rank of each stage by LPT; on ties the rank with fewer stages.
+    """Return the rank of each stage by LPT (see :func:`balanced`); on ties that with fewer stages.
 
-    ``work``: the time of each stage. ``pace``: by rank, the factor of its times.
+    ``work``: the time of each stage. ``pace``: for each rank, how many times as long its ops take.
     """
     owners, loads, counts = [0] * len(work), [0.0] * len(pace), [0] * len(pace)
     for stage in sorted(range(len(work)), key=lambda stage: -work[stage]):
@@ -47,9 +47,11 @@ def _longest_first(work: Sequence[float], pace: Sequence[float]) -> list[int]:
 
 
 def _better(owners: list[int], work: Sequence[float], pace: Sequence[float]) -> list[int] | None:
-    """Return the ranks of the stages after the best change, or None if no change helps.
+    """Return the rank of each stage after the best change, or None if no change helps.
 
-    A change moves a stage of the busiest rank, or swaps it with a stage of another rank.
+    A change moves a stage of the busiest rank to another rank, or swaps it with a stage of another
+    rank. ``owners``: the rank of each stage before. ``work``, ``pace``: as for
+    :func:`_longest_first`.
     """
     loads = _loads(owners, work, pace)
     busiest = max(range(len(pace)), key=loads.__getitem__)
@@ -83,10 +85,10 @@ def _loads(owners: Sequence[int], work: Sequence[float], pace: Sequence[float]) 
 
 
 def _renumbered(owners: Sequence[int], profile: Profile, limit: Sequence[float]) -> list[int]:
-    """Return new ranks of the stages; stages that share a rank stay together.
+    """Return the rank of each stage after ranks have been exchanged to suit their memory limits.
 
-    The group of stages that holds most is put on the rank with the largest memory limit. The
-    earlier a stage is, the more microbatches it holds.
+    Stages that share a rank (``owners``) stay together. The group that holds most is put on the
+    rank with the largest limit, and so on. The earlier a stage is, the more microbatches it holds.
     """
     groups = list(dict.fromkeys(owners))
     groups += [rank for rank in range(profile.ranks) if rank not in groups]

@@ -40,7 +40,10 @@ def why_unchecked(profile: Profile) -> str | None:
 
 
 def assumed(problem: Problem) -> str:
-    """Return the note on a placement in a table of placements; empty if nothing is assumed."""
+    """Return the note on what is assumed about the placement of ``problem``.
+
+    It is shown in the table of placements, and empty if nothing is assumed.
+    """
     if problem.placement.passing is not Passing.MIXED:
         return ""
     copies = f"two copies of the weights{_counted_or_not(problem.profile)}"

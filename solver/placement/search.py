@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 StartSolve: TypeAlias = "Callable[[Problem, str], Solving]"
-"""A function that creates the solve of a problem from it and the name of its placement."""
+"""A function that creates the solve of a problem; its arguments are the problem and the name of its
+placement."""
 
 HOPE = 1 / 3  # share of the gap between cost and bound that further search is assumed to close
 LEAST_SECONDS = 0.5
@@ -75,7 +76,7 @@ class TriedPlacement:
     def promise(self) -> float:
         """The cost that seems attainable, if a third of the gap to the bound is closed.
 
-        Infinite without a schedule.
+        It is infinite without a schedule.
         """
         if self.schedule is None:
             return inf
@@ -89,7 +90,7 @@ class TriedPlacement:
 
 
 class SuccessiveHalving:
-    """Successive halving: placements share the time as long as they may win, ever fewer of them.
+    """Successive halving: the placements that may still win, ever fewer, share the time.
 
     ``tried``: all placements; those with a ``problem`` are the ``contenders``, which are searched.
     """
@@ -110,9 +111,7 @@ class SuccessiveHalving:
 
     @property
     def bound(self) -> float | None:
-        """A lower bound on the cost of all schedules with any of the placements; None if nothing
-        fits.
-        """
+        """A lower bound on the cost of all schedules with any placement; None if nothing fits."""
         bounds = [each.bound for each in self._tried if each.bound is not None]
         return min(bounds, default=None)
 
@@ -142,7 +141,7 @@ class SuccessiveHalving:
     def _explore(self, seconds: float) -> None:
         """Search all contenders equally long, then the more promising half of them, and so on.
 
-        ``seconds``: in total.
+        ``seconds``: the time for all these searches together.
         """
         exploring = self._going_on()
         rounds = math.ceil(math.log2(max(1, len(exploring))))
@@ -158,9 +157,10 @@ class SuccessiveHalving:
         return self.cost < inf and (self._should_stop() or self._time())
 
     def _begin(self, start: StartSolve) -> None:
-        """Build the first schedule of each placement that may win, also after a stop.
+        """Build the first schedule of each placement that may win.
 
-        Otherwise the only schedule might cost many times as much as that of the next placement.
+        After a stop this goes on for up to :data:`AFTER_STOP` seconds, because the only schedule
+        might cost many times as much as that of the next placement.
         """
         left: TimeLimit | None = None
         for contender in sorted(self.contenders, key=lambda each: each.bound or 0.0):
@@ -204,9 +204,10 @@ def bounded_placements(
 
     ``copies``: the maximum number of copies of the weights; None means 2 if the profile has what is
     needed to check whether two copies fit, else 1. ``kinds``: the kinds of placements to consider.
-    ``change`` is applied to the problem of each placement; ``slow``: by rank, the factor by which
-    ``change`` makes its times longer. Activations must fit in the memory limit, and in what the
-    weights, gradients and optimizer state of a rank's stages leave of ``device_memory``.
+    ``change``: a function that is applied to the problem of each placement. ``slow``: for each rank
+    that it makes slower, how many times as long the ops then take. Activations must fit in the
+    memory limit, and in what the weights, gradients and optimizer state of a rank's stages leave of
+    ``device_memory``.
     """
 
     def problem_of(profile: Profile, placement: Placement) -> Problem:
@@ -240,10 +241,10 @@ def best_placement(
 ) -> SuccessiveHalving:
     """Search ``entries``, the result of :func:`bounded_placements`, for the best schedule.
 
-    A placement is left out if its bound is no lower than the best cost found. Without a time limit
-    each search runs to its own end, so searching a single placement would find no better schedule
-    of it. Within ``seconds`` in total, all placements get first schedules and a short search; the
-    more promising half continues; the most promising one gets the rest of the time.
+    A placement is left out if its bound is no lower than the best cost found. ``seconds``: the time
+    for all searches together. In this time all placements get first schedules and a short search;
+    the more promising half continues; the most promising one gets the rest of the time. Without a
+    time limit each search runs to its own end, as if its placement were the only one.
     """
     halving = SuccessiveHalving(entries, should_stop)
     halving.run(start, seconds)
@@ -270,10 +271,10 @@ def _entry(problem: Problem) -> TriedPlacement:
 def placements(
     profile: Profile, kinds: Collection[PlacementKind] = tuple(PlacementKind)
 ) -> Iterator[tuple[Profile, Placement]]:
-    """Yield ``profile`` with each placement of its stages of these ``kinds``, without repetition.
+    """Yield ``profile`` with each placement of its stages that is of one of ``kinds``, once each.
 
-    A profile with one stage per rank is also cut into more stages, at most its ``max_stages``; the
-    profile that is yielded is the one after the cut.
+    A profile with one stage per rank is also cut into more stages, at most its ``max_stages``; each
+    such placement is yielded with the profile after the cut.
     """
     ranks, seen = profile.ranks, set()
     chunks, rest = divmod(profile.num_stages, ranks)
@@ -293,8 +294,8 @@ def placements(
 def cuts(profile: Profile) -> tuple[int, ...]:
     """Return the numbers of stages per rank to try if the profile has one stage per rank.
 
-    Only 1 if the stages name their layers, as it is not known whether their halves are whole
-    layers.
+    The result is (1,) if the stages name their layers, as it is not known whether half a stage
+    consists of whole layers.
     """
     if any(stage.layers for stage in profile.stages):
         return (1,)
@@ -340,8 +341,9 @@ def overfull(schedule: Schedule) -> tuple[int, float, float] | None:
 
 
 def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
-    """Return why the device memory is too small, or None if it is the given limit that is too
-    small.
+    """Return why the device memory is too small, or None if only the given limit is too small.
+
+    ``error``: the error that no schedule of ``problem`` fits in memory.
     """
     profile, rank, least = problem.profile, error.rank, error.smallest
     if profile.device_memory is None or rank is None or least is None:
@@ -358,7 +360,8 @@ def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
 
 
 def kept(stage: StageProfile) -> float:
-    """Return the memory of a stage's weights, gradients and optimizer state; unknown ones count as
-    0.
+    """Return the memory of a stage's weights, gradients and optimizer state.
+
+    Unknown sizes count as 0.
     """
     return sum(getattr(stage, key) or 0.0 for key in KEPT)

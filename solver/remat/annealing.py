@@ -21,9 +21,9 @@ FUSED = 3  # row of `Remat.allowed` for fused backwards
 
 
 class RematAnnealer(Annealer):
-    """Simulated annealing of the best orders, and of the choice for each microbatch.
+    """Simulated annealing of the best orders, and of the choice for each microbatch and stage.
 
-    A microbatch may stay, or be recomputed or offloaded, and its backward may be fused.
+    The activations may stay, or be recomputed or offloaded, and the backward may be fused.
     """
 
     def __init__(self, problem: Problem, rng: np.random.Generator, starts: AnnealingStarts) -> None:
@@ -62,7 +62,7 @@ class RematAnnealer(Annealer):
     def _behind(self, rank: int, row: IntArray) -> IntArray:
         """Return the packed ops that could be added to a rank's ``row``, (N,).
 
-        They are the R's, O's, L's and W's of its microbatches that ``row`` lacks.
+        They are the R's, O's, L's and W's of the rank's stages that are allowed and not in ``row``.
         """
         microbatches = np.arange(self._problem.microbatches)
         _, again, out, fused = self._allowed

@@ -37,7 +37,10 @@ def _at_stages(row: IntArray, gains: Mask) -> Mask:
 
 
 def _with_bw(row: IntArray, chosen: Mask) -> IntArray:
-    """Return the row with the chosen B's replaced by BW's, and without the chosen W's."""
+    """Return the row with each chosen B replaced by a BW, and without the W after it.
+
+    ``chosen``: for each op of ``row``, whether it is a B or W to fuse.
+    """
     kind = row & KIND_MASK
     result = np.where(chosen & (kind == OpKind.B), row + _TO_BW, row)
     return np.asarray(result[~(chosen & (kind == OpKind.W))])

@@ -31,14 +31,14 @@ from .fused_backward import fused_neighbours
 from .repair import fitted, returned, roomier
 from .whole_stages import recomputed, reductions
 
-STARTS = 2  # maximum number of schedules that are annealed in turn, at first
+STARTS = 2  # maximum number of schedules that are annealed one after the other, at first
 
 
 class Relation(NamedTuple):
     """A related problem, and how to turn its orders into orders of the original problem.
 
-    ``orders``: the function that does so; several orders may result from one. ``method``: the label
-    of the results; None means that of the order they are made from.
+    ``orders``: the function that turns one order into any number of orders. ``method``: the label
+    with which these are offered; None means the label of the order that they are made from.
     """
 
     problem: Problem
@@ -65,8 +65,9 @@ def with_more_memory(problem: Problem, every: bool) -> Iterator[Relation]:
 class AnnealingStarts:
     """The best schedules found so far, from which annealing starts.
 
-    Each time they are requested, only half as many are kept, until one is left. ``every``: whether
-    all recomputable stages must be recomputed.
+    The first call of :meth:`best` returns at most :data:`STARTS` of them, each further call at most
+    half as many as the one before, but at least one. ``every``: whether all recomputable stages
+    must be recomputed.
     """
 
     def __init__(self, best: Incumbent, every: bool) -> None:
@@ -76,7 +77,8 @@ class AnnealingStarts:
     def offer(self, rows: Order, method: str) -> None:
         """Keep an order if it fits in memory and is among the best, and offer it to the incumbent.
 
-        The same is done with its variant in which adjacent B's and W's are fused.
+        The same is done with the variant of the order in which adjacent B's and W's are fused.
+        ``method``: the label with which they are offered.
         """
         problem = self._best.problem
         for each in (rows, fused_neighbours(problem, rows)):
@@ -102,9 +104,10 @@ class AnnealingStarts:
             self.offer(rows, method or small.method or FALLBACK)
 
     def best(self) -> list[tuple[float, Order]]:
-        """Return the orders to anneal next, with their costs.
+        """Return the orders to anneal next, each in a pair (cost, order), the cheapest first.
 
-        They include the best order of all workers.
+        The order of the incumbent is included if no order is kept or, from the second call on, if
+        it is the cheapest.
         """
         order, _, cost = self._best.found()
         if not self._known or (self._number < STARTS and cost < self._known[0][0]):
@@ -115,7 +118,7 @@ class AnnealingStarts:
 
 
 class RematLists:
-    """A method: the list scheduler recomputes what does not fit, with annealed parameters."""
+    """A method: the list scheduler with recomputation, whose parameters are annealed."""
 
     def __init__(self, tuner: ListTuner, starts: AnnealingStarts) -> None:
         self._tuner, self._starts, self.able = tuner, starts, True
@@ -128,8 +131,8 @@ class RematLists:
 def one_at_a_time_with_remat(problem: Problem, every: bool) -> Order:
     """Return the order in which each microbatch ends before the next one begins.
 
-    While a microbatch waits for its B on a stage, it is recomputed or offloaded if it then holds
-    less. ``every``: recompute all recomputable stages.
+    On each stage, a microbatch is recomputed or offloaded if it then holds less memory while it
+    waits for its B. ``every``: whether to recompute all recomputable stages anyway.
     """
     kept = Costs.of(problem).kept
     choices = kept.argmin(axis=0)

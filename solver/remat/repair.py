@@ -30,11 +30,11 @@ from ..core.options import Order
 from ..core.relaxations import offloadable, plain, recomputable
 from ..core.tolerances import ROUNDING
 
-FARTHEST = 6  # an L is moved forward past at most this many ops of its rank
+FARTHEST = 6  # an L is moved before at most this many ops of its rank
 MORE = (1.25, 1.6, 2.2, 3.5)  # multiples of the memory limits for which to search schedules
 LOST = ((1.0, 1.0), (0.25, 1.0), (1.0, 0.25), (1.0, np.inf), (np.inf, 1.0))
 """Pairs of weights: of the time lost by R's and early W's, and of the time lost by waiting for
-copies. If a weight is infinite, the respective means is never used."""
+copies. If a weight is infinite, nothing is done that would lose such time."""
 # fixed cost of a recomputation or offload, in mean T_F's (1 if these are 0), so that few are used
 LITTLE = 0.1
 
@@ -42,7 +42,7 @@ _Pair = tuple[int, int]  # stage and microbatch
 
 
 def roomier(problem: Problem) -> Iterator[Problem]:
-    """Yield problems without remat and with ever larger memory limits.
+    """Yield the problem without remat, with ever larger memory limits.
 
     All limits are large enough for some schedule.
     """
@@ -59,8 +59,8 @@ def roomier(problem: Problem) -> Iterator[Problem]:
 def fitted(problem: Problem, rows: Order) -> Iterator[Order]:
     """Yield orders that fit in memory, made from the order ``rows`` by recomputation and offload.
 
-    ``rows`` is for the problem without these. There is at most one result for each pair of weights
-    in :data:`LOST`, and none if some rank cannot be made to fit.
+    ``rows`` has neither of them. Each pair of weights in :data:`LOST` gives one result, or none if
+    the ops of some rank cannot be made to fit.
     """
     rows = tuple(map(split_backwards, rows))
     timing = simulate(Schedule(plain(problem), rows))
@@ -73,7 +73,7 @@ def fitted(problem: Problem, rows: Order) -> Iterator[Order]:
 
 
 class _Fit:
-    """Chooses which microbatches to recompute or offload, rank by rank.
+    """The choice of the microbatches to recompute or offload, which is made rank by rank.
 
     ``again``: the weight of the time lost by R's and by early W's. ``out``: the weight of the time
     lost by waiting for copies to or from the host.
@@ -89,7 +89,7 @@ class _Fit:
     def rank(self, rank: int, row: list[Op], starts: list[float]) -> list[Op] | None:
         """Return the rank's ops with R's, O's and L's, or None if they cannot be made to fit.
 
-        ``row``: its ops without these. ``starts``: their start times.
+        ``row``: the rank's ops without remat. ``starts``: the start times of these ops.
         """
         costs = self._costs
         self._limit = self._problem.memory_limit[rank] * (1 + ROUNDING)
@@ -135,9 +135,10 @@ class _Fit:
         return result
 
     def _back(self, op: Op, now: float) -> bool:
-        """Make room for a B if its activations were released; return whether they fit.
+        """Restore the activations for a B if they were released; return whether they fit in memory.
 
-        ``op``: the B. ``now``: its start.
+        Other microbatches are recomputed or offloaded, if necessary. ``op``: the B. ``now``: its
+        start.
         """
         choice = self._choice.get((op.stage, op.microbatch), STAYS)
         if choice == STAYS:
@@ -149,9 +150,11 @@ class _Fit:
         return fits
 
     def _take(self, memory: float, now: float, new: _Pair | None) -> bool:
-        """Take ``memory``, and recompute or offload until it fits. Returns whether it does.
+        """Take ``memory`` at time ``now``; return whether it can be made to fit.
 
-        ``new``: the (stage, microbatch) whose F runs now; it may be recomputed, but not offloaded.
+        Until it fits, microbatches are recomputed or offloaded, or waiting W's run early, the
+        cheapest first. ``new``: the (stage, microbatch) whose F runs now, which may be recomputed
+        but not offloaded; None if no F runs.
         """
         self._held += memory
         while self._held > self._limit:
@@ -176,8 +179,8 @@ class _Fit:
     def _more(self, pair: _Pair, new: _Pair | None) -> Iterator[int]:
         """Yield the choices (RECOMPUTED, OFFLOADED) by which a microbatch can free memory.
 
-        ``pair``: its stage and microbatch. ``new``: those of the F that runs now, which cannot be
-        offloaded. Nothing is yielded if the microbatch already has a choice.
+        ``pair``: the stage and the number of the microbatch. ``new``: the same for the F that runs
+        now, which cannot be offloaded. Nothing is yielded for a microbatch with a choice already.
         """
         if pair in self._choice:
             return
@@ -217,14 +220,14 @@ class _Fit:
         return self._rate(weight, lost, free, self._freed(pair, choice))
 
     def _freed(self, pair: _Pair, choice: int) -> float:
-        """Return the memory that a (stage, microbatch) frees with ``choice``."""
+        """Return the memory that a (stage, microbatch) frees if it is recomputed or offloaded."""
         return float(self._costs.m_b[pair[0]] - self._costs.kept[choice, pair[0]])
 
     def _rate(self, weight: float, lost: float, free: float, size: float) -> float:
-        """Return the weighted time lost per memory freed and time for which it is free.
+        """Return the price of freeing memory: time lost, per memory freed and time it is free.
 
-        ``lost``: the time lost. ``free``: the time for which memory is free. ``size``: how much
-        memory is freed.
+        ``lost``: the time lost, which is multiplied by ``weight``; a small constant is added to it.
+        ``free``: the time for which memory is free. ``size``: how much memory is freed.
         """
         if size <= 0:
             return float("inf")
@@ -238,10 +241,10 @@ def returned(op: Op, choice: int) -> Op:
 
 
 def brought_forward(ops: list[Op], problem: Problem, limit: float) -> list[Op]:
-    """Return a rank's ops with each L moved as far forward as memory allows.
+    """Return a rank's ops with each L moved as early as memory allows.
 
-    It moves past at most :data:`FARTHEST` ops, so that the activations are back in time for their
-    B. ``limit``: the rank's memory limit. ``ops`` is changed in place.
+    An L moves before at most :data:`FARTHEST` ops, so that the activations are back in time for
+    their B. ``limit``: the rank's memory limit. ``ops`` is changed in place.
     """
     if not any(op.kind is OpKind.L for op in ops):
         return ops

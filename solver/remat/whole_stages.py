@@ -32,9 +32,10 @@ from ..core.relaxations import offloadable, plain, recomputable
 def reductions(problem: Problem, every: bool) -> Iterator[Problem]:
     """Yield problems in which all stages, or only the first ones, are recomputed or offloaded.
 
-    Each of them has no remat: its stages have longer B's and less M_B, and its limits are reduced
-    by the memory for what R or L restores. ``every``: yield only the problem that recomputes all
-    recomputable stages. Problems without enough memory are left out.
+    The yielded problems have no remat. Instead, the chosen stages have less M_B and, if they are
+    recomputed, longer B's; memory limits are reduced by the memory for what R or L restores.
+    Problems without enough memory are left out. ``every``: yield only the problem that recomputes
+    all recomputable stages.
     """
     again, out = recomputable(problem) * RECOMPUTED, offloadable(problem) * OFFLOADED
     firsts = {-(-problem.stages * k // 4) for k in range(1, 5)} if not every else {problem.stages}
@@ -53,8 +54,8 @@ def reductions(problem: Problem, every: bool) -> Iterator[Problem]:
 def _reduced(problem: Problem, choice: Sequence[int], rests: int) -> Problem | None:
     """Return the problem with this choice for each stage, or None if there is not enough memory.
 
-    ``choice``: STAYS, RECOMPUTED or OFFLOADED by stage. ``rests``: memory is reserved for so many
-    remainders (parts of M_B that are not kept) of an offloaded stage.
+    ``choice``: STAYS, RECOMPUTED or OFFLOADED by stage. ``rests``: the number of remainders (parts
+    of M_B that are not kept) of an offloaded stage for which memory is reserved.
     """
     costs, bare = Costs.of(problem), plain(problem)
     stages, room = list(bare.profile.stages), np.zeros(problem.stages)
@@ -76,9 +77,9 @@ def _reduced(problem: Problem, choice: Sequence[int], rests: int) -> Problem | N
 
 
 def _joined(costs: Costs, stage: int, choice: int) -> bool:
-    """Return whether W must follow B at once on a stage.
+    """Return whether each W must directly follow its B on a stage with this choice.
 
-    It must if M_W is more than the memory that was kept for B.
+    It must if M_W is more than the memory that is kept from F until B.
     """
     return choice != STAYS and bool(costs.m_w[stage] > costs.kept[choice, stage])
 

@@ -19,20 +19,23 @@ POOL = 8  # number of the best settings of parameters that are kept
 BUILD_OP, BUILD = 10, 20_000  # work to build an order, in simulated ops: per op, and fixed
 
 Tried: TypeAlias = tuple[float, RoundParameters]
-"""The cost of the order that is built with some parameters, and these parameters."""
+"""A pair of parameters and the cost of the order that is built with them; the cost comes first."""
 
 
 def building(ops: int) -> int:
-    """Return the work of building and timing an order of ``ops`` ops, in simulated ops."""
+    """Return the effort to build and time an order of ``ops`` ops.
+
+    Its unit is the effort to simulate one op.
+    """
     return BUILD_OP * ops + BUILD
 
 
 class RoundTuner:
     """Hill climbing on the parameters of round-based construction.
 
-    It starts from the best of ``tried``. One to three random changes are made to some parameters,
-    and kept if the cost is no higher. This is fast if orders are long, as one parameter moves ops
-    on all ranks.
+    It keeps the :data:`POOL` best of ``tried``. In each attempt it makes one to three random
+    changes to one of them, and keeps the changes if the cost is no higher. One change moves ops on
+    all ranks, so few attempts are needed even if orders are long.
     """
 
     def __init__(

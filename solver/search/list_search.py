@@ -32,7 +32,7 @@ DRAWN = {
     ListKind.REMAT: 30,
     ListKind.UNLIKE: 100,
 }
-"""Number of random settings of the parameters from which the best one is taken for annealing."""
+"""Number of random settings of the parameters, of which the best one is annealed."""
 KEPT, KEPT_UNLIKE = 4, 2  # number of the best settings that are kept
 FIRST, FIRST_UNLIKE = 5, 12  # number of rounds before any other method runs
 
@@ -40,9 +40,9 @@ FIRST, FIRST_UNLIKE = 5, 12  # number of rounds before any other method runs
 class ListTuner:
     """Simulated annealing of the parameters of the list scheduler.
 
-    ``rest``: the memory that each R takes, (S,); None if nothing is recomputed. If microbatches are
-    equal, the search gives up when its first rounds have not come near the cost of the best
-    schedule.
+    If microbatches are equal, the search gives up when its first rounds have not come near the cost
+    of the best schedule. ``rest``: the memory that an R takes on each stage, (S,); None if nothing
+    is recomputed.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class ListTuner:
             best.offer(rows, Method.LIST)
 
     def orders(self, best: Incumbent, most: float) -> Iterator[Order]:
-        """Run one round of annealing, and yield the orders that cost less than ``most``.
+        """Run one round of annealing, and yield ever cheaper orders that cost less than ``most``.
 
-        Each order costs less than the one before.
+        ``best``: the incumbent, which limits the round's time and work; nothing is offered to it.
         """
         self._rounds += 1
         parameters, heats = self._begin(best)
@@ -103,24 +103,24 @@ class ListTuner:
         self._near = bool(self._pool) and self._pool[0][0] <= best.cost * NEAR
 
     def pieces(self, best: Incumbent) -> Pieces:
-        """Run the rounds that come before any other method, and yield after each.
+        """Run the first rounds, which come before those of any other method, and yield after each.
 
-        They find more than moves of single ops if no family's schedule fits in memory or if
-        microbatches are unlike.
+        If no family's schedule fits in memory or microbatches are unlike, they find better
+        schedules than moves of single ops do.
         """
         while self.able and self._rounds < self._first:
             self.round(best)
             yield
 
     def first(self, best: Incumbent) -> None:
-        """Draw random parameters, and offer the cheapest of their schedules."""
+        """Draw several random settings of the parameters, and offer the cheapest schedule."""
         if (rows := self.first_order(best)) is not None:
             best.offer(rows, Method.LIST)
 
     def first_order(self, best: Incumbent) -> Order | None:
-        """Draw random parameters, and return the cheapest of their orders.
+        """Draw several random settings of the parameters, and return the cheapest of their orders.
 
-        Returns None if no parameters drawn give a complete order.
+        Returns None if none of the settings gives a complete order.
         """
         complete = np.isfinite(self._cost(self._draw(best)))
         return self._run.rows(self._stages) if complete else None
@@ -128,8 +128,8 @@ class ListTuner:
     def _begin(self, best: Incumbent) -> tuple[ListParameters, Iterator[Heat]]:
         """Return the parameters that a round starts from, and the temperatures of its pieces.
 
-        The parameters are newly drawn or, once enough are kept, usually a copy of some that are
-        kept.
+        The parameters are newly drawn or, once enough settings are kept, usually a copy of one of
+        these.
         """
         new = len(self._pool) < self._kept or self._rng.random() < 1 / KEPT
         if new:

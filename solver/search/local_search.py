@@ -40,9 +40,9 @@ Heat: TypeAlias = tuple[float, float]
 
 
 def cooled(hot: float, pieces: int = SLICES) -> Iterator[Heat]:
-    """Return the temperatures of each piece of a round that begins at temperature ``hot``.
+    """Return the first and the last temperature of each piece of a round that begins at ``hot``.
 
-    They fall geometrically, over the whole round by the factor :data:`COLD`.
+    The temperatures fall geometrically, to ``hot`` times :data:`COLD` at the end of the round.
     """
     return pairwise(hot * COLD ** (piece / pieces) for piece in range(pieces + 1))
 
@@ -51,8 +51,9 @@ class Annealer:
     """Simulated annealing that starts each round from the best order.
 
     Each round draws its first temperature and the maximum distance of its moves. ``method``: the
-    label with which orders are offered. ``op``: work per op, in simulated ops. ``slices``: work of
-    each of the :data:`SLICES` pieces of a round, in multiples of the incumbent's slice.
+    label with which orders are offered. ``op``: the effort to time one op, in units of the effort
+    to simulate it. ``slices``: the effort of each of the :data:`SLICES` pieces of a round, in
+    multiples of :attr:`Incumbent.slice`.
     """
 
     method, op, slices = Method.ANNEAL, 1, 1.0
@@ -85,8 +86,8 @@ class Annealer:
 
         ``order``: the packed ops of all ranks in one array; ``offsets``: where each rank's ops
         begin, (P + 1,). ``remat``, ``filling`` and ``pairs`` select the moves and the evaluator
-        (:func:`.kernels.annealing.anneal`). ``least``: only orders that cost less are offered; None
-        means the cost of ``best``.
+        (:func:`.kernels.annealing.anneal`). ``least``: only orders that cost less than this are
+        offered to ``best``; None means the cost of ``best``.
         """
         least = best.cost if least is None else least
         hot = self._unit * 10 ** self._rng.uniform(*HOTTEST)
@@ -109,10 +110,10 @@ class Annealer:
                 return
 
     def _offer(self, best: Incumbent, order: IntArray, offsets: IntArray, _: IntArray) -> None:
-        """Offer the order found to ``best``.
+        """Offer ``order``, the packed ops of all ranks, to ``best``.
 
-        ``offsets``: where each rank's ops begin in ``order``. The last argument is where they end,
-        which subclasses need.
+        ``offsets``: where each rank's ops begin in ``order``, (P + 1,). The last argument is where
+        each rank's ops end, (P,), which only subclasses need.
         """
         best.offer(by_rank(order, offsets), self.method)
 
@@ -138,7 +139,7 @@ class FillingAnnealer(Annealer):
 class PairAnnealer(Annealer):
     """Simulated annealing from the best order, with moves that make pairs.
 
-    A pair is an F and a BW that run at once.
+    A pair is an F and a BW that run at the same time.
     """
 
     method = Method.PAIR
@@ -167,5 +168,8 @@ class PairAnnealer(Annealer):
 
 
 def by_rank(order: IntArray, offsets: IntArray) -> Order:
-    """Split one array with the packed ops of all ranks into one array per rank."""
+    """Split one array with the packed ops of all ranks into one array per rank.
+
+    ``offsets``: where each rank's ops begin, (P + 1,).
+    """
     return tuple(np.split(order, offsets[1:-1]))

@@ -59,12 +59,12 @@ def offer_filled(best: Incumbent, rows: Order, method: str) -> None:
 
 
 class PatternSearch:
-    """Search schedules of the mean microbatch, and fill the best ones with the real microbatches.
+    """A search of schedules of the mean microbatch, into which real microbatches are then filled.
 
-    ``search``: the worker that searches. ``largest``: in the problem that is searched, the memory
-    of a microbatch on each stage is the maximum over the real ones instead of their mean, so that
-    every microbatch fits into every placeholder. It has no effect if such microbatches do not fit
-    on the ranks.
+    ``search``: the worker that searches. ``largest``: whether the mean microbatch gets the maximum
+    of the real ones' memory on each stage instead of the mean, so that every microbatch fits into
+    every placeholder. It has no effect if a microbatch with that much memory does not fit on the
+    ranks.
     """
 
     def __init__(self, best: Incumbent, search: Worker, *, largest: bool) -> None:
@@ -87,9 +87,9 @@ class PatternSearch:
 
 
 class _Patterns(Incumbent):
-    """An incumbent that also keeps all orders that cost at most :data:`NEAR` times its best.
+    """An incumbent that keeps not only its best order, but all within :data:`NEAR` times its cost.
 
-    ``kept``: (cost, order) of each, without the orders that :meth:`taken` has yielded.
+    ``kept``: the pairs (cost, order) since the last call of :meth:`taken`.
     """
 
     kept: tuple[tuple[float, Order], ...] = ()
@@ -109,8 +109,8 @@ class _Patterns(Incumbent):
     def taken(self) -> Iterator[Order]:
         """Yield the orders kept since the last call, the cheapest first.
 
-        Orders that cost more than :data:`NEAR` times the best are dropped, and so is all but one of
-        those with equal costs.
+        Orders that by now cost more than :data:`NEAR` times the best are left out. Of orders with
+        equal costs only one is yielded.
         """
         kept, self.kept = self.kept, ()
         by_cost = {round(cost / self.cost, 6): rows for cost, rows in kept if self.cost > 0}

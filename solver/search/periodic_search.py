@@ -32,7 +32,7 @@ def search_periodic(best: Incumbent) -> Pieces:
 
     The interval, the time from one microbatch to the next, lies between the work of the busiest
     rank per microbatch and the longest interval that can still beat the cost of ``best``. Yields
-    after each schedule tried, so that the search can be paused. Ends at once if :func:`repeats` is
+    after each schedule tried, so that the search can be paused. Does nothing if :func:`repeats` is
     false.
     """
     problem = best.problem
@@ -65,7 +65,7 @@ def repeats(problem: Problem) -> bool:
     """Return whether :func:`search_periodic` applies to the problem.
 
     It does if the stages form a V, some rank has a memory limit, all microbatches are equal, and
-    there are at least :data:`MANY` of them per rank.
+    there are at least :data:`MANY` times as many microbatches as ranks.
     """
     return (
         problem.limited

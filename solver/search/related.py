@@ -29,15 +29,15 @@ VAIN_ROUNDS = 12  # consecutive rounds of annealing without success before a res
 ROOM = 16  # slices of work that must be left at a restart
 
 Take = Callable[[Incumbent, Incumbent], None]
-"""A function that turns the best schedule of the second incumbent, that of a related problem, into
-schedules of the first one's problem, and offers these to the first."""
+"""A function of two incumbents, that of the problem and that of a related problem. It turns the
+best schedule of the second into schedules of the problem, and offers these to the first."""
 
 
 class SmallSearch:
-    """The search of another problem, continued in rounds within the solve of ``best``.
+    """The search of another problem, which continues in rounds during the solve of ``best``.
 
-    ``small``: the incumbent of the other problem. ``search``: the worker that searches it.
-    ``ended``: whether it has nothing left to do.
+    ``small``: the incumbent of the other problem. ``search``: the worker that searches that
+    problem. ``ended``: whether the search has nothing left to do.
     """
 
     def __init__(self, best: Incumbent, small: Incumbent, search: Worker) -> None:
@@ -59,12 +59,12 @@ class SmallSearch:
 
 
 class RelatedSearch(SmallSearch):
-    """A method that searches a related problem in rounds.
+    """A method that searches a related problem in rounds, without pairs of F and BW that overlap.
 
-    ``take`` is called when the best schedule of the related problem has improved. ``share``: the
-    share of all time or work after which the search ends; None means no limit. Ops never overlap in
-    these schedules (no pairs of F and BW). Raises InfeasibleError if no schedule of the related
-    problem keeps the memory limit.
+    ``problem``: the related problem. ``search``: the worker that searches it. ``take``: called
+    after a round in which the best schedule of the related problem has improved. ``share``: the
+    fraction of the time or work of the whole solve after which the search ends; None means no
+    limit. Raises InfeasibleError if no schedule of the related problem keeps the memory limit.
     """
 
     def __init__(

@@ -19,15 +19,15 @@ END = object()  # stands for the end of an iterator
 
 
 class Round(Protocol):
-    """A method that improves the best schedule in short rounds, as long as it is ``able`` to."""
+    """A method that improves the best schedule in short rounds; ``able``: whether it can go on."""
 
     @property
     def able(self) -> bool: ...
 
     def round(self, best: Incumbent) -> bool | None:
-        """Run one round, which offers better schedules to ``best``.
+        """Run one round, and offer the schedules found to ``best``.
 
-        Returns True if the method made progress without yet improving ``best``.
+        Returns True if the method made progress of its own, even if ``best`` has not improved.
         """
         ...
 
@@ -45,8 +45,9 @@ class Once:
 class MethodTurns:
     """A method that alternates between several others.
 
-    Each round is a round of the method with the least weighted time so far. The weight of a method
-    doubles, up to 8, with each of its rounds that finds nothing, and returns to 1 after a success.
+    Each round is a round of the method that has used the least time so far, where the time of each
+    round is multiplied by a weight. The weight of a method doubles, up to 8, with each of its
+    rounds that finds nothing, and returns to 1 after a success.
     """
 
     def __init__(self, methods: Sequence[Round]) -> None:
@@ -75,6 +76,6 @@ class MethodTurns:
 def _spent(best: Incumbent) -> float:
     """Return the seconds spent on the solve so far.
 
-    If work is limited, these are the seconds that the work done so far usually takes.
+    If the solve has a work limit, they are computed from the work done, not read from the clock.
     """
     return best.work.used / OPS_A_SECOND if best.limited else best.seconds

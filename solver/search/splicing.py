@@ -51,10 +51,10 @@ BUILT = 4  # work to build and time an op, in simulated ops
 class Splice(NamedTuple):
     """A piece of a schedule: the next ops of each class after a cut in time.
 
-    A class is all ops of one kind, stage and stream. ``cut``: how many ops of each class are before
-    the piece. ``period``: the number of microbatches, of all streams, whose ops the piece has.
-    ``cost``: by how much each microbatch that is added raises the cost of the schedule, or each
-    that is removed lowers it.
+    A class is all ops of one kind, stage and stream (direction of microbatches). ``cut``: how many
+    ops of each class are before the piece, (number of classes,). ``period``: the number of
+    microbatches, over all streams, whose ops the piece has. ``cost``: by how much the cost of the
+    schedule rises per microbatch added or, if the piece is removed, falls per microbatch removed.
     """
 
     cut: IntArray
@@ -65,9 +65,9 @@ class Splice(NamedTuple):
 class Splices:
     """The orders that result from repeating or removing pieces of ``order``.
 
-    ``problem`` has the microbatches of ``order``. They must be equal, equally many in each stream,
-    and neither recomputed nor offloaded. ``cuts``: the number of random cuts to try. ``streams``:
-    the number of streams.
+    ``problem``: the problem that ``order`` solves. Its microbatches must be equal, equally many in
+    each stream (direction), and neither recomputed nor offloaded. ``cuts``: the number of random
+    cuts to try. ``streams``: the number of streams.
     """
 
     def __init__(
@@ -98,16 +98,16 @@ class Splices:
         return [np.bincount(self._class[ops], minlength=self._classes) for ops in started]
 
     def periods(self, most: int) -> list[int]:
-        """Return the numbers of microbatches that a piece may have, at most ``most``."""
+        """Return the numbers of microbatches that a piece may have, up to ``most``, ascending."""
         longest = min(self._count // 2, most // self.streams, LONGEST)
         return [d * self.streams for d in range(1, longest + 1)]
 
     def best(self, periods: Sequence[int], copies: int, budget: Budget) -> Splice | None:
-        """Return the piece that adds the least cost per microbatch, repeated ``copies`` times.
+        """Return the piece that adds the least cost per microbatch if it is added ``copies`` times.
 
-        With ``copies`` = -1, return the piece whose removal saves most. ``periods``: the numbers of
-        microbatches that the piece may have. Returns None if no piece fits in memory, or if the
-        budget ends before one was tried.
+        With ``copies`` = -1, return the piece whose removal saves most per microbatch. ``periods``:
+        the numbers of microbatches that the piece may have. Returns None if no piece fits in
+        memory, or if the budget ends before one that fits was tried.
         """
         found, least = None, inf
         for period in periods:
@@ -129,9 +129,9 @@ class Splices:
         return found
 
     def spliced(self, cut: IntArray, period: int, copies: int) -> Order:
-        """Return the order with ``copies`` more copies of the piece; with -1, without the piece.
+        """Return the order with ``copies`` more copies of a piece or, with -1, without the piece.
 
-        The piece is given by ``cut`` and ``period``, as in :class:`Splice`.
+        ``cut``, ``period``: the piece, as in :class:`Splice`.
         """
         microbatches = self.problem.microbatches + copies * period
         names = np.array(streams_of(replace(self.problem, microbatches=microbatches)))
@@ -141,11 +141,12 @@ class Splices:
     def _spliced(
         self, cut: IntArray, turns: int, copies: int, names: IntArray
     ) -> tuple[IntArray, IntArray]:
-        """Return the order with ``copies`` more copies of a piece, and where the ranks end in it.
+        """Return the order with ``copies`` more copies of a piece or, with -1, without the piece.
 
-        The order is one array of packed ops, rank after rank. ``turns``: the number of ops of each
-        class in the piece. ``names``: the microbatches of the new order, by stream and position,
-        (streams, microbatches per stream).
+        The order is one array of packed ops, rank after rank; the second result is where the ops of
+        each rank end in it, (P,). ``cut``: how many ops of each class are before the piece.
+        ``turns``: the number of ops of each class in the piece. ``names``: the microbatches of the
+        new order, by stream and position, (streams, microbatches per stream).
         """
         size = len(self._flat) // self._count * names.shape[1]
         source, turn = np.empty((2, size), dtype=np.int64)
@@ -156,7 +157,7 @@ class Splices:
 
 
 class Judge:
-    """Compute the cost of orders of ``problem`` that are given in one array.
+    """The cost of orders of ``problem`` that are given as one array of packed ops.
 
     ``offsets``: where each rank's ops would begin if there were only one microbatch, (P + 1,).
     """
@@ -174,9 +175,10 @@ class Judge:
 def lengthened(
     problem: Problem, order: Order, fewer: int, rng: np.random.Generator, budget: Budget
 ) -> Order | None:
-    """Extend an order of ``fewer`` microbatches to all of ``problem``, by the cheapest pieces.
+    """Return an order of all microbatches of ``problem``, made by repeating the cheapest pieces.
 
-    Returns None if no piece fits in memory, or if the budget ends.
+    ``order``: the order to extend, which has ``fewer`` microbatches. Returns None if no piece fits
+    in memory, or if the budget ends first.
     """
     while fewer < problem.microbatches:
         splices = Splices(replace(problem, microbatches=fewer), order, rng)
@@ -201,11 +203,14 @@ def _splice(  # noqa: PLR0917
     source: IntArray,
     turn: IntArray,
 ) -> IntArray:
-    """Write which op each op of the new order is copied from, and its microbatch's number.
+    """Write, for each op of the new order, the op it is copied from and its microbatch's position.
 
-    ``source``: out, the index of the op in the old order; ``turn``: out, the position of the new
-    op's microbatch in its stream. ``of_class`` and ``turns``: class and microbatch's position of
-    each op of the old order. Returns where each rank ends in the new order, (P,).
+    ``offsets``: where each rank's ops begin in the old order. ``of_class``, ``turns``: the class of
+    each op of the old order, and its position in the class. ``cut``: how many ops of each class are
+    before the piece. ``period``: the number of ops of each class in the piece. ``copies``: the
+    number of further copies, or -1 to remove the piece. ``source``: out, the index of the copied op
+    in the old order. ``turn``: out, the position of the new op's microbatch in its stream. Returns
+    where each rank's ops end in the new order, (P,).
     """
     at, ends = 0, np.empty(len(offsets) - 1, np.int64)
     for rank in range(len(offsets) - 1):

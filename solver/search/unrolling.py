@@ -53,7 +53,7 @@ def in_pieces(problem: Problem) -> bool:
 
 
 def _slots(problem: Problem) -> int:
-    """Return how many microbatches, from 1 to M, fit on the rank with room for the most."""
+    """Return how many microbatches fit on the rank that holds most of them, from 1 to M."""
     costs = Costs.of(problem)
     held = np.bincount(costs.owner[:, 0], costs.m_b, problem.ranks)
     fit = counts_within(costs.limit * (1 + ROUNDING), held, problem.microbatches)
@@ -74,7 +74,7 @@ def unroll(best: Incumbent, small: Incumbent, rng: np.random.Generator) -> None:
 
 
 class SpliceSearch:
-    """Remove pieces of the best schedule, and repeat other pieces to restore its length."""
+    """A method that replaces pieces of the best schedule by repeating other pieces."""
 
     able = True
 
@@ -101,6 +101,6 @@ class SpliceSearch:
 
 
 def _budget(best: Incumbent, slices: int) -> Budget:
-    """Return a budget of the time left, and of ``slices`` slices of work or what is left of it."""
+    """Return a budget with all the time left, and at most ``slices`` slices of the work left."""
     left = best.budget()
     return Budget(left.time.left, min(left.work.left, slices * best.slice), best.interrupt)

@@ -115,8 +115,9 @@ class WindowSearch:
     def _decided(self) -> Decided:
         """The restrictions on the order of ops that follow from the memory limits.
 
-        They are those of :func:`..exact.instance.decided`, which assume that the microbatches of a
-        stream run each stage in ascending order; none if the problem has recomputation or offload.
+        They are those of :func:`..exact.instance.decided`, under the assumption that the
+        microbatches of a stream run each stage in ascending order. The list is empty if the problem
+        has recomputation or offload.
         """
         from ..exact.instance import decided
 

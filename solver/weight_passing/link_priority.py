@@ -79,9 +79,10 @@ def by_link_priority(schedule: Schedule, priority: FloatArray) -> Schedule:
     """Return ``schedule`` with its transfers listed in the order in which they start by priority.
 
     ``priority``: one number per transfer; the lowest goes first. The result has no times;
-    simulating it gives the times of the priorities or better ones. ``schedule`` is returned
-    unchanged if the profile has no links or the schedule no transfers. Raises InvalidScheduleError
-    in the same cases as :func:`pipeloom.ir.cost.transfer_order.in_sending_order`.
+    simulating it gives the times that follow from the priorities, or earlier ones. ``schedule`` is
+    returned unchanged if the profile has no links or the schedule no transfers. Raises
+    InvalidScheduleError in the same cases as
+    :func:`pipeloom.ir.cost.transfer_order.in_sending_order`.
     """
     if schedule.problem.profile.links is None or not schedule.transfers:
         return schedule

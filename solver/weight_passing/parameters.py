@@ -40,8 +40,9 @@ class WeightPassingSpace:
         self._buffers = sorted({min(n, stages) for n in _steps(stages)})
 
     def values(self, now: WeightPassingParameters) -> Mapping[str, Sequence[Any]]:
-        """Return the possible values of each parameter by its name; some depend on the values
-        ``now``.
+        """Return the possible values of each parameter, by its name.
+
+        ``now``: the present values, on which some of the possible ones depend.
         """
         stages = self._buffers[-1]
         return {

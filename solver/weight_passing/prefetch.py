@@ -44,7 +44,7 @@ class Prefetch:
 
 
 def visits(order: IntArray) -> list[Visit]:
-    """Return the visits in one rank's packed ops, in order.
+    """Return the visits in one rank's packed ops, in the order in which they occur.
 
     A visit is a sequence of successive F's, B's and BW's of one stage.
     """
@@ -65,11 +65,11 @@ def visits(order: IntArray) -> list[Visit]:
 
 
 def prefetches(found: Sequence[Visit], buffers: int, lead: int) -> list[Prefetch]:
-    """Return the prefetches that a rank needs for ``found``, in order.
+    """Return the prefetches that a rank needs for the visits ``found``, in the order of these.
 
-    ``found``: its visits of stages that it does not own. ``buffers``: the number of buffers for
-    their weights. ``lead``: a stage used in one of the last ``lead`` visits keeps its buffer if
-    possible. Raises ValueError for fewer than one buffer.
+    ``found``: the rank's visits of stages that it does not own. ``buffers``: the number of buffers
+    for the weights of such stages. ``lead``: a stage used in one of the last ``lead`` visits keeps
+    its buffer if possible. Raises ValueError for fewer than one buffer.
     """
     if buffers < 1:
         raise ValueError(f"buffers: expected 1 or more, got {buffers}")
@@ -87,7 +87,7 @@ def prefetches(found: Sequence[Visit], buffers: int, lead: int) -> list[Prefetch
 
 
 def _following(found: Sequence[Visit]) -> list[float]:
-    """Return, for each visit, the index of the next visit of the same stage; infinite if none."""
+    """Return, for each visit, the index of the next one of the same stage, or infinity."""
     following = [float("inf")] * len(found)
     later: dict[int, int] = {}
     for i in reversed(range(len(found))):

@@ -63,6 +63,6 @@ def _ops(kind: OpKind, stages: Sequence[int], microbatches: IntArray | int) -> I
 
 
 def within_limit(problem: Problem, order: Order) -> bool:
-    """Return whether the activations of every rank keep its memory limit."""
+    """Return whether the activations on every rank fit in its memory limit."""
     ranks = zip(held(problem, order), problem.memory_limit, strict=True)
     return all(row.max(initial=0.0) <= limit * (1 + ROUNDING) for row, limit in ranks)

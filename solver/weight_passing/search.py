@@ -39,7 +39,7 @@ from .round_orders import rows, within_limit
 from .streaming import Route, default_owners, streamed
 
 RESTARTS = 100
-PATIENCE = 16  # maximum of vain restarts with `by_step`, as shortest steps are rarely proven
+PATIENCE = 16  # maximum number of vain restarts with `by_step`, as shortest steps are rarely proven
 BUILDING = 500  # work to build an op and its transfers, in simulated ops
 PLAYING = 1500  # work to compute the step, per op, in simulated ops
 DIGITS = 9  # costs are rounded to this many digits before they are compared
@@ -49,10 +49,10 @@ DIGITS = 9  # costs are rounded to this many digits before they are compared
 class Merit:
     """A sort key of schedules, the best first.
 
-    ``excess``: memory beyond that of the devices. ``cost``: the value of the objective, or the step
-    with ``by_step``. ``tie``: the other one of these two; 0 if it was not needed. ``bytes``: the
-    bytes sent. ``held``: the peak memory of activations. Times are in units of the busiest rank's
-    work.
+    ``excess``: the memory needed beyond that of the device, on the rank with the highest excess.
+    ``cost``: the value of the objective or, with ``by_step``, the steady step. ``tie``: the other
+    one of these two; 0 if it was not needed. ``bytes``: the bytes sent. ``held``: the highest peak
+    memory of activations of a rank. ``cost`` and ``tie`` are in units of the busiest rank's work.
     """
 
     excess: float
@@ -66,10 +66,9 @@ NONE = Merit(*[float("inf")] * len(fields(Merit)))  # for parameters that give n
 
 
 def busiest_first_owners(problem: Problem) -> tuple[int, ...]:
-    """Return the rank that owns each stage.
+    """Return the owner of each stage, where that of stage 0 is a rank with the most microbatches.
 
-    The owner of stage 0 is a rank with the most microbatches; otherwise the result is that of
-    :func:`default_owners` with two ranks exchanged.
+    The result is that of :func:`default_owners`, with the two ranks exchanged if necessary.
     """
     found = default_owners(problem)
     busiest = int(np.bincount(problem.owner[0]).argmax())
@@ -78,12 +77,13 @@ def busiest_first_owners(problem: Problem) -> tuple[int, ...]:
 
 
 class WeightPassingSearch:
-    """Tries parameters, each setting once, and gives the best schedule to the incumbent ``best``.
+    """A search that tries settings of the parameters, each at most once.
 
-    ``families``: the schedules of families, which are tried as well. ``options.memory`` is called
-    if the profile has ``device_memory``. With ``options.by_step``, schedules are compared by their
-    steady step (the time of an iteration when iterations follow each other) instead of the
-    objective, and the cost and bound of the incumbent are those of the step.
+    The incumbent ``best`` gets the best schedule. ``families``: the schedules of families, which
+    are tried as well. ``options.memory``: returns the memory that each rank needs for a schedule;
+    it is called if the profile has ``device_memory``. With ``options.by_step``, schedules are
+    compared by their steady step (the time of an iteration when iterations follow each other)
+    instead of the objective, and the cost and bound of the incumbent are those of the step.
     """
 
     def __init__(
@@ -124,16 +124,16 @@ class WeightPassingSearch:
 
     @property
     def _nearest(self) -> tuple[float, float]:
-        """The excess of memory and the cost of the best schedule; infinite if there is none."""
+        """``excess`` and ``cost`` of the best merit so far; both infinite if there is none."""
         least = self._least[0] if self._least else NONE
         return least.excess, least.cost
 
     def _starts(self, rng: np.random.Generator) -> Iterator[WeightPassingParameters]:
         """Yield the parameters from which to descend.
 
-        First those with the fewest and the most rounds that fit in memory, with each route, by
-        merit; then random ones. In a round, the microbatches of a rank share the weights that
-        arrive.
+        The first ones are those with the fewest and with the most rounds that fit in memory, for
+        each route, the best first. Random ones follow. In a round, the microbatches of a rank share
+        the weights that arrive.
         """
         most = [
             WeightPassingParameters(rounds=self._choices.most, route=route, home=route)
@@ -151,8 +151,9 @@ class WeightPassingSearch:
     def _best_first(
         self, choices: Sequence[WeightPassingParameters]
     ) -> list[WeightPassingParameters]:
-        """Return ``choices`` sorted by merit, the best first, without those for which no time was
-        left.
+        """Return ``choices`` sorted by merit, the best first.
+
+        Those for which no time was left are missing.
         """
         merits: dict[WeightPassingParameters, Merit] = {}
         for choice in choices:
@@ -163,7 +164,8 @@ class WeightPassingSearch:
     def _descend(self, now: WeightPassingParameters) -> None:
         """Run coordinate descent from ``now``.
 
-        It varies one parameter at a time until no change helps.
+        It varies one parameter at a time, over all its values, until no change helps or the time
+        is over.
         """
         merit, names = self._merit(now), list(self._choices.values(now))
         left = len(names)
@@ -207,7 +209,10 @@ class WeightPassingSearch:
         return merit
 
     def _offer(self, merit: Merit, schedule: Schedule) -> None:
-        """Give ``schedule`` to the incumbent or, if it does not fit on the devices, the reason."""
+        """Give ``schedule`` to the incumbent if it fits on the devices.
+
+        Otherwise give the incumbent the error that says which rank needs how much memory.
+        """
         if merit.excess <= 0:
             self._best.take(schedule, merit.cost * self._unit)
             return
@@ -246,7 +251,7 @@ class WeightPassingSearch:
     def _lacks(self, schedule: Schedule) -> FloatArray:
         """Return the memory that each rank needs beyond that of its device, (P,).
 
-        Negative where memory is left; all 0 if device memory is unknown.
+        It is negative for ranks that have memory left, and 0 for all if device memory is unknown.
         """
         given = self._problem.profile.device_memory
         if self._memory is None or given is None:

@@ -43,7 +43,7 @@ from .prefetch import Prefetch, prefetches, visits
 
 
 class Route(Enum):
-    """The route on which a stage's weights get to several ranks, and its D's back.
+    """The route on which a stage's weights get to several ranks, and its D's get back.
 
     A D is an accumulator of the stage's gradient. The module's docstring shows the routes.
     """
@@ -200,7 +200,9 @@ def gradients(
 ) -> Iterator[list[Transfer]]:
     """Yield the path of each D, an accumulator of a stage's gradient, to the stage's owner.
 
-    A path is a list of transfers. ``owner``: the rank that owns each stage.
+    A path is a list of transfers, one per pair of successive ranks. ``order``: one array of packed
+    ops per rank. ``plan``: the parameters of the transfers. ``owner``: the rank that owns each
+    stage.
     """
     parts = [_parts(row, plan.collections) for row in order]
     lengths = [len(row) for row in order]
@@ -230,10 +232,10 @@ def gradients(
 
 
 def _parts(order: IntArray, collections: int) -> dict[int, list[int]]:
-    """Return, by stage, how many ops the rank has run after its part of each collection.
+    """Return, by stage, after how many ops of a rank each part of its contributions is complete.
 
-    ``collections``: the number of equal parts into which the rank's contributions to the stage's
-    gradient are split; empty parts are left out.
+    ``order``: the packed ops of the rank. ``collections``: the number of equal parts into which the
+    rank's contributions to a stage's gradient are split; empty parts are left out.
     """
     kind, stage = order & KIND_MASK, order >> STAGE_SHIFT & STAGE_MASK
     adds = (kind == OpKind.W) | (kind == OpKind.BW)
@@ -246,9 +248,10 @@ def _parts(order: IntArray, collections: int) -> dict[int, list[int]]:
 
 
 def _paths(ranks: Iterable[int], owner: int, number: int, route: Route) -> list[list[int]]:
-    """Return the paths on which copies go from the owner to ``ranks``, without the owner.
+    """Return the paths on which copies go from the owner to ``ranks``.
 
-    They are in the order in which they leave. ``number``: the number of all ranks.
+    A path is a list of the ranks that a copy reaches, in order, without the owner. The path whose
+    copy leaves the owner first comes first. ``number``: the number of all ranks, P.
     """
     up = sorted(ranks, key=lambda rank: (rank - owner) % number)
     if route is Route.DIRECT:
@@ -262,7 +265,7 @@ def _paths(ranks: Iterable[int], owner: int, number: int, route: Route) -> list[
 
 
 def _fan(way: list[int]) -> list[list[int]]:
-    """Cut ``way`` into parts of 1, 2, 3, ... ranks, and return them, the farthest part first."""
+    """Cut ``way`` into parts of 1, 2, 3, ... ranks, and return these from the last to the first."""
     parts: list[list[int]] = []
     while way:
         length = len(parts) + 1

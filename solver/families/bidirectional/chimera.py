@@ -31,9 +31,9 @@ from .base import BidirectionalFamily
 
 @dataclass(frozen=True)
 class Chimera(BidirectionalFamily):
-    """Chimera with at most ``most`` microbatches of each direction on a rank.
+    """Chimera with at most ``most`` microbatches of each direction between F and BW on a rank.
 
-    ``most`` = None: as many as with 1F1B.
+    There are never more than in 1F1B, P - s on stage s; ``most`` = None means as many as that.
     """
 
     name = "chimera"
@@ -47,8 +47,8 @@ class Chimera(BidirectionalFamily):
 def _merged(ranks: int, microbatches: int, most: int | None) -> list[list[Op]]:
     """Return the order of each rank, merged from the 1F1B orders of both directions.
 
-    ``most``: as in :class:`Chimera`. Backwards go before forwards, earlier microbatches before
-    later ones.
+    If several ops are ready, backwards go before forwards, and earlier microbatches before later
+    ones. ``most``: as in :class:`Chimera`.
     """
     waits, of = dict[Op, tuple[Op, ...]](), dict[Op, int]()
     for rank in range(ranks):
@@ -61,10 +61,10 @@ def _merged(ranks: int, microbatches: int, most: int | None) -> list[list[Op]]:
 
 
 def _direction(stage: int, ranks: int, microbatches: int, odd: int, most: int | None) -> list[Op]:
-    """Return the 1F1B order on ``stage`` for the microbatches of one direction.
+    """Return the ops of ``stage`` for the microbatches of one direction, in 1F1B order.
 
-    They are the even ones if ``odd`` is 0, the odd ones if it is 1. ``most``: the maximum number of
-    microbatches between F and BW, None for that of 1F1B.
+    ``odd``: 0 for the direction of the even microbatches, 1 for that of the odd ones. ``most``: the
+    maximum number of microbatches between F and BW; None means that of 1F1B.
     """
     count, ahead = (microbatches + 1 - odd) // 2, min(ranks - stage, most or ranks)
     row = unpack(alternate(stage, count, ahead=ahead, backward=OpKind.BW))

@@ -13,9 +13,9 @@ directions. The steps are those of :mod:`..dualpipe_steps` on P/2 ranks, for hal
 microbatches in each direction. A rank's first chunk is its stage for the direction that enters on
 its side. If M is odd, the other direction has one microbatch fewer.
 
-If the profile has the time of an F and a BW at once (``t_fb``), a pair is one op of that length
-(:mod:`pipeloom.ir.cost.overlap`), as published. Otherwise its F runs before its BW, in the same
-order.
+If the profile has the time of an F and a BW that run at the same time (``t_fb``), a pair takes that
+long (:mod:`pipeloom.ir.cost.overlap`), as published. Otherwise the F of a pair runs before its BW;
+the order of ops is the same.
 
 Memory: at most P + 1 microbatches, and two stages' weights. Bubble without communication, with
 pairs, of the middle ranks (the outer ones have fewer pairs), if W <= F and F&B <= F + BW: (P/2 -

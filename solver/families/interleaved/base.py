@@ -25,8 +25,8 @@ class InterleavedFamily(ParametrizedFamily):
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
         """Return the profile with K P stages, and their placement.
 
-        If the profile has one stage per rank, each is cut into K. Raises InputError if it has
-        neither P nor K P stages.
+        If the profile has one stage per rank, each is cut into K. Raises InputError if the profile
+        has neither P nor K P stages.
         """
         own, rest = divmod(profile.num_stages, profile.ranks)
         chunks = self.number or (own if own > 1 and not rest else 2)

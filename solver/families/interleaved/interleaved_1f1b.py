@@ -69,9 +69,9 @@ def _rank(rank: int, ranks: int, chunks: int, microbatches: int, lead: int) -> I
 
 
 def _groups(ranks: int, microbatches: int) -> list[int]:
-    """Return the sizes of the groups of microbatches: at least P each, if M >= P.
+    """Return the number of microbatches of each group: at least P if M >= P, else M in one group.
 
-    They are as equal as possible, the larger ones last. ``ranks``: P.
+    The sizes are as equal as possible, the larger ones last. ``ranks``: P.
     """
     number = max(1, microbatches // ranks)
     return [(microbatches + i) // number for i in range(number)]
@@ -80,8 +80,8 @@ def _groups(ranks: int, microbatches: int) -> list[int]:
 def _slots(sizes: list[int], chunks: int) -> list[tuple[int, int]]:
     """Return the chunk and the microbatch of each F, in the order in which a rank runs them.
 
-    Group after group, and in each group chunk after chunk. ``sizes``: the groups' numbers of
-    microbatches.
+    Groups run one after the other, and in each group chunk after chunk (0 to ``chunks`` - 1).
+    ``sizes``: the number of microbatches of each group.
     """
     slots: list[tuple[int, int]] = []
     first = 0

@@ -10,7 +10,7 @@ Rank i runs 2 (P - i) - 1 F's before its first B, enough for the time to the las
 rank i, W(k) runs after B(k + 2 i), so that every rank ends as much later than rank 0 as it began,
 and the period has no gap at equal times. Memory: at most (2 P - 1) M_B, on rank 0. Bubble of the
 period without communication: (P - 1)(T_F + T_B - 2 T_W) if T_W <= T_F, else (P - 1)(T_B - T_F);
-none if that is negative.
+0 if that is negative.
 """
 
 from __future__ import annotations

@@ -19,14 +19,17 @@ class VShapeFamily(Family):
     """
 
     def waves(self, stages: int, ranks: int) -> int:
-        """Return how many times the stages go down the ranks and back up."""
+        """Return how many times the stages go down the ranks and back up.
+
+        ``stages``, ``ranks``: the numbers of stages and ranks of the profile.
+        """
         return 1
 
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
         """Return the profile with 2 x waves x P stages, and their placement.
 
-        If the profile has one stage per rank, each is cut into 2 x waves. Raises InputError if it
-        has any other number of stages.
+        If the profile has one stage per rank, each is cut into 2 x waves. Raises InputError if the
+        profile has neither P nor 2 x waves x P stages.
         """
         ranks, waves = profile.ranks, self.waves(profile.num_stages, profile.ranks)
         if profile.num_stages == ranks:

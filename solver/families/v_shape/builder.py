@@ -57,8 +57,8 @@ class VBuilder:
 
     Each op that is run starts as early as possible after the ops of its rank that were run before
     it. By rank: ``order``, the packed ops so far; ``clock``, when the last of them ends; ``held``,
-    the memory in units of M_B; ``late``, the W's that still have to run; ``waited``, the idle time
-    since the first op. ``longest``: the maximum of ``waited`` over the ranks. A *leg* is a
+    the memory in units of M_B; ``late``, the packed W's whose B's have run; ``waited``, the idle
+    time since the first op. ``longest``: the maximum of ``waited`` over the ranks. A *leg* is a
     microbatch's pass over the ranks: F down, F up, B down or B up.
     """
 
@@ -84,9 +84,9 @@ class VBuilder:
         return len(self._ends[leg][rank])
 
     def comes_from(self, rank: int, leg: int) -> int | None:
-        """Return the other rank that produces the input of ``rank`` on ``leg``.
+        """Return the other rank from which ``rank`` receives its input on ``leg``.
 
-        Returns None if no other rank does.
+        Returns None if ``rank`` itself produces that input, or none is needed.
         """
         other = rank - 1 if leg in {F_DOWN, B_DOWN} else rank + 1
         return other if 0 <= other < self.ranks else None
@@ -94,8 +94,8 @@ class VBuilder:
     def _input(self, rank: int, leg: int) -> tuple[list[float] | None, float]:
         """Return when the inputs of ``rank`` on ``leg`` are produced, and their delay to ``rank``.
 
-        The first result is a list of times by microbatch, which grows as ops are run, or None if
-        the leg needs no input.
+        The times are a list by microbatch, which grows as ops are run, or None if no input is
+        needed. The delay is one number for all of them.
         """
         other = self.comes_from(rank, leg)
         if other is not None:
@@ -105,7 +105,8 @@ class VBuilder:
     def ready(self, rank: int, leg: int) -> float | None:
         """Return when the input of the next microbatch of ``rank`` on ``leg`` arrives.
 
-        Returns None if the input has not been produced, or if all microbatches have passed.
+        Returns 0 if no input is needed, and None if the input has not been produced or all
+        microbatches have passed.
         """
         microbatch = len(self._ends[leg][rank])
         if microbatch == self.microbatches:

@@ -7,9 +7,9 @@ P = 2, M = 5, T_F = T_B = T_W of a chunk; lower case is the second chunk (stages
     rank 1  .  F0 f0 F1 f1 F2 b0 -- f2 B0 -- F3 b1 -- f3 B1 -- F4 b2 -- f4 B2 -- b3 -- B3 -- b4 B4 w4 W4
 
 The steps are those of :mod:`..dualpipe_steps`, on P ranks. If the profile has the time of an F and
-a BW at once (``t_fb``), a pair is one op of that length (:mod:`pipeloom.ir.cost.overlap`), as
-published: the messages of an F are hidden behind the computation of a BW. Otherwise the F of a pair
-runs before the BW, in the same order.
+a BW that run at the same time (``t_fb``), a pair takes that long (:mod:`pipeloom.ir.cost.overlap`),
+as published: the messages of an F are hidden behind the computation of a BW. Otherwise the F of a
+pair runs before its BW; the order of ops is the same.
 
 Memory: at most 2 P + 1 chunks, (P + 1/2) x M_B. Bubble without communication, in times of chunks,
 with pairs, of the last rank, if W <= F and F&B <= F + BW: (P - 1)(F&B + F - 2 W), which equals the

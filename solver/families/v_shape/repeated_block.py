@@ -1,11 +1,11 @@
 """Families that repeat a building block.
 
 They are those of Pipeline Parallelism with Controllable Memory (Qi et al., 2024). All ops take one
-*slot*. The block defines in which slot a microbatch passes each rank on each of its four *legs* (F
+*slot*. The block defines in which slot microbatch 0 passes each rank on each of its four *legs* (F
 down, F up, B down, B up; see :mod:`.builder`). Microbatch j runs 6 j slots later than microbatch 0,
-since it has six ops per rank. The legs take four of every six slots of a rank; W's fill the others.
-A rank holds as many microbatches at once as the time for which one is held, from its F to its W,
-contains periods of six slots. So a block whose legs are closer together needs less memory.
+since each has six ops per rank. The legs take four of every six slots of a rank; W's fill the
+others. The number of microbatches that a rank holds is the time for which it holds one, from its F
+to its W, divided by six slots. So a block whose legs are closer together needs less memory.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class RepeatedBlockFamily(VShapeFamily):
 
 
 def repeat(block: Block, microbatches: int) -> VBuilder:
-    """Return the schedule that repeats ``block``, each op as early as possible.
+    """Return the complete V schedule that repeats ``block``, each op as early as possible.
 
-    The F's and B's run in the order of the block's slots. W's run in between: if the rank would
-    otherwise wait for an input, and before an F that would otherwise exceed the memory that the
-    block needs if each W runs in the first free slot. In the order of the slots every op comes
+    The F's and B's run in the order of the block's slots. A W runs before one of them in two cases:
+    if the rank would otherwise wait for an input, or if an F would otherwise exceed the block's
+    memory, the maximum of :func:`_chunks` over the ranks. In the order of the slots every op comes
     after its inputs, so there is no deadlock.
     """
     ways = VBuilder(_UNIT, len(block), microbatches)

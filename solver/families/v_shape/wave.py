@@ -29,7 +29,7 @@ from .base import VShapeFamily
 class Wave(ParametrizedFamily, VShapeFamily):
     """The family of K waves: stages go K times down the ranks and back up.
 
-    ``number``: K; None means that of the profile's stages, or 1 if it has one stage per rank.
+    ``number``: K; None means the K that matches the number of stages, or 1 for one stage per rank.
     """
 
     base = "wave"
@@ -60,8 +60,8 @@ class Wave(ParametrizedFamily, VShapeFamily):
 def _priority(op: Op) -> tuple[int, int, int]:
     """Return the sort key of a ready op, lowest first.
 
-    BW's come first, as they release memory, by microbatch; then F's, those of the latest stage
-    first.
+    BW's come first, as they release memory, that of the earliest microbatch before the others; then
+    F's, that of the latest stage before the others.
     """
     if op.kind is OpKind.BW:
         return 0, op.microbatch, -op.stage

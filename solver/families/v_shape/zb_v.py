@@ -72,11 +72,11 @@ class ZBV(ParametrizedFamily, VShapeFamily):
         return finished(problem, min(tries, key=lambda ways: ways.longest).order, self.name)
 
     def _improved(self, problem: Problem, fills: tuple[bool, ...]) -> Iterator[VBuilder]:
-        """Yield attempts in which the longest total wait of a rank gets ever shorter.
+        """Yield complete schedules in which the longest total wait of a rank gets ever shorter.
 
-        Each rank of an attempt may wait at least as long as its *spare* in the previous attempt: by
-        how much the longest wait of any rank exceeded its own. ``fills``: for each leg (F down, F
-        up, B down, B up), whether a W may run first to avoid a wait.
+        While a schedule is built, a rank may always wait, in total, for its *spare*: the longest
+        total wait of a rank in the previous schedule minus the rank's own there. ``fills``: for
+        each leg (F down, F up, B down, B up), whether a W may run first to avoid a wait.
         """
         stage, ranks = MeanStage.of(problem), problem.ranks
         chunks = self.number or 2 * ranks
@@ -93,11 +93,11 @@ class ZBV(ParametrizedFamily, VShapeFamily):
 
 @dataclass(frozen=True)
 class _Rules:
-    """The rules that choose the next op, applied to the schedule ``ways``.
+    """The rules that choose the next op, with the schedule ``ways`` that they build.
 
     ``chunks``: the number of chunks that each rank has memory for. ``fills``: for F down, F up, B
-    down and B up, whether a W may run first to avoid a wait. ``spare``: by rank, how much less it
-    waited in the previous attempt than the rank that waited longest.
+    down and B up, whether a W may run first to avoid a wait. ``spare``: by rank, how much less time
+    it waited in the previous attempt than the rank that waited longest.
     """
 
     ways: VBuilder
@@ -143,8 +143,8 @@ class _Rules:
     def _behind(self, rank: int) -> bool:
         """Return whether ``rank`` still lags behind the previous rank in its F's.
 
-        It does if it has run fewer F's, or no more F's up (on the second chunk) than the previous
-        rank, unless that one has run its F's up of all microbatches.
+        It does if it has run fewer F's in total. It also does if it has not run more F's up (on the
+        second chunk) than the previous rank, as long as that rank has further F's up to run.
         """
         (down, up), (down_before, up_before) = (
             (self.ways.count(r, F_DOWN), self.ways.count(r, F_UP)) for r in (rank, rank - 1)
@@ -188,7 +188,11 @@ class _Rules:
         return most - self.ways.waited[rank]
 
     def _make_room(self, rank: int, leg: int) -> bool:
-        """Run W's until one more chunk fits in memory for an F. Returns whether the F may run."""
+        """Run W's until one more chunk fits in memory for an F; return whether the F may run.
+
+        It may not if no W's are left and the chunk does not fit, or if it is an F down and would
+        take the last chunk, which is reserved for an F up. ``leg``: F_DOWN or F_UP.
+        """
         ways = self.ways
         below = ways.count(rank, F_DOWN) - ways.count(rank, F_UP)
         if leg == F_DOWN and below == self.chunks - 1:  # the last chunk is reserved for an F up

@@ -42,9 +42,10 @@ from ..base import RoundRobinFamily, finished
 class RingFamily(RoundRobinFamily):
     @abstractmethod
     def phases(self, ranks: int, k: int) -> Iterator[tuple[int, OpKind, int]]:
-        """Yield the phase, kind and stage of each op of a rank's k-th microbatch.
+        """Yield the phase, kind and stage of each op of a rank's ``k``-th microbatch (from 0 on).
 
-        The phase is the turn (a step of the whole ring) minus the number of the rank.
+        A phase is a turn (a step of the whole ring) minus the rank, so it is the same on all ranks.
+        ``ranks``: P.
         """
 
     def supports(self, problem: Problem) -> str | None:
@@ -75,7 +76,7 @@ class RingFamily(RoundRobinFamily):
 
 
 class Turns:
-    """The turn (step of the whole ring) in which every op runs.
+    """The turn (step of the whole ring) in which each op runs.
 
     ``rows[r]``: the pairs (turn, op) of rank r in order.
     """
@@ -93,9 +94,10 @@ class Turns:
         return bisect_right(self._turn[rank], turn)
 
     def room(self, rank: int, turn: int) -> int:
-        """Return after how many ops ``rank`` has buffers for what is sent to it after ``turn``.
+        """Return how many ops ``rank`` runs before it can receive the items sent after ``turn``.
 
-        The buffers, for weights and gradients, are free before the rank's last op in ``turn``.
+        Items are copies of weights and gradient accumulators. Their buffers are free before the
+        rank's last op in ``turn``.
         """
         return max(self.done(rank, turn - 1), self.done(rank, turn) - 1)
 
@@ -111,7 +113,10 @@ _ITEMS = (
 
 
 def _transfers(turns: Turns) -> tuple[Transfer, ...]:
-    """Return all transfers, sorted by the turns after which they happen; none for one rank."""
+    """Return all transfers, sorted by the turns after which they happen.
+
+    The result is empty if there is only one rank.
+    """
     if turns.ranks == 1:
         return ()
     uses = _uses(turns)
@@ -134,7 +139,7 @@ def _uses(turns: Turns) -> dict[tuple[int, OpKind], list[_Use]]:
 def _journey(
     turns: Turns, kind: TransferKind, stage: int, copy: int, uses: list[_Use]
 ) -> Iterator[tuple[int, Transfer]]:
-    """Yield the transfers of one item, each preceded by the turn after which it happens.
+    """Yield the transfers of one item, each in a pair (turn after which it happens, transfer).
 
     The item is the ``copy`` of a stage's weights, or its gradient accumulator. ``uses``: the ops
     that use it, in the order of their turns.

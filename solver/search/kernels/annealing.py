@@ -10,7 +10,7 @@ argument     moves                                  evaluator
 ``remat``    shift ops; change choices of remat     simulator with remat
 ``filling``  shift ops; follow a microbatch;        :func:`.forward.play`, with W's filled in
              change ``patience``
-``pairs``    shift ops; make a pair                 :func:`.forward.play`, with pairs at once
+``pairs``    shift ops; make a pair                 :func:`.forward.play`, with pairs
 ===========  =====================================  ===========================================
 """
 
@@ -106,9 +106,10 @@ def anneal(  # noqa: PLR0917
 def _moved(
     lists: Lists, remat: Remat | None, filling: Filling | None, pairs: PairTimes | None
 ) -> tuple[int, int]:
-    """Make a random move; return the first and the last position changed.
+    """Make a random move; return the first and the last position of the order that changed.
 
-    Returns (0, -1), with the order unchanged, if the move breaks a rule or has no effect.
+    Returns (0, -1), with the order unchanged, if the move has no effect or would make the order
+    invalid. A change of ``patience`` counts as a change of position 0.
     """
     order, offsets, costs, state = lists.order, lists.offsets, lists.costs, lists.state
     m_w = costs.m_w
@@ -135,7 +136,7 @@ def _moved(
 
 @lean
 def _shifted(lists: Lists, remat: Remat | None, pairs: PairTimes | None) -> tuple[int, int, int]:
-    """Shift ops of one rank, or make a pair.
+    """Shift ops of one rank or, with ``pairs``, make a pair (an F and a BW that run together).
 
     Returns the rank, and the first and the last position changed; the last is less than the first
     if nothing has changed.
@@ -166,7 +167,7 @@ def _shifted(lists: Lists, remat: Remat | None, pairs: PairTimes | None) -> tupl
 def _timed(
     lists: Lists, remat: Remat | None, filling: Filling | None, pairs: PairTimes | None
 ) -> bool:
-    """Write the start and end of all ops to ``lists``; False if some op can never start."""
+    """Write the start and end of all ops to ``lists``; return whether all ops can start."""
     if filling is not None or pairs is not None:
         return play(lists, filling, pairs)
     if remat is None:
@@ -219,7 +220,7 @@ def _blocks(  # noqa: PLR0917
 
 @lean
 def _keep(low: int, high: int, lists: Lists, remat: Remat | None, filling: Filling | None) -> None:
-    """Store the order as the last accepted one, after a move that changed positions low..high."""
+    """Store the order as the last accepted one; it has changed only at positions low..high."""
     copy_places(lists.order, low, high, lists.kept, low)
     if remat is not None:
         _copy_choices(remat.arrays[0], remat.stop, remat.kept_choice, remat.kept_stop)
@@ -232,7 +233,7 @@ def _keep(low: int, high: int, lists: Lists, remat: Remat | None, filling: Filli
 def _restore(
     low: int, high: int, lists: Lists, remat: Remat | None, filling: Filling | None
 ) -> None:
-    """Undo a move that changed positions low..high."""
+    """Restore the last accepted order, from which the present one differs only at low..high."""
     copy_places(lists.kept, low, high, lists.order, low)
     if remat is not None:
         _copy_choices(remat.kept_choice, remat.kept_stop, remat.arrays[0], remat.stop)

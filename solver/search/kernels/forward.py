@@ -3,8 +3,8 @@
 - *Filling*: the order has only F's and B's, and W's fill the time between them. The rank with the
   earliest clock runs its next op, or waits for that op's input. It runs the W that has waited
   longest instead, if the next F lacks memory or the next input arrives late enough.
-- *Pairs*: an F that is followed by the B and the W of another microbatch or stage runs at once with
-  these two if that is faster.
+- *Pairs*: an F that is followed by the B and the W of another microbatch or stage runs at the same
+  time as these two if that is faster.
 
 The loops take their arrays out of the tuples once, and pass no tuples on, because a call passes the
 arrays of a tuple one by one.
@@ -43,9 +43,10 @@ def play(lists: Lists, filling: Filling | None, pairs: PairTimes | None) -> bool
 
 @lean
 def _fill(lists: Lists, filling: Filling) -> bool:
-    """Time the F's and B's, with W's filled in between; False if some op can never start.
+    """Time the F's and B's, with W's filled in between; return whether all ops can start.
 
-    Writes the resulting order and the sources of its ops to ``filling``.
+    Writes the times to ``lists``, and the resulting order and the sources of its ops to
+    ``filling``.
     """
     order, offsets, f_end, b_end = lists.order, lists.offsets, lists.f_end, lists.b_end
     clock, free, held, position = lists.clock, lists.free, lists.held, lists.position
@@ -105,9 +106,10 @@ def _fill(lists: Lists, filling: Filling) -> bool:
 
 @lean
 def _run(lists: Lists, pairs: PairTimes) -> bool:
-    """Time the ops, with pairs at once; False if some op can never start.
+    """Time the ops, where the ops of a pair run together; return whether all ops can start.
 
-    Each rank runs as far as its inputs allow, then the ranks that waited for what it has computed.
+    Each rank is advanced until an op lacks its input; then the ranks that were waiting for outputs
+    of this rank are advanced.
     """
     order, offsets, f_end, b_end = lists.order, lists.offsets, lists.f_end, lists.b_end
     clock, free, position, ready = lists.clock, lists.free, lists.position, lists.ready
@@ -147,8 +149,8 @@ def _run(lists: Lists, pairs: PairTimes) -> bool:
 def is_pair(order: IntArray, at: int, stop: int, durations: FloatArray, pairs: PairTimes) -> bool:
     """Return whether the op at position ``at`` is an F that runs as a pair with the next two.
 
-    These must be B and W of one microbatch, not both of the F's stage and microbatch, and the pair
-    must be faster than the three ops one by one. ``stop``: the end of the rank's ops.
+    The next two must be a B and its W, of another stage or microbatch than the F, and the pair must
+    be faster than the three ops one by one. ``stop``: the end of the rank's ops, exclusive.
     """
     if at + 2 >= stop or kind_of(order[at]) != _F or kind_of(order[at + 1]) != _B:
         return False
@@ -165,7 +167,8 @@ def _arrival(
 ) -> float:
     """Return when the input of an op arrives, or infinity if it has not been computed yet.
 
-    0 if the op needs no input from another stage.
+    Returns 0 if the op needs no input from another stage. ``f_end``, ``b_end``: the end of each F
+    and B, (S, M). ``into_f``, ``into_b``: the delay of each F's and B's input, (S, M).
     """
     kind, stage, microbatch = fields(op)
     came = 0.0
@@ -186,9 +189,9 @@ def _finish(  # noqa: PLR0917
     into_f: FloatArray,
     into_b: FloatArray,
 ) -> tuple[int, float]:
-    """Record the end of an op; return the rank that needs its output, and when that arrives.
+    """Record the end of an op; return the rank that needs its output, and the arrival time there.
 
-    Returns (-1, infinity) if no other stage needs the output.
+    Returns (-1, infinity) if no other stage needs the output. Arrays: as in :func:`_arrival`.
     """
     kind, stage, microbatch = fields(op)
     wakes, arrival = -1, np.inf

@@ -69,13 +69,13 @@ class Lists(NamedTuple):
 
 
 class Remat(NamedTuple):
-    """The choices of recomputation, offload and fused backwards, if these are annealed as well.
+    """The choices of recomputation, offload and fused backwards, if annealing may change them.
 
     A rank's part of :attr:`Lists.order` has the ops that run, followed by the R's, O's, L's and W's
-    that could run but do not. ``arrays``: those of the simulator, with the choice for each (stage,
-    microbatch). ``allowed``: whether each stage may have each choice, (4, S); the rows are STAYS,
-    RECOMPUTED, OFFLOADED and FUSED. ``stop``: the end of the ops that run on each rank, (P,).
-    ``kept_choice``, ``kept_stop``: the choices and ``stop`` of the last accepted order.
+    that could run but do not. ``arrays``: the simulator's arrays for remat, with the choice for
+    each (stage, microbatch). ``allowed``: whether each stage may have each choice, (4, S); the rows
+    are STAYS, RECOMPUTED, OFFLOADED and FUSED. ``stop``: where the ops that run end on each rank,
+    (P,). ``kept_choice``, ``kept_stop``: the choices and ``stop`` of the last accepted order.
     ``best_stop``: the ``stop`` of the best order found.
     """
 
@@ -88,7 +88,7 @@ class Remat(NamedTuple):
 
 
 PairTimes: TypeAlias = FloatArray
-"""The time of a pair (an F and a BW at once), by the stage of its F and that of its BW, (S, S)."""
+"""The time of a pair (an F and a BW that run together), by the stages of F and BW, (S, S)."""
 
 
 class Filling(NamedTuple):
@@ -103,8 +103,8 @@ class Filling(NamedTuple):
     - ``kept_source``: the ``source`` of the last accepted order.
     - ``queue``: the W's that wait to run; those of a rank are at ``oldest`` to ``newest - 1``.
     - ``at``: where in ``order`` the next op of each rank is written, (P,).
-    - ``nothing``: zeros in the shape of M_W. Moves are checked with these, because a W runs before
-      the next F if that lacks memory.
+    - ``nothing``: zeros in the shape of M_W. They replace M_W when the memory of a moved order is
+      checked, because waiting W's run before an F that would otherwise lack memory.
     - ``begins``: where each rank's ops begin in ``order``, (P + 1,).
     """
 

@@ -5,7 +5,7 @@ later. Half of the moves are made on the critical path to the last op of the ran
 cost, like the job-shop neighborhood of Nowicki and Smutnicki (1996). There, an op leaves its
 *block* (the consecutive ops that a rank runs without a pause): it goes before the block's first op
 or behind its last. Other moves follow a microbatch from rank to rank, or make a pair (an F and a BW
-that run at once).
+that run at the same time).
 
 If an op passes an op of the same kind and stage, the two exchange microbatches, so that the
 microbatches of each kind and stage stay in the same sequence: moving F2 behind F3 leaves F2 before
@@ -80,10 +80,10 @@ def move_run(  # noqa: PLR0917
     stop: int,  # the rank's ops are at first..stop - 1
     saved: IntArray,  # out: the ops that were at low..high
 ) -> tuple[int, int]:
-    """Move ``together`` consecutive ops from position ``source`` to ``target``.
+    """Move ``together`` consecutive ops of a rank, the first one from ``source`` to ``target``.
 
-    Returns the first and the last position changed, or (0, -1) if the move would leave the rank's
-    part of the order or have no effect.
+    Returns the first and the last position changed, or (0, -1), with the order unchanged, if an op
+    would leave the rank's part of the order or the move would have no effect.
     """
     low, high = min(source, target), max(source + together - 1, target)
     if low < first or high >= stop or order[source] & CLASS_MASK == order[target] & CLASS_MASK:
@@ -110,8 +110,9 @@ def several(state: State) -> int:
 def move_along(lists: Lists, filling: Filling) -> bool:
     """Move consecutive ops of a random microbatch by the same random distance.
 
-    The ops are an F or B and those after it on the microbatch's way through the stages, each on its
-    rank. Returns whether any op was moved; a single move that breaks a rule is undone.
+    The ops are an F or B and the next ones on the microbatch's way through the stages; each moves
+    within the order of its own rank. A move that would make the order of a rank invalid is undone.
+    Returns whether any op has moved.
     """
     runs, offsets, costs, state = lists.order, lists.offsets, lists.costs, lists.state
     kind, stage, microbatch = fields(runs[int(random(state) * len(runs))])
@@ -142,10 +143,10 @@ def move_along(lists: Lists, filling: Filling) -> bool:
 
 @lean
 def _find(runs: IntArray, op: int, near: int, first: int, stop: int) -> int:
-    """Return the position of ``op`` among ``runs[first]`` to ``runs[stop - 1]``.
+    """Return the position of ``op`` among ``runs[first]`` to ``runs[stop - 1]``, or -1.
 
-    The search goes outward from position ``near``, up to :data:`FAR`; returns -1 if ``op`` is not
-    found.
+    The search goes outward from position ``near``, and ends after :data:`FAR` positions on each
+    side.
     """
     for apart in range(FAR):
         if near + apart < stop and runs[near + apart] == op:
@@ -161,10 +162,9 @@ def make_pair(  # noqa: PLR0917
 ) -> tuple[int, int]:
     """Move a B and its W right behind an F, so that the three can run as a pair.
 
-    The F is the first one at or after position ``source``. The B is the nearest one before or after
-    it (chosen at random), at most ``reach`` positions away. The rank's ops are at ``first`` to
-    ``stop - 1``. Returns the first and the last position changed, or (0, -1) if there are no such
-    ops.
+    The F is the first one at or after position ``source``. The B is the nearest one on a random
+    side of it, at most ``reach`` positions away. The rank's ops are at ``first`` to ``stop - 1``.
+    Returns the first and the last position changed, or (0, -1) if there are no such ops nearby.
     """
     at = source
     while at < stop and kind_of(order[at]) != _F:
@@ -203,8 +203,8 @@ def keeps_rules(  # noqa: PLR0917
 ) -> bool:
     """Return whether a rank's changed order is valid.
 
-    It is if the ops of each microbatch are in a possible order and the memory limit is kept. Only
-    positions up to ``high`` are checked, and memory only from ``low`` on.
+    It is if the ops of each microbatch are in a possible sequence and the rank keeps its memory
+    limit. The sequence is checked up to position ``high``, memory only from ``low`` to ``high``.
     """
     held = 0.0
     keeps = True
@@ -254,9 +254,9 @@ def keeps_rules(  # noqa: PLR0917
 
 @lean
 def note(order: IntArray, low: int, high: int, place: IntArray) -> None:
-    """Write the positions of the F's and B's among ``order[low]`` to ``order[high]`` to ``place``.
+    """Record in ``place`` where the F's and backwards among ``order[low]`` to ``order[high]`` are.
 
-    ``place``: by (0 for F, 1 for B or BW), stage and microbatch, (2, S, M).
+    ``place``: positions by kind (0 for F, 1 for B or BW), stage and microbatch, (2, S, M).
     """
     for at in range(low, high + 1):
         kind, stage, microbatch = fields(order[at])
@@ -270,9 +270,9 @@ def _follows_at_once(
 ) -> bool:
     """Return whether the op at position ``at`` starts when the previous op of its rank ends.
 
-    O's and L's in between are ignored, as their copies run at the same time as other ops. The
-    result is also True if the op starts when such an O ends. ``first``: position of the rank's
-    first op.
+    O's and L's between the two are skipped, as their copies run at the same time as other ops. But
+    the result is also True if the op starts when an O between them ends. ``first``: position of the
+    rank's first op.
     """
     before = at - 1
     while before >= first and kind_of(order[before]) >= _O:
@@ -294,7 +294,7 @@ def critical_blocks(  # noqa: PLR0917
     rank: int,
     blocks: IntArray,  # (N, 2) out: first and last position of each
 ) -> int:
-    """Find the blocks on the critical path to the last op of ``rank``, and return their number.
+    """Write the blocks on the critical path to the last op of ``rank``, and return their number.
 
     A *block* is a sequence of ops that one rank runs without a pause: from an op that waited for
     its input to the op whose output the next block, on another rank, waited for. The path is
@@ -329,8 +329,8 @@ def critical_blocks(  # noqa: PLR0917
 def at_an_edge(blocks: IntArray, number: int, reach: int, state: State) -> tuple[int, int]:
     """Draw a move on the critical path: an op goes before its block's first op or behind its last.
 
-    ``blocks``: first and last position of each of ``number`` blocks. Returns the present position
-    of the op and its new one.
+    ``blocks``: first and last position of each of ``number`` blocks. ``reach``: the maximum
+    distance of the move. Returns the present position of the op and its new one.
     """
     block = int(random(state) * number)
     first, last = blocks[block]
@@ -349,8 +349,8 @@ def rank_of(offsets: IntArray, place: int) -> int:
 def anywhere(first: int, length: int, reach: int, state: State) -> tuple[int, int]:
     """Draw a random op among ``length`` ops from position ``first`` on, and a new position for it.
 
-    Returns both positions. Short distances are likelier than long ones; the new position may be
-    outside the rank's ops.
+    Returns both positions. The distance is at most ``reach``, and short ones are likelier than long
+    ones; the new position may be outside the rank's ops.
     """
     source = first + int(random(state) * length)
     distance = 1 + int(reach * random(state) ** 3)

@@ -61,8 +61,9 @@ def _change(  # noqa: PLR0917
 ) -> bool:
     """Change the choice for microbatches ``since`` to ``until - 1`` of a stage to ``wanted``.
 
-    ``wanted``: STAYS, RECOMPUTED, OFFLOADED, or FUSED; FUSED splits the backwards instead if the
-    first one is fused already. Returns whether anything has changed.
+    ``wanted``: STAYS, RECOMPUTED, OFFLOADED or FUSED. If it is FUSED and the first microbatch's
+    backward is fused already, the backwards of all are split instead. Returns whether anything has
+    changed.
     """
     changed = False
     if wanted == FUSED:
@@ -101,8 +102,8 @@ def _fuse_or_split(  # noqa: PLR0917
 ) -> bool:
     """Fuse B and W of a microbatch into a BW or, with ``split``, split its BW into B and W.
 
-    ``of``: the microbatch's packed op with kind F, which is 0. Returns False if there was nothing
-    to change.
+    ``of``: the packed F of the microbatch; as F is kind 0, ``of | _B`` is its B. Returns whether
+    the order has changed.
     """
     at = _backward(order, first, of)
     if (kind_of(order[at]) == _BW) != split:
