@@ -97,12 +97,14 @@ def for_megatron(schedule: Schedule, size: int) -> Launch:
     ]
     tied, ends = problem.profile.tied, (0, problem.stages - 1)
     notes = [
-        f"Megatron ties embedding and head alone: stages {_stages(group)} share parameters"
+        f"Megatron ties only embedding and head: stages {_stages(group)} share parameters"
         for group in tied
         if group != ends
     ]
     if problem.stages == 1:
-        notes.append(f"{UNTIED} if the model does not tie them: a profile of one stage never says")
+        notes.append(
+            f"{UNTIED} if the model does not tie them: a profile of one stage does not show it"
+        )
     elif ends not in tied:
         flags.append(UNTIED)
         notes.append(f"{UNTIED}, as the profile has none of them tied")
@@ -122,7 +124,7 @@ def _other_order(schedule: Schedule) -> tuple[str, ...]:
         )
     if chunks > 1 and problem.microbatches % problem.ranks:
         notes.append(
-            f"Megatron interleaves a multiple of {problem.ranks} microbatches alone, got "
+            f"Megatron interleaves only a multiple of {problem.ranks} microbatches, got "
             f"{problem.microbatches}"
         )
     return tuple(notes)
@@ -142,7 +144,7 @@ def _batch(schedule: Schedule, size: int) -> tuple[str, ...]:
 def _torch_ties(schedule: Schedule) -> tuple[str, ...]:
     return tuple(
         f"stages {_stages(group)} share parameters (tied), whose gradients neither torch nor "
-        "torchtitan sums: pipeloom.torch does, told by tied="
+        "torchtitan sums: pipeloom.torch does, given tied="
         for group in schedule.problem.profile.tied
     )
 

@@ -142,6 +142,6 @@ def _check_ends(parts: list[tuple[Layer, ...]]) -> None:
         if set(stages) != {where}:
             got = ", ".join(f"stage {stage}" for stage in sorted({*stages}))
             raise InputError(
-                f"profile: stages: layers: megatron-layout expects {what} in stage {where} alone, "
+                f"profile: stages: layers: megatron-layout expects {what} only in stage {where}, "
                 f"got {got}"
             )

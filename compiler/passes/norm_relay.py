@@ -42,7 +42,7 @@ def relay_norms(program: Program) -> Program:
     """
     if program.schedule.transfers:
         raise InputError(
-            "post_validation: expected a schedule that passes activations alone, got one with "
+            "post_validation: expected a schedule that passes only activations, got one with "
             f"{counted(len(program.schedule.transfers), 'transfer')} of weights and gradients"
         )
     order = stepping(holders(program.schedule))

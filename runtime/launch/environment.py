@@ -31,7 +31,7 @@ def world() -> tuple[int, int] | None:
     rank = number("RANK", 0, size - 1)
     if not dist.is_initialized():
         if not os.environ.get("MASTER_ADDR"):
-            raise InputError("MASTER_ADDR: missing; expected it beside RANK, as torchrun sets it")
+            raise InputError("MASTER_ADDR: missing; expected it with RANK, as torchrun sets both")
         number("MASTER_PORT", 0, 65535)
     return rank, size
 

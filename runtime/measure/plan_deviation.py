@@ -31,7 +31,7 @@ def other_size(planned: Schedule, sequences: int | None) -> str | None:
         return None
     return (
         f"the plan's times and memory are of microbatches of {counted(measured or 0, 'sequence')}, "
-        f"as the profile's micro_batch says; these have {sequences}"
+        f"by the profile's micro_batch; these have {sequences}"
     )
 
 

@@ -214,6 +214,6 @@ def _is_apart(where: str, parameter: nn.Parameter, shards: Axes, group: dist.Pro
         raise InputError(
             f"{where}: expected a copy of it on each process of data_group, {sorted(data)}, or "
             f"shards over all of them, got it over {sorted(copied | sharded)}: fully_shard over "
-            "the others, which averages over these alone"
+            "the others, which averages only over these"
         )
     return bool((data & sharded) - me)

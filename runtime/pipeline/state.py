@@ -178,7 +178,7 @@ class PipelineState:
             yield str(error)
         for name in state.get(MODEL, ()):
             if name not in self._known:
-                yield f"{MODEL}.{name}: expected names of the model's parameters and buffers alone"
+                yield f"{MODEL}.{name}: expected only names of the model's parameters and buffers"
 
 
 def _unlike_sections(state: Any) -> Iterator[str]:

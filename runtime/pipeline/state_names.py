@@ -20,7 +20,7 @@ from ..stages.tie_detection import Group, Member
 from ..transport import Transport, agreed, gathered
 
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # of torch.compile and checkpointing
-HOW = "Pipeline's option names, or the model source's method names(count), says the model's names"
+HOW = "Pipeline's option names, or the model source's method names(count), gives the model's names"
 
 # maps (stage, name in it) to a pair: the first name in the stage of the same tensor object, and the
 # tensor's name in the whole model

@@ -72,7 +72,7 @@ class PipelineOptions:
             )
         check_stages_as(self.stages_as)
         if self.transport is not None and self.group is not None:
-            raise InputError("transport: expected none beside group, whose ranks would be others")
+            raise InputError("transport: expected none together with group, which has other ranks")
 
     def whereabouts(self) -> tuple[int, int]:
         """Returns this rank and the number of ranks of the pipeline."""

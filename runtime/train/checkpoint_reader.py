@@ -130,7 +130,7 @@ def check_files(path: Path) -> None:
         size = file.stat().st_size if file.is_file() else -1
         if size < end:
             got = "no file" if size < 0 else size
-            raise InputError(f"{file}: expected {end} bytes, as {METADATA} says, got {got}")
+            raise InputError(f"{file}: expected {end} bytes, according to {METADATA}, got {got}")
 
 
 @contextmanager

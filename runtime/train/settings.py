@@ -72,7 +72,7 @@ class RunSettings:
             if count is not None and count < 1:
                 raise InputError(f"{name}: expected at least 1, got {count}")
         if self.every is not None and self.save is None:
-            raise InputError(f"every: expected a folder to save in, too, got {self.every} alone")
+            raise InputError(f"every: expected save to be given too, got only {self.every}")
         dtype_of(self.dtype)
         PipelineOptions(**self.options())  # raises for invalid values, before processes start
         if self.device not in ("cpu", "cuda"):

@@ -130,7 +130,7 @@ def test_a_model_is_measured_planned_and_trained_by_its_name(tmp_path: Path) -> 
     answer = pipeloom.optimize(found.document(), 4, placement="v", work_limit=0.1)
     program = pipeloom.compile(answer.schedule)
     assert not notes(program, f"{name},micro_batch=2")
-    assert "as the profile's micro_batch says; these have 1" in notes(program, name)
+    assert "by the profile's micro_batch; these have 1" in notes(program, name)
     wider = tmp_path / "wider"
     hugging.GPT2Config(**{**MODEL.to_dict(), "n_embd": 32}).save_pretrained(wider)
     line = "the plan's times and memory are of another model"

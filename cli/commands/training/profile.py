@@ -94,7 +94,7 @@ class ProfileCommand(WritingCommand, ProfileFromRequest, MeasureRequest):
         measuring = (each for each in fields(MeasureRequest) if each.name not in asked)
         for each in sorted(measuring, key=lambda each: each.name):
             if each.name != "quiet" and getattr(self, each.name) != each.default:
-                words = "expected none beside --from, which measures nothing"
+                words = "expected none together with --from, which measures nothing"
                 raise InputError(f"{each.name}: {words}")
         found = profile_from(**asked | {"progress": ProgressDisplay(self.quiet)})
         finish(self, found.document(), {"measured": found.record()}, _words(found))
@@ -107,7 +107,7 @@ class ProfileCommand(WritingCommand, ProfileFromRequest, MeasureRequest):
             raise InputError("stages: missing; expected a number of stages, or --layers")
         for name in ("split", "memory", "t_comm", "like"):
             if getattr(self, name) is not None:
-                raise InputError(f"{name}: expected it beside --from alone")
+                raise InputError(f"{name}: expected it only together with --from")
 
 
 def _words(measurement: Measurement) -> str:
@@ -153,7 +153,7 @@ def _words(measurement: Measurement) -> str:
             "relies on them; measure on an idle machine, or with more --repeats"
         )
     lines += [
-        f"note: {names[s]}: BW took less time than B alone, which it contains: measure again"
+        f"note: {names[s]}: BW took less time than B, which it contains: measure again"
         for s, stage in enumerate(profile.stages)
         if stage.t_bw is not None and stage.t_bw < stage.t_b
     ]

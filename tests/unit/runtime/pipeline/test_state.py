@@ -189,7 +189,7 @@ WRONG: list[tuple[Callable[[State], Any], str]] = [
     (changed("optimizer", ".exp_avg"), f"optimizer.state.{FIRST}.exp_avg: missing"),
     (
         lambda state: {**state, "model": state["model"] | {"other.weight": torch.zeros(1)}},
-        "model.other.weight: expected names of the model's parameters and buffers alone",
+        "model.other.weight: expected only names of the model's parameters and buffers",
     ),
     (
         changed("model", "embedding.symbols.weight", torch.zeros(3)),
