@@ -238,11 +238,11 @@ class InfeasibleError(PipeloomError):
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that ``--json`` prints.
 
-        It has the key ``status`` and, if ``smallest`` is known, also ``message``,
+        It has the keys ``status`` and ``message`` and, if ``smallest`` is known, also
         :attr:`smallest_key` and ``rank``.
         """
         if self.smallest is None:
-            return {"status": "infeasible"}
+            return {"status": "infeasible", "message": str(self)}
         known = {self.smallest_key: self.smallest, "rank": self.rank}
         return {"status": "infeasible", "message": str(self), **known}
 

@@ -62,10 +62,11 @@ def _prefixed(memory: float, digits: int) -> str:
 def duration(milliseconds: float, most: float | None = None) -> str:
     """A time as text with at most five digits: ``12.011 s``, ``812.9 ms``, ``45.1 us``.
 
-    The unit is s for times from 10 s on, ms from 1 ms on, and us below. It follows from the time
-    ``most`` (in ms), so that several times can have the same unit; without ``most``, or if the
-    number would then need an exponent, it follows from ``milliseconds``. The time is first rounded
-    to eight digits, so that rounding errors do not decide the last digit shown.
+    The unit is s for times of at least 10 s, ms for times of at least 1 ms, and us for shorter
+    ones. It follows from the time ``most`` (in ms), so that several times can have the same unit;
+    without ``most``, or if the number would then need an exponent, it follows from
+    ``milliseconds``. The time is first rounded to eight digits, so that rounding errors do not
+    decide the last digit shown.
     """
     milliseconds = float(f"{milliseconds:.8g}")
     if most is not None and "e-" not in (shown := _in_unit_of(most, milliseconds)):

@@ -149,11 +149,12 @@ def _file_of(row: Result) -> str:
 
 
 def _rates(rows: Sequence[Result]) -> tuple[Rate, str]:
-    """Return a function that converts a cost to a bubble rate, and the names of the extra work in
-    ``rows`` that counts as idle time.
+    """Return a function that converts a cost to a bubble rate, and the names of the extra ops in
+    ``rows`` whose time counts as idle: "recomputation", "averaging", both or none.
 
-    The bubble rate is the share of the cost that is not spent on running each F, B and W once (or,
-    if fused pairs take less time, on the shortest busy time that a row or its lower bound allows).
+    The bubble rate is the share of the cost that is not spent on running each F, B and W once. If a
+    cost, or a lower bound on one, is less than this work per rank, because pairs of F and BW take
+    less time together, the smallest such cost takes the place of the work per rank.
     """
     costs = [cost for row in rows for cost in (row.cost, row.least_bound) if cost]
     ranks = rows[0].profile.ranks if rows else 1

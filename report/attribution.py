@@ -162,7 +162,7 @@ class Attribution:
             _, mostly = max(zip(astuple(loss.causes), CAUSES, strict=True), key=itemgetter(0))
             beyond = _signed(loss.causes.total)
             rows.append([str(loss.rank), str(loss.op), *times, beyond, mostly])
-        header = ["rank", "op", "planned", "measured", "idle before", "beyond", "mostly"]
+        header = ["rank", "op", "planned", "measured", "waited", "beyond", "mostly"]
         return [table(header, rows)] if rows else []
 
 

@@ -102,9 +102,7 @@ def for_megatron(schedule: Schedule, size: int) -> Launch:
         if group != ends
     ]
     if problem.stages == 1:
-        notes.append(
-            f"{UNTIED} if the model does not tie them: a profile of one stage does not show it"
-        )
+        notes.append(f"{UNTIED} if the model does not tie them, which one stage does not show")
     elif ends not in tied:
         flags.append(UNTIED)
         notes.append(f"{UNTIED}, as the profile has none of them tied")

@@ -83,7 +83,7 @@ class Ranking:
     def __str__(self) -> str:
         """Return a phrase with the numbers of configurations that were bounded and simulated."""
         return (
-            f"{counted(self.spreads, 'set')} of degrees bounded, {self.bounded} of their "
+            f"{counted(self.spreads, 'set')} of degrees, {self.bounded} of their "
             f"configurations bounded, {len(self.evaluated)} simulated"
         )
 

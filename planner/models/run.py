@@ -187,9 +187,9 @@ def values_of(words: Words, model: Model) -> dict[str, Any]:
 
 
 def _value(words: Words, key: str, default: Any) -> Any:
-    """The value of ``key``, which must have the type of ``default``, or else ``default``.
+    """The value of ``key``; ``default`` if none is given, or if it has another type than ``default``.
 
-    A value of another type is recorded as a fault.
+    The latter is also recorded as a fault.
     """
     if isinstance(default, bool):
         return words.flag(key, default=default)

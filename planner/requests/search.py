@@ -68,7 +68,7 @@ class Limited(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Costed(Request):
-    """The objective of a request: which cost of an iteration is minimized."""
+    """A request with an objective: the cost of an iteration that is minimized."""
 
     objective: str | Objective | None = option(kind=choice("period", "makespan"))
     """cost of an iteration: without a barrier between optimizer steps (period) or with one
@@ -77,7 +77,7 @@ class Costed(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryLimited(Costed):
-    """The memory limit of a request."""
+    """A request with a memory limit."""
 
     memory_limit: float | str | None = option("X", Kind(size_in))
     """limit on the activation memory of every rank, in the profile's unit (such as 20G or 16GiB if

@@ -226,8 +226,9 @@ class Result(ScheduleFigures):
         independently.
 
         The bound is for the schedule's own problem: it is the one in the report, or a lower one if
-        no certificate can be made of the reported bound's argument yet. Raises InputError if there
-        is no certificate at all (for fused pairs, and for weight updates after each microbatch).
+        there are no certificates yet for the argument of the reported bound. Raises InputError if
+        there is no certificate at all (for fused pairs, and for weight updates after each
+        microbatch).
         """
         from .certificate import certificate
 

@@ -11,7 +11,7 @@ from typing import Any
 from pipeloom.ir.errors import InputError, UnsupportedError
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.layers import LayerKind
-from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.placement import Placement, PlacementKind
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import StageProfile
 from pipeloom.ir.model.schedule import Schedule
@@ -59,6 +59,8 @@ def best_of_cuts(
     candidates = tried_placements(
         found.tried, best, [each.problem.placement.name for each in found.searched]
     )
+    if placement.name == AUTO and PlacementKind.BIDIRECTIONAL in terms.kinds:
+        candidates += (Candidate(BIDIRECTIONAL, None, None, "not supported for layers"),)
     if best is None:
         raise _refusal(found, placement, terms.where, candidates, facts)
     report = replace(best.known_report, solve_seconds=monotonic() - begin, seed=asked.seed)

@@ -74,8 +74,10 @@ def key_of(question: Mapping[str, Any]) -> str:
 
 
 def _checked(entry: dict[str, Any], key: str) -> tuple[Schedule, dict[str, Any]]:
-    """Return the schedule and the facts of ``entry``. Raises InputError with the first fault
-    found."""
+    """Return the schedule of a cache entry, and the other JSON values of its result.
+
+    ``key``: the key that the entry must have. Raises InputError with the first fault found.
+    """
     content = {name: entry.get(name) for name in ("key", "schedule", "facts")}
     document, facts = content["schedule"], content["facts"]
     if entry.get("format") != FORMAT or entry.get("version") != VERSION:

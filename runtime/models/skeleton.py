@@ -48,10 +48,11 @@ class Skeleton:
 
     @classmethod
     def of(cls, model: Any, closing: Sequence[str], *, tuples: bool) -> Skeleton:
-        """Returns the skeleton of ``model``; its layers are found by ``num_hidden_layers``.
+        """Returns the skeleton of ``model``.
 
-        ``closing``: the names, within the module that contains the list of layers, of the modules
-        that run after the layers; names that do not exist there are skipped.
+        Its layers are the first ``nn.ModuleList`` whose length is ``num_hidden_layers``.
+        ``closing``: names of modules that run after the layers, in the module that contains this
+        list; names that do not exist there are skipped.
         """
         count = model.config.num_hidden_layers
         parts = model.named_modules()  # outermost first

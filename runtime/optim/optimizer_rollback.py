@@ -59,7 +59,8 @@ class RevertibleOptimizer:
 
     @torch.no_grad()
     def undo(self) -> None:
-        """Restores parameters, optimizer state, gradients and options from before the last step.
+        """Restores the parameters, the optimizer's state and options (the values in its
+        ``param_groups``), and the gradients from before the last step.
 
         Remembers options that were changed since that step; :meth:`redo` must be called next.
         """

@@ -256,13 +256,14 @@ class RankPipeline:
         loss_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Measurement:
-        """Returns a profile of the pipeline's stages as they are, measured on the data of a step.
+        """Measures the pipeline's stages as they are, on the data of a step; returns their profile,
+        with the spread of the measured times.
 
         All processes of the mesh call it between steps, with the arguments of :meth:`step`. After
         ``warmup`` rounds that do not count, each process runs its stages in ``repeats`` rounds,
         each with the first ``in_flight`` microbatches (by default, the number of ranks): F, B, W,
-        BW and, with ``recompute``, R. Memory is per device: of sharded tensors, only the shards on
-        it count. Parameters, gradients, buffers and random states are restored.
+        BW and, with ``recompute``, R. Memory is per device: a sharded tensor counts with
+        the shards on it. Parameters, gradients, buffers and random states are restored.
 
         The measurements of all processes of torch.distributed are joined into one profile with
         links: samples of the same stage are pooled, and bytes are the maximum over devices. If the

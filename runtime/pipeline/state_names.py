@@ -20,7 +20,7 @@ from ..stages.tie_detection import Group, Member
 from ..transport import Transport, agreed, gathered
 
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # of torch.compile and checkpointing
-HOW = "Pipeline's option names, or the model source's method names(count), gives the model's names"
+HOW = "the option names of Pipeline, or the method names of the model source, gives the names"
 
 # maps (stage, name in it) to a pair: the first name in the stage of the same tensor object, and the
 # tensor's name in the whole model
@@ -108,7 +108,7 @@ def _check_apart(told: _Row, leaders: Mapping[Member, Member]) -> None:
         other = seen.setdefault(name, member)
         if leaders[other] != leaders[member]:
             line = (
-                f"names: {name} is called so in stage {other[0]} and in stage {member[0]}: "
-                f"expected different names of what is saved: {HOW}"
+                f"names: stages {other[0]} and {member[0]} both have {name}: expected a different "
+                f"name for each tensor that is saved: {HOW}"
             )
             raise agreed(InputError(line))

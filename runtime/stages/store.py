@@ -45,7 +45,7 @@ class StageStore:
         return self._modules[stage]
 
     def owns(self, stage: int) -> bool:
-        """Whether the stage's weights are on this rank in every op; otherwise, not in W."""
+        """Whether this rank has the stage's weights during all of its ops. If not, W lacks them."""
         return True
 
     def parameters(self, stage: int) -> Sequence[nn.Parameter]:

@@ -27,8 +27,8 @@ def work(problem: Problem) -> Bound:
         mean = float(of_ranks.mean())
         if mean < most * (1 - ROUNDING) and problem.placement.passing is Passing.ACTIVATIONS:
             lines.append(
-                "no order helps, only another cut or placement: shared out evenly, each rank "
-                f"would compute for {duration(mean)}"
+                "no order helps, only another cut or placement: if it shared the work equally, "
+                f"each rank would compute for {duration(mean)}"
             )
         return lines
 

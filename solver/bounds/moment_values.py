@@ -115,9 +115,11 @@ def _union(each: Sequence[Values]) -> Values:
 
 
 class RankSets:
-    """The sets of amounts of work that a rank can have done by its moments, such as its first B.
+    """For each moment of a rank, such as the start of its first B, the set of amounts of work that
+    the rank can have done by then.
 
-    ``streams``: the streams of the rank's microbatches. Moments are defined in :mod:`.moments`.
+    Moments are defined in :mod:`.moments`. ``streams``: the rank's microbatches, grouped by the
+    ranks that run their stages: two groups if there are two copies of the weights, else one.
     """
 
     def __init__(self, model: RankModel, streams: Sequence[StreamOnRank]) -> None:

@@ -66,9 +66,9 @@ class ScheduleWindow:
         self._gather(free=free)
 
     def _gather(self, *, free: bool) -> None:
-        """Collect the window's ops, numbered by their starts in the schedule.
+        """Collect the window's ops, numbered in the order of their start times in the schedule.
 
-        If ``free``, they include the R's that may be added; each starts with its B.
+        If ``free``, they include the R's that may be added, with the start times of their B's.
         """
         rows = zip(self._offsets + self._first, self._offsets + self._stop, strict=True)
         nodes = np.concatenate([np.arange(at, to) for at, to in rows])

@@ -149,8 +149,8 @@ class RoundRobinFamily(Family):
 def needs_one_stage(problem: Problem) -> str:
     """Return the reason why a family with one stage per rank does not support ``problem``."""
     return (
-        f"needs one stage per rank, not {counted(problem.stages, 'stage')} on "
-        f"{counted(problem.ranks, 'rank')}"
+        f"needs one stage per rank (layers are cut to fit), not {counted(problem.stages, 'stage')} "
+        f"on {counted(problem.ranks, 'rank')}"
     )
 
 

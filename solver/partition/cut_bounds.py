@@ -277,10 +277,11 @@ class CutBounds:
         return np.where(run.fits, np.maximum(spans, through), np.inf)
 
     def _room(self, rank: int) -> FloatArray:
-        """Return the memory left on ``rank`` for activations if it runs layers i to j - 1.
+        """Return, for all i and j, the memory left for activations on ``rank`` if it runs layers i
+        to j - 1.
 
-        The result is by i and j, (L + 1, L + 1); infinite if activations need not be held because
-        they can be recomputed or offloaded.
+        The array has shape (L + 1, L + 1) and the indices i and j. All values are infinite if
+        layers can be recomputed or offloaded, so that activations need not be held.
         """
         if any(
             layer.t_r is not None or layer.m_o is not None for layer in self.cutter.profile.layers

@@ -55,11 +55,11 @@ CARRIED_OP = 20  # work to try an order on another cut, in simulated ops per op
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """The search of the cuts of ``pools`` that may have the best schedule.
+    """Searches for schedules of those cuts that may still have the best one.
 
-    ``search``: the optimizer of one cut. ``budget``: the budget of the whole of
-    :func:`best_partition`, part of which is used already. Shares of time, here and in the methods,
-    are fractions of the time of this budget.
+    ``pools``: the candidate cuts of each placement. ``search``: the optimizer of one cut.
+    ``budget``: the budget of the whole of :func:`best_partition`, part of which is used already.
+    Shares of time, here and in the methods, are fractions of the time of this budget.
     """
 
     pools: Sequence[CandidatePool]

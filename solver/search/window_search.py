@@ -71,9 +71,10 @@ class WindowSearch:
         return self._known and self._room() >= ROOM
 
     def _room(self) -> float:
-        """Return for how many pairs of ops a model can be built in half of a window's time.
+        """Return the number of pairs of ops for which a model can be built in time.
 
-        The number may be negative.
+        Building may take half of the time left for a window. The number is negative if not even the
+        model's ops can be created in this time.
         """
         seconds = self._best.budget(SHARE, SECONDS).seconds_left
         return (seconds / 2 - OP * self._ops) / self._pair

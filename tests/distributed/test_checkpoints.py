@@ -215,7 +215,11 @@ def test_what_does_not_fit_is_one_line_before_the_first_step(
 @pytest.mark.parametrize(
     ("file", "data", "line"),
     [
-        ("__1_0.distcp", None, "/__1_0.distcp: expected [0-9]+ bytes, according to .metadata, got no f"),
+        (
+            "__1_0.distcp",
+            None,
+            "/__1_0.distcp: expected [0-9]+ bytes, according to .metadata, got no f",
+        ),
         ("__1_0.distcp", b"x" * 2**20, ": cannot be loaded: rank 0: "),
         (
             ".metadata",

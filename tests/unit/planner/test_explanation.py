@@ -62,8 +62,8 @@ def test_the_busiest_rank_is_why_where_memory_is_ample() -> None:
     assert reason.rank == 1
     assert reason.words == (
         "rank 1 computes for 54 ms and runs one op at a time",
-        "no order helps, only another cut or placement: shared out evenly, each rank would compute "
-        "for 36 ms",
+        "no order helps, only another cut or placement: if it shared the work equally, "
+        "each rank would compute for 36 ms",
     )
     for family, ranks in (("1f1b", 1), ("fsdp", 2)):  # the lower bound is the time of its backwards
         profile = Profile((StageProfile(1.0, 1.0, 1.0, t_bw=1.5),) * ranks, ranks, 0.0)

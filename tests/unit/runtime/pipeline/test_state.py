@@ -255,7 +255,7 @@ def unsaved(**options: Any) -> str:
     [
         (
             {"names": lambda s, n: n},
-            r"^names: 1.norm_attention.weight is called so in stage 0 .*names\(count\)",
+            r"^names: stages 0 and 1 both have 1.norm_attention.weight: .*option names",
         ),
         ({"names": raising}, "names: expected a name of the model for stage 1, .*: KeyError: "),
         ({"optimizer": of_last}, "got LBFGS: TypeError: .*closure"),
