@@ -26,8 +26,8 @@ REMOVED: dict[str, str] = {
     "--local": "without it run starts a process for each rank; ranks share a GPU if they have to",
     "--cuda-graph": "use `run --stages-as inductor`, which starts fewer kernels in each step",
     "pipeloom arithmetic": "`pipeloom predict MODEL` without --gpu or --cluster prints it",
-    "--teraflops": "pipeloom.predict(model, gpu=...) says how long messages take on a cluster",
-    "--device-memory": "pipeloom.predict(model, gpu=...) says what each device holds",
+    "--teraflops": "pipeloom.predict(model, gpu=...) gives the times of messages on a cluster",
+    "--device-memory": "pipeloom.predict(model, gpu=...) gives the memory of each device",
     "pipeloom calibrate": "pipeloom.calibrate(cluster, runs).document in Python is its file",
     "pipeloom analyze": "compare shows bubble, bytes on a link and memory of each schedule",
     "pipeloom.analyze": "pipeloom.compare shows bubble, bytes on a link, memory of each schedule",
@@ -65,7 +65,7 @@ REMOVED: dict[str, str] = {
     "pipeloom.scaling": "pipeloom.plan(model, scale=[8, 16], ...) does the same",
     "key host": "optimize offloads with the profile's host_link and m_o, plan does not",
     "--schedule optimal": "pipeloom plan with the same degrees finds the best schedule",
-    "key packing": "a profile has no sequences: pipeloom.pack returns them beside its schedules",
+    "key packing": "a profile has no sequences: pipeloom.pack returns them with its schedules",
 }
 
 

@@ -100,7 +100,7 @@ def _incumbent(problem: Problem, options: SolveOptions) -> Incumbent:
     passing = problem.placement.passing
     if passing is Passing.MIXED and problem.placement.kind is not PlacementKind.BIDIRECTIONAL:
         raise InputError(
-            "passing: mixed: optimize plans schedules that pass activations alone, or weights alone"
+            "passing: mixed: optimize plans schedules that pass only activations, or only weights"
         )
     _check_solver(problem, options.solver)
     check_planned(problem)

@@ -54,11 +54,11 @@ def for_torchtitan(schedule: Schedule, size: int) -> Launch:
     family = (schedule.report.family if schedule.report else "").partition(":")[0]
     own = TORCHTITAN_FAMILIES.get(family)
     notes = (
-        f"module_fqns_per_model_part has no flag: the list of {FILE} goes into the recipe",
+        f"module_fqns_per_model_part has no flag: put the list of {FILE} into the configuration",
         *_named_modules(schedule),
     )
     if own is None:
-        more = "the order of ops is in the CSV that --to torch-csv writes, with flags of its own"
+        more = "the order of ops is in the CSV of --to torch-csv, which has flags of its own"
         return Launch(_degree(schedule), (*notes, more, *_torch_ties(schedule)))
     flags = (f"--parallelism.pipeline_parallel_schedule {own}", *_batch(schedule, size))
     return Launch((*_degree(schedule), *flags), notes + _torch_ties(schedule))

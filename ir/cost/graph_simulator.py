@@ -33,7 +33,7 @@ def simulate_transfers(schedule: Schedule) -> Timing:
     first op of each rank that can never start.
     """
     if pulled(schedule.order):
-        raise InvalidScheduleError(["R, O and L: expected none beside transfers or pairs"])
+        raise InvalidScheduleError(["R, O and L: expected none together with transfers or pairs"])
     graph, ops = ScheduleGraph.of(schedule), schedule.num_ops
     start, end = player(graph)(graph.duration)
     bounds = graph.offsets[1:-1]

@@ -77,7 +77,7 @@ class LayerEntry(StageProfile):
 
     def _after(self, info: ValidationInfo) -> StageProfile:
         if self.t_bw is not None:
-            line = "expected it of stages alone, as layers are cut by t_b and t_w"
+            line = "expected it only for stages, as layers are cut by t_b and t_w"
             raise_faults([DocumentFault(("t_bw",), said(line))])
         for key, names in (("name", (self.name,)), ("modules", self.module_names)):
             if self.repeat > 1 and any("{}" not in name for name in names):

@@ -74,7 +74,7 @@ class StageProfile(Struct):
     @classmethod
     def _before(cls, data: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         if data.get("spread") is not None:
-            line = "expected it beside stages or layers, a number or one each"
+            line = "expected it next to stages or layers, a number or one each"
             raise_faults([DocumentFault(("spread",), said(f"{line}, got {show(data['spread'])}"))])
         return data
 
@@ -82,7 +82,7 @@ class StageProfile(Struct):
         """Create one profile per microbatch if fields are lists, which must all be equally long."""
         if (self.t_r is None) != (self.m_r is None):
             given, absent = ("t_r", "m_r") if self.m_r is None else ("m_r", "t_r")
-            raise_faults([DocumentFault((absent,), said(f"missing; expected it beside {given}"))])
+            raise_faults([DocumentFault((absent,), said(f"missing; expected it with {given}"))])
         lists = {key: value for key in EACH if isinstance(value := getattr(self, key), list)}
         each: Sequence[StageProfile] = [self]
         if lists:

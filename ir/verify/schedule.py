@@ -56,7 +56,7 @@ def _completeness(facts: Facts) -> Iterator[str]:
         if count > 1:
             yield f"{s}{kind}{j} runs {count} times, expected once: {_where(facts, kind, s, j)}"
         if kind == "BW" and (counts["B", s, j] or counts["W", s, j]):
-            yield f"{s}BW{j} runs beside a separate {s}B{j} or {s}W{j}: {_where(facts, 'BW', s, j)}"
+            yield f"{s}BW{j} runs in addition to {s}B{j} or {s}W{j}: {_where(facts, 'BW', s, j)}"
     yield from islice(_missing(facts, counts), _MOST)
 
 
@@ -73,14 +73,14 @@ def _remat(facts: Facts) -> Iterator[str]:
         if kind == "O" and "O" not in facts.at(s, j).durations:
             yield f"{s}O{j} runs, but the profile has no host_link, or no m_o for stage {s}"
         if kind == "R" and ("O", s, j) in first:
-            yield f"{s}R{j} runs beside {s}O{j}: what is recomputed cannot be offloaded"
+            yield f"{s}R{j} runs together with {s}O{j}: what is recomputed cannot be offloaded"
         other = {"O": "L", "L": "O"}.get(kind)
         if other and (other, s, j) not in first:
             yield f"{s}{kind}{j} runs without {s}{other}{j}"
         if kind in ("R", "O", "L") and facts.plan.passing != "activations":
             yield f"{s}{kind}{j} runs, but passing is {facts.plan.passing}"
         if kind in ("R", "O", "L") and any(facts.pairs):
-            yield f"{s}{kind}{j} runs beside pairs"
+            yield f"{s}{kind}{j} runs in a schedule with pairs"
 
 
 def _missing(facts: Facts, counts: Counter[tuple[str, int, int]]) -> Iterator[str]:

@@ -177,7 +177,7 @@ def cluster_of(given: ClusterLike | None, gpu: Any) -> Cluster:
     given, or if it is invalid."""
     if given is None and gpu is None:
         raise InputError(
-            "gpu: expected a GPU's name, or a cluster, such as H100; pipeloom.arithmetic tells a "
+            "gpu: expected a GPU's name, or a cluster, such as H100; pipeloom.arithmetic gives a "
             "model's parameters, FLOPs and bytes without one"
         )
     key, name = ("gpu", gpu) if given is None else ("cluster", given)

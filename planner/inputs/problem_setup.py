@@ -92,7 +92,7 @@ class ProfileSource:
     @cache  # noqa: B019 - one note
     def _tell_layers_left(self) -> None:
         _ = self.stages  # reading them reports their faults first
-        words = "layers: not used beside stages without an option that cuts them, as --partition"
+        words = "layers: not used if there are stages, without an option such as --partition"
         self._tell(Note(f"note: {self.where}: {words}"))
 
     @cached_property

@@ -257,20 +257,20 @@ def _assumed(times: Times, request: ProfileFromRequest, told: Profile | None) ->
     notes = []
     whole = [s for s, kinds in sorted(times.items()) if not kinds.keys() >= BOTH]
     if whole and request.split is None:
-        how = "as in the other profile" if told else "by halves, as nothing says how"
+        how = "as in the other profile" if told else "equally, as it is not known how"
         notes.append(
             f"{counted(len(whole), 'stage')} ran B and W as one op: t_b and t_w share its time "
-            f"{how}; --split says B's share, and schedules that split them rest on it"
+            f"{how}; --split sets B's share, on which schedules with separate W's rely"
         )
     old = told.stages if told else (None,) * len(times)
     again = [o for s, o in enumerate(old) if OpKind.R in times[s]]
     if any(o is None or o.t_r is None for o in again):
-        notes.append("t_r is left out, as m_r is not known of each stage: --like says it")
+        notes.append("t_r is left out, as m_r is not known for each stage: --like sets it")
     if told is None and request.memory is None:
         notes.append(
             "memory is not in the files: m_b and m_w are 1, so that limits count microbatches; "
-            "--memory or --like says bytes"
+            "--memory or --like sets bytes"
         )
     if told is None and request.t_comm is None:
-        notes.append("links are not in the files: messages take no time; --t-comm or --like says")
+        notes.append("links are not in the files: messages take no time; see --t-comm and --like")
     return notes

@@ -187,7 +187,7 @@ def values_of(words: Words, model: Model) -> dict[str, Any]:
 
 
 def _value(words: Words, key: str, default: Any) -> Any:
-    """The value of ``key``; ``default`` if none is given, or if it has another type than ``default``.
+    """The value of ``key``; ``default`` if none is given, or if its type differs from it.
 
     The latter is also recorded as a fault.
     """

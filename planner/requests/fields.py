@@ -120,7 +120,7 @@ class Request:
         for one, other in self.apart:
             first, second = getattr(self, one), getattr(self, other)
             if first not in (None, False) and second not in (None, False):
-                raise InputError(f"{other}: expected none beside {one} {first!r}, got {second!r}")
+                raise InputError(f"{other}: expected none with {one} {first!r}, got {second!r}")
 
     def arguments(self, request: type[Request]) -> dict[str, Any]:
         """The values, by name, of those fields that ``request``, a base class of this one, has."""

@@ -82,7 +82,7 @@ class System:
             found = self._plain(given, where)
         if given.ranks == 1 and spec.chunks not in (None, 1):
             raise InputError(
-                f"placement: expected linear, as {self.name} interleaves on several ranks alone, "
+                f"placement: expected linear, as {self.name} interleaves only on several ranks, "
                 f"got {spec.name!r}"
             )
         return found

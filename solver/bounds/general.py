@@ -63,7 +63,7 @@ def critical_path(problem: Problem) -> Bound:
         "critical-path",
         "one microbatch passes all stages and comes back",
         numbers=lambda: [
-            f"one microbatch alone passes {counted(problem.stages, 'stage')} and comes back, "
+            f"a single microbatch passes {counted(problem.stages, 'stage')} and comes back, "
             f"{duration(float(delays[j]))} of it on links"
         ],
     )
