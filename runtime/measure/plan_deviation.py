@@ -46,11 +46,12 @@ def other_model(planned: Schedule, held: Mapping[int, int]) -> str | None:
     """Returns a warning if the stages have other parameters than the profile's stages, else None.
 
     ``held``: the bytes of parameters of some stages, by stage. Returns None, too, if the profile
-    has no ``weight_bytes``, or if the ratio of the bytes suggests that only the dtype differs.
+    has no ``weight_bytes``, if the ratio of the bytes suggests that only the dtype differs, or if
+    there are fewer bytes in a single stage, in which the profile counts tied layers several times.
     """
     profiled = [planned.problem.profile.stages[s].weight_bytes for s in held]
     expected, found = sum(size or 0.0 for size in profiled), sum(held.values())
-    if None in profiled or not expected:
+    if None in profiled or not expected or (planned.problem.stages == 1 and found < expected):
         return None
     if any(abs(found / expected / ratio - 1) < ALIKE for ratio in DTYPES):
         return None

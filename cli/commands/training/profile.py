@@ -150,7 +150,7 @@ def _words(measurement: Measurement) -> str:
     if max(spreads, default=0.0) > UNSTEADY:
         lines.append(
             f"note: times spread by up to {max(spreads):.0%}, more than {UNSTEADY:.0%}: a plan "
-            "relies on them; measure on an idle machine, or with more --repeats"
+            "relies on them; measure on an idle machine, or more often"
         )
     lines += [
         f"note: {names[s]}: BW took less time than B, which it contains: measure again"

@@ -55,7 +55,7 @@ def test_compare_lays_all_side_by_side(pipeloom: Command, profile: Path) -> None
     assert len(built) == 4
     assert results["optimize"]["period"] <= min(built) * (1 + 1e-9)
     rows, apart, footer = pipeloom(*words).out.split("\n\n")
-    assert "gpipe, looped-bfs: infeasible: needs 4 on rank 0" in footer
+    assert re.search(r"gpipe,.*: infeasible: needs 4 on rank 0", footer)
     by_cost = sorted((r for r in results.values() if "period" in r), key=lambda r: r["period"])
     names = [r["schedule"] for r in by_cost if r["passing"] != "weights"]
     assert [line.split()[0] for line in rows.splitlines()[2:]] == names
