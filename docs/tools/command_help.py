@@ -17,7 +17,7 @@ def with_options(page: str, markdown: str) -> str:
     path = PurePosixPath(page)
     if path.parent.name != FOLDER or path.stem not in COMMANDS:
         return markdown
-    return f"{markdown}\n## Options\n\n```text\n{_help(path.stem)}\n```\n"
+    return f"{markdown}\n## Options\n\n```{{.text .help}}\n{_help(path.stem)}\n```\n"
 
 
 def _help(command: str) -> str:

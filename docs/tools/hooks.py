@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from public_names import python_reference, undocumented
 from repository_links import added, with_site_links
 
 LOG = logging.getLogger("mkdocs.hooks.pipeloom")  # strict mode counts its warnings
+SHORT = re.compile(r"(?<!<pre>)<code>([^\s<]{1,24})</code>")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -38,6 +40,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     their page."""
     path = page.file.src_uri
     return with_keys(path, with_options(path, with_site_links(path, markdown)))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Mark short code within lines, which then does not break after hyphens (site.css)."""
+    return SHORT.sub(r'<code class="short">\1</code>', html)
 
 
 @cache
