@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 from pipeloom import Schedule, dump_schedule, verify_schedule
 
 Row: TypeAlias = dict[str, Any]
-"""The figures of one case, by name.
+"""The measured values (*figures*) of one case, by name.
 
 ``part``, ``case`` (the case's name) and ``origin`` are added after the measurement.
 """
@@ -40,7 +40,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A sentence about the rows of a part. ``met``: whether they reach the target that it states.
+    """A sentence about the rows of a part. ``met``: whether the rows reach the target in the
+    sentence.
 
     ``key``: the name by which pages quote the claim. The page of the benchmark and
     ``docs/results.md`` list all claims, also those without a key.

@@ -29,10 +29,10 @@ WARMUP = 2
 
 
 def in_turn(runs: Mapping[str, Callable[[], object]], steps: int) -> dict[str, list[Span]]:
-    """Time ``steps`` steps of each run on this rank, alternating between the runs after every step.
+    """Time ``steps`` steps of each function in ``runs`` on this rank; returns the spans, by name.
 
-    ``runs``: functions that run one step, by name. Before the timed steps, each does ``WARMUP``
-    steps, which are not returned.
+    ``runs``: functions that run one step, by name. They take turns: each runs one step, then each
+    runs the next. Before the timed steps, each runs ``WARMUP`` steps, which are not returned.
     """
     spans: dict[str, list[Span]] = {name: [] for name in runs}
     for _ in range(steps + WARMUP):
@@ -83,11 +83,10 @@ def sleep_until(deadline: float) -> None:
 
 
 def before_others() -> None:
-    """Give this process precise timers and priority over other processes, and torch a single
-    thread.
+    """Give this process precise timers, priority over other processes, and a single torch thread.
 
-    If permitted, all threads of the process, and those that they start later, get real-time
-    scheduling.
+    Priority is real-time scheduling of all threads of the process, and of those that they start
+    later. If that is not permitted, threads keep their usual scheduling.
     """
     torch.set_num_threads(1)
     try:
@@ -100,10 +99,10 @@ def before_others() -> None:
 
 @contextmanager
 def cores_awake() -> Iterator[bool]:
-    """Keep idle cores polling within the context, if permitted; yields whether they do.
+    """A context in which idle cores keep polling, if permitted; yields whether they do.
 
-    Otherwise, the host of a virtual machine gives a halted core to other machines, and the core
-    comes back late and with cold caches.
+    Without polling, the host of a virtual machine gives a halted core to other machines, and the
+    core comes back late and with cold caches.
     """
     try:
         file = LATENCY_REQUEST.open("wb", buffering=0)

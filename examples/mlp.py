@@ -50,7 +50,8 @@ class MLP:
 
 
 def ends(count: int) -> list[int]:
-    """The index of the first layer of each stage, and finally the number of layers."""
+    """For each of ``count`` stages the index of its first layer, and finally the number of
+    layers."""
     return sorted({LAYERS * s // count for s in range(count + 1)})
 
 

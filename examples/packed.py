@@ -39,7 +39,7 @@ class Block(nn.Module):
 
 
 class Stage(nn.Module):
-    """Stage ``s`` of ``count``.
+    """Stage ``s``, 0 to ``count`` - 1, of a model of ``count`` stages.
 
     The first stage contains the embedding, the last one the head. All stages except the last return
     ``sequence`` in addition to their output, for the next stage.
@@ -74,7 +74,8 @@ def summed_loss(output: Tensor, target: Tensor, *, tokens: int) -> Tensor:
 
 
 def sequence_of(number: int, length: int) -> tuple[Tensor, Tensor]:
-    """The tokens and the next tokens of a random sequence, which its number determines."""
+    """A random sequence: its tokens, and for each token the next one, (length,) each. ``number`` is
+    the seed."""
     generator = torch.Generator().manual_seed(number)
     tokens = torch.randint(VOCABULARY, (length + 1,), generator=generator)
     return tokens[:-1], tokens[1:]

@@ -162,7 +162,8 @@ def compare(request: CompareRequest) -> Comparison:
 def families(profile_of: Profiles, terms: Terms) -> list[Result]:
     """Return a row for each family: its schedule, or the reason why it cannot be built.
 
-    ``profile_of``: a function that returns the profile for a family, given its name.
+    ``profile_of``: a function that returns the profile for a family, given its name. ``terms``: the
+    number of microbatches, the memory limit and the objective.
     """
 
     def evaluate(name: str) -> Result:

@@ -49,8 +49,8 @@ class Exported:
         return "\n".join([*self.flags_of(file), *notes])
 
     def flags_of(self, file: str) -> list[str]:
-        """Return the flags for a text that is stored in ``file``. A Megatron layout is itself a
-        value of a flag."""
+        """Return the flags for a text that is stored in ``file``. Flags contain the name of this
+        file, except for a Megatron layout, whose text is itself the value of a flag."""
         name = self.text.strip() if self.format == MEGATRON else file
         return [flag.replace(FILE, name) for flag in self.flags]
 
@@ -139,8 +139,8 @@ IMPORTED = (*(name for name, each in EXPORTERS.items() if each.read is not None)
 
 
 def _split(profile: Profile, stages: int) -> Profile:
-    """Return the profile with ``stages`` stages, for which the single stage of each rank is cut
-    into equal chunks. If that is impossible, returns the profile unchanged."""
+    """Return the profile, in which the single stage of each rank is cut into equal chunks, so that
+    there are ``stages`` stages in total. If that is impossible, return the profile unchanged."""
     chunks, rest = divmod(stages, profile.ranks)
     one_each = profile.num_stages == profile.ranks
     return profile.split(chunks) if one_each and chunks > 1 and not rest else profile
@@ -149,8 +149,12 @@ def _split(profile: Profile, stages: int) -> Profile:
 def _from_layout(
     text: str, where: str, source: ProfileSource, microbatches: int | None
 ) -> Schedule:
-    """Return the schedule that Megatron runs on the layout ``text``. No memory limit is applied
-    when it is built, as Megatron enforces none."""
+    """Return the schedule that Megatron runs on the layout ``text`` of the profile's layers. No
+    memory limit is applied when it is built, as Megatron enforces none.
+
+    ``where``: the layout's name in messages. Raises InputError if the layout or the profile is
+    invalid, or if ``microbatches`` is None.
+    """
     if not source.has_layers:
         raise InputError(
             f"{source.where}: layers: missing; expected a list for --from megatron-layout"

@@ -9,8 +9,8 @@ from pipeloom.ir.errors import InputError
 
 
 def made(folder: str | os.PathLike[str], option: str = "output") -> Path:
-    """Return the path of ``folder``, which is created if it does not exist. Raises InputError with
-    the option's name if that fails."""
+    """Create ``folder`` and its parents unless they exist, and return its path. Raises InputError
+    if that fails. ``option``: the option's name, with which the message begins."""
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -188,8 +188,9 @@ class Question:
 
 
 def _check_alike(request: OptimizeRequest, source: ProfileSource, cut: bool) -> None:
-    """Raise InputError if values of the profile differ between microbatches, and the request
-    includes an option that does not support this."""
+    """Raise InputError if values of the profile differ between microbatches, and the request needs
+    a function that does not support this: ``--for``, ``--copies 2``, or ``cut``, whether layers are
+    to be cut into stages."""
     for_, copies = request.for_ is not None, request.copies == 2
     asked = {f"--for {request.for_}": for_, "a cut chosen by optimize": cut, "--copies 2": copies}
     what = next((words for words, there in asked.items() if there), None)
@@ -199,8 +200,8 @@ def _check_alike(request: OptimizeRequest, source: ProfileSource, cut: bool) -> 
 
 
 def _placement(request: OptimizeRequest) -> PlacementSpec:
-    """Return the requested placement: the one that was given, else that of the schedule ``start``,
-    else ``auto`` (or ``linear`` if weights are passed)."""
+    """Return the requested placement: the one that was given; else, if weights are passed,
+    ``linear``; else that of the schedule ``start``; else ``auto``."""
     if request.placement is not None:
         return PlacementSpec.of(request.placement)
     if request.passing == "weights":

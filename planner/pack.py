@@ -124,8 +124,8 @@ def _problem(request: PackRequest) -> Problem:
 
 
 def _check_room(lengths: IntArray, number: int, most: int, limit: str) -> None:
-    """Raise InfeasibleError if there is obviously no packing into ``number`` microbatches of at
-    most ``most`` tokens: because of the longest sequence, or of all sequences together.
+    """Raise InfeasibleError if the longest sequence exceeds ``most`` tokens, or all sequences
+    together exceed ``number`` microbatches of ``most`` tokens.
 
     ``limit``: what determines ``most``, in words.
     """

@@ -332,8 +332,11 @@ def _better(row: Result, known: Result | None, limit: float) -> Result:
 
 
 def _under(limit: float, problem: Problem, solved: Problem) -> Problem:
-    """Return ``problem`` with the memory limit ``limit``; or ``solved``, a problem that has this
-    limit already, if its profile and placement are the same."""
+    """Return ``problem`` with the memory limit ``limit``.
+
+    ``solved``: the problem that was solved for this limit. If its profile and placement are those
+    of ``problem``, it is returned itself.
+    """
     if (problem.profile, problem.placement) == (solved.profile, solved.placement):
         return solved
     given = problem.profile.limit_from(limit)

@@ -19,7 +19,7 @@ WORSE = 1e-3
 
 
 def worse(before: Row, now: Row) -> Iterator[str]:
-    """Yield a line if the schedule costs more than the recorded one."""
+    """Yield a line if the schedule costs more than the recorded one, by more than ``WORSE``."""
     if "cost" in before and now["cost"] > before["cost"] * (1 + WORSE):
         yield f"cost: {before['cost']:.6g} recorded, {now['cost']:.6g} now"
 

@@ -81,7 +81,9 @@ def _placed(
 ) -> Problem:
     """A problem with M_B = 1 and a memory limit of at least one microbatch.
 
-    ``share``: the memory limit in units of P x M_B of a rank.
+    ``number``: the number of the problem, 0 to 9. ``placed``: its placement, and the stages per
+    rank. ``share``: the memory limit in units of P x M_B of a rank. ``spread``: as in
+    :func:`_stages`.
     """
     (place, chunks), ranks = placed, RANKS[number]
     stages = _stages(ranks * chunks, number, rng, spread)
@@ -91,7 +93,7 @@ def _placed(
 
 
 def _relieved(number: int, rng: Rng, key: str) -> Problem:
-    """A problem with one stage per rank and M_B = 1 GB, which recomputation or offload reduces to 2
+    """A problem with one stage per rank and M_B = 1 GB, of which recomputation or offload leaves 2
     %.
 
     ``key``: ``m_r`` (recomputation) or ``m_o`` (offload).

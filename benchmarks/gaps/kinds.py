@@ -49,8 +49,8 @@ def measure(case: Case) -> Row:
 
 
 def figures(rows: Rows) -> dict[str, float]:
-    """The median gap of the rows, the 90th percentile ("nine of ten"), and the largest gap
-    ("worst")."""
+    """The median gap of the rows, the 90th percentile ("nine of ten") and the largest gap
+    ("worst"), by these names."""
     gaps = sorted(row["gap"] for row in rows)
     nine = gaps[int(np.ceil(0.9 * len(gaps))) - 1]
     return {"median": float(np.median(gaps)), "nine of ten": nine, "worst": gaps[-1]}
@@ -72,7 +72,8 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _missed(part: str, rows: Rows) -> Iterator[Claim]:
-    """Yield one claim that lists the kinds whose gaps exceed a target."""
+    """Yield one claim, which is met if no kind exceeds a target. Its text lists the targets, and
+    the kinds whose gaps exceed them."""
     over = []
     for kind in dict.fromkeys(row["kind"] for row in rows):
         found = figures([row for row in rows if row["kind"] == kind])

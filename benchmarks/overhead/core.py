@@ -25,9 +25,10 @@ FIRST = {"RepeatedMessage.post", "HostClock.timed.<locals>.timed"}
 def measured() -> dict[str, Any]:
     """Run a step of ZB-H1 and count the runtime's code that it runs.
 
-    ``functions`` and ``files_before``: those that run between ``Pipeline.step`` and the first
-    instruction, on the rank with more of them. ``files`` and ``lines``: the files that run in the
-    whole step on either rank, and their code lines.
+    ``functions`` and ``files_before``: the numbers of functions and of files that run between
+    ``Pipeline.step`` and the first instruction, on the rank where they are larger. ``files`` and
+    ``lines``: the number of files that run in the whole step on either rank, and that of their code
+    lines.
     """
     stage = StageProfile(1.0, 1.0, 1.0, m_w=0.5)
     program = compile_schedule(build("zb-h1", Profile((stage,) * RANKS, RANKS), MICROBATCHES))
@@ -42,8 +43,8 @@ def measured() -> dict[str, Any]:
 
 
 def _on_a_rank(program: Program) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """The pairs (file, function) of the runtime that run before the first instruction, and in the
-    whole step."""
+    """Two sets of pairs (file, function) of the runtime: those that run before the first
+    instruction, and all that run in the step."""
     torch.set_num_threads(1)
     modules = [partial(nn.Linear, WIDTH, WIDTH)] * RANKS
     sgd = partial(torch.optim.SGD, lr=0.1)

@@ -35,8 +35,8 @@ Module = Callable[[], torch.nn.Module]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A schedule of ``family`` with ``microbatches``, in which each F, B and W sleeps for
-    ``milliseconds``."""
+    """A case: a schedule of ``family`` with ``microbatches`` microbatches, in which each F, B and W
+    sleeps for ``milliseconds``."""
 
     family: str
     microbatches: int

@@ -31,8 +31,11 @@ def weight_gradient(dy: Tensor, seconds: float) -> Tensor:
 
 
 def _define(name: str, arguments: str, function: Any, shape: Any) -> None:
-    """Define a custom op. ``function`` computes it; ``shape`` only returns an empty result, for
-    tracing."""
+    """Define a custom op for CPU tensors.
+
+    ``arguments``: the tensor arguments in torch's schema language; the argument ``seconds`` follows
+    them. ``function``: computes the op. ``shape``: returns only an empty result, for tracing.
+    """
     _library.define(f"{name}({arguments}, float seconds) -> Tensor")
     _library.impl(name, function, "CPU")
     torch.library.register_fake(f"pipeloom_benchmarks::{name}", shape, lib=_library)

@@ -61,7 +61,10 @@ def changed_lines() -> int:
 
 
 def _on_a_rank(name: str, folder: str) -> Measured:
-    """Train with both scripts. ``folder`` contains the file of the schedule."""
+    """Train with both scripts, and return the spans and losses of this rank.
+
+    ``name``: a schedule of torch. ``folder``: contains the file of the corresponding schedule.
+    """
     os.chdir(folder)
     torch.set_num_threads(1)
     scripts: dict[str, Iterator[float | None]] = {

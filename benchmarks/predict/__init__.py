@@ -50,8 +50,11 @@ def all_rows() -> list[MeasuredRow]:
 
 @cache
 def halves() -> tuple[list[MeasuredRow], list[MeasuredRow]]:
-    """The calibration rows and the held-out rows. All rows that calibration cannot use are held
-    out, even if they are also among the calibration rows."""
+    """The calibration rows and the held-out rows.
+
+    The held-out rows are the rows of the other groups, and all rows that calibration cannot use.
+    The latter are therefore in both lists if they belong to a calibration group.
+    """
     calibrating, held = split(all_rows())
     return calibrating, [*held, *(row for row in calibrating if not row.calibrates)]
 

@@ -32,8 +32,11 @@ MEMORY_ROUNDS = 2  # M / P; more microbatches do not increase the memory of thes
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """``throughput``: tokens/s per GPU. ``memory``: peak of the rank with the highest peak, in GiB.
-    ``fits``: whether that is within the GPU's memory."""
+    """The predicted speed and memory of a scheme.
+
+    ``throughput``: tokens/s per GPU. ``memory``: the highest peak of any rank, in GiB. ``fits``:
+    whether this peak is within the GPU's memory.
+    """
 
     throughput: float
     memory: float
@@ -138,5 +141,5 @@ def _untimed(profile: Profile) -> Profile:
 
 @cache
 def _memory(shape: Schedule, profile: Profile) -> float:
-    """The peak memory in bytes of the rank with the highest peak."""
+    """The highest peak memory of any rank, in bytes."""
     return max(footprint(_on(shape, profile)).total)

@@ -44,8 +44,8 @@ def published_makespan(schedule: Schedule) -> float:
 
 
 def _input(op: Op, ranks: int, stages: int, end: dict[Op, float]) -> float:
-    """The time at which the input of ``op`` is computed: -inf if the op does not wait for one, inf
-    if it is not yet known."""
+    """The time at which the op that computes the input of ``op`` ends: inf if this time is not yet
+    known, -inf if ``op`` does not wait for its input."""
     source = op.stage - 1 if op.kind is OpKind.F else op.stage + 1
     wraps = op.stage % ranks == (0 if op.kind is OpKind.F else ranks - 1)
     if not 0 <= source < stages or (wraps and op.microbatch % ranks):

@@ -111,8 +111,8 @@ Split: TypeAlias = Ours | Torchs
 
 
 WHOLE = {"of_eager": "eager", "of_compiled": "torch.compile"}
-"""The ways that run only BW. In the results of the other ways, the key is the name of (B + W) / BW,
-with the BW of the way that it maps to."""
+"""The ways that run only BW, as values. For each of them, the results of the other ways contain the
+ratio (B + W) / BW, where BW is that of this way; the key is the name of this ratio."""
 LEDGERED = {"interception": "eager", "aten": "aten", "inductor": "inductor"}
 """Our ways that split the backward, each with its setting ``stages_as``."""
 

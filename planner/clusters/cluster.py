@@ -57,8 +57,8 @@ def _preset(known: Mapping[str, Any]) -> BeforeValidator:
 
 
 def _meant(name: str) -> str:
-    """Return the name of the GPU for which ``name`` is an alias, or ``name`` itself if it is no
-    alias."""
+    """Return the name of the GPU for which ``name`` is an alias; if it is no alias, return ``name``
+    itself."""
     return str(_ALSO.get(bare(name), name))
 
 
@@ -75,8 +75,9 @@ class ClusterLink(Document):
 class Cluster(Document):
     """Nodes of ``gpus_per_node`` equal GPUs.
 
-    ``inside``: the link between two GPUs of a node; ``between``: the share of the network that each
-    GPU has. ``efficiency``: the rates that kernels and messages reach.
+    ``inside``: the link between two GPUs of a node; ``between``: the link between two GPUs of
+    different nodes, with the share of the network's bandwidth that each GPU has. ``efficiency``:
+    the rates that kernels and messages reach.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -173,8 +174,8 @@ def read_cluster(given: ClusterLike) -> Cluster:
 
 
 def cluster_of(given: ClusterLike | None, gpu: Any) -> Cluster:
-    """Return the given cluster, or the default cluster of a GPU. Raises InputError if neither is
-    given, or if it is invalid."""
+    """Return the cluster ``given``, or, if it is None, the default cluster of the GPU with the name
+    ``gpu``. Raises InputError if both are None, or if the one that is used is invalid."""
     if given is None and gpu is None:
         raise InputError(
             "gpu: expected a GPU's name, or a cluster, such as H100; pipeloom.arithmetic gives a "

@@ -113,8 +113,8 @@ def _records() -> dict[str, dict[str, Any]]:
 
 
 def calibrated(gpu: str) -> Efficiency:
-    """Return the recorded calibration of a GPU, else that of a GPU with the same chip, else the
-    medians of the priors."""
+    """Return the recorded calibration of a GPU; if there is none, that of a GPU with the same chip;
+    if there is none either, the medians of the priors."""
     if gpu in _records():
         return Efficiency(**_records()[gpu])
     found = Efficiency(**_records().get(PRESETS["calibrated like"].get(gpu, ""), {}))

@@ -17,7 +17,7 @@ from ..packaged import packaged
 from .efficiency import Rate
 
 WIDER = {"fp4": "fp8", "fp8": "bf16", "fp32": "bf16", "bf16": "fp16", "fp16": "bf16"}
-"""For each precision, the one whose rate is used if the GPU has no units for it."""
+"""For each precision, the one whose rate is used instead if a GPU has no units for the former."""
 GPUS = {words["name"]: words for words in packaged(__package__, "gpus.json")}
 """Presets by name: the keys that a GPU has in a cluster file, with their values."""
 

@@ -29,8 +29,8 @@ class Planned(Protocol):
 
 
 def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
-    """Return the JSON object, and its name in messages: the name of its file, or ``name`` if it was
-    not read from a file.
+    """Return ``given`` as a JSON object, and its name in messages: the name of its file, or
+    ``name`` if it was not read from a file.
 
     Raises InputError if the file cannot be read.
     """
@@ -42,11 +42,11 @@ def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
 def read_schedule(
     given: Schedule | Planned | Document, *, compiled: bool = False, where: str = "schedule"
 ) -> tuple[Schedule, str]:
-    """Return the schedule, and its name in messages: the name of its file, or ``where`` for a JSON
-    object.
+    """Return ``given`` as a schedule, and its name in messages: the name of its file; for a JSON
+    object ``where``; for any other object "schedule" or "program".
 
-    ``compiled``: also accept a program, whose schedule is returned. Raises InputError if the input
-    is invalid.
+    ``compiled``: also accept the file or the JSON object of a program, whose schedule is returned.
+    Raises InputError if the input is invalid.
     """
     from pipeloom.ir.formats import PROGRAM, parse_program, parse_schedule
     from pipeloom.ir.model.program import Program
@@ -63,8 +63,8 @@ def read_schedule(
 
 
 def read_program(given: Program | Document) -> tuple[Program, str]:
-    """Return the program, and its name in messages. Raises InputError if the file or object is
-    invalid."""
+    """Return ``given`` as a program, and its name in messages: the name of its file, or "program"
+    if it was not read from a file. Raises InputError if the file or object is invalid."""
     from pipeloom.ir.formats import parse_program
     from pipeloom.ir.model.program import Program
 
@@ -76,7 +76,8 @@ def read_program(given: Program | Document) -> tuple[Program, str]:
 
 @contextmanager
 def naming(where: str, *options: str) -> Iterator[None]:
-    """Put ``where``, the name of the input, before the message of each fault that the block raises.
+    """A context that puts ``where``, the name of the input, before the message of each fault that
+    is raised within it.
 
     Faults that begin with one of the names ``options``, or with ``--``, remain unchanged.
     """

@@ -126,8 +126,8 @@ class ProfileSource:
 
     @property
     def cluster(self) -> Profile:
-        """The profile with its ranks, links and limits: by stages, or without stages if there are
-        only layers."""
+        """The profile by stages; if there are only layers, a profile without stages, which contains
+        the ranks, links and limits."""
         return self.stages if self.has_stages else self.layers.cluster
 
     @property
@@ -142,7 +142,7 @@ class ProfileSource:
 
     @property
     def in_place(self) -> Schedule | None:
-        """The schedule that was given, itself or in a program, instead of a profile; None if a
+        """The schedule, if a schedule or a program was given instead of a profile; None if a
         profile was given."""
         kind = self._document.get("format")
         if kind not in ("pipeloom.schedule", "pipeloom.program"):
@@ -193,7 +193,10 @@ class ProfileSource:
 
 
 def _doubts(pieces: Sequence[StageProfile], cluster: Profile) -> Iterator[str]:
-    """Yield a line of text for each doubt about the times and sizes of messages."""
+    """Yield a note, as text, for each doubtful delay or size of messages.
+
+    ``pieces``: the profile's stages or layers; ``cluster``: the profile with its ranks and links.
+    """
     if cluster.t_comm is None:
         sizes = [piece.activation_bytes for piece in pieces[:-1]]
         if cluster.links is not None and cluster.ranks > 1 and None in sizes:
@@ -393,7 +396,7 @@ _TIMES = ("t_f", "t_b", "t_w", "t_bw", "t_fb", "t_r")
 
 def slowed(problem: Problem, slow: Slow) -> Problem:
     """Return the problem with the times of slow ranks multiplied by their factors, and with these
-    ranks in the profile's name.
+    ranks in the profile's name; the problem itself if no rank is slow.
 
     Raises InputError for an invalid factor or rank, or if a stage runs on several ranks.
     """

@@ -26,8 +26,9 @@ SUFFIXES = (".json", ".json.gz")
 
 
 def read_recordings(files: Sequence[FilePath]) -> list[MeasuredOps]:
-    """Return the ops of each file, or of each file in a folder, sorted by rank. Raises InputError
-    if a file has no measured ops, is given twice, or is of another kind than the others."""
+    """Return the ops in each of ``files``, or in each file of a folder among them, sorted by rank.
+    Raises InputError if a file contains no measured ops, is given twice, or is of another kind than
+    the others."""
     paths = [path for file in files for path in _files(file)]
     known = [path if path == "-" else os.path.realpath(path) for path in paths]
     for at, path in enumerate(paths):
@@ -40,7 +41,7 @@ def read_recordings(files: Sequence[FilePath]) -> list[MeasuredOps]:
 
 
 def read_recording(path: FilePath) -> MeasuredOps:
-    """Return the ops in one file. Raises InputError if it has no measured ops."""
+    """Return the ops in one file. Raises InputError if it contains no measured ops."""
     where = named(path)
     document = parse_json(read_text(os.fspath(path), expected=WANTED), where, others=True)
     if isinstance(document, list):  # a list of events is also a trace of torch's profiler
@@ -72,7 +73,7 @@ def _measured_schedule(schedule: Schedule, where: str) -> MeasuredOps:
 
 
 def _files(given: FilePath) -> list[FilePath]:
-    """Return the file itself, or the files in a folder that may have measured ops, sorted by the
+    """Return the file itself, or the files in a folder that may contain measured ops, sorted by the
     numbers in their names."""
     if given == "-" or not Path(given).is_dir():
         return [given]

@@ -117,8 +117,7 @@ def _check(request: ProfileFromRequest) -> None:
 
 
 def _check_peers(recordings: Sequence[MeasuredOps]) -> None:
-    """Raise InputError if the files have messages that are sent to a stage, but no ops of this
-    stage."""
+    """Raise InputError if messages were sent to a stage, but no file contains ops of this stage."""
     found = {sample.stage for recording in recordings for sample in recording.samples}
     for recording in recordings:
         for stage, rank in sorted(recording.peers.items()):
@@ -148,8 +147,8 @@ def _ranks(
 
 
 def _over_all_ranks(recordings: Sequence[MeasuredOps]) -> list[Sample]:
-    """Return the samples of all files, which must be sorted by rank. Stages that are numbered
-    within their rank are renumbered in forward order over all ranks."""
+    """Return the samples of all ``recordings``, which must be sorted by rank. Stages that are
+    numbered within their rank are renumbered in forward order over all ranks."""
     count = len(recordings)
     return [
         sample._replace(stage=sample.stage * count + at) if recording.chunks else sample
@@ -192,8 +191,8 @@ def _figures(samples: Sequence[Sample], tell: Listener) -> Times:
 
 
 def _check_stages(times: Times, files: Sequence[str]) -> None:
-    """Raise InputError, naming the files, if a stage has no ops, no F, or neither BW nor both B and
-    W."""
+    """Raise InputError, naming the files, unless every stage has measured times of F and of its
+    backward (BW, or both B and W), or if there are too many stages."""
     count, where = 1 + max(times, default=-1), _listed(files)
     if not 0 < count <= MOST_STAGES:
         raise InputError(f"{where}: expected ops of 1 to {MOST_STAGES} stages, got {count}")
@@ -210,7 +209,8 @@ def _check_stages(times: Times, files: Sequence[str]) -> None:
 
 
 def _listed(files: Sequence[str]) -> str:
-    """Return the name of the first file, and the number of other files if there are any."""
+    """Return the name of the first file, followed by the number of further files if there are any,
+    as in ``a.json and 2 other files``."""
     more = len(files) - 1
     return files[0] if more < 1 else f"{files[0]} and {counted(more, 'other file')}"
 

@@ -20,8 +20,8 @@ from pipeloom.ir.model.schedule import Schedule
 
 
 class Sample(NamedTuple):
-    """One run of an op on ``stage``, with its time in milliseconds. ``step`` counts the steps of
-    each file from 0."""
+    """One execution of an op on ``stage``, with its time in milliseconds. ``step`` counts the steps
+    of each file from 0."""
 
     kind: OpKind
     stage: int
@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 class MeasuredOps:
     """The ops of one file.
 
-    ``ranks``: number of ranks in the file. ``rank``: the rank whose ops the file has; None if it is
+    ``ranks``: number of ranks in the file. ``rank``: the rank on which the ops ran; None if it is
     not known. ``chunks``: whether stages are numbered within their rank, so that number k on rank r
     is stage k P + r. ``profile``: the profile for which the measured schedule was planned, if
     known. ``notes``: notes for the user. ``where``: the file's name in messages. ``peers``: for
@@ -51,8 +51,8 @@ class MeasuredOps:
 
 
 def is_plan(schedule: Schedule) -> bool:
-    """Return whether the schedule's times are planned, not measured: exactly those that are
-    simulated from its profile."""
+    """Return whether the schedule's times are planned, not measured: whether they equal those that
+    the simulator computes from its profile."""
     times = schedule.timing
     if schedule.transfers or schedule.pairs or times is None:  # traces have neither
         return times is not None

@@ -103,8 +103,9 @@ def _range(event: Mapping[str, Any], where: str) -> _Range:
 
 
 def _on_device(events: Sequence[_Range], form: re.Pattern[str]) -> list[_Range]:
-    """Return the ranges of ops on the stream on which they take the longest in total; other streams
-    copy or communicate. ``form``: the pattern of the ops' names."""
+    """Return the ranges of ops on the stream on which ops take the longest in total; other streams
+    copy or communicate. The list is empty if there are no ops. ``form``: the pattern of the ops'
+    names."""
     streams: defaultdict[str, list[_Range]] = defaultdict(list)
     for event in events:
         if form.fullmatch(event.name):
@@ -113,8 +114,11 @@ def _on_device(events: Sequence[_Range], form: re.Pattern[str]) -> list[_Range]:
 
 
 def _computing(ops: Sequence[_Range], operators: Sequence[_Range]) -> list[_Range]:
-    """Return each range, shortened to the time from the start of its first computing operator to
-    the end of its last. A range without computing operators becomes empty."""
+    """Return the ranges ``ops``, each shortened to the time from the start of its first computing
+    operator to the end of its last one. A range without computing operators becomes empty.
+
+    ``operators``: the ranges of all operators, including those that communicate.
+    """
     inside = sorted(e for e in operators if not COMMUNICATES.match(e.name))
     inside.sort(key=lambda event: event.start)
     starts = [event.start for event in inside]

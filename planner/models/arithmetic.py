@@ -25,7 +25,7 @@ _KEPT = (
     *("micro_batch", "seq", "layers", "precision", "recompute", "attention"),
     *("gradients", "fused_cross_entropy"),
 )
-"""The settings of a run that also apply to a count on one rank, without parallelism."""
+"""The settings of a run that are kept when the model's totals are counted without parallelism."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def arithmetic(request: PredictRequest) -> Arithmetic:
 
 
 def _idle(model: Model, layers: tuple[LayerWork, ...]) -> int:
-    """The number of parameters in experts that are not chosen for a given token."""
+    """The number of parameters of the whole model in experts that a given token does not use."""
     if model.experts is None:
         return 0
     expert = sum(layer.parameters.expert for layer in layers if layer.kind is WorkKind.MOE)
@@ -140,7 +140,7 @@ def _idle(model: Model, layers: tuple[LayerWork, ...]) -> int:
 
 
 def _totals_of(layers: tuple[LayerWork, ...], run: TrainingRun) -> dict[str, float]:
-    """Bytes by kind, and their sum as ``all``, if one rank has all layers.
+    """The bytes on a rank that holds all ``layers``, by kind, and their sum as ``all``.
 
     Tied parameters count once.
     """

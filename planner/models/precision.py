@@ -55,5 +55,5 @@ class Precision(StrEnum):
 
     @property
     def units(self) -> str:
-        """The key under which a cluster file has a GPU's rate for this format."""
+        """The name of this format's rate in the ``teraflops`` of a GPU in a cluster file."""
         return {Precision.MXFP8: "fp8", Precision.NVFP4: "fp4"}.get(self, self.value)

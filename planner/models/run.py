@@ -167,7 +167,8 @@ ALSO = ("microbatches", "local_batch")
 def words_of(given: Mapping[str, Any]) -> Words:
     """The values in ``given``, by key, except unknown ones (null, ``?`` or ``not stated``).
 
-    ``vp`` is kept, since :func:`_virtual` derives it from ``interleaved, not stated``.
+    The value of ``vp`` is kept even if it is unknown, since :func:`_virtual` interprets
+    ``interleaved, not stated``.
     """
     return Words({k: value for k, value in given.items() if k == "vp" or not _is_unknown(value)})
 
@@ -187,9 +188,10 @@ def values_of(words: Words, model: Model) -> dict[str, Any]:
 
 
 def _value(words: Words, key: str, default: Any) -> Any:
-    """The value of ``key``; ``default`` if none is given, or if its type differs from it.
+    """The value that was given for ``key``, or ``default`` if none was given.
 
-    The latter is also recorded as a fault.
+    A value that is invalid for this field, judging by the type of ``default``, is recorded as a
+    fault; ``default`` is then returned too.
     """
     if isinstance(default, bool):
         return words.flag(key, default=default)
@@ -223,11 +225,11 @@ def _by_stage(words: Words) -> tuple[int, ...] | None:
 
 
 def _without_ends(given: tuple[int, ...] | None, layers: int) -> tuple[int, ...] | None:
-    """``given`` (``layers_per_stage``) without embedding and head, or ``given`` if they do not
-    count.
+    """The layers of each stage ``given`` (``layers_per_stage``), without the embedding and the
+    head.
 
-    Some systems count them as layers of the first and the last stage: the sum is then ``layers`` +
-    2.
+    Some systems count these two as layers of the first and the last stage. They do if the sum is
+    ``layers`` + 2; otherwise, or if None is given, ``given`` is returned unchanged.
     """
     if given is None or sum(given) != layers + 2 or not (given[0] and given[-1]):
         return given
@@ -238,10 +240,10 @@ def _without_ends(given: tuple[int, ...] | None, layers: int) -> tuple[int, ...]
 
 
 def _virtual(words: Words, each: int) -> int:
-    """The number of stages per rank (``vp``), if a rank has ``each`` layers.
+    """The number of stages per rank (``vp``), where ``each`` is the number of layers per rank.
 
-    If ``vp`` is given as ``interleaved, not stated``, it is the smallest number above 1 that
-    divides ``each``. If it is not given at all, or if there is no such number, it is 1.
+    If ``vp`` was given as ``interleaved, not stated``, the result is the smallest number above 1
+    that divides ``each``. If no such number exists, or if ``vp`` was not given at all, it is 1.
     """
     given = words.value("vp")
     if not _is_unknown(given):
@@ -251,7 +253,7 @@ def _virtual(words: Words, each: int) -> int:
 
 
 def _with_degrees(run: TrainingRun, words: Words) -> TrainingRun:
-    """The run, with defaults for those fields that were not given and depend on others."""
+    """The run, in which the fields that were not given and depend on others have their defaults."""
     whole, inner = words.whole, run.tp * run.pp * run.cp
     dp = whole("dp", default=max(1, run.gpus // inner))
     local = whole("local_batch", default=1)
@@ -271,10 +273,10 @@ def _with_degrees(run: TrainingRun, words: Words) -> TrainingRun:
 
 
 def usual(model: Model) -> dict[str, Any]:
-    """The default values, by key, that depend on the model.
+    """The default values that depend on the model, by key; empty for most models.
 
-    Models with learned positions (GPT, OPT) have unfused attention and no sequence parallelism, as
-    their published runs are older than fused attention and sequence parallelism.
+    Models with learned positions (GPT, OPT) use unfused attention and no sequence parallelism by
+    default, as their published runs are older than fused attention and sequence parallelism.
     """
     return {"attention": "unfused", "sequence_parallel": False} if model.positions else {}
 

@@ -18,12 +18,13 @@ MOST, MOST_LAYERS = 2**40, 10_000
 
 
 def bare(name: str) -> str:
-    """The name in lower case, without characters other than letters, digits and dots."""
+    """The letters, digits and dots of ``name``, in lower case."""
     return re.sub(r"[^a-z0-9.]", "", name.lower())
 
 
 def find_name(name: str, known: Iterable[str]) -> str | None:
-    """The element of ``known`` that equals ``name`` once :func:`bare` shortens both, or None."""
+    """The element of ``known`` that differs from ``name`` only in case and in characters other than
+    letters, digits and dots; None if there is no such element."""
     return {bare(each): each for each in known}.get(bare(name))
 
 
@@ -57,9 +58,9 @@ class Words:
     ) -> int:
         """The value of a key as an integer from ``least`` to ``most``; ``keys`` are its spellings.
 
-        Returns ``default`` if none of them is given. If there is no default either, or if the value
-        is not such an integer, a fault is recorded, and ``default``, or else ``least``, is
-        returned.
+        If none of them is given, ``default`` is returned. If there is no default either, or if the
+        value is not such an integer, a fault is recorded, and the result is ``default``, or
+        ``least`` if there is no default.
         """
         value = self.value(*keys)
         if value is None:

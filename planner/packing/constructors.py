@@ -103,8 +103,8 @@ def _runs(costs: FloatArray, lengths: IntArray, dearest: float, most: float) -> 
 
 
 def _filled(found: Sequence[Sequence[int]]) -> Microbatches:
-    """Return the microbatches ``found``, in which each empty one receives a sequence from the
-    microbatch that has the most."""
+    """Return the microbatches ``found``, but give each empty one a sequence from the microbatch
+    with the most sequences."""
     full = [list(each) for each in found]
     for each in full:
         if not each:

@@ -211,7 +211,8 @@ def _left(budget: Budget) -> float:
 
 
 def _worth(spans: Sequence[float]) -> float:
-    """Return the objective of the local search, given the cost of each replica."""
+    """Return the objective of the local search, in milliseconds. ``spans``: the cost of each
+    replica."""
     return max(spans) + MEAN * sum(spans) / len(spans)
 
 

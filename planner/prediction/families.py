@@ -21,7 +21,7 @@ _EQUAL = StageProfile(1.0, 1.0, 1.0, 1.0, 0.0)
 
 @cache
 def usable_families() -> tuple[str, ...]:
-    """Return the names of the families that a training run can have."""
+    """Return the names of the families that a training run can use."""
     profile = Profile((_EQUAL,) * 4, 4)
     placed = {name: family.placed(profile)[1] for name, family in FAMILIES.items()}
     stays = {name for name, each in placed.items() if each.passing is Passing.ACTIVATIONS}
@@ -29,8 +29,8 @@ def usable_families() -> tuple[str, ...]:
 
 
 def check_family(name: Any) -> None:
-    """Raise InputError unless ``name`` is the name of a family that a training run can have, with
-    or without a parameter, as in ``interleaved-1f1b:2``."""
+    """Raise InputError unless ``name`` is the name of a family that a training run can use, with or
+    without a parameter, as in ``interleaved-1f1b:2``."""
     base = name.lower().partition(":")[0] if isinstance(name, str) else ""
     if (line := replaced(f"--schedule {base}")) is not None:
         raise InputError(f"schedule: {base} {line}")
@@ -42,8 +42,8 @@ def check_family(name: Any) -> None:
 
 @lru_cache(maxsize=256)
 def placement_of(family: str, ranks: int, chunks: int) -> Placement:
-    """Return the placement of stages by a family, with ``chunks`` stages per rank. Raises
-    InputError if the family does not exist or cannot have this placement."""
+    """Return the placement that a family uses for ``chunks`` stages per rank. Raises InputError if
+    the family does not exist or cannot have this number of stages per rank."""
     return find_family(family).placed(Profile((_EQUAL,) * (ranks * chunks), ranks))[1]
 
 
@@ -65,6 +65,6 @@ def schedule_of(family: str, ranks: int, chunks: int, microbatches: int) -> Sche
 
 
 def splits(schedule: Schedule) -> bool:
-    """Return whether the schedule has B and W as separate ops for some microbatch."""
+    """Return whether the schedule runs B and W as separate ops for any microbatch."""
     kinds, _, _ = fields_of(np.concatenate(schedule.order))
     return bool((kinds == OpKind.W).any())

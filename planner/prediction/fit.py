@@ -40,8 +40,8 @@ NOISE, UNSHAPED, HUBER = 0.02, 0.06, 2.0
 """Relative noise of a predicted step time: ``NOISE`` if a shape of the row has a factor of its own,
 ``UNSHAPED`` if none has. Residuals above ``HUBER`` times the noise count linearly."""
 FORMER, USUAL_SPREAD = 2, 0.15
-"""Prior of the spread of residuals: as if this number of further rows had residuals with this
-standard deviation."""
+"""Prior of the spread of residuals: it counts as ``FORMER`` further rows whose residuals have the
+standard deviation ``USUAL_SPREAD``."""
 MEMORY_NOISE = 0.03
 """Relative noise of a measured memory peak."""
 STEP, CLOSE, ROUNDS = 1e-3, 1e-2, 12
@@ -215,7 +215,7 @@ def _shape_spread(shape: str) -> float:
 
 def _spread(residuals: FloatArray) -> float:
     """Return the spread of residuals: the 68% quantile of their absolute values, combined with the
-    prior of :data:`FORMER` further rows."""
+    prior (:data:`FORMER`, :data:`USUAL_SPREAD`)."""
     count = len(residuals)
     middle = max(NOISE, float(np.quantile(np.abs(residuals), 0.68))) if count else 0.0
     return float(np.sqrt((FORMER * USUAL_SPREAD**2 + count * middle**2) / (FORMER + count)))

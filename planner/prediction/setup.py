@@ -47,10 +47,11 @@ class Setup:
 
     @classmethod
     def of(cls, model: ModelLike, given: Mapping[str, Any], cluster: Cluster) -> Setup:
-        """Return the setup for ``model`` (a preset's name, a file or an object) and ``given``, the
-        settings of a training run on ``cluster`` by name (docs/predict.md).
+        """Return the setup for ``model`` (a preset's name, a file or an object) and the settings
+        ``given``, by name (docs/predict.md).
 
-        Raises InputError if the settings are invalid, or do not match the model or the cluster.
+        Raises InputError if the settings are invalid, or do not match the model or ``cluster``, on
+        which the run takes place.
         """
         known = read_model(model)
         run = TrainingRun.of(usual(known) | dict(given), known)
@@ -140,7 +141,7 @@ class Setup:
 
     @cached_property
     def splits(self) -> bool:
-        """Whether the run's family has B and W as separate ops."""
+        """Whether the run's family runs B and W as separate ops."""
         return splits(self.schedule)
 
     def schedule_for(self, profile: Profile) -> Schedule:

@@ -125,8 +125,8 @@ class PredictedStep:
         )
 
     def _links(self) -> Links | None:
-        """Return the links between pipeline ranks, of which some may be on the same node; None for
-        a single rank.
+        """Return the links between pipeline ranks: faster ones between those on the same node.
+        Returns None if there is a single rank.
 
         All messages that leave a rank share one port, and so do all messages that reach it: passed
         weights go from their owner to many ranks.

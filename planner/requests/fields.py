@@ -123,7 +123,8 @@ class Request:
                 raise InputError(f"{other}: expected none with {one} {first!r}, got {second!r}")
 
     def arguments(self, request: type[Request]) -> dict[str, Any]:
-        """The values, by name, of those fields that ``request``, a base class of this one, has."""
+        """The values, by name, of the fields that ``request`` defines; it is a base class of this
+        request's class."""
         return {each.name: getattr(self, each.name) for each in fields(request)}
 
 

@@ -25,7 +25,7 @@ flag = partial(option, action=BooleanOptionalAction, group=RUN)
 
 @dataclass(frozen=True, kw_only=True)
 class RunWords(Request):
-    """The settings of a training run: degrees of parallelism, batch, precision, and memory savings.
+    """A request with the settings of a training run: parallelism, batch, precision, memory savings.
 
     A setting that is not given is None; :class:`..models.run.TrainingRun` documents the defaults.
     """
@@ -84,7 +84,7 @@ class RunWords(Request):
 
 @dataclass(frozen=True)
 class OnDevices(RunWords):
-    """A training run of a model, and the GPU or cluster on which it runs."""
+    """A request for a training run of a model on a GPU type or a cluster."""
 
     apart: ClassVar[Sequence[tuple[str, str]]] = (("gpu", "cluster"),)
 

@@ -29,7 +29,7 @@ WORKERS = typed(whole(1, 1024))
 
 @dataclass(frozen=True, kw_only=True)
 class Limited(Request):
-    """The limits of a search, the listener to its progress, and a function that stops it.
+    """A request with limits of a search, a listener to its progress, and a function that stops it.
 
     ``progress``: called with each event of the search; ``str(event)`` is a line of text.
     ``should_stop``: called repeatedly; once it returns true, the search returns the best result so
@@ -50,9 +50,9 @@ class Limited(Request):
     should_stop: Callable[[], bool] | None = None
 
     def search(self, seconds: float, **more: Any) -> Search:
-        """The optimizer with these limits.
+        """The optimizer with this request's limits and listener.
 
-        ``seconds``: the time limit if none is given. ``more``: further options of
+        ``seconds``: the time limit if the request does not give one. ``more``: further options of
         :class:`pipeloom.solver.core.options.SolveOptions`.
         """
         from pipeloom.solver.core.options import SolveOptions
@@ -87,7 +87,7 @@ class MemoryLimited(Costed):
 
 @dataclass(frozen=True)
 class Profiled(Request):
-    """A profile, together with a number of microbatches."""
+    """A request with a profile and a number of microbatches."""
 
     profile: ProfileLike | ProfileSource = field(metadata=place("PROFILE"))
     """profile file, - for standard input"""

@@ -36,16 +36,16 @@ class Candidate:
 
     @property
     def searched(self) -> str | None:
-        """How long the candidate was searched, or how many of its cuts were, in words; None if
-        neither is known."""
+        """For how long the candidate was searched, or else the number of its cuts that were
+        searched, in words; None if neither is known."""
         if self.seconds is not None:
             return f"{self.seconds:.1f} s"
         return counted(self.cuts, "cut") if self.cuts else None
 
     @property
     def notes(self) -> str:
-        """Why the candidate is not the result (unless it just costs more), and what is assumed for
-        it; an empty string if there is neither."""
+        """Why the candidate is not the result (left out if it only costs more), and the assumption
+        about its stages; an empty string if there is neither."""
         reason = None if self.reason == COSTS_MORE else self.reason
         return "; ".join(filter(None, [reason, self.assumed]))
 

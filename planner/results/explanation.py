@@ -43,14 +43,14 @@ SEARCHED: Mapping[str, str] = {
 bound's name."""
 RELAXING = 3.0
 """Time limit, in seconds, of the MILP of the bound ``remat-relaxation``, whose solution shows which
-rank binds."""
+rank determines the bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundReason:
-    """Why no schedule costs less than ``value`` milliseconds.
+    """An argument why no schedule costs less than ``value`` milliseconds.
 
-    ``name``: the name of the bound. ``rank``: the rank that binds, to which the argument applies;
+    ``name``: the name of the bound. ``rank``: the rank whose work or memory determines the bound;
     None if there is no single one. ``words``: the argument, in lines of text.
     """
 
@@ -62,8 +62,7 @@ class BoundReason:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How one rank spends the time of the schedule, in milliseconds. The five parts sum to the
-    schedule's cost.
+    """The time of one rank in a schedule, in five parts, in milliseconds. Their sum is the cost.
 
     ``work``: computation. ``head``: idle before its first B. ``tail``: idle after the start of its
     last F (or of its first B, if that is later). ``between``: idle between ``head`` and ``tail``.
@@ -109,12 +108,12 @@ def _loss(rank: int, cost: float, ops: IntArray, start: FloatArray, end: FloatAr
 
 
 def why(schedule: Schedule) -> BoundReason:
-    """Return the argument behind the lower bound in the schedule's report, or behind the best
-    closed-form bound if the report has none.
+    """Return the argument for the lower bound in the schedule's report; if the report has none,
+    that for the best closed-form bound.
 
-    If a search has proven the bound in the report, the argument names the search, and the best
-    closed-form argument follows. If a small MILP has proven it, the argument has the rank that
-    binds and the effect of more memory. Raises InfeasibleError if no schedule fits within the
+    If the bound was proven by a search, the argument names the search, and the best closed-form
+    argument follows. If it was proven by a small MILP, the argument names the rank that determines
+    the bound, and the effect of more memory. Raises InfeasibleError if no schedule fits within the
     problem's memory limit.
     """
     problem, report = schedule.problem, schedule.report
@@ -139,8 +138,8 @@ def why(schedule: Schedule) -> BoundReason:
 
 
 def _simplest(problem: Problem) -> BoundReason:
-    """Return the argument for the best closed-form bound. If several bounds have its value, the
-    first one, whose argument is the simplest, is taken."""
+    """Return the argument for the best closed-form bound. If several bounds have the same value,
+    the first one is taken, as its argument is the simplest."""
     found = list(lower_bounds(problem))
     best = max(bound.value for bound in found)
     first = next(bound for bound in found if bound.value >= best * (1 - ROUNDING))
@@ -163,7 +162,7 @@ and the ranks with the least ``spare`` time are shown."""
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a schedule costs ``cost`` milliseconds by its ``objective``.
+    """An explanation of a schedule's cost: ``cost`` milliseconds, by the ``objective``.
 
     ``reason``: why no schedule costs less than the lower bound. ``losses``: how each rank spends
     the time. ``step``: if the schedule was chosen by step time, a pair of its step time and a lower

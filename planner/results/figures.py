@@ -165,8 +165,8 @@ class ScheduleFigures:
 
     @property
     def wire_use(self) -> float | None:
-        """The share of the step time in which the busiest wire is busy; None if the profile has no
-        links."""
+        """The share of the step time in which the busiest wire is busy, 0 if nothing is sent; None
+        if the profile has no links."""
         if self.profile.links is None or self.step_time <= 0:
             return None
         return self.wire.time / self.step_time if self.wire else 0.0

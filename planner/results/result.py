@@ -103,13 +103,13 @@ class Result(ScheduleFigures):
 
     @property
     def least_bound(self) -> float | None:
-        """Lower bound on the cost of all schedules of all candidates."""
+        """Lower bound on the cost of all schedules of all candidates; None if none is known."""
         return least_bound(self.lower_bound, self.candidates)
 
     @property
     def proven_over_all(self) -> str:
-        """``optimal``, or the maximum distance from the optimum, in words, among all schedules of
-        all candidates."""
+        """``optimal``, or the maximum distance from the optimum over all candidates, in words; ``no
+        bound is known`` without a bound."""
         least = self.least_bound
         if least is None:
             return "no bound is known"

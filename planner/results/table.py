@@ -69,8 +69,8 @@ def results_table(rows: Sequence[Result], columns: Sequence[Column]) -> str:
 
 
 def grouped(notes: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return the distinct notes, each with the names of all rows that have it. ``notes``: pairs of
-    a note and the name of a row."""
+    """Return the distinct notes, each with the names of all rows to which it applies. ``notes``:
+    pairs of a note and the name of a row."""
     found: dict[str, list[str]] = {}
     for note, name in notes:
         found.setdefault(note, []).append(name)

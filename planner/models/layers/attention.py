@@ -71,7 +71,8 @@ def write_addition(sheet: Sheet, model: Model, name: str) -> None:
 def local_kv_heads(sheet: Sheet, model: Model) -> float:
     """The number of heads of keys and values on a rank.
 
-    It is 1 if there are fewer of these heads than tensor parallel ranks.
+    Tensor parallel ranks divide these heads; if there are fewer heads than ranks, each rank has
+    one.
     """
     return max(model.kv_heads / sheet.run.tp, 1.0)
 

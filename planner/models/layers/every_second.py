@@ -19,12 +19,14 @@ KEPT = frozenset({"attention norm input", "attention output", "attention row sum
 OUTPUTS = frozenset({"q", "k", "v", "activation input"})
 """Held tensors that are outputs of matrix products.
 
-The outputs of the two remaining products of a layer are added to the residual stream.
+A layer has two more products, whose outputs are added to the residual stream. They are not in this
+set: :func:`keep_every_second` holds half of them as a separate tensor.
 """
 
 
 def keep_every_second(work: LayerWork) -> LayerWork:
-    """A copy of ``work`` with the recomputation of this policy instead of any that it has."""
+    """A copy of ``work`` with recomputation by this policy, which replaces any other
+    recomputation."""
     forward = [*work.of(OpKind.F)]
     later = [kernel for kernel in work.kernels if kernel.op in (OpKind.B, OpKind.W)]
     again = [replace(k, op=OpKind.R) for k in forward if not isinstance(k, Attention)]

@@ -59,9 +59,10 @@ class Sheet:
         self._backward.append([kernel for kernel in kernels if kernel.op is not F])
 
     def hold(self, name: str, size: float, until: OpKind = B, *, kept: bool = False) -> None:
-        """Add a tensor of ``size`` bytes that is held until the end of ``until``.
+        """Add a tensor of ``size`` bytes that is held until the end of the op ``until``.
 
-        It is held from F on, or only from R on if ``again`` is set and the tensor is not ``kept``.
+        It is held from the start of F; if ``again`` is set and the tensor is not ``kept``, only
+        from the start of R.
         """
         self._held.append(Held(name, size, until, F, self.again and not kept))
 
@@ -70,8 +71,8 @@ class Sheet:
     ) -> None:
         """Add ``count`` parameters, divided over ``split`` ranks.
 
-        ``expert``: they belong to experts. ``tied``: they are counted in another layer, and this
-        layer has a copy of them.
+        ``expert``: whether they belong to experts. ``tied``: whether they are counted in another
+        layer, of which this layer only has a copy.
         """
         own, share = self._parameters, count / split
         if tied:
@@ -84,7 +85,8 @@ class Sheet:
     def passes(self, name: str, forward: float, backward: float, back: OpKind = B) -> None:
         """Add elementwise kernels: one in F and one in the op ``back``.
 
-        They move ``forward`` and ``backward`` bytes. A kernel that moves nothing is left out.
+        The kernel in F moves ``forward`` bytes, the one in ``back`` moves ``backward`` bytes. A
+        kernel that moves nothing is left out.
         """
         moved = ((F, forward), (back, backward))
         self.add(*(Elementwise(name, op, size, 1) for op, size in moved if size))
@@ -176,7 +178,7 @@ class Sheet:
             self.add(*(Collective(name, op, kind, *sent) for op, kind in kinds.items()))
 
     def work(self, kind: WorkKind, name: str, message: float) -> LayerWork:
-        """The finished layer.
+        """The collected work as the layer ``name`` of this kind.
 
         ``message``: the number of elements of the activation that a rank sends to the next stage if
         the model is cut after this layer.
