@@ -93,8 +93,7 @@ def _placed(
 
 
 def _relieved(number: int, rng: Rng, key: str) -> Problem:
-    """A problem with one stage per rank and M_B = 1 GB, of which recomputation or offload leaves 2
-    %.
+    """A problem with one stage per rank and M_B = 1 GB; recomputation or offload leaves 2 % of it.
 
     ``key``: ``m_r`` (recomputation) or ``m_o`` (offload).
     """

@@ -26,7 +26,7 @@ def measured() -> dict[str, Any]:
     """Run a step of ZB-H1 and count the runtime's code that it runs.
 
     ``functions`` and ``files_before``: the numbers of functions and of files that run between
-    ``Pipeline.step`` and the first instruction, on the rank where they are larger. ``files`` and
+    ``Pipeline.step`` and the first instruction, each on the rank where it is larger. ``files`` and
     ``lines``: the number of files that run in the whole step on either rank, and that of their code
     lines.
     """

@@ -50,7 +50,7 @@ rank determines the bound."""
 class BoundReason:
     """An argument why no schedule costs less than ``value`` milliseconds.
 
-    ``name``: the name of the bound. ``rank``: the rank whose work or memory determines the bound;
+    ``name``: the name of the bound. ``rank``: the rank that limits the cost;
     None if there is no single one. ``words``: the argument, in lines of text.
     """
 
@@ -112,7 +112,7 @@ def why(schedule: Schedule) -> BoundReason:
     that for the best closed-form bound.
 
     If the bound was proven by a search, the argument names the search, and the best closed-form
-    argument follows. If it was proven by a small MILP, the argument names the rank that determines
+    argument follows. If it was proven by a small MILP, the argument names the rank that limits
     the bound, and the effect of more memory. Raises InfeasibleError if no schedule fits within the
     problem's memory limit.
     """
