@@ -43,7 +43,8 @@ def measured(name: str, cases: Sequence[Case], workers: int) -> Iterator[tuple[C
 
 
 def measure(name: str, case: Case) -> Row:
-    """Measure a case and return its row. If it raises an error, ``failed`` replaces the figures."""
+    """Measure a case and return its row. If measuring raises an error, the row contains its text as
+    ``failed``, and no figures."""
     try:
         found = _in_a_process(name, case) if case.fresh else load(name).measure(case)
     except Exception as error:

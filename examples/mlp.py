@@ -27,8 +27,8 @@ class MLP:
         return ()  # stages share no parameters
 
     def names(self, count: int) -> Callable[[int, str], str]:
-        """A function from a stage and a parameter's name in it to the name in checkpoints, which
-        does not depend on the cut."""
+        """A function that maps a stage and the name of a parameter in it to the parameter's name in
+        checkpoints, which does not depend on the cut. ``count``: the number of stages."""
         first = ends(count)
 
         def name_of(stage: int, name: str) -> str:

@@ -57,8 +57,8 @@ def everywhere(value: Any) -> Any:
 
 
 def measured_profile(ranks: int, stages: list[Any]) -> Profile:
-    """A profile measured with microbatches of one sequence of ``REFERENCE`` tokens. ``stages``:
-    functions that build them."""
+    """A profile measured with microbatches of one sequence of ``REFERENCE`` tokens. ``stages``: for
+    each stage, a function that builds it."""
     stage = pipeloom.StageProfile(1.0, 1.0, 1.0)
     plan = pipeloom.build("1f1b", Profile((stage,) * ranks, ranks), ranks)
     pipeline = Pipeline(pipeloom.compile(plan), stages, loss=partial(summed_loss, tokens=REFERENCE))

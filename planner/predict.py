@@ -54,8 +54,8 @@ def cautions(model: Model, run: TrainingRun) -> Iterator[str]:
 class Prediction:
     """The predicted step of a configuration.
 
-    80% of runs are expected to take between ``step_ms_low`` and ``step_ms_high``, judging by the
-    calibration of the cluster's GPU.
+    Measured step times are expected to be between ``step_ms_low`` and ``step_ms_high`` in 80 % of
+    cases, judging by the calibration of the cluster's GPU.
     """
 
     step: PredictedStep

@@ -247,8 +247,8 @@ def _solved(questions: Sequence[Question], tell: Listener, workers: Workers) -> 
 
 
 def _solve(request: OptimizeRequest) -> Result:
-    """Return the result for one limit, or the reason why nothing fits. May run in a worker
-    process."""
+    """Return the result for one limit; if nothing fits, a result with the reason instead of a
+    schedule. May run in a worker process."""
     try:
         return Question.of(request).solve()
     except InfeasibleError as error:

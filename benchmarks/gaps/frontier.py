@@ -34,10 +34,10 @@ SEEDS = 40
 class Instance:
     """A problem, and the time limit in seconds within which it is to be solved.
 
-    ``row``: groups instances in the table; a row of table 5 of the Zero Bubble paper, or a kind.
-    ``share``: the memory limit in units of P x M_B (if stages differ, with M_B of the profile that
-    they are derived from). ``published``: the bubble rate of the paper's heuristic at this limit,
-    if known.
+    ``row``: the name of the group to which the instance belongs in the table: a row of table 5 of
+    the Zero Bubble paper, or a kind of unequal stages or links. ``share``: the memory limit in
+    units of P x M_B (if stages differ, with M_B of the profile that they are derived from).
+    ``published``: the bubble rate of the paper's heuristic at this limit, if known.
     """
 
     name: str

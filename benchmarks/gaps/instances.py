@@ -112,7 +112,7 @@ def _relieved(number: int, rng: Rng, key: str) -> Problem:
 def _weights(number: int, rng: Rng) -> Problem:
     """A problem with weight passing over links that share wires, and two microbatches per rank.
 
-    The weights of a stage take 0.1 to 0.5 of an F per hop.
+    To transfer the weights of a stage over one hop takes 0.1 to 0.5 times as long as an F.
     """
     ranks, size = RANKS[number], 1e6
     stages = _stages(ranks, number, rng, weight_bytes=size)

@@ -14,7 +14,7 @@ SCOPE = "one stage per rank, passing activations"
 def picture(row: str, cells: Iterable[dict[str, Any]]) -> str:
     """The text of an SVG file with the recorded figures for one row of table 5.
 
-    ``cells``: recorded rows, of which those for ``row`` are shown. Limits are in units of M_B.
+    ``cells``: recorded rows; only those for ``row`` are shown. Limits are in units of M_B.
     """
     known = [cell for cell in cells if cell["row"] == row]
     points = [

@@ -66,7 +66,7 @@ def slow_link(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile,
 
 
 def matrix(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], Numbers]:
-    """Equal stages, with a delay for each ordered pair of ranks of up to 0.3 T_F."""
+    """Equal stages, with a delay of up to 0.3 T_F for each ordered pair of ranks."""
     return _equal(ranks), np.round(rng.uniform(0.0, 0.3 * T_F, (ranks, ranks)), 3)
 
 

@@ -26,7 +26,8 @@ ROWS, WIDTH = 4, 16
 
 
 def input_gradient(dy: Tensor, seconds: float) -> Tensor:
-    """B: the gradient of the input, a new tensor as the result of a matrix product would be."""
+    """B: return the gradient of the input when ``seconds`` are over, as a new tensor, like the
+    result of a matrix product."""
     end = time.perf_counter() + seconds
     dx = dy.clone(memory_format=torch.contiguous_format)
     sleep_until(end)

@@ -79,7 +79,8 @@ def measure(case: Case) -> Row:
 
 
 def _cell(name: str, ranks: int, count: int, times: Times) -> Row:
-    """Compare the schedule of a method with the formulas of that method.
+    """Compare the schedule of a method with the formulas of that method, and return the figures of
+    both.
 
     The bubble is the idle time of rank 0, or for DualPipe that of a rank in the middle. Raises
     AssertionError if the schedule is not valid.

@@ -79,8 +79,9 @@ def _profile(row: Row, scheme: str, model: Transformer) -> Profile:
 
 @cache
 def _shape(family: str, ranks: int, stages: int, count: int) -> Schedule:
-    """A schedule of the family whose order and transfers are used for any profile, as they do not
-    depend on the profile's numbers."""
+    """A schedule of the family for an arbitrary profile, with ``count`` microbatches. Its order of
+    ops and its transfers are used for every profile, as they do not depend on the profile's
+    numbers."""
     unit = StageProfile(1.0, 1.0, 1.0, activation_bytes=1.0, weight_bytes=1.0)
     return build_family(family, Profile((unit,) * stages, ranks), count)
 

@@ -161,7 +161,8 @@ def _worse(cell: dict[str, Any]) -> float:
 
 
 def both(name: str) -> Column:
-    """A column with the published and the own bubble rate, and "optimal" or the bound."""
+    """A column with the published and the own bubble rate, followed by "optimal", or else by the
+    bound if there is one."""
 
     def cell(row: Figures) -> str | None:
         found = row["cells"].get(name)

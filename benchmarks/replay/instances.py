@@ -66,7 +66,7 @@ def questions() -> Iterator[Question]:
 
 
 def built(families: Iterable[str]) -> Iterator[Family]:
-    """Yield each family for each recorded profile."""
+    """Yield each of ``families`` for each recorded profile."""
     for each in _data()["families"]:
         for family in (*families, *PARAMETRIZED):
             yield Family(family, each["profile"], each["microbatches"])

@@ -33,8 +33,8 @@ class Instance:
 def instance(seed: int) -> Instance:
     """The random instance of a seed.
 
-    The unit of time is the F of a block, the unit of memory its M_B, and the unit of weights its
-    weights.
+    Times are in units of the F of a block, activation memory in units of the M_B of a block, and
+    weights in units of the weights of a block.
     """
     rng = np.random.default_rng(seed)
     ranks = int(rng.choice((4, 8)))

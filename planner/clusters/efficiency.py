@@ -92,10 +92,10 @@ MEMORY_RATES = ("fragmentation", "context_gib")
 
 
 def priors(*, memory: bool) -> dict[str, tuple[float, float, float]]:
-    """Return the prior of each parameter that is fitted: its median, the standard deviation of its
+    """Return the prior of each fitted parameter, by name: its median, the standard deviation of its
     logarithm, and its maximum.
 
-    ``memory``: whether to return the parameters that are fitted to memory, or those that are fitted
+    ``memory``: True for the parameters that are fitted to memory, False for those that are fitted
     to times.
     """
     return {

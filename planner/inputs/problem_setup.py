@@ -264,8 +264,12 @@ def with_remat(profile: Profile, recompute: str, offload: str, missing: str) -> 
 
 
 def check_alike(profile: Profile, where: str, what: str) -> None:
-    """Raise InputError, naming the first list, if the values of a stage differ between
-    microbatches. ``what``: the function or option, in words, that does not support such lists."""
+    """Raise InputError if the values of any stage differ between microbatches; the message names
+    the first such list.
+
+    ``where``: the list of stages or layers in messages. ``what``: the function or option, in words,
+    that does not support such lists.
+    """
     for s, stage in enumerate(profile.stages):
         for key in EACH:
             if len({getattr(one, key) for one in stage.each}) > 1:

@@ -27,7 +27,7 @@ LEAST_BYTES = 1000.0
 
 
 class MemorySize(float):
-    """A memory size, which also has the text from which it was parsed."""
+    """A memory size that also stores the text from which it was parsed (``words``)."""
 
     words: str
 
@@ -125,8 +125,8 @@ def slow_in(text: str) -> dict[int, float]:
 
 
 def slow_of(given: Mapping[int, float] | str | None) -> Mapping[int, float] | None:
-    """Return the factors of slow ranks by rank, from an argument ``slow``, which may be text; None
-    if it is None. Raises InputError for invalid text."""
+    """Return the factor of each slow rank, from an argument ``slow``, which may be given as text;
+    None if the argument is None. Raises InputError for invalid text."""
     try:
         return slow_in(given) if isinstance(given, str) else given
     except InputError as error:

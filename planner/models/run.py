@@ -253,7 +253,8 @@ def _virtual(words: Words, each: int) -> int:
 
 
 def _with_degrees(run: TrainingRun, words: Words) -> TrainingRun:
-    """The run, in which the fields that were not given and depend on others have their defaults."""
+    """A copy of ``run`` with the fields whose defaults depend on other fields: as given in
+    ``words``, or else their defaults."""
     whole, inner = words.whole, run.tp * run.pp * run.cp
     dp = whole("dp", default=max(1, run.gpus // inner))
     local = whole("local_batch", default=1)

@@ -82,8 +82,9 @@ class Kernel:
 class Gemm(Kernel):
     """``count`` matrix products (m x k)(k x n), run as one kernel.
 
-    If there are several, they are experts (a grouped product), or the batch and heads of unfused
-    attention. ``precision``: the format of the operands; the result has the run's element size.
+    If ``count`` is above 1, there is one product per expert (a grouped product), or one per
+    sequence and head in unfused attention. ``precision``: the format of the operands; the result
+    has the run's element size.
     """
 
     m: float

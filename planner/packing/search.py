@@ -217,7 +217,8 @@ def _worth(spans: Sequence[float]) -> float:
 
 
 def _moved(one: list[int], other: list[int], random: Random) -> tuple[list[int], list[int]]:
-    """Return the two microbatches after a random move between them."""
+    """Return the two microbatches after a random change: they are exchanged, one sequence moves
+    from ``one`` to ``other``, or a sequence of each is exchanged."""
     kind, i, k = random.random(), random.choice(one), random.choice(other)
     if kind < EXCHANGED:
         return other, one

@@ -57,8 +57,8 @@ class MeasuredRow:
 
     @property
     def calibrates(self) -> bool:
-        """Whether calibration uses the row. Runs with experts, whose loads are uneven, and runs of
-        unknown precision are left out."""
+        """Whether calibration uses the row. It leaves out models with experts, whose loads are
+        uneven, and rows whose precision is unknown."""
         return self.precision_known and self.setup.model.experts is None
 
     def reaching(self, efficiency: Efficiency) -> Cluster:

@@ -125,8 +125,8 @@ class PredictedStep:
         )
 
     def _links(self) -> Links | None:
-        """Return the links between pipeline ranks: faster ones between those on the same node.
-        Returns None if there is a single rank.
+        """Return the links between pipeline ranks: one kind for ranks on the same node, another for
+        ranks on different nodes. Returns None if there is a single rank.
 
         All messages that leave a rank share one port, and so do all messages that reach it: passed
         weights go from their owner to many ranks.

@@ -86,7 +86,7 @@ PAIRED = "with pairs: what a pair saves counts as time that its BW does not take
 
 
 def losses(schedule: Schedule) -> list[Loss]:
-    """Return how each rank spends the time of the schedule, by simulated times."""
+    """Return, for each rank, how it spends the time of the schedule, whose times are simulated."""
     timing = timed(schedule).known_timing
     cost = timing.cost(schedule.problem.objective)
     rows = zip(schedule.order, timing.start, timing.end, strict=True)
@@ -113,7 +113,7 @@ def why(schedule: Schedule) -> BoundReason:
 
     If the bound was proven by a search, the argument names the search, and the best closed-form
     argument follows. If it was proven by a small MILP, the argument names the rank that limits
-    the bound, and the effect of more memory. Raises InfeasibleError if no schedule fits within the
+    the cost, and the effect of more memory. Raises InfeasibleError if no schedule fits within the
     problem's memory limit.
     """
     problem, report = schedule.problem, schedule.report

@@ -194,9 +194,8 @@ class ScheduleFigures:
 
     @property
     def _on_devices(self) -> list[tuple[int, float, float]]:
-        """For each rank its number, its memory and its ``device_memory``. The list is empty if the
-        profile has no ``device_memory``, so that the schedule need not be compiled for
-        :attr:`memory`."""
+        """For each rank its number, its memory and its ``device_memory``. If the profile has no
+        ``device_memory``, the list is empty, and the schedule is not compiled."""
         devices = self.profile.device_memory
         return [] if devices is None else [*zip(count(), self.memory.total, devices)]
 

@@ -83,15 +83,15 @@ class Result(ScheduleFigures):
 
     @classmethod
     def restored(cls, schedule: Schedule, kept: dict[str, Any]) -> Result:
-        """Return the optimizer's result from ``schedule`` and :attr:`kept`, which a cache has
-        stored."""
+        """Return the optimizer's result from a cache: it consists of ``schedule`` and ``kept``, the
+        former value of :attr:`kept`."""
         candidates = tuple(Candidate(**each) for each in kept["candidates"])
         known = {key: kept[key] for key in KEPT}
         return cls(OPTIMIZER, schedule, candidates=candidates, **known)
 
     @property
     def kept(self) -> dict[str, Any]:
-        """Everything but the schedule, as a JSON object for a cache."""
+        """The fields that a cache stores in addition to the schedule, as a JSON object."""
         candidates = [asdict(each) for each in self.candidates]
         return {key: getattr(self, key) for key in KEPT} | {"candidates": candidates}
 
@@ -166,8 +166,8 @@ class Result(ScheduleFigures):
 
     @property
     def uncosted(self) -> str | None:
-        """Why the cost does not include transfers of weights; None if it does, or if there are
-        none."""
+        """Why the cost does not include the transfers of weights; None if the cost includes them,
+        or if no weights are transferred."""
         return None if self.planned is None else uncosted(self.planned)
 
     @cached_property
@@ -249,10 +249,10 @@ class Result(ScheduleFigures):
 
 
 class NothingFits(InfeasibleError):  # noqa: N818
-    """No candidate fits in memory.
+    """The error that no candidate fits in memory.
 
-    ``what``: a heading such as ``no placement fits``, if the message has the reason for each
-    candidate; empty if it has a single reason. ``candidates``, ``facts``: as in :class:`Result`.
+    ``what``: a heading such as ``no placement fits`` if the message gives a reason for each
+    candidate; empty if it gives a single reason. ``candidates``, ``facts``: as in :class:`Result`.
     """
 
     def __init__(self, what: str, words: str, candidates: Sequence[Candidate], **more: Any) -> None:

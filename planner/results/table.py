@@ -57,8 +57,8 @@ BALANCE = Column(
 
 
 def results_table(rows: Sequence[Result], columns: Sequence[Column]) -> str:
-    """Return a table with one line per row. A row without a schedule only has its name, and the
-    reason in the last column."""
+    """Return a table with one line per row. For a row without a schedule, the line consists of its
+    name and, in the last column, the reason."""
 
     def cells(row: Result) -> list[Cell]:
         if row.planned is not None:

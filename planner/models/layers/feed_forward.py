@@ -97,8 +97,8 @@ def _write_experts(sheet: Sheet, model: Model, experts: Experts) -> None:
 
 
 def _write_grouped(sheet: Sheet, model: Model, experts: Experts) -> None:
-    """Add the matrices of a rank's experts, each as one grouped matrix product (Gale et al.,
-    2022)."""
+    """Add the experts on a rank: a grouped matrix product for their input matrices, the activation
+    function, and another grouped product for their output matrices (Gale et al., 2022)."""
     run, hidden = sheet.run, model.hidden
     local, width = experts.count / run.ep, experts.width / run.etp
     tokens = sheet.spread * experts.chosen * run.etp

@@ -27,9 +27,10 @@ ModelLike: TypeAlias = Model | Mapping[str, Any] | str | os.PathLike[str]
 
 
 def read_model(given: ModelLike, called: str = "MODEL") -> Model:
-    """Read a model. ``called``: the argument's name in error messages.
+    """Return the model ``given``, which may be a preset's name, a file or a mapping
+    (:data:`ModelLike`).
 
-    Raises InputError with one line per fault.
+    ``called``: the argument's name in error messages. Raises InputError with one line per fault.
     """
     if isinstance(given, Model):
         return given

@@ -161,7 +161,8 @@ def _experts(words: Words, kind: str, layers: int) -> Experts | None:
 def _dense(words: Words, layers: int) -> frozenset[int]:
     """The indices of layers without experts.
 
-    They are the first layers, all but every n-th, and those listed by ``mlp_only_layers``.
+    A layer is one of them if it is among the first ``first_k_dense_replace`` layers, if only every
+    n-th layer has experts and it is another one, or if ``mlp_only_layers`` lists it.
     """
     first = words.whole("first_k_dense_replace", default=0, least=0)
     every, step = (
