@@ -50,7 +50,7 @@ class Text(pipeloom.HuggingFace):
 
 
 def tell(record: StepRecord) -> None:
-    """A callback that prints the evaluation loss."""
+    """A callback that prints the evaluation loss of a step, if the step was evaluated."""
     if record.eval_loss is not None:
         print(f"after step {record.step}: {record.eval_loss:.3f} nats a byte of unseen text")
 

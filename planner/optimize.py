@@ -188,9 +188,11 @@ class Question:
 
 
 def _check_alike(request: OptimizeRequest, source: ProfileSource, cut: bool) -> None:
-    """Raise InputError if values of the profile differ between microbatches, and the request needs
-    a function that does not support this: ``--for``, ``--copies 2``, or ``cut``, whether layers are
-    to be cut into stages."""
+    """Raise InputError if values of the profile differ between microbatches, and the request has an
+    option that does not support this: ``--for``, ``--copies 2``, or a cut chosen by the optimizer.
+
+    ``cut``: whether the optimizer is to cut layers into stages.
+    """
     for_, copies = request.for_ is not None, request.copies == 2
     asked = {f"--for {request.for_}": for_, "a cut chosen by optimize": cut, "--copies 2": copies}
     what = next((words for words, there in asked.items() if there), None)

@@ -57,8 +57,11 @@ def _found(problem: Problem) -> dict[str, Any] | None:
 
 
 def judge(rows: Rows) -> Iterator[Claim]:
-    """Claim that no schedule with recomputation and offload costs more than the one without them,
-    or than the one with less memory."""
+    """Yield the claim that recomputation and offload never raise the cost, nor does more memory.
+
+    That is, at each memory limit, the schedule with recomputation and offload costs no more than
+    the one without them, and no more than the one with them at the next smaller limit.
+    """
     pairs = [(row["without"], row["with"]) for row in rows if row["without"]]
     pairs += [(less["with"], more["with"]) for less, more in pairwise(rows)]
     wrong = sum(after["period"] > before["period"] * (1 + 1e-9) for before, after in pairs)

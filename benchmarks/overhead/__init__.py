@@ -72,7 +72,10 @@ def judge(rows: Rows) -> Iterator[Claim]:
 
 
 def _steps(part: str, rows: Rows, loops: Rows) -> Iterator[Claim]:
-    """Yield claims about steps, relative to the ideal and to torch's steps."""
+    """Yield claims about the steps in ``rows``, relative to the ideal and to torch's steps.
+
+    ``loops``: the rows of the plain loop; the target for graphs depends on its times.
+    """
     loop = {row["case"]: row["loop_ms"] / row["ideal_ms"] for row in loops}
     for ms, most in AT_MOST.items():
         bound = most

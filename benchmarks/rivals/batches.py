@@ -123,8 +123,8 @@ def _problem(document: dict[str, Any]) -> Problem:
 
 
 def _limited(problem: Problem, room: float) -> Problem:
-    """The problem with a memory limit for all ranks: ``room`` times the highest peak of 1F1B and
-    ZB-H1 on any rank."""
+    """The problem with a memory limit for all ranks: ``room`` times the highest peak memory of any
+    rank in 1F1B or ZB-H1."""
     peak = 0.0
     for family in ("1f1b", "zb-h1"):
         built = build_family(family, problem.profile, problem.microbatches)

@@ -109,8 +109,7 @@ def _ordered(
 
 
 def cost_of(schedule: Schedule) -> float | None:
-    """The cost of a schedule without times, which is simulated; None if it does not fit in
-    memory."""
+    """The simulated cost of a schedule that has no times; None if it does not fit in memory."""
     timing = simulate(schedule)
     if not within_memory(schedule.problem, timing):
         return None

@@ -52,8 +52,8 @@ def unequal_profile(seed: int = 0) -> Profile:
 
 
 def times(run: Callable[[], object], repeats: int) -> list[float]:
-    """The duration in seconds of each of ``repeats`` runs, after one that compiles and fills
-    caches."""
+    """The duration in seconds of each of ``repeats`` calls of ``run``, after one call that compiles
+    and fills caches."""
     run()
     seconds = []
     for _ in range(repeats):

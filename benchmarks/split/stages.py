@@ -159,7 +159,8 @@ def _medians(rows: Sequence[Mapping[str, Mapping[str, float]]], way: str) -> dic
 
 
 def _round(stage: Split, device: torch.device, *, split: bool) -> Mapping[str, float]:
-    """The times of BW, B and W in seconds. Gradients are added to existing ones."""
+    """The time of BW in seconds, as ``bw``; with ``split`` also those of B and W, as ``b`` and
+    ``w``. Gradients are added to existing ones."""
     stage.forward(False)
     found = {"bw": _taken(lambda: stage.backward(False), device)}
     if split:

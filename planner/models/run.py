@@ -133,7 +133,7 @@ class TrainingRun:
 
     @property
     def dense_replicas(self) -> int:
-        """The number of ranks that hold the same non-expert parameters: size of
+        """The number of ranks that hold the same non-expert parameters: the size of
         :attr:`.work.Group.DP`."""
         return self.dp * self.cp
 

@@ -79,7 +79,7 @@ def grouped(notes: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A table of schedules for the same profile. ``rows``: the results, which may lack a
+    """A table of schedules for the same profile. ``rows``: the results, some of which may lack a
     schedule."""
 
     profile: Profile
