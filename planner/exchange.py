@@ -139,8 +139,8 @@ IMPORTED = (*(name for name, each in EXPORTERS.items() if each.read is not None)
 
 
 def _split(profile: Profile, stages: int) -> Profile:
-    """Return the profile, in which the single stage of each rank is cut into equal chunks, so that
-    there are ``stages`` stages in total. If that is impossible, return the profile unchanged."""
+    """Return the profile with the single stage of each rank cut into equal chunks, so that there
+    are ``stages`` stages in total. If that is impossible, return the profile unchanged."""
     chunks, rest = divmod(stages, profile.ranks)
     one_each = profile.num_stages == profile.ranks
     return profile.split(chunks) if one_each and chunks > 1 and not rest else profile

@@ -75,7 +75,7 @@ def pack(request: PackRequest) -> Packing:
     """Pack sequences into microbatches such that the planned step is as short as possible, and
     schedule the microbatches.
 
-    ``lengths``: a lengths file or its object, which has the tokens of each sequence and describes
+    ``lengths``: a lengths file or its object, which lists the tokens of each sequence and describes
     the microbatch on which the profile was measured (``docs/packing.md``). ``profile``: a profile
     by stages. ``microbatches``: number of microbatches per replica. ``max_tokens``: maximum tokens
     of a microbatch. ``data_parallel``: number of replicas; by default that of the profile, or 1 if

@@ -143,7 +143,7 @@ def memory_limit_of(
     """Return the memory limit that the user gave as a number or text; None if none was given.
 
     ``name``: the argument's name in messages. Raises InputError for an invalid limit, and for a
-    limit in bytes if the profile ``source`` has its memory in a larger unit.
+    limit in bytes if the unit of memory in the profile ``source`` is larger.
     """
     from pipeloom.ir.model.profile import check_limit
 
@@ -161,7 +161,7 @@ def memory_limit_of(
 
 
 def _check_unit(given: float, source: ProfileSource, name: str) -> None:
-    """Raise InputError if the limit is in bytes, but the profile has its memory in another unit."""
+    """Raise InputError if the limit is in bytes, but the profile's unit of memory is larger."""
     most = max(stage.m_b for stage in source.pieces)
     if bytes_beside(most, given):
         raise InputError(

@@ -132,7 +132,8 @@ def arithmetic(request: PredictRequest) -> Arithmetic:
 
 
 def _idle(model: Model, layers: tuple[LayerWork, ...]) -> int:
-    """The number of parameters of the whole model in experts that a given token does not use."""
+    """The number of parameters, over all layers, in the experts that a given token does not use; 0
+    if there are no experts."""
     if model.experts is None:
         return 0
     expert = sum(layer.parameters.expert for layer in layers if layer.kind is WorkKind.MOE)

@@ -35,7 +35,7 @@ def certificate(schedule: Schedule) -> dict[str, Any]:
 
 
 def check_certifiable(source: ProfileSource) -> None:
-    """Raise InputError if no schedule of the profile can have a certificate."""
+    """Raise InputError if, for this profile, lower bounds cannot have certificates."""
     if any(stage.t_fb is not None for stage in source.pieces):
         raise InputError(
             f"certificate: expected no t_fb in {source.where}: none yet where ops overlap"
