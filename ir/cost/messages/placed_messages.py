@@ -103,10 +103,10 @@ def counts_before(
     values: FloatArray | IntArray,
     side: Literal["left", "right"] = "left",
 ) -> IntArray:
-    """For each of n pairs, how many entries of ``rows[rank[i]]`` are below ``values[i]``, (n,).
+    """The numbers of entries of ``rows[rank[i]]`` that are below ``values[i]``, for each i, (n,).
 
-    ``rows``: for each rank, an ascending array. With ``side`` "right", entries that equal
-    ``values[i]`` are counted, too.
+    ``rank``, ``values``: n ranks, and a value for each, (n,). ``rows``: for each rank, an ascending
+    array. With ``side`` "right", entries that equal ``values[i]`` are counted, too.
     """
     found, by_rank = np.zeros(len(rank), dtype=np.int64), np.argsort(rank, kind="stable")
     ends = np.cumsum(np.bincount(rank, minlength=len(rows)))
@@ -271,8 +271,8 @@ def _gone(schedule: Schedule, messages: Messages, plan: EventOrder) -> IntArray:
 def _awaited(messages: Messages, plan: EventOrder) -> tuple[IntArray, FloatArray]:
     """The boundary at which the target waits for each message, and this wait's place, (n,) each.
 
-    The place is a position in the event order; it is infinite for a wait that no send on the target
-    needs.
+    If the target sends the tensor on before one of its ops needs it, the place is directly before
+    this send in the event order. For all other waits, it is infinite.
     """
     boundary, place = messages.routes.before.copy(), np.full(messages.count, np.inf)
     onward = np.flatnonzero(messages.earlier >= 0)
@@ -323,9 +323,10 @@ class EventOrder:
         return cls(tuple(np.split(place[:ops], offsets[1:-1])), place[ops::2], place[ops + 1 :: 2])
 
     def boundary(self, rank: IntArray, place: IntArray) -> IntArray:
-        """For each of n pairs, the number of ops of ``rank[i]`` that are before ``place[i]``, (n,).
+        """The numbers of ops of ``rank[i]`` that are before ``place[i]`` in the order, for each i,
+        (n,).
 
-        ``place``: positions in the event order.
+        ``rank``, ``place``: n ranks, and a position in the event order for each, (n,).
         """
         return counts_before(self.ops, rank, place)
 

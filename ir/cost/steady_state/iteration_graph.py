@@ -201,8 +201,9 @@ def _wires(profile: Profile, bare: int, ways: IntArray, last: Sequence[tuple[str
 def _reductions(schedule: Schedule) -> tuple[list[AllReduce], list[Due]]:
     """The all-reduces of an iteration and the averages over replicas, as two lists.
 
-    The first list has those that begin at the end of their ranks; averages among them are
-    all-reduces with a single rank. The second list has the averages that begin at the end of an op.
+    The first list contains all that begin at the end of their ranks; an average among them is an
+    all-reduce with a single rank. The second list contains the averages that begin at the end of an
+    op.
     """
     averaged = due(schedule)
     late = [
