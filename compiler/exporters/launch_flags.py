@@ -65,9 +65,10 @@ def for_torchtitan(schedule: Schedule, size: int) -> Launch:
 
 
 def _named_modules(schedule: Schedule) -> tuple[str, ...]:
-    """A note on whose module names are in the list, which is not that of torchtitan's own models.
+    """A tuple with one note on the names of the modules, or an empty tuple.
 
-    The tuple is empty if torchtitan's own models have these names.
+    There is no note if torchtitan finds all modules under these names without its wrapper of
+    Hugging Face models.
     """
     if is_wrapped(schedule):
         return (

@@ -113,9 +113,10 @@ class StageProfile(Struct):
 
     @classmethod
     def of(cls, each: Sequence[StageProfile]) -> StageProfile:
-        """The profile of a stage from the profiles ``each`` of its microbatches.
+        """Combine ``each``, the profiles of one stage for each microbatch, into one profile.
 
-        If all are equal, the result is ``each[0]``; otherwise it has their means and ``each``.
+        If all are equal, the result is ``each[0]``. Otherwise its fields are their means, and its
+        ``each`` contains all of them.
         """
         first = each[0]
         if all(one == first for one in each):

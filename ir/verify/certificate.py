@@ -69,10 +69,10 @@ CLOSED_FORMS: Mapping[str, ClosedForm] = {
     "slots": lambda facts, argument: slots(facts, argument.get("stage", 0)),
     "arrivals": lambda facts, _: arrivals(facts),
 }
-"""For each kind of argument except ``moments``, the function that evaluates it.
+"""For each kind of argument except ``moments``, the function that computes the bound it proves.
 
-It takes the facts and the certificate's ``argument``, and returns the lower bound that this proves,
-in ms; it raises NotProvenError if the argument does not apply.
+The function takes the contents of the schedule document and the certificate's ``argument``. It
+returns a lower bound in ms, and raises NotProvenError if the argument does not apply.
 """
 
 

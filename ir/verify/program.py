@@ -44,9 +44,12 @@ class _Replay:
     """The replay of one rank's instructions; the fields are the state before the next instruction.
 
     ``done``: the ops that have run; a BW is entered as B and W. ``computed``: the number of ops run
-    so far. ``closed``: for each stage, its last ``reduce``, ``average`` or ``step``. ``unstepped``:
-    if the optimizer steps after each microbatch, the op of each stage whose gradient no step has
-    used yet. The methods for single instructions yield their violations.
+    so far. ``buffer_of``, ``tensor_in``: the buffer of each received tensor until it is freed, and
+    the reverse. ``posted``, ``arrived``: the tensors whose receive is posted, and those whose
+    receive was waited for. ``sent``, ``left``: likewise for sends. ``closed``: for each stage, its
+    last ``reduce``, ``average`` or ``step``. ``unstepped``: if the optimizer steps after each
+    microbatch, the op of each stage whose gradient no step has used yet. The methods for single
+    instructions yield their violations.
     """
 
     facts: ProgramFacts
@@ -297,12 +300,12 @@ def _makers(tensor: TensorName) -> tuple[_Op, ...]:
 
 
 def _updates(facts: ProgramFacts) -> Iterator[str]:
-    """Yield a line for each step, average or reduction with a wrong number of executions.
+    """Yield a line for each step, average or reduction that a rank runs a wrong number of times.
 
-    Each owner of a stage must step it once, or once per microbatch with updates by microbatch; if
-    there are averages at all, each owner must average its stages as many times as it steps them.
-    All ranks that own a stage of a reduction must run the reduction once, and there must be one for
-    each replicated stage.
+    Each owner of a stage must step it once, or once per microbatch if the optimizer steps after
+    each microbatch. If there are averages at all, each owner must average a stage as many times as
+    it steps the stage. All ranks that own a stage of a reduction must run the reduction once, and
+    there must be one for each replicated stage.
     """
     lines = [line for row in facts.lines for line in row]
     each = facts.schedule.plan.updates == "microbatch"

@@ -232,9 +232,10 @@ def _axis(grid: Grid, first: float, bottom: float) -> Iterator[str]:
 
 
 def _cost(panel: Panel, grid: Grid, y: float) -> list[str]:
-    """The elements of a line that marks the cost with its length.
+    """The elements of a dimension line that shows the cost, with the cost as text in its middle.
 
-    It shows the period, over the rank with the longest span, or the makespan.
+    It is as long as the period, from the start of the rank with the longest span, or as long as the
+    makespan.
     """
     timing, objective = panel.schedule.known_timing, panel.schedule.problem.objective
     longest = max(panel.rows, key=lambda row: timing.spans[row.rank])

@@ -103,10 +103,10 @@ def counts_before(
     values: FloatArray | IntArray,
     side: Literal["left", "right"] = "left",
 ) -> IntArray:
-    """The numbers of entries of ``rows[rank[i]]`` that are below ``values[i]``, for each i, (n,).
+    """For each i, the number of entries of ``rows[rank[i]]`` that are below ``values[i]``, (n,).
 
-    ``rank``, ``values``: n ranks, and a value for each, (n,). ``rows``: for each rank, an ascending
-    array. With ``side`` "right", entries that equal ``values[i]`` are counted, too.
+    ``rows``: for each rank, an ascending array. ``rank``, ``values``: n ranks, and a value for
+    each, (n,). With ``side`` "right", entries that equal ``values[i]`` are counted, too.
     """
     found, by_rank = np.zeros(len(rank), dtype=np.int64), np.argsort(rank, kind="stable")
     ends = np.cumsum(np.bincount(rank, minlength=len(rows)))
@@ -323,7 +323,7 @@ class EventOrder:
         return cls(tuple(np.split(place[:ops], offsets[1:-1])), place[ops::2], place[ops + 1 :: 2])
 
     def boundary(self, rank: IntArray, place: IntArray) -> IntArray:
-        """The numbers of ops of ``rank[i]`` that are before ``place[i]`` in the order, for each i,
+        """For each i, the number of ops of ``rank[i]`` that are before ``place[i]`` in the order,
         (n,).
 
         ``rank``, ``place``: n ranks, and a position in the event order for each, (n,).

@@ -51,9 +51,9 @@ def span(of: LinearFacts, stage: int) -> int:
 
 
 class _Path:
-    """Longest paths from the first F of stage ``source`` to each F(k) and B(k) of each stage.
+    """The longest paths from the start of stage ``source`` to each F(k) and B(k) of each stage.
 
-    The lengths are in whole units; None for ops that no path reaches.
+    Lengths are in whole units of ``of``; None for ops that no path reaches.
     """
 
     def __init__(self, of: LinearFacts, source: int) -> None:
@@ -125,12 +125,18 @@ def _before_b(own: StageCounts, k: int, trip: int) -> int:
 
 
 def _after_f(own: StageCounts, left: int) -> int:
-    """The minimum time from an F to the stage's end; ``left``: F's left, including this one."""
+    """The minimum time from the start of an F to the end of the stage's last op.
+
+    ``left``: the number of F's that have not ended then, including this one.
+    """
     return left * (own.f + own.b + own.w)
 
 
 def _after_b(own: StageCounts, left: int) -> int:
-    """The minimum time from a B to the stage's end; ``left``: B's left, including this one."""
+    """The minimum time from the start of a B to the end of the stage's last op.
+
+    ``left``: the number of B's that have not ended then, including this one.
+    """
     return left * (own.b + own.w) + max(0, left - own.fits) * own.f
 
 
