@@ -99,7 +99,7 @@ def proof(schedule: Schedule) -> str | None:
 
 
 def proven(status: Status, gap: float) -> str:
-    """``optimal``, or the gap as text: ``at most 4.33 % from optimal``."""
+    """``optimal`` if this is the status, else the gap as text: ``at most 4.33 % from optimal``."""
     return "optimal" if status is Status.OPTIMAL else from_optimal(gap)
 
 
@@ -173,7 +173,7 @@ def repeats(schedule: Schedule) -> str | None:
 def asked_by_profile(profile: Profile, objective: Objective) -> str | None:
     """A note that the objective is the makespan because the profile has a barrier.
 
-    It is None if this is not so.
+    It is None if the objective is the period, or if the profile has no barrier.
     """
     asked = profile.barrier and objective is Objective.MAKESPAN
     return "makespan, because the profile has a barrier" if asked else None

@@ -16,8 +16,8 @@ Segments: TypeAlias = list[list[Instruction]]
 def segments(row: Iterable[Instruction]) -> Segments:
     """``row`` split before each compute.
 
-    The first segment has the instructions before the first compute, and segment i + 1 begins with
-    the rank's i-th compute, where i counts from 0. So there is one more segment than computes.
+    The first segment contains the instructions before the first compute, and segment i + 1 begins
+    with the rank's i-th compute, where i counts from 0. So there is one more segment than computes.
     """
     cut: Segments = [[]]
     for instruction in row:

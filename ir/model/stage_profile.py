@@ -79,7 +79,10 @@ class StageProfile(Struct):
         return data
 
     def _after(self, info: ValidationInfo) -> StageProfile:
-        """Create one profile per microbatch if fields are lists, which must all be equally long."""
+        """Return the stage, with one profile per microbatch if at least one field is a list.
+
+        All lists must be equally long.
+        """
         if (self.t_r is None) != (self.m_r is None):
             given, absent = ("t_r", "m_r") if self.m_r is None else ("m_r", "t_r")
             raise_faults([DocumentFault((absent,), said(f"missing; expected it with {given}"))])
@@ -144,7 +147,7 @@ class StageProfile(Struct):
 
     @property
     def fused(self) -> float:
-        """Time of a BW op, in ms."""
+        """Time of a BW op, in ms: ``t_bw``, or T_B + T_W if it is None."""
         return self.t_b + self.t_w if self.t_bw is None else self.t_bw
 
     @property

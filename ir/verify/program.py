@@ -256,7 +256,11 @@ class _Replay:
             self.closed[stage] = line
 
     def _still_leaving(self, stage: int) -> Iterator[str]:
-        """Yield a violation for each send of the owner's weights not waited for before a step."""
+        """Yield a violation for each send of the owner's weights that no wait follows before a
+        step.
+
+        The step of ``stage`` changes these weights, so all their sends must have ended.
+        """
         for tensor in sorted(self.sent - self.left):
             own = tensor.kind == "w" and tensor.number not in self.facts.earlier
             if own and tensor.stage == stage:

@@ -85,7 +85,10 @@ MEMORY = 1e-9  # relative tolerance of sums of M_B's and M_W's
 
 
 def verify_memory(facts: Facts) -> Iterator[str]:
-    """Yield a line for each rank whose activations exceed its memory limit, naming the first op."""
+    """Yield a line for each rank whose activations exceed its memory limit.
+
+    The line names the first op whose start exceeds the limit.
+    """
     for rank, row in enumerate(facts.order):
         limit = facts.limit[rank]
         for run, held in held_at(facts, row):

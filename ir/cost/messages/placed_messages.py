@@ -212,9 +212,10 @@ class PlacedMessages:
         return at[by[np.lexsort((stage, group[by]))]]
 
     def _ready_sends(self, at: IntArray, group: IntArray) -> BoolArray:
-        """A mask of those entries ``at`` that are sends which wait for nothing at their boundary.
+        """For each entry in ``at``, whether it is a send that waits for nothing at its boundary.
 
-        ``group``: a number for each entry; entries with the same rank and boundary share it.
+        ``at``: indices of entries, in order. ``group``: a number for each of them, which is the
+        same for entries with the same rank and boundary.
         """
         post, message = self.post[at], self.message[at]
         sends, routes = post == Post.SEND, self.messages.routes
@@ -244,7 +245,8 @@ def _rising(boundaries: IntArray, channel: IntArray, posted: IntArray) -> IntArr
 def _sent(schedule: Schedule, messages: Messages, plan: EventOrder, slack: int) -> IntArray:
     """The boundary at which the source posts the send of each message, (n,).
 
-    The order of sends in a channel is not yet ensured (:func:`_rising`).
+    ``slack``: the number of ops by which first transfers of weights or gradients leave earlier than
+    planned. The order of sends in a channel is not yet ensured (:func:`_rising`).
     """
     timing, source = schedule.timing, messages.routes.source
     assert timing is not None

@@ -116,7 +116,7 @@ class MomentArcs:
         self._limit(f"V{s}", [(m * (f + b) + (m - h) * w, 0) for h in late])
 
     def _limit(self, moment: str, values: Values) -> None:
-        """Keep only ``values`` of the work by ``moment``, and add the arcs that follow from them.
+        """Keep only ``values`` for ``moment`` in :attr:`values`, and add the arcs that follow.
 
         If only one of the two cases of the module's docstring is left, the arcs of this case are
         added, too. Raises _RefutedError if ``values`` is empty.

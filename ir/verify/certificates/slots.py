@@ -99,7 +99,7 @@ class _Path:
 
 
 def _turn(own: StageCounts, q: int) -> int:
-    """The minimum time from the start of B(k) to that of F(k + K + q), K the M_B's that fit."""
+    """The minimum time from the start of B(k) to that of F(k + K + q), if K M_B's fit in memory."""
     more = (
         e * own.b + max(0, q + 1 + e - own.waiting[own.fits - e]) * own.w for e in range(own.fits)
     )
