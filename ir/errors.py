@@ -62,7 +62,7 @@ def did_you_mean(given: str, known: Iterable[str], likeness: float = 0.6) -> str
 
 
 def in_words(error: BaseException) -> str:
-    """The message of an error, after its type unless it is a PipeloomError: ``ValueError: bad``."""
+    """The message of an error; if it is no PipeloomError, with its type: ``ValueError: bad``."""
     if isinstance(error, PipeloomError):
         return str(error)
     return f"{type(error).__name__}: {error}"

@@ -256,7 +256,7 @@ class _Comparison:
         return done
 
     def _came(self, waited: _Waited) -> float:
-        """The time in ms at which the output of the node in ``waited`` has arrived."""
+        """The time in ms at which the output of the node in ``waited`` reaches the waiting node."""
         node, delay = waited
         return self._done[node] + delay
 

@@ -122,8 +122,7 @@ def _check_placement(schedule: Schedule) -> None:
 
 
 def check_layers(layers: Sequence[Layer], where: str) -> None:
-    """Raise InputError, prefixed by ``where``, if no layout can contain these layers in this order.
-    """
+    """Raise InputError, prefixed by ``where``, if no layout can have the layers in this order."""
     for before, layer in pairwise(layers):
         if _ORDER.index(_LETTERS[layer.kind]) < _ORDER.index(_LETTERS[before.kind]):
             raise InputError(

@@ -249,7 +249,7 @@ def _stages(transfers: Sequence[Transfer]) -> FloatArray:
 
 
 def _in_order(offsets: IntArray, flat: IntArray) -> Edges:
-    """Edges from each op to the next op of its rank, or for O and L as :mod:`.remat` describes.
+    """Edges from each op to the next op of its rank; edges of O and L follow :mod:`.remat`.
 
     ``flat``: all ranks' packed ops; ``offsets``: where the ops of each rank begin in it, (P + 1,).
     """

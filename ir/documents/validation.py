@@ -213,8 +213,7 @@ def _words(fault: ErrorDetails) -> str:
 
 
 def _missing(model: Any, fault: ErrorDetails) -> tuple[str, str]:
-    """The words of the fault about a missing key, and a description of the values that it can have.
-    """
+    """The words of the fault about a missing key, and a description of the key's valid values."""
     *way, key = fault["loc"]
     record: Any = model
     for name in way:
@@ -256,7 +255,7 @@ def _record(annotation: Any) -> Any:
 
 @cache
 def _expected_of(record: Any, key: str) -> str:
-    """The words for what is expected as the value of ``key``, as in faults about wrong values."""
+    """The description of the valid values of ``key``, as in faults; ``a value`` if unknown."""
     try:
         TypeAdapter(_declared(record)[key]).validate_python(object(), context={})
     except ValidationError as error:

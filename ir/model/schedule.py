@@ -138,7 +138,7 @@ class Averaged(Struct):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timing:
-    """Start and end of each op, in ms: ``start[r][i]`` and ``end[r][i]`` are for rank r's i-th op.
+    """The times of ops, in ms: ``start[r][i]`` and ``end[r][i]`` are those of rank r's i-th op.
 
     ``peak_memory``: the largest sum of M_B's and M_W's that each rank holds at a time, (P,).
     ``transfers``: start and end of each of the T transfers, in ms, (T, 2). ``beside``: for each

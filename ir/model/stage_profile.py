@@ -165,7 +165,7 @@ class StageProfile(Struct):
 
 
 def _means(each: Sequence[StageProfile]) -> dict[str, Any]:
-    """The mean over the profiles of each field in which they differ, by field name."""
+    """For each field in which the profiles differ, by name, its mean over all profiles."""
     columns = {key.name: [getattr(one, key.name) for one in each] for key in fields(StageProfile)}
     unlike = {key: column for key, column in columns.items() if column.count(column[0]) < len(each)}
     return {key: math.fsum(column) / len(each) for key, column in unlike.items()}

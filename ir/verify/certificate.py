@@ -39,9 +39,10 @@ def _work(facts: Facts, rank: int) -> Fraction:
 
 
 def _critical_path(facts: Facts) -> Fraction:
-    """The maximum over microbatches of the minimum time of a microbatch, in ms.
+    """The minimum time, in ms, of one microbatch through all stages and back.
 
-    It consists of all its F's and B's, the messages between them, and its W on stage 0.
+    It consists of all F's and B's of the microbatch, the messages between them, and its W on stage
+    0. If microbatches differ, the result is the maximum over all of them.
     """
     expect_alone(facts)
     ranks = {(run.stage, run.microbatch): run.rank for run in facts.runs}

@@ -335,7 +335,7 @@ def _updates(facts: ProgramFacts) -> Iterator[str]:
 
 
 def _ties(facts: ProgramFacts) -> Iterator[str]:
-    """Yield a line for each group of tied stages that no reduction contains as a whole.
+    """Yield a line for each group of tied stages if no reduction includes all stages of the group.
 
     A reduction sums the gradients of the parameters that its stages share.
     """

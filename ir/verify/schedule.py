@@ -128,7 +128,10 @@ def _paired(facts: Facts) -> Iterator[str]:
 
 
 def _transfers(facts: Facts) -> list[str]:
-    """All violations by transfers; if only activations are sent, there must be no transfers."""
+    """All violations of the rules for transfers, one line each.
+
+    If only activations are sent, there must be no transfers.
+    """
     if facts.plan.passing != "activations":
         return verify_transfers(facts)
     count = len(facts.moves)

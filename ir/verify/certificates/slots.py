@@ -32,7 +32,7 @@ TURNS = 64  # number of turns considered; q is below this
 
 
 def slots(facts: Facts, stage: int) -> Fraction:
-    """The lower bound on the cost, in ms, that ``slots`` proves with ``stage``."""
+    """The lower bound on the cost, in ms, that the argument ``slots`` proves for ``stage``."""
     found = list(LinearFacts.each(facts))
     if stage >= len(found[0].stages):
         raise NotProvenError(
