@@ -49,11 +49,10 @@ class Quiet(Request):
 
 
 class Together(argparse.Action):
-    """The argparse action ``merge``, for an option that can be repeated.
+    """The argparse action ``merge``, for an option that can be given several times.
 
-    The lists of all occurrences are merged into a single sorted list without duplicates.
-    Dictionaries by rank are merged into a single one; a rank that occurs in two of them is an
-    error.
+    Its lists are merged into one sorted list without duplicates. Its dictionaries by rank are
+    merged into a single one; a rank that is a key in two of them is an error.
     """
 
     def __call__(
@@ -106,16 +105,19 @@ def _add(part: argparse._ActionsContainer, name: str, made: Option, words: str |
 
 
 def as_typed(error: InputError, request: type[Request]) -> InputError:
-    """A copy of ``error`` in which faults name options, such as ``--solver``, not fields of
-    ``request``."""
+    """A copy of ``error`` in which faults name the options of ``request``, not its fields.
+
+    For example, ``--solver`` instead of ``solver``.
+    """
     made = options_of(request).items()
     typed = {name: each.names[-1] for name, each in made if not each.is_place or name in PLACES}
     return renamed(error, typed | {"microbatches": "-m/--microbatches"})
 
 
 def renamed(error: InputError, names: dict[str, str]) -> InputError:
-    """A copy of ``error`` in which the names at the beginning of faults' keys are replaced.
+    """A copy of ``error`` in which the first part of each fault's key is replaced by another name.
 
-    ``names``: the replacement of each name.
+    ``names``: from the first part of a key, such as a field, to its replacement. Faults whose keys
+    begin with another name, or that are in a file, are not changed.
     """
     return error.changed(lambda fault: fault.renamed(names))

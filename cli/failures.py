@@ -78,7 +78,11 @@ def say(line: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """``text`` with the prefix ``pipeloom:``, escaped control characters, and a maximum length."""
+    """``text`` with the prefix ``pipeloom:``, as one line in which control characters are escaped.
+
+    Text with more than :data:`MOST_CHARACTERS` characters is cut, and the number of missing
+    characters is appended.
+    """
     shown = errors.printable(text)
     more = len(shown) - MOST_CHARACTERS
     if more > 0:
@@ -89,10 +93,10 @@ def one_line(text: str) -> str:
 def with_file(
     error: errors.InputError, given: Mapping[str, Any], words: Sequence[str]
 ) -> errors.InputError:
-    """A copy of ``error`` whose faults name the command's input file, unless they name a file or
-    option.
+    """A copy of ``error`` whose faults name the command's input file.
 
-    ``given``: the command's arguments by name; ``words``: its command line.
+    A fault that names a file or a word of the command line already is not changed. ``given``: the
+    values of the command's arguments, by name. ``words``: the words of the command line.
     """
     files = next((given[key] for key in INPUTS if given.get(key)), None)
     if files is None:
@@ -123,7 +127,10 @@ def _names(line: str, files: Sequence[str]) -> bool:
 
 
 def delivered(code: int) -> int:
-    """Flush standard output and return ``code``, or at least 1 if the output cannot be written."""
+    """Flush standard output, and return ``code`` as the exit code.
+
+    If standard output cannot be written, an error is printed, and the result is at least 1.
+    """
     try:
         with errors.standard_output():
             sys.stdout.flush()

@@ -29,10 +29,10 @@ Found = TypeVar("Found")
 def searched(
     command: SearchRequest, plan: Callable[..., Found], request: type[SearchRequest], quiet: bool
 ) -> Found:
-    """Call ``plan`` with the command's values for the fields of ``request``, and return its result.
+    """Call ``plan`` with the values that ``command`` has for the fields of ``request``.
 
-    On Ctrl-C or SIGTERM, ``plan`` is told to stop, and returns the best result so far. ``quiet``:
-    print no progress.
+    Returns the result of ``plan``. On Ctrl-C or SIGTERM, ``plan`` is told to stop, and returns the
+    best result so far. ``quiet``: print no progress.
     """
     asked = command.arguments(request) | {"cache": command.cache or os.environ.get(CACHE)}
     try:

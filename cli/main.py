@@ -41,8 +41,8 @@ USAGE = {
     "unrecognized arguments: ": "unrecognized",
     "the following arguments are required: ": "missing",
 }
-"""Beginnings of argparse's messages that are followed by arguments, and the words that replace them
-in our messages."""
+"""Beginnings of messages of argparse, each followed by arguments in the message, and the word by
+which our message about these arguments replaces the beginning."""
 CBC = "pipeloom.solver.exact.cbc"
 LEFT = ("solve_", "rank ")
 """Prefixes of the names of threads that may still be running at exit: those of
@@ -84,7 +84,10 @@ class Parser(argparse.ArgumentParser):
         return self._option_string_actions
 
     def refuse_removed(self, words: Sequence[str]) -> None:
-        """Raise InputError for an option that was removed, before missing options are reported."""
+        """Raise InputError if one of ``words``, the command line, is an option that was removed.
+
+        This is called before parsing, which would first report options that are missing.
+        """
         for name in (word.partition("=")[0] for word in words if word.startswith("--")):
             line = replaced(name)
             if line is not None and name not in self.options:

@@ -65,9 +65,9 @@ def need_torch() -> None:
 
 
 def need_program(path: str) -> None:
-    """Raise InputError if the file does not exist or is another kind of file of pipeloom.
+    """Raise InputError if the file does not exist, or is a file of pipeloom but not a program.
 
-    It is called before torch is loaded.
+    It is called before torch is loaded. Other faults of the file are found when it is read.
     """
     if path == "-":
         return

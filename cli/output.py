@@ -93,7 +93,7 @@ def say_words(words: object, *, aside: bool = False) -> None:
 
 
 def answer(command: Command, facts: dict[str, Any], words: object) -> None:
-    """Print ``facts`` as a JSON object with ``--json``, otherwise ``words`` as text."""
+    """Print ``facts`` as a JSON object if ``--json`` was given, otherwise ``words`` as text."""
     if command.json:
         print_json(facts)
     else:
@@ -132,7 +132,10 @@ def finish(
 
 
 def finish_schedule(command: WritingCommand, schedule: Schedule) -> None:
-    """Call :func:`finish` for a command whose result is a schedule; its report is the facts."""
+    """Call :func:`finish` with ``schedule`` as the document.
+
+    The facts and the words are the schedule's sizes, costs and proven quality.
+    """
     from pipeloom.ir.formats import dump_schedule
     from pipeloom.report.summaries import describe, facts
 
@@ -143,7 +146,7 @@ def finish_schedule(command: WritingCommand, schedule: Schedule) -> None:
 def _small_picture(schedule: Schedule | None) -> list[str]:
     """A list with a picture of the schedule for the terminal.
 
-    It is empty if there is no schedule, or if the schedule has many ranks.
+    It is empty if there is no schedule, or if it has more than :data:`MOST_DRAWN` ranks.
     """
     from pipeloom.report.timeline_text import bare_timeline
 

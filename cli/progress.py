@@ -65,7 +65,12 @@ class ProgressDisplay:
             self._shown[event.name] = event.now
 
     def _is_news(self, event: Searching) -> bool:
-        """Whether a log gets a line for this progress."""
+        """Whether this progress is printed in a log, which gets no line for every event.
+
+        True for the first progress with a gap. After it, only if the cost or the bound has changed
+        and :data:`LEAST_SECONDS` have passed since the last line. False if the schedule is proven
+        optimal, as the final line follows.
+        """
         from pipeloom.planner.solving.progress import PROVEN
 
         now, shown = event.now, self._shown.get(event.name)
@@ -115,7 +120,7 @@ def watched(quiet: bool = False) -> Iterator[ProgressDisplay]:
 
 @dataclass
 class SignalFlag:
-    """A function that returns whether Ctrl-C was pressed or SIGTERM was received."""
+    """A callable that returns whether Ctrl-C was pressed or SIGTERM was received."""
 
     pressed: bool = False
 

@@ -62,7 +62,7 @@ def did_you_mean(given: str, known: Iterable[str], likeness: float = 0.6) -> str
 
 
 def in_words(error: BaseException) -> str:
-    """The message of an error, after its type unless it is a PipeloomError: ``ValueError: bad``."""
+    """The message of an error; if it is no PipeloomError, with its type: ``ValueError: bad``."""
     if isinstance(error, PipeloomError):
         return str(error)
     return f"{type(error).__name__}: {error}"
@@ -104,7 +104,7 @@ class Fault:
 
     @classmethod
     def about(cls, key: str, expected: str, value: Any, file: str = "", hint: str = "") -> Fault:
-        """The fault that ``value`` was given where ``expected`` describes the valid values.
+        """The fault of a wrong ``value``, where ``expected`` describes the valid values.
 
         ``hint`` is appended to the words of the fault.
         """
@@ -207,10 +207,10 @@ class InfeasibleError(PipeloomError):
     """No schedule fits in the memory limit, or none was found that fits in the devices' memory.
 
     ``device``: whether the limit is the devices' memory. ``smallest``: the smallest feasible limit,
-    in the profile's unit of memory; with ``device``, the device memory needed by the one schedule,
-    of all that were found, that exceeds the limit least. ``rank``: the rank that needs this memory.
-    Both are None if several placements or schemes with different limits were compared. ``given``:
-    the limit that was too small, if there is a single one.
+    in the profile's unit of memory; with ``device``, the device memory that is needed by the
+    schedule that exceeds the limit least among all that were found. ``rank``: the rank that needs
+    this memory. Both are None if several placements or schemes with different limits were compared.
+    ``given``: the limit that was too small, if there is a single one.
     """
 
     exit_code = 1

@@ -13,7 +13,7 @@ def amount(memory: float) -> str:
 
 
 def memory_size(memory: float) -> str:
-    """``memory`` as text: ``7.94``, ``1.61 MB``. Numbers from 1000 up are assumed to be bytes."""
+    """``memory`` as text: ``7.94``, ``1.61 MB``. Numbers of at least 1000 are bytes."""
     return f"{amount(memory)}B" if math.isfinite(memory) and memory >= 1000 else amount(memory)
 
 

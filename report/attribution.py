@@ -87,13 +87,13 @@ class OpLoss:
 
 @dataclass(frozen=True, slots=True)
 class RankLoss:
-    """The measured makespan of one rank divided into parts, in ms, and its peak memory.
+    """The time of one rank in the measured makespan, divided into parts in ms, and its peak memory.
 
-    ``planned_compute`` and ``compute``: time in ops, planned and measured. The idle time is divided
-    into ``waiting`` (until other ranks had computed an input, and after the rank's last op),
-    ``receive`` (from the end of that computation until the input had arrived) and ``host`` (after
-    all inputs had arrived). ``planned_peak`` and ``peak``: planned and recorded peak memory, in the
-    profile's unit.
+    ``planned_compute`` and ``compute``: time in ops, planned and measured. The measured idle time
+    is divided into ``waiting`` (until other ranks had computed an input, and after the rank's last
+    op), ``receive`` (from the end of that computation until the input had arrived) and ``host``
+    (after all inputs had arrived). ``planned_peak`` and ``peak``: planned and recorded peak memory,
+    in the profile's unit.
     """
 
     rank: int
@@ -256,7 +256,7 @@ class _Comparison:
         return done
 
     def _came(self, waited: _Waited) -> float:
-        """The time in ms at which the output of the node in ``waited`` has arrived."""
+        """The time in ms at which the output of the node in ``waited`` reaches the waiting node."""
         node, delay = waited
         return self._done[node] + delay
 

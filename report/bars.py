@@ -126,8 +126,8 @@ def _arrivals(schedule: Schedule) -> Iterator[Bar]:
 def _counted(schedule: Schedule, rank: int) -> tuple[float, float]:
     """The interval, (start, end) in ms, in which a rank's idle time counts as bubble.
 
-    It is one period from the rank's first op on or, if the objective is the makespan, the makespan
-    from time 0 on.
+    It begins at the start of the rank's first op and is one period long. If the objective is the
+    makespan, it begins at 0 and is one makespan long.
     """
     timing, objective = schedule.known_timing, schedule.problem.objective
     start = timing.start[rank]

@@ -42,7 +42,11 @@ def setting(schedule: Schedule) -> str:
 
 
 def called(schedule: Schedule) -> str:
-    """The name of a schedule: its family, such as ``zb-h1``; if it is optimized, its placement."""
+    """The name of a schedule: its family, such as ``zb-h1``.
+
+    For a schedule that was optimized, or that has no report, it is a description of the placement,
+    such as ``one stage per rank``.
+    """
     family = schedule.report.family if schedule.report else ""
     return family if family not in {"", OPTIMIZED} else _placed(schedule.problem)
 
@@ -95,7 +99,7 @@ def proof(schedule: Schedule) -> str | None:
 
 
 def proven(status: Status, gap: float) -> str:
-    """``optimal``, or the gap as text: ``at most 4.33 % from optimal``."""
+    """``optimal`` if this is the status, else the gap as text: ``at most 4.33 % from optimal``."""
     return "optimal" if status is Status.OPTIMAL else from_optimal(gap)
 
 
@@ -137,9 +141,10 @@ def summary(schedule: Schedule) -> str:
 
 
 def figures(schedule: Schedule) -> str:
-    """The costs and the peak memory as text, with the objective first.
+    """Period, makespan, peak memory and, with replicas, the cost of averaging gradients, as text.
 
-    For example, ``period 1900.5 ms, makespan 2109.9 ms, peak memory 16 of 16``.
+    The objective, period or makespan, comes first. For example, ``period 1900.5 ms, makespan 2109.9
+    ms, peak memory 16 of 16``.
     """
     schedule = timed(schedule)
     timing = schedule.known_timing
@@ -152,7 +157,7 @@ def figures(schedule: Schedule) -> str:
 
 
 def repeats(schedule: Schedule) -> str | None:
-    """The line below a picture that says after which interval the iteration in it repeats.
+    """The line below a picture that tells at which interval ranks start the next iteration.
 
     None if iterations do not overlap, or if the times were measured in a single step.
     """
@@ -168,7 +173,7 @@ def repeats(schedule: Schedule) -> str | None:
 def asked_by_profile(profile: Profile, objective: Objective) -> str | None:
     """A note that the objective is the makespan because the profile has a barrier.
 
-    It is None if this is not so.
+    It is None if the objective is the period, or if the profile has no barrier.
     """
     asked = profile.barrier and objective is Objective.MAKESPAN
     return "makespan, because the profile has a barrier" if asked else None
@@ -188,8 +193,9 @@ def caption(name: str | None, schedule: Schedule, *, with_setting: bool = True) 
 
 
 def facts(schedule: Schedule, assumed: str | None = None) -> str:
-    """All figures of a schedule as text, one per line with its label.
+    """The bubble rate, times, memory and proven quality of a schedule, as text.
 
+    There is one labeled line for each, below a heading; a line whose value is unknown is left out.
     ``assumed``: the text of the line "assumed", or None to omit this line.
     """
     schedule = timed(schedule)

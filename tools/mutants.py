@@ -58,7 +58,7 @@ class Mutant:
         return f"{self.path}:{self.node.lineno}: {ast.unparse(self.node)} -> {self.new}"
 
     def write(self, tree: Path) -> None:
-        """Write the changed file into the tree."""
+        """Write the changed file into ``tree``, a copy of the checkout."""
         lines = (tree / self.path).read_bytes().splitlines(keepends=True)
         first, last = self.node.lineno - 1, (self.node.end_lineno or self.node.lineno) - 1
         before = lines[first][: self.node.col_offset]

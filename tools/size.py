@@ -32,7 +32,7 @@ IGNORED = {
     tokenize.ENDMARKER,
 }
 PRIVATE = re.compile(r"^\s*(from|import) pipeloom\.\w+\.\w", re.MULTILINE)
-"""An import from a module inside a room, not of the room's public names."""
+"""An import from a module inside a top folder of the library (room), not of its public names."""
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -102,7 +102,10 @@ def measured(path: Path) -> int:
 
 
 def imports_private(path: Path) -> bool:
-    """Whether a Python file imports from inside a room."""
+    """Whether a Python file imports from a module inside a top folder of the library.
+
+    False if it imports only public names.
+    """
     return PRIVATE.search(path.read_text(encoding="utf-8")) is not None
 
 

@@ -65,7 +65,11 @@ def for_torchtitan(schedule: Schedule, size: int) -> Launch:
 
 
 def _named_modules(schedule: Schedule) -> tuple[str, ...]:
-    """One note on the names of the modules; none if torchtitan's own models have these names."""
+    """A tuple with one note on the names of the modules, or an empty tuple.
+
+    There is no note if torchtitan finds all modules under these names without its wrapper of
+    Hugging Face models.
+    """
     if is_wrapped(schedule):
         return (
             "names are those of torchtitan's transformers_modeling_backend (model.layers.0 is its "
@@ -110,7 +114,10 @@ def for_megatron(schedule: Schedule, size: int) -> Launch:
 
 
 def _other_order(schedule: Schedule) -> tuple[str, ...]:
-    """Notes for the case that Megatron runs another schedule on this layout, or cannot run it."""
+    """Notes that Megatron runs another schedule on this layout, or cannot run it at all.
+
+    The tuple is empty if neither is so.
+    """
     problem = schedule.problem
     chunks = problem.stages // problem.ranks
     runs = "1f1b" if chunks == 1 else f"interleaved-1f1b:{chunks}"

@@ -51,7 +51,7 @@ def read_parts(text: str, where: str) -> list[str]:
     """Parse a layout into the letters of each stage, such as ``["Ett", "tt", "tL"]``.
 
     Repetitions are expanded. Raises InputError, in which ``where`` names the layout, if ``text`` is
-    empty or contains anything else than letters E, t, m and L, bars, commas, spaces and
+    empty or contains anything other than the letters E, t, m and L, bars, commas, spaces and
     repetitions.
     """
     plain = "".join(text.split()).replace(",", "")
@@ -122,7 +122,7 @@ def _check_placement(schedule: Schedule) -> None:
 
 
 def check_layers(layers: Sequence[Layer], where: str) -> None:
-    """Raise InputError, prefixed by ``where``, if no layout can have these layers in this order."""
+    """Raise InputError, prefixed by ``where``, if no layout can have the layers in this order."""
     for before, layer in pairwise(layers):
         if _ORDER.index(_LETTERS[layer.kind]) < _ORDER.index(_LETTERS[before.kind]):
             raise InputError(

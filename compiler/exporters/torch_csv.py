@@ -118,7 +118,7 @@ def _op(cell: str, cells: int, where: str, errors: list[str]) -> Op | None:
     """The op in a cell, or None for an empty cell.
 
     For a wrong cell, it adds a line to ``errors`` and returns None. ``cells``: the number of cells
-    in the file, which a microbatch number must not reach.
+    in the file; the number of a microbatch must be below it.
     """
     cell = cell.strip()
     if not cell:

@@ -48,16 +48,20 @@ def write(schedule: Schedule) -> str:
 
 
 def is_wrapped(schedule: Schedule) -> bool:
-    """Whether torchtitan's wrapper of Hugging Face models has all modules of the model."""
+    """Whether all modules of the stages exist in torchtitan's wrapper of Hugging Face models.
+
+    False also if the rotary embeddings are not among these modules.
+    """
     modules = _all_modules(schedule)
     known = all(name in WRAPPED or name.startswith(LAYERS) for name in modules)
     return known and f"model.{ROTARY}" in modules
 
 
 def nested(schedule: Schedule) -> str | None:
-    """The first module that torchtitan does not find because it is nested too deeply, or None.
+    """The name of the first module that torchtitan cannot find in the model, or None.
 
     torchtitan finds only direct children of the model, and entries of lists that are such children.
+    It does not find modules that are nested more deeply.
     """
     deep = (name for name in _all_modules(schedule) if name.count(".") > name[-1:].isdigit())
     return next(deep, None)
@@ -78,8 +82,10 @@ def _with_rotary(parts: list[list[str]]) -> list[list[str]]:
 
 
 def write_toml(schedule: Schedule) -> str:
-    """The text of the list of modules with its keys, to be pasted into a TOML file of
-    torchtitan."""
+    """The text of :func:`write` as part of a TOML file of torchtitan, to be pasted into it.
+
+    The part sets the number of ranks and the list of module names.
+    """
     parts = write(schedule).rstrip()
     return (
         f"[parallelism]\npipeline_parallel_degree = {schedule.problem.ranks}\n"

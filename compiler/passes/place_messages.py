@@ -67,12 +67,12 @@ def drain_sends(program: Program) -> Program:
 
 
 def carried(schedule: Schedule) -> list[Tensor]:
-    """The tensor that each weight transfer of the schedule carries."""
+    """The tensor that each weight transfer of the schedule sends, in the order of the transfers."""
     return [Tensor(TensorKind[t.kind.name], t.stage, x) for x, t in enumerate(schedule.transfers)]
 
 
 def tensors(schedule: Schedule, messages: Messages) -> list[Tensor]:
-    """The tensor of each message: first of transfers, then of activations and their gradients."""
+    """The tensors of all messages: those of transfers, then activations and their gradients."""
     return [*carried(schedule), *map(_needed, unpack(messages.used))]
 
 
@@ -83,10 +83,10 @@ def _needed(op: Op) -> Tensor:
 
 
 def taken_on(schedule: Schedule) -> dict[Tensor, Tensor]:
-    """The tensor of the previous transfer of the same copy, by the tensor of each transfer.
+    """For the tensor of each transfer, the tensor of the previous transfer of the same copy.
 
-    The previous transfer has brought the copy to the sender. The first transfer of a copy is not a
-    key.
+    The previous transfer has brought the copy to the sender. The tensor of a copy's first transfer
+    is not a key of the dictionary.
     """
     names = carried(schedule)
     return {

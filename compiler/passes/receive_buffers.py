@@ -41,7 +41,8 @@ def _with_frees(row: Row, last: dict[ir.Tensor, int]) -> Row:
 def _last_uses(row: Row, before: dict[ir.Tensor, ir.Tensor]) -> dict[ir.Tensor, int]:
     """For each received tensor, the index of its last use among a rank's instructions.
 
-    The wait for a tensor counts as a use. ``before``: :func:`.place_messages.taken_on`.
+    The wait for a tensor counts as a use. ``before``: the result of
+    :func:`.place_messages.taken_on`.
     """
     last: dict[ir.Tensor, int] = {}
     here: dict[int, ir.Tensor] = {}  # by stage: the weights that arrived last

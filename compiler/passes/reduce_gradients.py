@@ -35,13 +35,14 @@ def tied_groups(tied: Sequence[Sequence[int]], stages: int) -> Groups:
 
 @dataclass(frozen=True, slots=True)
 class ReduceGradients:
-    """A pass that sums the gradients of tied stages and of replicated stages, on all ranks that
-    hold one of them.
+    """A pass that adds the sums of gradients over tied stages and over the ranks of replicated
+    stages.
 
     ``groups``: the groups of tied stages. If a stage is both tied and replicated, the tied
-    parameters are summed only with their group. A reduce waits for all its ranks. It comes after
-    the rank's last compute, so that no compute waits for weight gradients of other ranks. All ranks
-    run their reduces in the same order, so that two reduces cannot wait for each other.
+    parameters are summed only once, together with their group. A reduce runs on all ranks that hold
+    one of its stages, and waits for all of them. It comes after the rank's last compute, so that no
+    compute waits for weight gradients of other ranks. All ranks run their reduces in the same
+    order, so that two reduces cannot wait for each other.
     """
 
     groups: Groups
@@ -57,12 +58,12 @@ class ReduceGradients:
 
 
 def average_gradients(program: Program) -> Program:
-    """Start averaging each stage's gradient over the replicas once its rank has completed it.
+    """Add the instructions that start averaging each stage's gradient over the replicas.
 
-    The average starts after the stage's last weight gradient and the sends directly after that op,
-    or after the sum over tied or replicated stages. The averages of streamed stages, whose weights
-    are passed, start at the end of the program. Averages run in parallel with the rest of the
-    iteration.
+    A rank starts an average when the gradient is complete: after the stage's last weight gradient
+    and the sends directly after that op, or after the sum over tied or replicated stages. The
+    averages of streamed stages, whose weights are passed, start at the end of the program. Averages
+    run in parallel with the rest of the iteration.
     """
     streamed = program.schedule.streamed
     rows = zip(program.instructions, owned(program.schedule), strict=True)

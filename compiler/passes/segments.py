@@ -16,8 +16,8 @@ Segments: TypeAlias = list[list[Instruction]]
 def segments(row: Iterable[Instruction]) -> Segments:
     """``row`` split before each compute.
 
-    The first segment has the instructions before the first compute, and segment i + 1 begins with
-    the rank's i-th compute, where i counts from 0. So there is one more segment than computes.
+    The first segment contains the instructions before the first compute, and segment i + 1 begins
+    with the rank's i-th compute, where i counts from 0. So there is one more segment than computes.
     """
     cut: Segments = [[]]
     for instruction in row:
@@ -28,16 +28,20 @@ def segments(row: Iterable[Instruction]) -> Segments:
 
 
 def after_sends(row: Sequence[Instruction], at: int) -> int:
-    """The index of the last of the sends directly after index ``at``; ``at`` without sends."""
+    """The index of the last of the consecutive sends that directly follow index ``at`` in ``row``.
+
+    If the next instruction is not a send, the result is ``at``.
+    """
     while at + 1 < len(row) and isinstance(row[at + 1], Send):
         at += 1
     return at
 
 
 def inserted(row: Row, after: Mapping[int, Iterable[Instruction]]) -> Row:
-    """``row`` with further instructions after some of its indices.
+    """A copy of ``row`` with further instructions inserted.
 
-    ``after``: the instructions to insert, by the index after which they come; -1 is the beginning.
+    ``after``: the instructions to insert, by the index in ``row`` of the instruction that they
+    follow; with the index -1, they are inserted at the beginning.
     """
     pieces = ((*row[max(at, 0) : at + 1], *after.get(at, ())) for at in range(-1, len(row)))
     return tuple(chain.from_iterable(pieces))

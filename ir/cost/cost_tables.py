@@ -102,9 +102,11 @@ def _tables(profile: Profile, microbatch: int) -> tuple[FloatArray, ...]:
 
 
 def _kept(profile: Profile, stages: Sequence[StageProfile]) -> FloatArray:
-    """Memory that a microbatch holds between F and B, (3, S).
+    """Memory that a microbatch holds between F and B on each of S stages, (3, S).
 
-    The rows are: its activations stay, are recomputed, are offloaded.
+    The first row is for activations that stay on the device, the second for activations that are
+    recomputed, and the third for activations that are offloaded. Where a stage cannot be recomputed
+    or offloaded, the row contains M_B.
     """
     able = profile.host_link is not None
     rows = [
@@ -122,7 +124,10 @@ def _microbatches(profile: Profile, stage: int) -> Sequence[StageProfile]:
 
 
 def _delays(profile: Profile) -> dict[float | None, FloatArray]:
-    """For each activation size in the profile, the delays between ranks in ms, (P, P)."""
+    """The delays in ms between ranks, (P, P), for each size of activations in the profile.
+
+    A size is in bytes, or None for stages whose size is unknown.
+    """
     every = (_microbatches(profile, s) for s in range(profile.num_stages))
     sizes = {one.activation_bytes for each in every for one in each}
     return {size: profile.delays(size) for size in sizes}

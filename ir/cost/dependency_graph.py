@@ -61,9 +61,10 @@ def _where(which: npt.NDArray[np.bool_], edges: Edges) -> Edges:
 
 
 class MessageTable(NamedTuple):
-    """The fields of :class:`..model.schedule.Transfer` that cause waits, for n messages, (n,) each.
+    """A table of n messages, with the fields of a Transfer that cause waits, (n,) each.
 
-    ``blocks`` is :data:`NEVER` where the field of the transfer is None.
+    The fields are described in :class:`..model.schedule.Transfer`. ``blocks`` is :data:`NEVER` for
+    a message that blocks no op, where the field of the transfer is None.
     """
 
     source: IntArray
@@ -248,7 +249,7 @@ def _stages(transfers: Sequence[Transfer]) -> FloatArray:
 
 
 def _in_order(offsets: IntArray, flat: IntArray) -> Edges:
-    """Edges from each op to the next op of its rank, or for O and L as :mod:`.remat` describes.
+    """Edges from each op to the next op of its rank; edges of O and L follow :mod:`.remat`.
 
     ``flat``: all ranks' packed ops; ``offsets``: where the ops of each rank begin in it, (P + 1,).
     """

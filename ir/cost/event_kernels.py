@@ -53,9 +53,10 @@ class Wires(NamedTuple):
         return cls(first, np.array(number, dtype=np.int64)[at], share[at], np.zeros(len(known)))
 
     def turns(self) -> tuple[IntArray, IntArray]:
-        """All pairs of consecutive nodes on a wire, if nodes use it in the order of their numbers.
+        """All pairs of nodes that occupy a wire one directly after the other.
 
-        Returns two arrays of equal length: the earlier and the later node of each pair.
+        It is assumed that nodes use each wire in the order of their numbers. Returns two arrays of
+        equal length: the earlier and the later node of each pair.
         """
         node = np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
         by_wire = np.argsort(self.number, kind="stable")

@@ -311,7 +311,10 @@ def _stuck(flat: IntArray, offsets: IntArray, position: IntArray) -> list[str]:
 
 
 def warm_up() -> None:
-    """Load the kernel, so that it is not compiled later; it is compiled once per machine."""
+    """Load the kernel, so that no later call has to compile it.
+
+    It is compiled now if this machine has not compiled it before.
+    """
     problem = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0),), 1), 1)
     simulate(Schedule.of(problem, [[Op(OpKind.F, 0, 0)]], ""))
 

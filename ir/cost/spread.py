@@ -40,7 +40,7 @@ class ExpectedMakespan:
 
     @classmethod
     def of(cls, planned: Schedule, measured: float) -> ExpectedMakespan | None:
-        """Compare the makespan ``measured``, in ms, with ``planned``.
+        """The distribution for ``planned``, compared with the makespan ``measured`` in ms.
 
         Returns None if the profile has no spread.
         """

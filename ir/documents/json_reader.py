@@ -162,7 +162,11 @@ def format_hint(expected: str, given: object) -> str:
 
 
 def unmarked_hint(data: object) -> str:
-    """A description of a file without the key ``format``; "" if no key of it is known."""
+    """A hint at what ``data``, the contents of a file without the key ``format``, is.
+
+    For example, a model's config.json. The hint is "" if ``data`` is not an object, or has none of
+    the keys by which a file is recognized.
+    """
     keys = data if isinstance(data, Mapping) else ()
     return next((f" (this is {words})" for key, words in _UNMARKED.items() if key in keys), "")
 

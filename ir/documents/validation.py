@@ -213,7 +213,7 @@ def _words(fault: ErrorDetails) -> str:
 
 
 def _missing(model: Any, fault: ErrorDetails) -> tuple[str, str]:
-    """The words of the fault about a missing key, and what is expected as the key's value."""
+    """The words of the fault about a missing key, and a description of the key's valid values."""
     *way, key = fault["loc"]
     record: Any = model
     for name in way:
@@ -229,7 +229,7 @@ def _missing(model: Any, fault: ErrorDetails) -> tuple[str, str]:
 
 
 def _about(record: Any, key: Any) -> str | None:
-    """The description in the annotation of ``key``; None if it has none."""
+    """The description in the annotation of ``key`` in ``record``; None without a description."""
     notes = get_args(_declared(record)[key])[1:]
     return next((note.description for note in notes if isinstance(note, FieldInfo)), None)
 
@@ -255,7 +255,7 @@ def _record(annotation: Any) -> Any:
 
 @cache
 def _expected_of(record: Any, key: str) -> str:
-    """The words for what is expected as the value of ``key``, as in faults about wrong values."""
+    """The description of the valid values of ``key``, as in faults; ``a value`` if unknown."""
     try:
         TypeAdapter(_declared(record)[key]).validate_python(object(), context={})
     except ValidationError as error:
@@ -264,7 +264,10 @@ def _expected_of(record: Any, key: str) -> str:
 
 
 def misspelt(data: Collection[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield the unknown keys of ``data`` that resemble a known one, as (unknown, known) pairs."""
+    """Yield each key of ``data`` that is unknown but resembles a key in ``known``.
+
+    Each is yielded as a pair of this key and the known key.
+    """
     unknown = list(islice((key for key in data if key not in known), MOST_HINTS))
     bare = {_bare(key): key for key in known} if unknown else {}
     for key in unknown:
@@ -277,9 +280,10 @@ def _bare(key: str) -> str:
 
 
 def keys_in_doubt(record: Any, data: object, where: str) -> dict[str, Fault]:
-    """The faults about unknown keys in ``data`` that resemble a known key, by unknown key.
+    """The faults about unknown keys in ``data`` that resemble a known key.
 
-    They are only for hints: other programs may add their own keys to a document.
+    They are in a dictionary from the unknown key to its fault. They are only for hints: other
+    programs may add their own keys to a document.
     """
     faults: dict[str, Fault] = {}
     for path, declared, found in _objects(record, data, ()):

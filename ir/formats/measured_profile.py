@@ -16,7 +16,7 @@ from .profiles import dump_layers, dump_profile
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The median of ``samples`` samples, in ms.
+    """A measured time: the median of ``samples`` samples, in ms.
 
     ``spread``: their interquartile range divided by the median; 0 with a single sample.
     """

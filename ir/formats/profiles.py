@@ -30,7 +30,7 @@ from ..model.profile import PROFILE, Profile, StageProfile
 
 
 def load_profile(given: Document) -> Profile:
-    """Return the profile in a file (its path), or in an object as :func:`dump_profile` returns it.
+    """Return the profile in ``given``: the path of a file, or an object from :func:`dump_profile`.
 
     Raises InputError with every fault of the file.
     """
@@ -172,7 +172,7 @@ def dump_layers(profile: LayeredProfile) -> dict[str, Any]:
 
 
 def doubtful_keys(data: dict[str, Any], where: str) -> list[str]:
-    """A line for each unknown key of a profile that looks misspelled or belongs only to layers.
+    """A line for each unknown key of a profile that looks misspelled or is known only in layers.
 
     ``data``: a profile by stages or by layers. ``where``: the name of its file. Such keys are not
     used, but are no faults.

@@ -19,7 +19,7 @@ from .schedule_json import dump_schedule, schedule_of
 
 
 def load_program(given: Document) -> Program:
-    """Return the program in a file (its path), or in an object as :func:`dump_program` returns it.
+    """Return the program in ``given``: the path of a file, or an object from :func:`dump_program`.
 
     Raises InputError with every fault of the file.
     """

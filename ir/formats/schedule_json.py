@@ -32,7 +32,7 @@ _KINDS = {name: number for number, name in enumerate(_NAMES)}
 
 
 def load_schedule(given: Document) -> Schedule:
-    """Return the timed schedule in a file (its path) or in a result of :func:`dump_schedule`.
+    """Return the timed schedule in ``given``: a file's path, or an object as in such a file.
 
     Raises InputError with every fault of the file.
     """

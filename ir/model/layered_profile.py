@@ -103,8 +103,8 @@ def _at_once(stages: Sequence[StageProfile]) -> float | None:
 def _offloaded(stages: Sequence[StageProfile]) -> float | None:
     """``offload_bytes`` of the joined stage: the sum of the bytes that each stage copies one way.
 
-    It is None if a stage cannot be offloaded, or if no stage has ``offload_bytes``: M_B - ``m_o``
-    of the joined stage then applies.
+    It is None if a stage cannot be offloaded. It is also None if no stage has ``offload_bytes``, as
+    M_B - ``m_o`` of the joined stage then applies.
     """
     if all(s.offload_bytes is None for s in stages) or any(s.m_o is None for s in stages):
         return None

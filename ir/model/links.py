@@ -56,7 +56,10 @@ Groups: TypeAlias = tuple[tuple[Pair, ...], ...]
 
 
 def _most(info: ValidationInfo) -> int:
-    """The highest rank that may occur in the file."""
+    """The highest rank that may occur in the file.
+
+    It is P - 1, or the highest rank that any file may have if the number of ranks is unknown.
+    """
     return (known(info, "ranks") or MOST_RANKS) - 1
 
 
@@ -174,7 +177,11 @@ def _hops(source: int, target: int, ranks: int) -> Iterator[Pair]:
 
 
 def _go_round(latency: FloatArray, rate: FloatArray) -> None:
-    """Set, in the given arrays, latency and bandwidth of all pairs that are not ring neighbors."""
+    """Set latency and bandwidth of all pairs that are not neighbors in the ring, in both arrays.
+
+    They are the sum of the latencies and the minimum of the bandwidths on the route between the
+    ranks.
+    """
     ranks = len(latency)
     here = np.arange(ranks)
     hop_latency, hop_rate = latency[here, (here + 1) % ranks], rate[here, (here + 1) % ranks]

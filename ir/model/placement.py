@@ -149,7 +149,10 @@ class Placement:
 
 
 def _known(passing: Passing, ranks: int, stages: int) -> Iterator[Placement]:
-    """Yield each placement of a kind other than CUSTOM that fits these arguments."""
+    """Yield all placements with a kind other than CUSTOM for this passing and these numbers.
+
+    ``ranks``, ``stages``: the numbers of ranks and stages.
+    """
     chunks, rest = divmod(stages, ranks)
     if passing is Passing.WEIGHTS:
         yield Placement.round_robin(ranks)

@@ -114,7 +114,10 @@ class Transfers(tuple[Transfer, ...]):
 
 
 def once(transfers: Sequence[Transfer], make: Callable[[Sequence[Transfer]], Made]) -> Made:
-    """Return ``make(transfers)``, which is computed only once for a :class:`Transfers` object."""
+    """Return ``make(transfers)``, cached if ``transfers`` is a :class:`Transfers` object.
+
+    The cache is part of that object. For other sequences, ``make`` is called each time.
+    """
     if not isinstance(transfers, Transfers):
         return make(transfers)
     known: dict[Any, Any] = vars(transfers)  # by function: names are not unique
@@ -135,7 +138,7 @@ class Averaged(Struct):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timing:
-    """Start and end of each op, in ms: ``start[r][i]`` and ``end[r][i]`` are for rank r's i-th op.
+    """The times of ops, in ms: ``start[r][i]`` and ``end[r][i]`` are those of rank r's i-th op.
 
     ``peak_memory``: the largest sum of M_B's and M_W's that each rank holds at a time, (P,).
     ``transfers``: start and end of each of the T transfers, in ms, (T, 2). ``beside``: for each
@@ -240,8 +243,8 @@ class Report(Struct):
     ``family``: the published family of the schedule, or :data:`OPTIMIZED`. ``method``: the method
     that found the order. ``solver``, ``solve_seconds``, ``seed``: the solver that was used, its
     time, and the seed of the search. ``bound``: the name of the argument that proves
-    ``lower_bound`` (ms). The fields from ``period`` on follow from the times (:class:`Timing`);
-    they are only set in files.
+    ``lower_bound`` (ms). ``period`` and all fields listed after it follow from the times
+    (:class:`Timing`); they are only set in files.
     """
 
     objective: Objective
@@ -394,12 +397,12 @@ def refuse_where_stale(schedule: Schedule, **options: object) -> None:
 
 
 def _uses(schedule: Schedule, stage: int) -> Iterator[tuple[int, int, int]]:
-    """Yield three numbers for each optimizer step of ``stage``, if it steps after each microbatch.
+    """Yield three numbers for each optimizer step of ``stage``, if there is one per microbatch.
 
     These are the version of the weights with which the step's gradient was computed, the newest
-    version before the step, and the number of versions kept: the one that the step creates, and
-    those that other microbatches between F and W use. Yields nothing if there is one step per
-    iteration.
+    version before the step, and the number of versions that are kept: the one that the step
+    creates, and the versions used by other microbatches that are between F and W. Yields nothing if
+    the optimizer steps once per iteration.
     """
     if schedule.updates is Updates.ITERATION:
         return

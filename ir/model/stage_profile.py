@@ -79,7 +79,10 @@ class StageProfile(Struct):
         return data
 
     def _after(self, info: ValidationInfo) -> StageProfile:
-        """Create one profile per microbatch if fields are lists, which must all be equally long."""
+        """Return the stage, with one profile per microbatch if at least one field is a list.
+
+        All lists must be equally long.
+        """
         if (self.t_r is None) != (self.m_r is None):
             given, absent = ("t_r", "m_r") if self.m_r is None else ("m_r", "t_r")
             raise_faults([DocumentFault((absent,), said(f"missing; expected it with {given}"))])
@@ -113,9 +116,10 @@ class StageProfile(Struct):
 
     @classmethod
     def of(cls, each: Sequence[StageProfile]) -> StageProfile:
-        """The profile of a stage from the profiles ``each`` of its microbatches.
+        """Combine ``each``, the profiles of one stage for each microbatch, into one profile.
 
-        If all are equal, the result is ``each[0]``; otherwise it has their means and ``each``.
+        If all are equal, the result is ``each[0]``. Otherwise its fields are their means, and its
+        ``each`` contains all of them.
         """
         first = each[0]
         if all(one == first for one in each):
@@ -143,7 +147,7 @@ class StageProfile(Struct):
 
     @property
     def fused(self) -> float:
-        """Time of a BW op, in ms."""
+        """Time of a BW op, in ms: ``t_bw``, or T_B + T_W if it is None."""
         return self.t_b + self.t_w if self.t_bw is None else self.t_bw
 
     @property
@@ -161,7 +165,7 @@ class StageProfile(Struct):
 
 
 def _means(each: Sequence[StageProfile]) -> dict[str, Any]:
-    """The mean over the profiles of each field in which they differ, by field name."""
+    """For each field in which the profiles differ, by name, its mean over all profiles."""
     columns = {key.name: [getattr(one, key.name) for one in each] for key in fields(StageProfile)}
     unlike = {key: column for key, column in columns.items() if column.count(column[0]) < len(each)}
     return {key: math.fsum(column) / len(each) for key, column in unlike.items()}

@@ -39,9 +39,10 @@ def _work(facts: Facts, rank: int) -> Fraction:
 
 
 def _critical_path(facts: Facts) -> Fraction:
-    """The maximum over microbatches of the minimum time of a microbatch, in ms.
+    """The minimum time, in ms, of one microbatch through all stages and back.
 
-    It consists of all its F's and B's, the messages between them, and its W on stage 0.
+    It consists of all F's and B's of the microbatch, the messages between them, and its W on stage
+    0. If microbatches differ, the result is the maximum over all of them.
     """
     expect_alone(facts)
     ranks = {(run.stage, run.microbatch): run.rank for run in facts.runs}
@@ -69,10 +70,10 @@ CLOSED_FORMS: Mapping[str, ClosedForm] = {
     "slots": lambda facts, argument: slots(facts, argument.get("stage", 0)),
     "arrivals": lambda facts, _: arrivals(facts),
 }
-"""For each kind of argument except ``moments``, the function that evaluates it.
+"""For each kind of argument except ``moments``, the function that computes the bound it proves.
 
-It takes the facts and the certificate's ``argument``, and returns the lower bound that this proves,
-in ms; it raises NotProvenError if the argument does not apply.
+The function takes the contents of the schedule document and the certificate's ``argument``. It
+returns a lower bound in ms, and raises NotProvenError if the argument does not apply.
 """
 
 

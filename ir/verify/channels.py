@@ -75,8 +75,8 @@ class _World:
     ``at``: the position of each rank in its instructions. ``posted``: the tensors posted so far, by
     (``send`` or ``recv``, channel). ``place``: the channel, and the index in it, of each posted
     send or receive, by (verb, rank, tensor). ``arrived``: the (stages, rank) of reductions that a
-    rank has reached. ``relayed``: (verb, rank) of all instructions run so far, by which relays find
-    their source.
+    rank has reached. ``relayed``: (verb, rank) of all instructions run so far; a relay waits until
+    that of its source is among them.
     """
 
     facts: ProgramFacts

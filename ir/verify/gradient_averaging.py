@@ -37,10 +37,10 @@ def verify_averages(facts: Facts) -> list[str]:
 
 
 def _places(facts: Facts, rows: _Rows) -> Iterator[str]:
-    """Yield a line for each stage that a rank averages twice, or does not average as it must.
+    """Yield a line for each stage that a rank averages twice, wrongly, or wrongly not at all.
 
-    If activations are sent, a rank must average exactly the stages that it runs. Otherwise, at
-    least one rank must average each stage.
+    ``rows``: the averages of each rank. If activations are sent, a rank must average all stages
+    that it runs, and no others. Otherwise, at least one rank must average each stage.
     """
     for rank, row in enumerate(rows):
         counts = Counter(one.stage for one in row)
@@ -62,7 +62,7 @@ def _places(facts: Facts, rows: _Rows) -> Iterator[str]:
 
 
 def _times(facts: Facts, rows: _Rows, replicas: DataParallel) -> Iterator[str]:
-    """Yield a line for each average with a wrong start or end.
+    """Yield a line for each average in ``rows``, those of each rank, with a wrong start or end.
 
     The averages of a rank must run one at a time, wait until their gradient is complete, and take
     as long as a ring all-reduce. If the schedule passes activations, an average must also start as
@@ -108,7 +108,7 @@ def _duration(facts: Facts, stage: int, replicas: DataParallel) -> float:
 
 
 def _iteration_time(facts: Facts, rows: _Rows) -> Iterator[str]:
-    """Yield a line if the report's iteration time does not follow from the ops and averages."""
+    """Yield a line if the report's iteration time does not follow from the ops and ``rows``."""
     report, objective = facts.report, facts.report.objective
     given = report.iteration_time
     ends = [

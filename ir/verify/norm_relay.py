@@ -41,10 +41,10 @@ def verify_relays(facts: ProgramFacts) -> Iterator[str]:
 
 
 def _chain(relays: list[Line]) -> _Chain:
-    """The chain of ``relays``, as (source, rank, target) of each, from the one without a source on.
+    """The chain of ``relays``, each as (source, rank, target), first the one without a source.
 
-    It ends where a relay has no target, or its target does not relay from it. It is empty unless
-    exactly one relay has no source.
+    The next relay is that of the target's rank, if it has this relay's rank as its source;
+    otherwise, the chain ends. It is empty unless exactly one relay has no source.
     """
     by_rank = {line.rank: line for line in relays}
     begins = [line for line in relays if line.source is None]

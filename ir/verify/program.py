@@ -44,9 +44,12 @@ class _Replay:
     """The replay of one rank's instructions; the fields are the state before the next instruction.
 
     ``done``: the ops that have run; a BW is entered as B and W. ``computed``: the number of ops run
-    so far. ``closed``: for each stage, its last ``reduce``, ``average`` or ``step``. ``unstepped``:
-    if the optimizer steps after each microbatch, the op of each stage whose gradient no step has
-    used yet. The methods for single instructions yield their violations.
+    so far. ``buffer_of``, ``tensor_in``: the buffer of each received tensor until it is freed, and
+    the reverse. ``posted``, ``arrived``: the tensors whose receive is posted, and those whose
+    receive was waited for. ``sent``, ``left``: likewise for sends. ``closed``: for each stage, its
+    last ``reduce``, ``average`` or ``step``. ``unstepped``: if the optimizer steps after each
+    microbatch, the op of each stage whose gradient no step has used yet. The methods for single
+    instructions yield their violations.
     """
 
     facts: ProgramFacts
@@ -253,7 +256,11 @@ class _Replay:
             self.closed[stage] = line
 
     def _still_leaving(self, stage: int) -> Iterator[str]:
-        """Yield a violation for each send of the owner's weights not waited for before a step."""
+        """Yield a violation for each send of the owner's weights that no wait follows before a
+        step.
+
+        The step of ``stage`` changes these weights, so all their sends must have ended.
+        """
         for tensor in sorted(self.sent - self.left):
             own = tensor.kind == "w" and tensor.number not in self.facts.earlier
             if own and tensor.stage == stage:
@@ -297,12 +304,12 @@ def _makers(tensor: TensorName) -> tuple[_Op, ...]:
 
 
 def _updates(facts: ProgramFacts) -> Iterator[str]:
-    """Yield a line for each step, average or reduction with a wrong number of executions.
+    """Yield a line for each step, average or reduction that a rank runs a wrong number of times.
 
-    Each owner of a stage must step it once, or once per microbatch with updates by microbatch; if
-    there are averages at all, each owner must average its stages as many times as it steps them.
-    All ranks that own a stage of a reduction must run the reduction once, and there must be one for
-    each replicated stage.
+    Each owner of a stage must step it once, or once per microbatch if the optimizer steps after
+    each microbatch. If there are averages at all, each owner must average a stage as many times as
+    it steps the stage. All ranks that own a stage of a reduction must run the reduction once, and
+    there must be one for each replicated stage.
     """
     lines = [line for row in facts.lines for line in row]
     each = facts.schedule.plan.updates == "microbatch"
@@ -328,7 +335,7 @@ def _updates(facts: ProgramFacts) -> Iterator[str]:
 
 
 def _ties(facts: ProgramFacts) -> Iterator[str]:
-    """Yield a line for each group of tied stages that no reduction contains as a whole.
+    """Yield a line for each group of tied stages if no reduction includes all stages of the group.
 
     A reduction sums the gradients of the parameters that its stages share.
     """

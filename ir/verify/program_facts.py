@@ -34,7 +34,8 @@ class Line(NamedTuple):
     ``rank``, ``at``: the rank, and the position among its instructions. ``text``: the whole
     instruction. ``verb``: the kind of instruction, such as ``send``, ``wait recv``, ``compute`` or
     ``relay sums``. ``op``: for ``compute``, the op as (kind, stage, microbatch). ``peer``: the
-    other rank of a send or receive. ``stages``: of a ``reduce``, ``average`` or ``step``.
+    other rank of a send or receive. ``stages``: the stages of a ``reduce``, or the single stage of
+    an ``average`` or ``step``.
     """
 
     rank: int
@@ -132,9 +133,10 @@ def _buffer(text: str) -> tuple[str, int]:
 
 
 def _activations(homes: dict[tuple[str, int, int], Run]) -> dict[TensorName, Message]:
-    """The messages of activations and their gradients: inputs that another rank computes.
+    """The messages with activations and their gradients, as (from rank, to rank) for each tensor.
 
-    ``homes``: the run of each (kind, stage, microbatch). Returns (from rank, to rank) by tensor.
+    There is one for each input of an F or B that another rank computes. ``homes``: for each (kind,
+    stage, microbatch), its op with the rank that runs it.
     """
     messages: dict[TensorName, Message] = {}
     for (kind, s, j), run in homes.items():

@@ -85,7 +85,10 @@ MEMORY = 1e-9  # relative tolerance of sums of M_B's and M_W's
 
 
 def verify_memory(facts: Facts) -> Iterator[str]:
-    """Yield a line for each rank whose activations exceed its memory limit, naming the first op."""
+    """Yield a line for each rank whose activations exceed its memory limit.
+
+    The line names the first op whose start exceeds the limit.
+    """
     for rank, row in enumerate(facts.order):
         limit = facts.limit[rank]
         for run, held in held_at(facts, row):
@@ -98,9 +101,10 @@ def verify_memory(facts: Facts) -> Iterator[str]:
 
 
 def held_at(facts: Facts, row: list[Run]) -> Iterator[tuple[Run, float]]:
-    """Yield each op of ``row``, one rank's ops, with the memory that the rank holds after it.
+    """Yield each op of ``row``, one rank's ops in order, with the memory held after it.
 
-    The memory changes at the start of an F, R or L, and at the end of other ops.
+    This is the sum of the changes of memory by all ops up to this one. An F, R or L changes the
+    memory at its start, other ops at their end.
     """
     held = 0.0
     again = {(run.stage, run.microbatch) for run in row if run.kind == "R"}

@@ -128,7 +128,10 @@ def _paired(facts: Facts) -> Iterator[str]:
 
 
 def _transfers(facts: Facts) -> list[str]:
-    """All violations by transfers; if only activations are sent, there must be no transfers."""
+    """All violations of the rules for transfers, one line each.
+
+    If only activations are sent, there must be no transfers.
+    """
     if facts.plan.passing != "activations":
         return verify_transfers(facts)
     count = len(facts.moves)
@@ -155,9 +158,11 @@ def verify_placement(facts: Facts) -> Iterator[str]:
 
 
 def _named(facts: Facts, homes: list[Run]) -> Iterator[str]:
-    """Yield a line for each rank that contradicts the placement's name, if _PLACES has the name.
+    """Yield a line for each op in ``homes`` on another rank than the placement's name implies.
 
-    ``homes``: one op of each stage, microbatch or (stage, microbatch), depending on the passing.
+    Yields one line about the name if it does not fit the stages, ranks and passing, and nothing if
+    its kind is not in :data:`_PLACES`. ``homes``: one op of each stage, microbatch or (stage,
+    microbatch), depending on the passing.
     """
     name, ranks, stages = facts.plan.placement or "", facts.plan.ranks, facts.plan.stages
     kind, _, size = name.partition(":")

@@ -67,9 +67,9 @@ class Facts:
 
     ``plan``: the document. ``limit``: each rank's memory limit, infinite if there is none.
     ``order``: the ops of each rank, in order. ``pairs``: for each rank, the positions of the F's
-    that run at the same time as the next op. ``moves``: the transfers. ``first``: the first run of
-    each (kind, stage, microbatch); a BW is entered as a B and as a W. ``each``: for each stage, the
-    times and sizes of its microbatches; a single entry applies to all microbatches.
+    that run at the same time as the next op. ``moves``: the transfers. ``first``: the first op of
+    each (kind, stage, microbatch) in the document; a BW is entered as a B and as a W. ``each``: for
+    each stage, the times and sizes of its microbatches; a single entry applies to all microbatches.
     """
 
     plan: ScheduleDocument
@@ -94,7 +94,7 @@ class Facts:
         return self.at(run.stage, run.microbatch).durations.get(run.kind, 0.0)
 
     def partner(self, run: Run) -> Run | None:
-        """The other op of the pair of ``run``; None if ``run`` is not in a pair."""
+        """The other op of the pair that ``run`` belongs to; None if ``run`` is not in a pair."""
         places, row = self.pairs[run.rank], self.order[run.rank]
         if run.at in places:
             return row[run.at + 1]
@@ -116,8 +116,8 @@ def read_facts(document: object, where: str) -> Facts:
 def schedule_facts(plan: ScheduleDocument, given: Any, where: str) -> Facts:
     """The facts of the schedule document ``given``, which was validated as ``plan``.
 
-    ``where``: the name of the file. Raises InputError if keys are missing that can be left out in
-    other uses of the document, but that verifiers check.
+    ``where``: the name of the file. Raises InputError for each missing key that only verifiers
+    need.
     """
     lacking = _lacking(given)
     if plan.report is None or lacking:
@@ -147,7 +147,10 @@ def _first_runs(order: list[list[Run]]) -> dict[tuple[str, int, int], Run]:
 
 
 def _lacking(given: Mapping[str, Any]) -> list[str]:
-    """A line for each key that ``given`` lacks, if only verifiers need it."""
+    """A line for each key that verifiers need and that is missing or null in ``given``.
+
+    Only keys that other readers of schedule documents do not need are checked.
+    """
     lines = []
     if "memory_limit" not in given:  # null means unlimited
         lines.append("memory_limit: missing; expected one number per rank, or null")

@@ -97,7 +97,10 @@ def _owner(
 def _missing_weights(
     facts: Facts, stage: int, owner: int, weights: list[list[Move]]
 ) -> Iterator[str]:
-    """Yield a line for each F or B of ``stage`` that has no weights of the stage on its rank."""
+    """Yield a line for each F or B of ``stage`` that has no weights of the stage on its rank.
+
+    ``weights``: the transfers of each copy of the stage's weights.
+    """
     came: defaultdict[int, list[int]] = defaultdict(list)
     for move in chain.from_iterable(weights):
         came[move.target].append(move.before)
@@ -111,8 +114,8 @@ def _missing_weights(
 def _lost_gradients(facts: Facts, stage: int, owner: int, sums: list[list[Move]]) -> Iterator[str]:
     """Yield a line for each W or BW whose gradient never leaves a rank that is not the owner.
 
-    A gradient leaves with the next D of the stage that its rank sends. As every D ends on the
-    owner, it then reaches the owner exactly once.
+    ``sums``: the transfers of each D of ``stage``. A gradient leaves with the next D of the stage
+    that its rank sends. As every D ends on the owner, it then reaches the owner exactly once.
     """
     leaves: defaultdict[int, list[int]] = defaultdict(list)
     for move in chain.from_iterable(sums):

@@ -107,7 +107,7 @@ class _Waits:
         return run.rank, run.at - (run.at - 1 in self._facts.pairs[run.rank])
 
     def of_op(self, run: Run) -> list[Cause]:
-        """The causes of an op, and if it is in a pair, also those of the other op of the pair."""
+        """The causes of an op; if it is in a pair, also those of the other op of the pair."""
         other = self._facts.partner(run)
         return [
             cause

@@ -31,7 +31,7 @@ Mark: TypeAlias = tuple[str, float, float]
 
 @dataclass(frozen=True, slots=True)
 class FrontierPoint:
-    """The best schedule found for a memory limit (inf if memory is unlimited).
+    """The bubble rate of the best schedule found for a memory limit (inf if unlimited).
 
     ``bound``: a lower bound on the bubble rate, or None.
     """

@@ -76,9 +76,9 @@ class Panel:
 class Grid:
     """The mapping of times and ranks to coordinates.
 
-    ``width``: the width of the picture. ``end``: the last time in ms. ``row``: the height of a
-    rank's row. ``line``: the height of a thin line below the bars. ``memory``: the memory at full
-    scale of a gauge.
+    ``width``: the width of the picture. ``end``: the end of the time axis in ms, which begins at 0.
+    ``row``: the height of a rank's row. ``line``: the height of a thin line below the bars.
+    ``memory``: the memory at full scale of a gauge.
     """
 
     width: float
@@ -160,9 +160,10 @@ def heading(schedules: Sequence[Schedule]) -> str:
 
 
 def _legend(panels: Sequence[Panel], y: float, right: float) -> tuple[list[str], float]:
-    """The legend of what occurs in the picture, and the vertical position of its last line.
+    """The elements of the legend, and the vertical position of its last line.
 
-    ``y``: the position of its first line; ``right``: the position at which lines are wrapped.
+    It explains only what occurs in the picture. ``y``: the position of its first line; ``right``:
+    the position at which lines are wrapped.
     """
     lines, x = [], MARGIN
     for fills, words in _entries(panels):
@@ -232,9 +233,10 @@ def _axis(grid: Grid, first: float, bottom: float) -> Iterator[str]:
 
 
 def _cost(panel: Panel, grid: Grid, y: float) -> list[str]:
-    """The elements of a line that marks the cost with its length.
+    """The elements of a dimension line that shows the cost, with the cost as text in its middle.
 
-    It shows the period, over the rank with the longest span, or the makespan.
+    It is as long as the period, from the start of the rank with the longest span, or as long as the
+    makespan.
     """
     timing, objective = panel.schedule.known_timing, panel.schedule.problem.objective
     longest = max(panel.rows, key=lambda row: timing.spans[row.rank])

@@ -284,8 +284,10 @@ def _check_plan(schedule: Schedule, microbatches: int) -> None:
 
 
 def _check_stages(schedule: Schedule, stages: Sequence[_PipelineStageBase]) -> None:
-    """Raise InputError unless the program places exactly these stages on this rank of their
-    group."""
+    """Raise InputError unless the program places these stages, and no others, on this rank.
+
+    ``stages``: all stages that this rank of their process group has.
+    """
     if not stages:
         raise InputError("stages: expected a PipelineStage or a list of them, got none")
     for i, stage in enumerate(stages):

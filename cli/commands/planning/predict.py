@@ -48,8 +48,8 @@ class PredictCommand(WritingCommand, PredictRequest):
     def _arithmetic(self, arguments: dict[str, Any]) -> int:
         """Print the model's parameters, FLOPs and bytes, which do not depend on a device.
 
-        ``arguments``: those of :class:`PredictRequest`. Raises InputError for options that need a
-        cluster.
+        ``arguments``: the values of the fields of :class:`PredictRequest`. Returns the exit code.
+        Raises InputError for options that need a cluster.
         """
         from pipeloom.planner.models.arithmetic import arithmetic
 

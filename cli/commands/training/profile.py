@@ -44,7 +44,7 @@ is printed."""
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureRequest(ModelRequest, MeasuredRequest):
-    """The arguments of :func:`pipeloom.measure`."""
+    """A request to measure a model: the arguments of :func:`pipeloom.measure`."""
 
     apart = (("stages", "layers"),)
 

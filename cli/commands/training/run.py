@@ -42,7 +42,7 @@ SHOWN = 100  # maximum number of losses in the text
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest(ModelRequest):
-    """The arguments of :func:`pipeloom.run`."""
+    """A request to train a model: the arguments of :func:`pipeloom.run`."""
 
     program: str = field(metadata=place("PROGRAM"))
     """program file, - for standard input"""
@@ -149,7 +149,7 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
 
 
 def _outside(result: RunResult) -> str:
-    """The parts of the measured step before the first op and after the last op, as text."""
+    """The time of the measured step that is before its first op or after its last op, as text."""
     step = result.seconds[result.measured_step - result.first_step] * 1e3
     return duration(max(0.0, step - result.measured.known_timing.makespan))
 

@@ -103,10 +103,10 @@ def counts_before(
     values: FloatArray | IntArray,
     side: Literal["left", "right"] = "left",
 ) -> IntArray:
-    """For each of n pairs, how many entries of ``rows[rank[i]]`` are below ``values[i]``, (n,).
+    """For each i, the number of entries of ``rows[rank[i]]`` that are below ``values[i]``, (n,).
 
-    ``rows``: for each rank, an ascending array. With ``side`` "right", entries that equal
-    ``values[i]`` are counted, too.
+    ``rows``: for each rank, an ascending array. ``rank``, ``values``: n ranks, and a value for
+    each, (n,). With ``side`` "right", entries that equal ``values[i]`` are counted, too.
     """
     found, by_rank = np.zeros(len(rank), dtype=np.int64), np.argsort(rank, kind="stable")
     ends = np.cumsum(np.bincount(rank, minlength=len(rows)))
@@ -212,9 +212,10 @@ class PlacedMessages:
         return at[by[np.lexsort((stage, group[by]))]]
 
     def _ready_sends(self, at: IntArray, group: IntArray) -> BoolArray:
-        """A mask of those entries ``at`` that are sends which wait for nothing at their boundary.
+        """For each entry in ``at``, whether it is a send that waits for nothing at its boundary.
 
-        ``group``: a number for each entry; entries with the same rank and boundary share it.
+        ``at``: indices of entries, in order. ``group``: a number for each of them, which is the
+        same for entries with the same rank and boundary.
         """
         post, message = self.post[at], self.message[at]
         sends, routes = post == Post.SEND, self.messages.routes
@@ -244,7 +245,8 @@ def _rising(boundaries: IntArray, channel: IntArray, posted: IntArray) -> IntArr
 def _sent(schedule: Schedule, messages: Messages, plan: EventOrder, slack: int) -> IntArray:
     """The boundary at which the source posts the send of each message, (n,).
 
-    The order of sends in a channel is not yet ensured (:func:`_rising`).
+    ``slack``: the number of ops by which first transfers of weights or gradients leave earlier than
+    planned. The order of sends in a channel is not yet ensured (:func:`_rising`).
     """
     timing, source = schedule.timing, messages.routes.source
     assert timing is not None
@@ -271,8 +273,8 @@ def _gone(schedule: Schedule, messages: Messages, plan: EventOrder) -> IntArray:
 def _awaited(messages: Messages, plan: EventOrder) -> tuple[IntArray, FloatArray]:
     """The boundary at which the target waits for each message, and this wait's place, (n,) each.
 
-    The place is a position in the event order; it is infinite for a wait that no send on the target
-    needs.
+    If the target sends the tensor on before one of its ops needs it, the place is directly before
+    this send in the event order. For all other waits, it is infinite.
     """
     boundary, place = messages.routes.before.copy(), np.full(messages.count, np.inf)
     onward = np.flatnonzero(messages.earlier >= 0)
@@ -323,9 +325,10 @@ class EventOrder:
         return cls(tuple(np.split(place[:ops], offsets[1:-1])), place[ops::2], place[ops + 1 :: 2])
 
     def boundary(self, rank: IntArray, place: IntArray) -> IntArray:
-        """For each of n pairs, the number of ops of ``rank[i]`` that are before ``place[i]``, (n,).
+        """For each i, the number of ops of ``rank[i]`` that are before ``place[i]`` in the order,
+        (n,).
 
-        ``place``: positions in the event order.
+        ``rank``, ``place``: n ranks, and a position in the event order for each, (n,).
         """
         return counts_before(self.ops, rank, place)
 

@@ -201,8 +201,9 @@ def _wires(profile: Profile, bare: int, ways: IntArray, last: Sequence[tuple[str
 def _reductions(schedule: Schedule) -> tuple[list[AllReduce], list[Due]]:
     """The all-reduces of an iteration and the averages over replicas, as two lists.
 
-    The first list has those that begin at the end of their ranks; averages among them are
-    all-reduces with a single rank. The second list has the averages that begin at the end of an op.
+    The first list contains all that begin at the end of their ranks; an average among them is an
+    all-reduce with a single rank. The second list contains the averages that begin at the end of an
+    op.
     """
     averaged = due(schedule)
     late = [
@@ -259,12 +260,15 @@ def _between_gates(graph: ScheduleGraph, at: _Places, ways: IntArray) -> list[Ed
 
 
 def _beside(one: Due) -> tuple[str, ...]:
-    """The wires of an average: the rank's link to its replicas, for one average at a time."""
+    """The name of the wire of an average, which all averages of its rank use, one at a time."""
     return (f"replicas of {one.rank}",)
 
 
 def _averaged(graph: ScheduleGraph, at: _Places, early: Sequence[Due]) -> list[Edges]:
-    """Edges from the last op of each stage in ``early`` to its average, and to its rank's end."""
+    """Edges from the last op of each stage in ``early`` to the stage's average, and from it on.
+
+    The edges from the averages lead to the ends of their ranks.
+    """
     last = [int(graph.offsets[one.rank]) + one.last for one in early if one.last is not None]
     ends = np.array([one.rank for one in early], dtype=np.int64)
     return [

@@ -67,11 +67,12 @@ def played(
 def step_time(schedule: Schedule, routes: MessageTable | None = None) -> float:
     """Milliseconds per iteration in the steady state.
 
-    4, 8, 16, 32 and 64 iterations are simulated, until the last ones are a cycle of c iterations, c
-    at most a quarter of their number: each of the last 2 c iterations ends, on every rank, the same
-    time T after the iteration that is c earlier. The result is T / c. If there is no cycle within
-    64 iterations, the result is the mean time of the last 32. ``routes``: a table of transfers that
-    replaces the schedule's own, such as that of :func:`.send_points.between_ops`.
+    The function simulates 4, 8, 16, 32 and 64 iterations, and stops as soon as the last of them
+    repeat in a cycle of c iterations, where c is at most a quarter of their number: each of the
+    last 2 c iterations ends, on every rank, the same time T after the iteration that is c earlier.
+    The result is T / c. If there is no cycle within 64 iterations, the result is the mean time of
+    the last 32. ``routes``: a table of transfers that replaces the schedule's own, such as that of
+    :func:`.send_points.between_ops`.
 
     Raises InvalidScheduleError if the schedule can never run.
     """

@@ -69,10 +69,10 @@ def arrivals(facts: Facts) -> Fraction:
 def _last_end(
     facts: Facts, delays: Sequence[_Matrix], counts: Counter[int], least: int
 ) -> Fraction:
-    """A lower bound, in ms, on the last end of a rank with at least ``least`` microbatches.
+    """A lower bound, in ms, on the time when the last of some ranks ends.
 
-    ``delays``: for each stage, the delays of its weights between ranks. ``counts``: the number of
-    microbatches of each rank.
+    These are all ranks with at least ``least`` microbatches. ``delays``: for each stage, the delays
+    of its weights between ranks. ``counts``: the number of microbatches of each rank.
     """
     ranks = [rank for rank, count in counts.items() if count >= least]
     left = _left(facts, least, max(facts.limit[rank] for rank in ranks))
@@ -132,9 +132,10 @@ def _farthest(delays: _Matrix, ranks: Sequence[int]) -> Fraction:
 
 
 def _spread(facts: Facts, delays: _Matrix, number: int) -> Fraction:
-    """The minimum time, in ms, by which ``number`` ranks can have the first stage's weights.
+    """The minimum time, in ms, after which ``number`` ranks can have the first stage's weights.
 
-    The ranks include the owner. It is the second bound in the list of the module's docstring.
+    The owner is one of these ranks. The time is the second bound in the list of the module's
+    docstring.
     """
     wires, spans = _wires(facts, leaving=True), min(1, number - 1)
     while wires is not None and number - 1 > wires * spans * (spans + 1) // 2:
@@ -143,10 +144,11 @@ def _spread(facts: Facts, delays: _Matrix, number: int) -> Fraction:
 
 
 def _wires(facts: Facts, *, leaving: bool) -> int | None:
-    """The number ``wires`` of the module's docstring: the maximum over ranks of a set's size.
+    """The number ``wires`` of the module's docstring, as the maximum over all ranks.
 
-    A rank's set contains a wire of each message out of the rank (or into it, if not ``leaving``).
-    None without links, where any number of messages can be sent at the same time.
+    For each rank, it is the size of a set of wires such that every message out of the rank (if not
+    ``leaving``: every message into the rank) occupies one of them. None without links, where any
+    number of messages can be sent at the same time.
     """
     ranks, wires = range(facts.plan.ranks), facts.network.wires
     if facts.network.link is None:

@@ -11,7 +11,10 @@ MEMORY = Fraction(1, 10**9)  # relative tolerance of memory limits, for rounding
 
 
 class NotProvenError(ValueError):
-    """The certificate proves no lower bound, or one below that of the certificate or schedule."""
+    """The argument of a certificate does not apply, or does not prove the required lower bound.
+
+    The required bounds are that of the certificate and that of the schedule.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class LeastFacts:
 
 
 def expect_alone(facts: Facts) -> None:
-    """Raise NotProvenError if a rank may run two ops at a time, or there are updates by microbatch.
+    """Raise NotProvenError if a rank may run two ops at a time, or steps after each microbatch.
 
     The arguments of certificates do not cover pairs of an F and a BW, or optimizer steps after each
     microbatch.
@@ -57,7 +60,11 @@ def least_of(facts: Facts, stage: int) -> LeastFacts:
 
 
 def times_of(own: MicrobatchFacts) -> tuple[Fraction, Fraction, Fraction]:
-    """The minimum times of F, B and W of a microbatch, where a shorter BW replaces B and W."""
+    """The minimum times of F, B and W of a microbatch on one stage, in ms.
+
+    If a BW takes less time than B and W together, its time is divided: B is at most as long as the
+    BW, and W has the rest.
+    """
     f, b, w, fused = (Fraction(own.durations[kind]) for kind in ("F", "B", "W", "BW"))
     if fused < b + w:
         b, w = min(b, fused), max(Fraction(0), fused - b)

@@ -116,9 +116,10 @@ class MomentArcs:
         self._limit(f"V{s}", [(m * (f + b) + (m - h) * w, 0) for h in late])
 
     def _limit(self, moment: str, values: Values) -> None:
-        """Keep only ``values`` of ``moment``; add the arcs, and the case, that follow from them.
+        """Keep only ``values`` for ``moment`` in :attr:`values`, and add the arcs that follow.
 
-        Raises _RefutedError if no value is left.
+        If only one of the two cases of the module's docstring is left, the arcs of this case are
+        added, too. Raises _RefutedError if ``values`` is empty.
         """
         if not values:
             raise _RefutedError
@@ -137,9 +138,11 @@ class MomentArcs:
                 self._order(s, apart=True)
 
     def _order(self, s: int, *, apart: bool) -> None:
-        """Add the arcs, and exclude the values of work, that follow from a case for stage ``s``.
+        """Add the arcs that follow if only one of two cases is possible on stage ``s``.
 
-        ``apart``: whether it is the case in which the first B starts before the last F.
+        If ``apart``, it is the case in which the first B starts before the last F; otherwise, the
+        case in which all F's come first. Values of the rank's work that contradict the case are
+        excluded.
         """
         order = (f"Iy{s}", f"It{s}") if apart else (f"It{s}", f"Iy{s}")
         if order in self.arcs:

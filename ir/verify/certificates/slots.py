@@ -32,7 +32,7 @@ TURNS = 64  # number of turns considered; q is below this
 
 
 def slots(facts: Facts, stage: int) -> Fraction:
-    """The lower bound on the cost, in ms, that ``slots`` proves with ``stage``."""
+    """The lower bound on the cost, in ms, that the argument ``slots`` proves for ``stage``."""
     found = list(LinearFacts.each(facts))
     if stage >= len(found[0].stages):
         raise NotProvenError(
@@ -51,9 +51,9 @@ def span(of: LinearFacts, stage: int) -> int:
 
 
 class _Path:
-    """Longest paths from the first F of stage ``source`` to each F(k) and B(k) of each stage.
+    """The longest paths from the start of stage ``source`` to each F(k) and B(k) of each stage.
 
-    The lengths are in whole units; None for ops that no path reaches.
+    Lengths are in whole units of ``of``; None for ops that no path reaches.
     """
 
     def __init__(self, of: LinearFacts, source: int) -> None:
@@ -99,7 +99,7 @@ class _Path:
 
 
 def _turn(own: StageCounts, q: int) -> int:
-    """The minimum time from the start of B(k) to that of F(k + K + q), K the M_B's that fit."""
+    """The minimum time from the start of B(k) to that of F(k + K + q), if K M_B's fit in memory."""
     more = (
         e * own.b + max(0, q + 1 + e - own.waiting[own.fits - e]) * own.w for e in range(own.fits)
     )
@@ -125,12 +125,18 @@ def _before_b(own: StageCounts, k: int, trip: int) -> int:
 
 
 def _after_f(own: StageCounts, left: int) -> int:
-    """The minimum time from an F to the stage's end; ``left``: F's left, including this one."""
+    """The minimum time from the start of an F to the end of the stage's last op.
+
+    ``left``: the number of F's that have not ended then, including this one.
+    """
     return left * (own.f + own.b + own.w)
 
 
 def _after_b(own: StageCounts, left: int) -> int:
-    """The minimum time from a B to the stage's end; ``left``: B's left, including this one."""
+    """The minimum time from the start of a B to the end of the stage's last op.
+
+    ``left``: the number of B's that have not ended then, including this one.
+    """
     return left * (own.b + own.w) + max(0, left - own.fits) * own.f
 
 
