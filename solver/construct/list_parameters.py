@@ -284,8 +284,8 @@ def _prioritized(made: ListParameters, stages: Stages, rng: np.random.Generator)
 def _warmed_up(made: ListParameters, stages: Stages, rng: np.random.Generator) -> None:
     """Limit in ``made`` the number of microbatches between F and B on each stage.
 
-    The limit either falls from stage to stage as in 1F1B, or is as high as memory allows. W's may
-    be deferred by a random number of W's and random times.
+    The limit either falls from stage to stage as in 1F1B, or is as high as memory allows. The
+    parameters that decide when W's run are drawn at random.
     """
     stage, slope = np.arange(len(stages.owner)), float(rng.choice(SLOPES))
     warm = np.floor(1 + slope * stage[::-1]) if np.isfinite(slope) else stages.capacity
