@@ -184,7 +184,7 @@ class ListKind(Enum):
 
     @property
     def chances(self) -> tuple[float, ...]:
-        """The probability that a move changes each row of ``theta``, then ``STAY`` and ``GAP``."""
+        """The probabilities that a move changes each row of ``theta``, ``STAY`` and ``GAP``."""
         return self.value
 
     @property

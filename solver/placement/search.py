@@ -75,9 +75,10 @@ class TriedPlacement:
 
     @property
     def promise(self) -> float:
-        """The cost that seems attainable, if a third of the gap to the bound is closed.
+        """A guess of the attainable cost: the cost after a third of the gap is closed.
 
-        It is infinite without a schedule.
+        The gap is that between the cost and the bound. The result is infinite if no schedule is
+        known.
         """
         if self.schedule is None:
             return inf
@@ -103,7 +104,10 @@ class SuccessiveHalving:
 
     @property
     def best(self) -> Schedule | None:
-        """The cheapest schedule, on ties the one with the least memory; None if there is none."""
+        """The cheapest schedule, on ties the one that needs the least memory.
+
+        None if there is no schedule.
+        """
         found = [each.schedule for each in self.contenders if each.schedule is not None]
         return min(found, key=cost_and_memory, default=None)
 
@@ -113,7 +117,10 @@ class SuccessiveHalving:
 
     @property
     def bound(self) -> float | None:
-        """A lower bound on the cost of all schedules with any placement; None if nothing fits."""
+        """A lower bound on the cost of all schedules with any of the placements.
+
+        None if nothing fits in memory.
+        """
         bounds = [each.bound for each in self._tried if each.bound is not None]
         return min(bounds, default=None)
 

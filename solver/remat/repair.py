@@ -228,10 +228,11 @@ class _Fit:
         return float(self._costs.m_b[pair[0]] - self._costs.kept[choice, pair[0]])
 
     def _rate(self, weight: float, lost: float, free: float, size: float) -> float:
-        """Return the price of freeing memory: time lost, per memory freed and time it is free.
+        """Return the price of freeing memory: time lost, per memory freed and per time it is free.
 
-        ``lost``: the time lost, which is multiplied by ``weight``; a small constant is added to it.
-        ``free``: the time for which memory is free. ``size``: how much memory is freed.
+        ``lost``: the time lost. It is multiplied by ``weight``, and a small constant is added.
+        ``free``: how long the memory is free. ``size``: how much memory is freed; if it is not
+        positive, the price is infinite.
         """
         if size <= 0:
             return float("inf")
@@ -250,7 +251,7 @@ def returned(op: Op, choice: int) -> Op:
 def brought_forward(ops: list[Op], problem: Problem, limit: float) -> list[Op]:
     """Return a rank's ops with each L moved as early as memory allows.
 
-    An L moves before at most :data:`FARTHEST` - 1 ops, so that the activations are back in time for
+    An L moves before at most :data:`FARTHEST` ops, so that the activations are back in time for
     their B. ``limit``: the rank's memory limit. ``ops`` is changed in place.
     """
     if not any(op.kind is OpKind.L for op in ops):

@@ -28,7 +28,7 @@ class WeightPassingParameters(Streaming):
 
 
 class WeightPassingSpace:
-    """The possible parameters of schedules for a problem, which values and random draws are from.
+    """The space of the parameters of schedules for a problem.
 
     ``most``: the maximum number of microbatches of a rank, which is also the maximum of ``rounds``.
     """

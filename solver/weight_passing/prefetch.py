@@ -23,7 +23,7 @@ from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, IntArray, 
 class Visit:
     """A visit: a sequence of successive ops of ``stage`` on a rank.
 
-    ``number``: how many visits of this stage the rank has before. ``first``, ``last``: the
+    ``number``: the number of earlier visits of this stage on the rank. ``first``, ``last``: the
     positions of the visit's first and last op in the rank's order.
     """
 
@@ -67,11 +67,11 @@ def visits(order: IntArray) -> list[Visit]:
 
 
 def prefetches(found: Sequence[Visit], buffers: int, lead: int) -> list[Prefetch]:
-    """Return the prefetches that a rank needs for the visits ``found``, in the order of these.
+    """Return the prefetches that a rank needs for the visits ``found``, in the same order.
 
     ``found``: the rank's visits of stages that it does not own. ``buffers``: the number of buffers
     for the weights of such stages. ``lead``: a stage used in one of the last ``lead`` visits keeps
-    its buffer if possible. Raises ValueError for fewer than one buffer.
+    its buffer if possible. Raises ValueError if ``buffers`` is less than one.
     """
     if buffers < 1:
         raise ValueError(f"buffers: expected 1 or more, got {buffers}")
