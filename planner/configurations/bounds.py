@@ -125,8 +125,7 @@ class Bounds:
 
     def cut(self, run: TrainingRun) -> tuple[int, ...]:
         """Return the number of decoder layers of each stage for the placement of ``run``, chosen
-        such that ranks have about equal work.
-        """
+        such that ranks have about equal work."""
         work = self._times(run).work
         each = float(work[1:-1].mean())
         after = float(work[run.layers + 1 :].sum())
@@ -135,8 +134,7 @@ class Bounds:
 
     def of(self, configuration: Configuration) -> Bound:
         """Return lower bounds for all schedules of the configuration: on the step time in
-        milliseconds, and on the memory of the fullest device in GiB.
-        """
+        milliseconds, and on the memory of the fullest device in GiB."""
         run = configuration.run
         cuts = np.cumsum((0, *run.layers_by_stage))[:-1] + 1
         cuts[0] = 0
@@ -206,8 +204,7 @@ class Bounds:
 
     def _gib(self, size: float) -> float:
         """Return the GiB of device memory that ``size`` bytes of tensors occupy, including the
-        overhead of the allocator and of libraries.
-        """
+        overhead of the allocator and of libraries."""
         return float(size * (1 + self.reached.fragmentation) / GIB + self.reached.context_gib)
 
     def _times(self, run: TrainingRun) -> LayerArrays:
@@ -231,8 +228,7 @@ class Bounds:
 
     def _ends(self, run: TrainingRun) -> EndArrays:
         """Return the bytes of each layer's states, and its times at the end of the step, (L,) each.
-        With FSDP, the time of averaging is that for one microbatch.
-        """
+        With FSDP, the time of averaging is that for one microbatch."""
         key = (*_groups(run), run.dp, run.sharding)
         if key not in self._known:
 
@@ -273,8 +269,7 @@ def _most(stages: FloatArray, owners: IntArray) -> FloatArray:
 
 
 def _from_here(times: FloatArray) -> FloatArray:
-    """Return suffix sums: for each layer or stage, the sum of ``times`` over it and all later ones.
-    """
+    """Return suffix sums: for each layer or stage, the sum over it and all later ones."""
     return np.cumsum(times[::-1])[::-1]
 
 

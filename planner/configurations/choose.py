@@ -84,8 +84,7 @@ class Ranking:
 
     def __str__(self) -> str:
         """Return a phrase with three numbers: of sets of degrees considered, of configurations
-        bounded, and of configurations simulated.
-        """
+        bounded, and of configurations simulated."""
         return (
             f"{counted(self.spreads, 'set')} of degrees, {self.bounded} of their "
             f"configurations bounded, {len(self.evaluated)} simulated"
@@ -147,7 +146,7 @@ class SpaceSearch:
                 full.add(smallest)
 
     def _evaluate_alone(self) -> None:
-        """Of the configurations without a pipeline, evaluate the one with the lowest bound.
+        """Evaluate one configuration: of those without a pipeline, the one with the lowest bound.
 
         It is the fastest of them, because without a pipeline the bound is the exact step time.
         Nothing is evaluated if there is none that fits in memory, or if the caller has asked to
@@ -211,8 +210,7 @@ class SpaceSearch:
 
     def _improve(self, share: float) -> None:
         """Let the optimizer search for better schedules of the configurations that can still become
-        the best, the most promising first, until ``share`` of the budget is used.
-        """
+        the best, the most promising first, until ``share`` of the budget is used."""
         while not self._over(share):
             waiting = [each for each in self._found.values() if self._may_improve(each)]
             if not waiting:
@@ -272,8 +270,7 @@ class SpaceSearch:
     @property
     def _limit(self) -> float:
         """The step time, in milliseconds, below which an entry's lower bound must be for the entry
-        to be able to become the best.
-        """
+        to be able to become the best."""
         return self._best * (1 - CLOSED)
 
     def _over(self, share: float) -> bool:
@@ -283,7 +280,6 @@ class SpaceSearch:
     @property
     def _spent(self) -> float:
         """The share of the budget that is used, from 0 to 1: of the work limit if there is one,
-        else of the time limit.
-        """
+        else of the time limit."""
         time, work = self._budget.time, self._budget.work
         return work.used / work.ops if work.ops < inf else 1 - time.share_left

@@ -66,8 +66,7 @@ class Configuration:
     @property
     def name(self) -> str:
         """The configuration in words, such as ``tp8 pp4 dp2 vp2 b1 full zero1``. Degrees of 1, and
-        options whose value is ``none``, are omitted.
-        """
+        options whose value is ``none``, are omitted."""
         run = self.run
         degrees = [(key, getattr(run, key)) for key in ("tp", "pp", "dp", "cp", "ep", "vp")]
         words = [f"{key}{count}" for key, count in degrees if count > 1]

@@ -112,8 +112,7 @@ def evaluate(model: Model, cluster: Cluster, known: Evaluated) -> Evaluated:
 def _tried(step: PredictedStep, configuration: Configuration) -> Iterator[tuple[float, float, str]]:
     """Yield a tuple for each family: step time in milliseconds, memory of the fullest device in
     GiB, and the family's name. Families that need more microbatches than the step runs are left
-    out.
-    """
+    out."""
     for family in configuration.families:
         own = step.scheduled(family)
         with suppress(InputError):  # if the family needs more microbatches

@@ -80,8 +80,7 @@ def write_files(folder: Path, step: PredictedStep, schedule: Schedule) -> list[s
 
 def _with_layers(step: PredictedStep, schedule: Schedule) -> Schedule:
     """Return the schedule with a profile that also gives the layers of each stage, tied weights and
-    replicas.
-    """
+    replicas."""
     numbers, setup = count(), step.setup
     layers = tuple(tuple(_layer(work, numbers) for work in works) for works in setup.work.stages)
     profile = schedule.problem.profile

@@ -167,8 +167,7 @@ class Plan:
     @property
     def lower_bound(self) -> float:
         """Lower bound on the step time of every configuration in the space, in milliseconds, under
-        the cost model of ``predict``.
-        """
+        the cost model of ``predict``."""
         return self.ranking.lower_bound
 
     @property
@@ -180,8 +179,7 @@ class Plan:
     @property
     def stopped(self) -> bool:
         """Whether the search ended before it was complete, at its limit or because the caller asked
-        it to.
-        """
+        it to."""
         return self.ranking.stopped
 
     def to_dict(self) -> dict[str, Any]:

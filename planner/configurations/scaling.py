@@ -53,8 +53,7 @@ class ScalePoint:
 
     def bar(self) -> ScaleBar:
         """Return this plan's bar in the picture: the time per token, split into the parts of the
-        step.
-        """
+        step."""
         total = sum(self.parts.values())
         shares = {key: 1e6 / self.tokens * part / total for key, part in self.parts.items()}
         return ScaleBar(self.gpus, self.tokens, shares)
@@ -80,8 +79,7 @@ class Scaling:
 
     def efficiency(self, point: ScalePoint) -> float | None:
         """Return the tokens per second and GPU of ``point``, divided by those of the planned point
-        with the fewest GPUs. None if ``point`` has no plan.
-        """
+        with the fewest GPUs. None if ``point`` has no plan."""
         return point.tokens / self.planned[0].tokens if point.plan else None
 
     def to_dict(self) -> dict[str, Any]:

@@ -134,8 +134,7 @@ class Space:
     @property
     def activations(self) -> bool:
         """Whether configurations that send activations between stages, or have no pipeline, are
-        allowed; otherwise all pass weights.
-        """
+        allowed; otherwise all pass weights."""
         return self.request.passing != Passing.WEIGHTS.value
 
     @property

@@ -93,8 +93,7 @@ def _why_not_searched(bound: float, beat: float, stop: StoppingCriterion) -> str
 @dataclass
 class _FamilyCuts:
     """A search over cuts for a family, all with the order of ops of ``schedule``. Schedules are
-    cached.
-    """
+    cached."""
 
     schedule: Schedule
     bounds: CutBounds
@@ -116,7 +115,10 @@ class _FamilyCuts:
         return Result(name, lower_bound=bound, why_not="no cut that was looked at fits in memory")
 
     def best(self) -> tuple[Cut, bool]:
-        """Return the cheapest cut found, and whether it is proven that no cut is cheaper."""
+        """Return the cheapest cut found, and whether it is proven that no cut is cheaper.
+
+        If it is not proven, the search was stopped, or too many cuts might be cheaper.
+        """
         best = self._climb()
         if self.stop():
             return best, False
@@ -139,8 +141,7 @@ class _FamilyCuts:
 
     def _until_stop(self, cuts: Iterable[Cut]) -> Sequence[Cut]:
         """Simulate ``cuts`` one after the other until the search is stopped. Return the cuts that
-        were simulated.
-        """
+        were simulated."""
         found = []
         for cut in takewhile(lambda _: not self.stop(), cuts):
             self.timed(cut)

@@ -160,8 +160,7 @@ def _placements(spec: PlacementSpec, profile: LayeredProfile, terms: Terms) -> S
 
 def stages_of(problem: Problem) -> list[dict[str, Any]]:
     """Return a JSON object for each stage: its number, its rank, and the names of its layers and
-    modules.
-    """
+    modules."""
     return [
         {
             "stage": number,
@@ -177,8 +176,7 @@ def stages_of(problem: Problem) -> list[dict[str, Any]]:
 
 def _words(best: Schedule, candidates: Sequence[Candidate], found: Partitioned) -> str:
     """Return the text that is printed below a result: the table of stages, the table of placements
-    if there are several, and the gap over all cuts.
-    """
+    if there are several, and the gap over all cuts."""
     several = len(candidates) > 1
     parts = [stages_table(best)]
     parts += ["", candidates_table("placement", candidates)] if several else []
@@ -200,8 +198,7 @@ def stages_table(schedule: Schedule) -> str:
 
 def _names(stage: StageProfile) -> str:
     """Return the names of a stage's layers, separated by commas. Consecutive blocks are given as
-    ``first to last``.
-    """
+    ``first to last``."""
     layers, words = stage.layers, []
     block = [layer.kind is LayerKind.BLOCK for layer in layers]
     edges = [

@@ -91,8 +91,7 @@ def tell_missing(profile: Profile, lacking: Sequence[str], search: Search, where
 
 def _assumed(profile: Profile) -> str:
     """Return, in words, what is assumed about messages, given that the profile lacks their sizes or
-    the links.
-    """
+    the links."""
     if profile.t_comm is not None and profile.links is None:
         return "each message counts as t_comm, whatever its size"
     if profile.links is None:
@@ -240,8 +239,7 @@ def _row(scheme: str, candidates: Sequence[Result], refusal: str | None) -> Resu
 
 def _order(row: Result) -> tuple[bool, float, float]:
     """Return a sort key of results: those that fit come first, sorted by step time, then by device
-    memory.
-    """
+    memory."""
     if row.planned is None:
         return row.why_not is not None, float("inf"), 0.0
     return row.why_not is not None, _rounded(row), row.device_memory

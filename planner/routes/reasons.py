@@ -41,8 +41,7 @@ def schemes_table(rows: Sequence[Result], best: Result | None) -> str:
 
 def _named(row: Result) -> str:
     """Return the name of a result's schedule: a family, or ``optimized``, with its placement if the
-    placement was chosen too.
-    """
+    placement was chosen too."""
     name = row.name.removeprefix(f"{row.scheme}, ")
     if row.name != OPTIMIZED or row.passing is Passing.WEIGHTS:
         return name
@@ -82,8 +81,7 @@ def _not_chosen(row: Result, best: Result) -> str:
 def limits(row: Result) -> str:
     """Return, in words, two shares of the step: the one in which the busiest rank computes, and the
     one in which the busiest wire is in use. The larger share comes first; without links, there is
-    only that of the rank.
-    """
+    only that of the rank."""
     computing = max(float(took.sum()) for took in row.timing.took)
     share = computing / row.step_time if row.step_time > 0 else 0.0
     parts = [(share, f"its busiest rank computes {percent(share)} of it")]

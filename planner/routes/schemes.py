@@ -78,8 +78,7 @@ InfeasibleError."""
 
 def schemes(profile: Profile, terms: Terms) -> list[Scheme]:
     """Return all schemes that apply to the profile. Passing activations applies only if there are
-    at least as many stages as ranks.
-    """
+    at least as many stages as ranks."""
     limit = profile.limit_from(terms.memory_limit)
 
     def pose(placement: Placement) -> Problem:
@@ -110,8 +109,7 @@ def in_a_row(profile: Profile) -> Placement:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """The scheme that passes activations. Each rank runs consecutive stages, as if they were one.
-    """
+    """The scheme that passes activations. Each rank runs consecutive stages as if they were one."""
 
     problem: Problem
     name: str = "activations"
@@ -163,8 +161,7 @@ class Weights:
 
     def optimized(self, solve: Solve, limit: tuple[float, ...]) -> Iterator[Schedule]:
         """Yield the optimizer's schedule. ``limit`` is ignored, because the optimizer divides
-        device memory between weights and activations itself.
-        """
+        device memory between weights and activations itself."""
         yield solve(self.problem)
 
 

@@ -150,8 +150,7 @@ class System:
         self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
     ) -> list[tuple[str, int]]:
         """Return the system's own schedules with the placement ``spec``, as pairs: the name, and
-        the number of stages per rank.
-        """
+        the number of stages per rank."""
         return [
             (name, chunks)
             for chunks in _chunks(given, microbatches, spec)
@@ -184,8 +183,7 @@ class System:
 
 def _one_alone(profile: Profile) -> Profile:
     """Return the profile; if it has a single rank, with ``max_stages`` set to 1, as no system runs
-    several stages on a single rank.
-    """
+    several stages on a single rank."""
     return replace(profile, max_stages=1) if profile.ranks == 1 else profile
 
 

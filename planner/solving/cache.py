@@ -33,8 +33,7 @@ SAME = 1 - 1e-6
 
 class ResultCache:
     """A folder with a file, an entry, for each result. ``tell`` receives a note when an entry is
-    used or unusable.
-    """
+    used or unusable."""
 
     def __init__(self, folder: str, tell: Listener) -> None:
         """Create the folder if it does not exist. Raises InputError if it cannot be created."""
@@ -63,8 +62,7 @@ class ResultCache:
 
     def keep(self, key: str, schedule: dict[str, Any], facts: dict[str, Any]) -> None:
         """Store a schedule's JSON object and other JSON values of the result, ``facts``, under
-        ``key``. If they cannot be written, a note reports this.
-        """
+        ``key``. If they cannot be written, a note reports this."""
         content = {"key": key, "schedule": schedule, "facts": facts}
         entry = {"format": FORMAT, "version": VERSION, "digest": digest(content), **content}
         try:

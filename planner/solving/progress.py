@@ -20,8 +20,7 @@ PROVEN = 1e-6
 @dataclass(frozen=True, slots=True)
 class Note:
     """A line of text for the user. ``routine``: whether ``--quiet`` suppresses it; otherwise it is
-    always shown.
-    """
+    always shown."""
 
     text: str
     routine: bool = False
@@ -91,8 +90,7 @@ class Finished:
     @property
     def seconds_left(self) -> float:
         """Estimate of the remaining seconds, if each remaining solve takes as long as the finished
-        ones took on average.
-        """
+        ones took on average."""
         return self.seconds * (self.of / self.done - 1)
 
     def __str__(self) -> str:
@@ -112,8 +110,7 @@ def unheard(event: Event) -> None:
 
 def labelled(label: str, listener: Listener) -> Listener:
     """Return a listener that passes events on to ``listener``, with ``label`` put before the texts
-    of notes and before the names of searches.
-    """
+    of notes and before the names of searches."""
 
     def listen(event: Event) -> None:
         if isinstance(event, Finished):

@@ -74,6 +74,5 @@ class Search:
 
 def memory_held(schedule: Schedule) -> Sequence[float]:
     """Return the peak memory of each rank in the compiled schedule, including weights, (P,), in the
-    profile's unit of memory.
-    """
+    profile's unit of memory."""
     return footprint(schedule).total

@@ -53,7 +53,7 @@ class _NotBegunError(Exception):
 
 
 class LostWorkersError(PipeloomError):
-    """An error: worker processes were lost repeatedly, or the connection to the scheduler was lost.
+    """An error: worker processes were lost repeatedly, or the scheduler can no longer be reached.
     """
 
     exit_code = 1
@@ -61,8 +61,7 @@ class LostWorkersError(PipeloomError):
 
 def processes_here() -> int:
     """Return the number of worker processes that together use all cores of this machine, if each
-    solve runs the minimum number of threads.
-    """
+    solve runs the minimum number of threads."""
     return max(1, cores() // LEAST_WORKERS)
 
 
@@ -84,8 +83,7 @@ class Workers:
 
     def spread(self, tasks: int) -> bool:
         """Return whether this number of tasks is run in other processes; otherwise they are run one
-        by one in this process.
-        """
+        by one in this process."""
         return self.scheduler is not None or min(self.processes, tasks) > 1
 
     def run(
@@ -170,8 +168,7 @@ class KeptWorkers(Workers):
 
     def close(self) -> None:
         """End the processes: after they have finished their tasks or, while an exception is being
-        handled, immediately.
-        """
+        handled, immediately."""
         self._open.clear()
         self._stack.__exit__(*sys.exc_info())
 
@@ -194,8 +191,7 @@ def in_order(results: Iterator[tuple[int, Result]]) -> Iterator[tuple[int, Resul
 
 def stop_asked() -> bool:
     """Return, when called within a task, whether the task should end now and return its best result
-    so far, because the caller has asked to stop or no longer needs the result.
-    """
+    so far, because the caller has asked to stop or no longer needs the result."""
     return any(flag.value for flag in _FLAG) or _is_cancelled()
 
 
@@ -226,8 +222,7 @@ def _completed(
 
 def _is_lost(future: Future[Any]) -> bool:
     """Return whether the worker process that ran the task was lost. Raises LostWorkersError if the
-    connection to the scheduler was lost.
-    """
+    connection to the scheduler was lost."""
     if future.cancelled():
         raise LostWorkersError("scheduler: lost; expected it to answer until the last result")
     return isinstance(future.exception(), BrokenExecutor)
@@ -347,8 +342,7 @@ def _knock(address: str) -> None:
 
 def _is_cancelled() -> bool:
     """Return, when called within a task on a cluster, whether the client has cancelled the task or
-    disconnected; outside of clusters, return False.
-    """
+    disconnected; outside of clusters, return False."""
     if "distributed" not in sys.modules:
         return False
     from distributed import get_worker

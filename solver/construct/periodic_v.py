@@ -198,11 +198,11 @@ def _cycles(lengths: FloatArray, interval: float, m_w: FloatArray) -> tuple[Floa
     """Return the cycles of a rank that can be best, and the memory-time of the waiting W's in each.
 
     A cycle is given by the starts of its six ops (x, y, u, v, then the W's of u and v) relative to
-    that of x; N cycles are (N, 6). All orders of the ops and all places of the idle time are tried;
-    among cycles with the same starts of x, y, u and v, only the one with the lowest memory-time is
-    kept. Memory-time, (N,), is the sum over both W's of M_W times the time from the end of B to the
-    start of W. ``lengths``: the durations of the six ops. ``m_w``: M_W of the stages on the way
-    down and up.
+    that of x; the first result, (N, 6), is N cycles. All orders of the ops and all places of the
+    idle time are tried; among cycles with the same starts of x, y, u and v, only the one with the
+    lowest memory-time is kept. Memory-time, the second result, (N,), is the sum over both W's of
+    M_W times the time from the end of B to the start of W. ``lengths``: the durations of the six
+    ops. ``m_w``: M_W of the stages on the way down and up.
     """
     idle = max(0.0, interval - float(lengths.sum()))
     taken = lengths[_CYCLES][:, None] + idle * np.eye(6)

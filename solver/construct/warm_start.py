@@ -29,7 +29,7 @@ _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 
 
 def warm_starts(problem: Problem, linear: LinearInstance) -> Iterator[tuple[IntArray, ...]]:
-    """Yield orders that fit in memory, each as a tuple of one array of packed ops per rank."""
+    """Yield warm starts: orders that fit in memory, each as one array of packed ops per rank."""
     stages = range(linear.stages)
     fit = int(linear.capacity.min())
     waits = (list(stages), [0] * linear.stages, [linear.microbatches] * linear.stages)

@@ -90,10 +90,10 @@ class Splices:
 
     @cached_property
     def cuts(self) -> list[IntArray]:
-        """Cuts at random times.
+        """The cuts to try, each at a random time.
 
-        Each is an array of the numbers of ops that have started by then, by class, (number of
-        classes,).
+        A cut is an array: for each class, the number of its ops that have started by that time,
+        (number of classes,).
         """
         moments = self._rng.choice(self._start, self._number)
         started = (self._start <= moment for moment in moments)
@@ -172,7 +172,10 @@ class Judge:
         self._limit = Costs.of(problem).limit * (1 + ROUNDING)
 
     def cost(self, order: IntArray) -> float:
-        """Return the cost of an order, or infinity if it does not fit in memory."""
+        """Return the cost of an order, or infinity if the order does not fit in memory.
+
+        ``order``: the packed ops of all ranks, rank after rank.
+        """
         cost = self._simulator.cost(order)
         return cost if bool((self._simulator.peak <= self._limit).all()) else inf
 

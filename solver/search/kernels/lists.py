@@ -105,9 +105,8 @@ class Filling(NamedTuple):
     - ``source``: out, for each op in ``order``, its position among the F's and B's; for a W, the
       position of the next F or B of its rank.
     - ``kept_source``: the ``source`` of the last accepted order.
-    - ``queue``: the packed W's that wait to run; those of rank r are at positions ``oldest[r]`` to
-      ``newest[r]
-    - 1``.
+    - ``queue``: the packed W's that wait to run; those of rank r are at positions ``oldest[r]`` up
+      to ``newest[r]``, exclusive.
     - ``at``: the position in ``order`` at which the next op of each rank is written, (P,).
     - ``nothing``: zeros in the shape of M_W. They replace M_W when the memory of a moved order is
       checked, because waiting W's run before an F that would otherwise lack memory.
