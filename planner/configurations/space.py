@@ -153,7 +153,7 @@ class Space:
                 yield run
 
     def _along(self, keys: tuple[str, ...], run: TrainingRun) -> Iterator[TrainingRun]:
-        """Yield ``run`` with each combination of values for ``keys``."""
+        """Yield ``run`` with each combination of the values to try for ``keys``."""
         if not keys:
             yield run
             return

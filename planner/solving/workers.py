@@ -53,8 +53,7 @@ class _NotBegunError(Exception):
 
 
 class LostWorkersError(PipeloomError):
-    """An error: worker processes were lost repeatedly, or the scheduler can no longer be reached.
-    """
+    """An error: worker processes were lost repeatedly, or the scheduler was lost."""
 
     exit_code = 1
 

@@ -134,7 +134,10 @@ class ListRun(NamedTuple):
         )
 
     def rows(self, stages: Stages) -> Order:
-        """Return the order as one array of packed ops per rank."""
+        """Return the order as one array of packed ops per rank.
+
+        ``stages``: the stages for which the order was built.
+        """
         starts = len(self.order) // len(stages.owner) * stages.offsets
         parts = zip(starts.tolist(), self.number.tolist(), strict=False)
         return tuple(self.order[at : at + n].copy() for at, n in parts)

@@ -119,7 +119,7 @@ class AnnealingStarts:
 
 
 class RematLists:
-    """A method that anneals the parameters of the list scheduler with recomputation."""
+    """A method that anneals the parameters of the list scheduler, which uses recomputation."""
 
     def __init__(self, tuner: ListTuner, starts: AnnealingStarts) -> None:
         self._tuner, self._starts, self.able = tuner, starts, True

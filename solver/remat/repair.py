@@ -87,9 +87,10 @@ class _Fit:
         self._offloadable = offloadable(problem)
 
     def rank(self, rank: int, row: list[Op], starts: list[float]) -> list[Op] | None:
-        """Return the rank's ops with R's, O's and L's, or None if they cannot be made to fit.
+        """Return the rank's ops with R's, O's and L's added such that they fit in memory.
 
-        ``row``: the rank's ops without remat. ``starts``: the start times of these ops.
+        Returns None if they cannot be made to fit. ``row``: the rank's ops without remat.
+        ``starts``: the start times of these ops in the schedule without remat.
         """
         costs = self._costs
         self._limit = self._problem.memory_limit[rank] * (1 + ROUNDING)
@@ -221,9 +222,9 @@ class _Fit:
         return self._rate(weight, lost, free, self._freed(pair, choice))
 
     def _freed(self, pair: _Pair, choice: int) -> float:
-        """Return the memory that a (stage, microbatch) frees by ``choice``.
+        """Return the memory that a microbatch frees on a stage by ``choice``.
 
-        ``choice``: RECOMPUTED or OFFLOADED.
+        ``pair``: the stage and the microbatch. ``choice``: RECOMPUTED or OFFLOADED.
         """
         return float(self._costs.m_b[pair[0]] - self._costs.kept[choice, pair[0]])
 
